@@ -197,13 +197,13 @@ def small() -> Iterator[Entry]:
 
 def waiting(batches: Iterator[object]) -> float:
     """Share of the time that a trainer waits."""
-    waited, begun = 0.0, time.perf_counter()
+    waited, started = 0.0, time.perf_counter()
     for _ in range(5 * BATCHES):
         asked = time.perf_counter()
         next(batches)
         waited += time.perf_counter() - asked
         time.sleep(STEP)
-    return waited / (time.perf_counter() - begun)
+    return waited / (time.perf_counter() - started)
 
 
 # -- opening a folder of many files ----------------------------------------------------------------

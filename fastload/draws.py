@@ -88,8 +88,8 @@ def philox4x32(counter: Words, key: int) -> Words:
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of one batch: the same wherever it is asked. Operations are told apart by
-    `stream`, their position in the recipe."""
+    """The random numbers of one batch: the same wherever it is asked. Operations are distinguished
+    by `stream`, their position in the recipe."""
 
     seed: int
     """64-bit seed of the loader."""

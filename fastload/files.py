@@ -86,7 +86,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Where to write what takes the place of a file once it is whole; what was there stays if
     anything is raised.
 
-    The name says whose it is: what processes of this machine have begun and were killed over is
+    The name says whose it is: what processes of this machine have started and were killed over is
     removed here.
     """
     ours = f".{path.name}.{platform.node()}"

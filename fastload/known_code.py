@@ -5,7 +5,7 @@ A function is known if its instructions are those of a pattern in this file: the
 the same constants in the same order. Names of local variables do not matter. A global name must
 stand for the very object that it stands for in the pattern. An attribute must have the name that it
 has in the pattern, unless that starts with `any_`: such a one stands for an attribute of the object
-itself, and the caller is told its name. Patterns are compiled by the Python that runs. Whatever
+itself, and its name is returned. Patterns are compiled by the Python that runs. Whatever
 differs from all of them is unknown, and runs as its author wrote it.
 
 `depends_on_argument_alone` reads a function in another way: each of its instructions must be one

@@ -91,7 +91,7 @@ def png(
     piece: int = 1 << 30,
     level: int = 6,
     before: bytes = b"",
-    behind: bytes = b"",
+    after: bytes = b"",
 ) -> bytes:
     """A PNG of (H, W, C) samples; rows have the `filters` in turn, the data come in chunks of
     `piece` bytes."""
@@ -106,7 +106,7 @@ def png(
     palette = chunk(b"PLTE", palette_of(depth).tobytes()) if colour == 3 else b""
     pieces = [chunk(b"IDAT", data[at : at + piece]) for at in range(0, len(data), piece)]
     return b"".join(
-        [SIGNATURE, chunk(b"IHDR", header), before, palette, *pieces, behind, chunk(b"IEND")]
+        [SIGNATURE, chunk(b"IHDR", header), before, palette, *pieces, after, chunk(b"IEND")]
     )
 
 
@@ -122,7 +122,7 @@ def _packed(samples: Samples, depth: int) -> npt.NDArray[np.uint8]:
 
 
 def _filtered(rows: npt.NDArray[np.uint8], bytes_a_pixel: int, filters: tuple[int, ...]) -> bytes:
-    """Each row minus its prediction, behind the number of its filter (W3C, section 9)."""
+    """Each row minus its prediction, after the number of its filter (W3C, section 9)."""
     above = np.zeros_like(rows)
     above[1:] = rows[:-1]
     left, corner = np.zeros_like(rows), np.zeros_like(rows)

@@ -352,11 +352,11 @@ def test_gaps_and_busy_share_of_a_known_timeline() -> None:
 def test_network_trainer_knows_when_it_was_busy() -> None:
     trainer = NetworkTrainer("small", 2, torch.device("cpu"))
     trainer.restart()
-    begun = time.perf_counter()
+    started = time.perf_counter()
     time.sleep(0.05)
     for _ in range(2):
         trainer.step(torch.zeros(2, 3, 32, 32), torch.zeros(2, dtype=torch.int64))
-    elapsed = time.perf_counter() - begun
+    elapsed = time.perf_counter() - started
     steps = trainer.steps()
     flat = [at for step in steps for at in step]
     assert flat == sorted(flat)
@@ -388,9 +388,9 @@ class _Epochs:
 def test_a_round_goes_on_to_the_end_of_an_epoch() -> None:
     feed = _Epochs()
     runner = LoaderRunner(lambda: feed, RateTrainer(20.0))
-    begun = time.perf_counter()
+    started = time.perf_counter()
     work = runner.run(0.2)  # two batches would do
-    elapsed = time.perf_counter() - begun
+    elapsed = time.perf_counter() - started
     assert feed.epochs == 2
     assert work.samples == 2 * 4
     assert work.metrics["epoch_gap_seconds"] is not None

@@ -228,10 +228,10 @@ def test_cancel_reread_and_close(make: Make) -> None:
 def test_cancel_waits_for_what_still_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The buffers go back to the loader, which hands them to the next batch."""
     monkeypatch.setattr(native, "available", lambda: False)
-    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+    started, may_end, ended = threading.Event(), threading.Event(), threading.Event()
 
     def slow(*arguments: Any, **options: Any) -> None:
-        begun.set()
+        started.set()
         may_end.wait()
         ended.set()
 
@@ -245,7 +245,7 @@ def test_cancel_waits_for_what_still_writes(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(_Slices, "wait", waiting)
     backend = cache_backend(array_source(), CROP_AND_FLIP)
     backend.submit(Draws(5, 0, np.arange(8)))
-    assert begun.wait(60)
+    assert started.wait(60)
     try:
         backend.cancel()
         assert ended.is_set()

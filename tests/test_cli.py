@@ -505,7 +505,7 @@ def test_doctor_tells_pillow_simd_from_pillow(monkeypatch: pytest.MonkeyPatch) -
     assert found["12.1.1.post0"] == ("Pillow-SIMD", "ok", "")
     name, status, advice = found["9.5.0.post2"]
     assert (name, status) == ("Pillow-SIMD", "note")
-    assert "security" in advice, "an old one is told of the newer"
+    assert "security" in advice, "an old one is warned of"
     name, status, advice = found["13.0.0"]
     assert (name, status) == ("Pillow", "note")
     for command in (

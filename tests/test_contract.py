@@ -267,7 +267,7 @@ def test_resume_from_every_step(contestant: Contestant, create: Any) -> None:
         assert same(rest, batches[step + 1 : end]), f"after step {step}"
         if step == len(loader) - 1:
             assert same(epoch_of(resumed), batches[end : end + len(loader)]), (
-                "the epoch behind the end of one"
+                "the epoch after the end of one"
             )
 
 

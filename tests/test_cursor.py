@@ -1,4 +1,4 @@
-"""The cursor against a small model: a list of all that was said and done, read anew for each
+"""The cursor against a small model: a list of all that was said and done, read again for each
 question."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EVENTS = st.lists(
 
 
 class Model:
-    """What a trainer is told: which batches an iterator gives, and from where the next iterator
+    """What a trainer gets: which batches an iterator gives, and from where the next iterator
     goes on."""
 
     def __init__(self) -> None:

@@ -426,7 +426,7 @@ def test_a_bad_file_is_named_and_the_others_are_served(
                 assert not batch.columns["image"][failure.row].any()
             assert np.array_equal(batch.columns["image"], wanted.columns["image"])
             assert batch.columns["label"].tolist() == indices
-        assert ("dali failures" in backend.explain()) == (not check), "told before DALI sees it"
+        assert ("dali failures" in backend.explain()) == (not check), "reported before DALI sees it"
     finally:
         backend.close()
 
@@ -434,7 +434,7 @@ def test_a_bad_file_is_named_and_the_others_are_served(
 def test_a_failed_pipeline_is_replaced_and_loses_no_other_batch(
     backend: DaliBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the pipeline has been fed the batches behind already, and where one of these was
+    """Also where the pipeline has been fed the batches after already, and where one of these was
     cancelled."""
     collect = DaliPipeline.collect
     failing = iter([False, True, False, False, True])

@@ -44,7 +44,7 @@ JPEGS: dict[str, Callable[[], bytes]] = {
     "one pixel": lambda: images.jpeg(PHOTO[:1, :1]),
     "one row": lambda: images.jpeg(PHOTO[:1]),
     "extraneous bytes": lambda: images.with_extraneous_bytes(images.jpeg(PHOTO)),
-    "bytes behind the end": lambda: images.jpeg(PHOTO) + b"\0" * 100,
+    "bytes after the end": lambda: images.jpeg(PHOTO) + b"\0" * 100,
 }
 
 

@@ -77,7 +77,7 @@ def test_stray_bytes_between_markers_are_skipped() -> None:
         data[:2] + b"\xff\xff\xff" + data[3:], "x"
     )  # padding, as the standard allows
     assert (header.height, header.width) == (31, 47)
-    header = read_header(data[:20] + b"\0\0" + data[20:], "x")  # behind the JFIF segment
+    header = read_header(data[:20] + b"\0\0" + data[20:], "x")  # after the JFIF segment
     assert (header.height, header.width) == (31, 47)
 
 

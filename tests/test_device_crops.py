@@ -97,9 +97,9 @@ def test_batches_made_on_a_gpu_do_not_wait_for_the_trainer(transform: Any) -> No
             next(batches)
         torch.cuda.synchronize()
         torch.cuda._sleep(4_000_000_000)  # cycles: the trainer's stream is busy for some 2 s
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(10):
             next(batches)
-        assert time.perf_counter() - begun < 1
+        assert time.perf_counter() - started < 1
         assert not torch.cuda.current_stream().query(), "the trainer was busy all the while"
         torch.cuda.synchronize()

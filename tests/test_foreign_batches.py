@@ -189,7 +189,7 @@ def test_fields_that_are_no_arrays_can_be_substituted() -> None:
 
 def test_a_replacement_leaves_the_draws_of_samples_that_come_twice_alone() -> None:
     """The second time of an epoch a sample has other draws than the first, also in a batch made
-    anew."""
+    again."""
 
     def crops(broken: bool) -> list[torch.Tensor]:
         def make(index: int) -> Any:
@@ -290,9 +290,9 @@ def test_a_wrong_transform_raises_its_own_error(
         pytest.raises(AttributeError, match="no_such_attribute") as caught,
     ):
         list(loader)
-    told = "".join(traceback.format_exception(caught.value))
-    assert "in of_no_image" in told
-    assert "return image.no_such_attribute" in told
+    message = "".join(traceback.format_exception(caught.value))
+    assert "in of_no_image" in message
+    assert "return image.no_such_attribute" in message
     assert ".jpg" in str(caught.value.__cause__), "the sample is named"
     if sys.version_info >= (3, 11):
         (note,) = caught.value.__notes__

@@ -133,7 +133,7 @@ def test_ratios_are_taken_within_each_round() -> None:
 
 
 class Fake:
-    """A runner that does what it is told and notes that it was asked."""
+    """A runner that does what it is asked and notes that it was asked."""
 
     def __init__(self, name: str, log: list[str], act: Callable[[int], Work] | None = None) -> None:
         self.name, self.log, self.calls = name, log, 0

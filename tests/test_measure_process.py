@@ -1,4 +1,4 @@
-"""Processes that are told what to do: answers, errors, reports, several of them, and how they
+"""Processes that do what they are asked: answers, errors, reports, several of them, and how they
 end."""
 
 from __future__ import annotations

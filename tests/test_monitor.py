@@ -144,9 +144,9 @@ class _SlowSource(Recorder):
 
 def _slept(seconds: float) -> float:
     """How long it really was, which on a busy machine is more than was asked for."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     time.sleep(seconds)
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ def test_the_same_source_behind_prefetch_is_reported_as_none(prefetched: bool) -
 
 
 class _Time:
-    """Passes only when it is told to."""
+    """Passes only when it is asked to."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -269,9 +269,9 @@ def test_a_step_without_a_batch_is_none_and_a_restart_forgets(simulated_time: _T
 
 def test_wrong_use_of_the_clock_is_named() -> None:
     clock = step_clock("cpu")
-    with pytest.raises(ConfigurationError, match=r"StepClock.mark\(\): no step has begun"):
+    with pytest.raises(ConfigurationError, match=r"StepClock.mark\(\): no step has started"):
         clock.mark("compute")
-    with pytest.raises(ConfigurationError, match=r"StepClock.end\(\): no step has begun"):
+    with pytest.raises(ConfigurationError, match=r"StepClock.end\(\): no step has started"):
         clock.end()
     clock.begin()
     with pytest.raises(
@@ -464,13 +464,13 @@ def test_on_a_real_gpu_copies_are_on_the_clock_of_the_host(tmp_path: Path) -> No
         folder, 4, transform=training(64), backend="turbojpeg", device="cuda"
     ) as loader:
         loader.record(log)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for images, _ in loader:
             images.sum().item()
         ended = time.perf_counter()
         copies = [span for span in log if span.track == "copy"][: len(loader)]
     assert [span.args["step"] for span in copies] == list(range(len(loader)))
-    assert all(begun - 0.01 < span.begin < span.end < ended + 0.01 for span in copies)
+    assert all(started - 0.01 < span.begin < span.end < ended + 0.01 for span in copies)
 
 
 # -- what the driver says

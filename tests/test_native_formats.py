@@ -172,9 +172,9 @@ BOMB = b"x\x9c" + b"\0\0\0\xff\xff" * 100_000 + zlib.compress(RAW)[2:]
 """Blocks of nothing before the pixels: each costs a decoder far more than its bytes."""
 ODD: dict[str, tuple[Callable[[], bytes], bool]] = {
     "good": (lambda: GOOD, True),
-    "something behind the end": (lambda: GOOD + b"trailer", True),
+    "something after the end": (lambda: GOOD + b"trailer", True),
     "more rows than there are": (lambda: _with_stream(zlib.compress(RAW + RAW)), True),
-    "something behind the stream": (lambda: _with_stream(STREAM + b"xxxx"), True),
+    "something after the stream": (lambda: _with_stream(STREAM + b"xxxx"), True),
     "an empty piece": (lambda: _inserted(1, pngs.chunk(b"IDAT")), True),
     "wrong checksum of text": (lambda: _inserted(1, pngs.chunk(b"tEXt", b"a\0b", 5)), True),
     "text that unpacks to megabytes": (
@@ -209,7 +209,7 @@ ODD: dict[str, tuple[Callable[[], bytes], bool]] = {
         lambda: pngs.joined([p for p in pngs.chunks(PALETTE) if p[0] != b"PLTE"]),
         False,
     ),
-    "palette behind the pixels": (
+    "palette after the pixels": (
         lambda: pngs.joined(
             sorted(pngs.chunks(PALETTE), key=lambda p: (p[0] == b"IEND", p[0] == b"PLTE"))
         ),

@@ -1,4 +1,4 @@
-"""On one core fastload starts one worker process, unless it is told to start more."""
+"""On one core fastload starts one worker process, unless it is asked to start more."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if __name__ == "__main__":
         with fastload.create_loader("data", 2, **options) as loader:
             list(loader)
     except UserWarning as warning:
-        print("told to:", warning)
+        print("warned:", warning)
 """
 
 
@@ -57,4 +57,4 @@ def test_on_one_core_there_is_one_worker_process_unless_more_are_asked_for(tmp_p
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("1 worker process (one for each usable core)") == 2
-    assert "told to: This DataLoader will create 2 worker processes" in done.stdout
+    assert "warned: This DataLoader will create 2 worker processes" in done.stdout

@@ -97,7 +97,7 @@ def test_gradients_are_heavy_tailed_and_spectra_fall_as_in_nature(folder: Path) 
     assert -3.3 < np.mean(slopes) < -2.0, "power falls with the square of the frequency, roughly"
 
 
-def test_scenes_can_be_told_apart_by_colour(folder: Path) -> None:
+def test_scenes_can_be_is_measurable_by_colour(folder: Path) -> None:
     def mean_colours(part: str) -> tuple[np.ndarray, list[str]]:
         files = sorted((folder / part).rglob("*.jpg"))
         rows = [pixels(path, "RGB").mean((0, 1)) for path in files]

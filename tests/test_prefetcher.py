@@ -28,7 +28,7 @@ ORDER = EpochOrder(24, 2, shuffle=True)
 
 
 class Prefetched:
-    """A prefetcher over a Recorder, which has begun at a position."""
+    """A prefetcher over a Recorder, which has started at a position."""
 
     def __init__(
         self, backend: Recorder, position: tuple[int, int] = (0, 0), *, ahead: bool = True
@@ -188,7 +188,7 @@ def test_a_thread_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_the_handler_of_a_dead_child_raises_is_a_worker_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Told:
+    class Recorded:
         def get(self, timeout: float) -> Any:
             raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
 
@@ -196,7 +196,7 @@ def test_what_the_handler_of_a_dead_child_raises_is_a_worker_error(
             """Nobody reads it."""
 
     with Prefetched(Recorder()) as prefetched:
-        monkeypatch.setattr(prefetched.prefetcher, "_made", Told())
+        monkeypatch.setattr(prefetched.prefetcher, "_made", Recorded())
         with pytest.raises(WorkerError, match=r"killed by signal: Killed\. .*memory"):
             prefetched.next()
 

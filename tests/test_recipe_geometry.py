@@ -108,7 +108,7 @@ def torch_draws(
 
 
 def run_torchvision(recipe: Recipe, image: torch.Tensor, draws: Draws, row: int) -> torch.Tensor:
-    """The original transforms, one behind the other, with our random numbers."""
+    """The original transforms, one after the other, with our random numbers."""
     image = tv_tensors.Image(image)
     stream = 0
     for origin in recipe.origins:

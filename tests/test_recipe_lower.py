@@ -221,12 +221,12 @@ def test_antialias_false_matters_for_tensors_only(antialias: Any) -> None:
 def test_nearest_is_what_pillow_or_torch_take_it_for() -> None:
     resize = v2.Resize((5, 7), interpolation=InterpolationMode.NEAREST)
     (before,) = lowered(resize)
-    (behind,) = lowered(v2.Compose([v2.PILToTensor(), resize]))
+    (after,) = lowered(v2.Compose([v2.PILToTensor(), resize]))
     pixels = np.random.default_rng(0).integers(0, 256, (12, 12, 3), dtype=np.uint8)
     tensor = torch.from_numpy(pixels).permute(2, 0, 1)
     for op, expected in (
         (before, v2.functional.pil_to_tensor(resize(Image.fromarray(pixels)))),
-        (behind, resize(tensor)),
+        (after, resize(tensor)),
     ):
         assert isinstance(op, Resize)
         ours = v2.functional.resize(
@@ -449,7 +449,7 @@ def test_the_usual_training_recipe() -> None:
             "device device device",
             (8, 8),
         ),
-        # Behind Normalize only what is exact, and what needs no padding, is made at decoding.
+        # After Normalize only what is exact, and what needs no padding, is made at decoding.
         (
             None,
             [v1.ToTensor(), v2.Normalize(MEAN, STD), v2.RandomCrop(7)],

@@ -282,7 +282,7 @@ def test_the_order_of_summation_on_the_device_changes_nothing(
 
 
 def rounded_to(bits: int, values: torch.Tensor) -> torch.Tensor:
-    """float32 values with `bits` bits behind the leading one, as hardware rounds the operands of
+    """float32 values with `bits` bits after the leading one, as hardware rounds the operands of
     fast products."""
     mantissa, exponent = torch.frexp(values)
     return torch.ldexp((mantissa * 2.0 ** (bits + 1)).round() * 2.0 ** -(bits + 1), exponent)

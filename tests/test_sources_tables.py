@@ -1,4 +1,4 @@
-"""Tables of labels: which number each label is, and what is refused because that cannot be told."""
+"""Tables of labels: which number each label is, and what is refused because that is not known."""
 
 from __future__ import annotations
 

@@ -217,10 +217,10 @@ def test_what_a_run_measures_is_its_row() -> None:
         "allocate memory: you tried",
     ],
 )
-@pytest.mark.parametrize("told", [True, False])
-def test_out_of_memory_is_a_row(words: str, told: bool) -> None:
+@pytest.mark.parametrize("reported", [True, False])
+def test_out_of_memory_is_a_row(words: str, reported: bool) -> None:
     outcome = Outcome(
-        errors=[words] if told else [], code=1, output=f"Traceback:\n  File x\n{words}\n"
+        errors=[words] if reported else [], code=1, output=f"Traceback:\n  File x\n{words}\n"
     )
     found = row_of(CELL, outcome, 60)
     assert (found.status, found.rate, found.note) == ("out of memory", None, words)
@@ -778,13 +778,15 @@ def test_every_reported_table_has_an_owner_and_conditions_and_is_in_the_manual(n
         assert table.owner
         assert table.conditions
         for line in table.row:
-            told = [f"{size:,} MiB" for size in line.memory_mib if not line.note.startswith("2.98")]
-            told += [f"{share:.0%}" for share in line.utilisation]
-            told += [f"{100 * line.top1:.4g}"] if line.top1 is not None else []
-            told += (
+            shown = [
+                f"{size:,} MiB" for size in line.memory_mib if not line.note.startswith("2.98")
+            ]
+            shown += [f"{share:.0%}" for share in line.utilisation]
+            shown += [f"{100 * line.top1:.4g}"] if line.top1 is not None else []
+            shown += (
                 [f"{line.seconds:,.0f}"] if line.seconds is not None and line.seconds % 60 else []
             )
-            assert [figure for figure in told if figure not in manual] == []
+            assert [figure for figure in shown if figure not in manual] == []
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
 """Worker processes of the torch backend: their seeds, and what an interrupted start leaves
-behind."""
+after."""
 
 from __future__ import annotations
 

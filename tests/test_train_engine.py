@@ -63,7 +63,7 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), width=300)
 
 
-def told(console: Console) -> str:
+def printed(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -262,16 +262,16 @@ def test_max_steps_ends_a_run_that_can_go_on(
     assert (first.steps, len(first.epochs), first.interrupted) == (14, 1, False)
     console = quiet()
     rest = train(config(**data, out=tmp_path / "parts"), console=console)
-    assert "resumed at epoch 1, batch 4, step 14" in told(console)
+    assert "resumed at epoch 1, batch 4, step 14" in printed(console)
     assert rest.steps == whole.steps == 30
     assert torch.equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
     assert [record.train for record in rest.epochs] == [record.train for record in whole.epochs]
     console = quiet()
     again = train(config(**data, out=tmp_path / "parts", save_epochs=2), console=console)
-    assert "parts is finished: nothing is left of its 3 epochs" in told(console)
+    assert "parts is finished: nothing is left of its 3 epochs" in printed(console)
     assert (
         "changed since the checkpoint, without effect on a finished run: --save-epochs 2 (was None)"
-        in told(console)
+        in printed(console)
     )
     assert (again.steps, again.measured_steps, again.idle) == (30, 0, None)
 
@@ -292,7 +292,7 @@ def test_a_run_tells_its_batch_its_rate_and_its_epochs(
     summary = train(
         config(**data, out=tmp_path, accumulate=2, reference_batch=16, **given), console=console
     )
-    text = told(console)
+    text = printed(console)
     assert "batch 4 x 1 process x 2 accumulated = 8 images; 5 steps an epoch" in text
     assert "lr 0.05 for a batch of 16, times 8/16 = 0.025" in text
     assert summary.lr == 0.025
@@ -680,7 +680,7 @@ def test_losses_are_told_when_they_have_come_from_the_device(
     assert events[:2] == ["asked", "read"]
     assert events[2:10] == ["asked", "asked", "read", "asked", "read", "asked", "read", "read"]
     lines = [
-        re.findall(r"^(step .*); [\d.]+ s a step$", told(console), re.MULTILINE)
+        re.findall(r"^(step .*); [\d.]+ s a step$", printed(console), re.MULTILINE)
         for console in (on_time, late)
     ]
     assert len(lines[0]) == 4

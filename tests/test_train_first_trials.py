@@ -26,7 +26,7 @@ class Run:
         self._capfd = capfd
 
     def __call__(self, out: Path, *options: str) -> str:
-        """What it prints, behind its exit code."""
+        """What it prints, after its exit code."""
         common = [
             "--model",
             "fastload:mlp",

@@ -58,9 +58,9 @@ def without_gradient(model: nn.Module, output: torch.Tensor) -> list[str]:
         ("fastload:pyramidnet-20-12", 3, (32, 32)),
         ("torchvision:resnet18", 1, (64, 64)),
         ("torchvision:squeezenet1_1", 3, (64, 64)),
-        ("torchvision:googlenet", 3, (64, 64)),  # with two more outputs while training, unless told
+        ("torchvision:googlenet", 3, (64, 64)),  # with two more outputs while training, unless set
         ("timm:resnet10t", 1, (64, 64)),
-        ("timm:vit_tiny_patch16_224", 3, (32, 48)),  # of a fixed size, unless told
+        ("timm:vit_tiny_patch16_224", 3, (32, 48)),  # of a fixed size, unless set
     ],
 )
 def test_classifiers_take_the_channels_and_size_of_the_data(

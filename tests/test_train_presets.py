@@ -213,11 +213,11 @@ def test_cracks_are_resumed_and_the_best_model_is_the_one_of_the_highest_iou(
     tmp_path: Path,
 ) -> None:
     settings = {"epochs": 3, "model": "smp:Unet/resnet18"}
-    begun = quietly(small("cracks-unet-resnet34", tmp_path, max_steps=3, **settings))
-    assert (begun.steps, len(begun.epochs)) == (3, 1)
+    started = quietly(small("cracks-unet-resnet34", tmp_path, max_steps=3, **settings))
+    assert (started.steps, len(started.epochs)) == (3, 1)
     ended = quietly(small("cracks-unet-resnet34", tmp_path, **settings))
     assert (ended.steps, len(ended.epochs)) == (6, 3)
-    assert ended.epochs[0] == begun.epochs[0]
+    assert ended.epochs[0] == started.epochs[0]
     ious = [epoch.val["iou"] for epoch in ended.epochs if epoch.val is not None]
     assert ended.best == max(ious)
     state = torch.load(tmp_path / "out" / "best.pt", weights_only=True)

@@ -154,7 +154,7 @@ def test_asked_to_stop_it_saves_and_goes_on_later(
     place: tuple[int, int],
 ) -> None:
     """In the middle of a window, which is finished; in an epoch's last step; in a validation, which
-    is begun anew; with worker processes that are in its process group, and would still be needed
+    is started again; with worker processes that are in its process group, and would still be needed
     for the rest of the window."""
     backend = {"backend": "torch", "prefetch_factor": 1} if act.startswith("group-") else {}
     whole = job(data, tmp_path / "out", save_steps=None, **backend)

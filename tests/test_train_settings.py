@@ -362,7 +362,7 @@ def assert_same_curve(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 def test_synchronised_normalisation_has_the_curve_of_one_process_and_the_other_has_not(
     data: dict[str, str], tmp_path: Path
 ) -> None:
-    """Also the loss that is told on the way, which is that of all ranks."""
+    """Also the loss that is reported on the way, which is that of all ranks."""
     pytest.importorskip("tensorboard")
     found = {}
     for name, ranks, synchronised in (("one", 1, True), ("two", 2, True), ("each", 2, False)):
@@ -378,11 +378,11 @@ def test_synchronised_normalisation_has_the_curve_of_one_process_and_the_other_h
     assert_same_curve(found["two"], found["one"])
     with pytest.raises(AssertionError):
         assert_same_curve(found["each"], found["one"])
-    told = {
+    losses = {
         name: [value for _, value in plain_curves(tmp_path / name)["step/loss"]] for name in found
     }
-    assert told["two"] == pytest.approx(told["one"], rel=1e-4)
-    assert told["each"] != pytest.approx(told["one"], rel=1e-4)
+    assert losses["two"] == pytest.approx(losses["one"], rel=1e-4)
+    assert losses["each"] != pytest.approx(losses["one"], rel=1e-4)
     weights = [
         torch.load(tmp_path / name / "last.pt", weights_only=True)["model"]
         for name in ("one", "two")

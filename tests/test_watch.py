@@ -122,7 +122,7 @@ def seen(*moments: Moment, cores: int = 8, processes: int = 1) -> Watched:
             "DistributedDataParallel",
         ),
         ([moment(0.0)], "unknown", "is not known", ""),
-        ([moment(0.6)], "unknown", "cannot be told apart from outside", ""),
+        ([moment(0.6)], "unknown", "cannot be distinguished from outside", ""),
         (
             [moment(None, others=1.5)],
             "no GPU",
@@ -143,7 +143,7 @@ def test_the_verdict_follows_from_what_worked_meanwhile(
     )
 
 
-def test_ranks_that_wait_for_each_other_are_told_apart_from_dataparallel() -> None:
+def test_ranks_that_wait_for_each_other_are_is_measurable_from_dataparallel() -> None:
     found = verdict(seen(moment(0.0, 1.0), processes=2))
     assert found.cause == "gradients"
     assert "a process a GPU" in found.words
@@ -327,10 +327,10 @@ def test_what_cannot_be_started_or_is_missing_is_said(tmp_path: Path) -> None:
 
 SCRIPT = """
 import os, subprocess, sys, time
-told = os.environ["FAKE_GPUS"]
+answers = os.environ["FAKE_GPUS"]
 def tell(name, words):
-    open(os.path.join(told, name + ".part"), "w").write(str(words))
-    os.replace(os.path.join(told, name + ".part"), os.path.join(told, name))
+    open(os.path.join(answers, name + ".part"), "w").write(str(words))
+    os.replace(os.path.join(answers, name + ".part"), os.path.join(answers, name))
 tell("pids1", os.getpid())
 work = "import time\\nend = time.time() + 60\\nwhile time.time() < end: sum(range(1000))"
 workers = [subprocess.Popen([sys.executable, "-c", work]) for _ in range(2)]

@@ -254,7 +254,7 @@ def _memory(setting: Setting, variant: Variant) -> dict[str, float | None]:
 
 
 def _contexts_elsewhere(device: torch.device) -> dict[str, float | None]:
-    """Whether this process has a context on a GPU that it was not told to use.
+    """Whether this process has a context on a GPU that it was not asked to use.
 
     Raises:
         BackendUnavailableError: there is no other GPU, or the driver cannot be asked.

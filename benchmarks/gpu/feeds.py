@@ -108,11 +108,11 @@ class Feed:
     def __init__(self, batches: Any, ahead: int = 0) -> None:
         """
         Args:
-            batches: iterable anew for each epoch; has `close()`.
+            batches: iterable again for each epoch; has `close()`.
             ahead: batches that may lie ready before they are asked for.
         """
         self.epochs = 0
-        """How many have begun."""
+        """How many have started."""
         self.close = batches.close
         self._batches, self._ahead = batches, ahead
         self._endless = self._go_on()
@@ -170,10 +170,10 @@ def rate_of(*sizes: Iterator[int], seconds: float, device: torch.device, ahead: 
             list(pool.map(next, sizes))
         list(pool.map(_work, sizes, repeat(seconds / 3)))
         synchronize(device)
-        cpu, begun = cpu_seconds(), time.perf_counter()
+        cpu, started = cpu_seconds(), time.perf_counter()
         images = sum(pool.map(_work, sizes, repeat(seconds)))
         synchronize(device)
-        return Round(images, time.perf_counter() - begun, cpu_seconds() - cpu)
+        return Round(images, time.perf_counter() - started, cpu_seconds() - cpu)
 
 
 def _work(sizes: Iterator[int], seconds: float) -> int:

@@ -153,11 +153,11 @@ class _Turn:
         feed, trainer, monitor = self._feed(), self._trainer, self._monitor
         feed.use_up()
         train(feed, trainer)
-        epochs, cpu, begun = feed.epochs, cpu_seconds(), time.perf_counter()
+        epochs, cpu, started = feed.epochs, cpu_seconds(), time.perf_counter()
         monitor.start()
         clock = train(feed, trainer, seconds, keep=True)
         idle = clock.summary(wait=True)  # when the device has done all of it
-        elapsed = time.perf_counter() - begun
+        elapsed = time.perf_counter() - started
         reading = monitor.stop()
         used = cpu_seconds() - cpu
         self.steps = clock.steps(wait=True)

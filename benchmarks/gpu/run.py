@@ -48,7 +48,7 @@ from fastload.tools.measure.table import (
 _GRACE = 10.0
 """Seconds that a part may take beyond its time before it is ended."""
 _LEAST = 5.0
-"""A part that would have less time than this is not begun [seconds]."""
+"""A part that would have less time than this is not started [seconds]."""
 _APART = 0.15
 """Of the time of a part: of each contestant that has a process of its own."""
 _MADE = 192
@@ -267,7 +267,7 @@ class Run:
             self._keep(f"{title}: not run, no time was left")
             return
         _say(f"{title}: {PARTS[name].title} ({seconds:.0f} s at most)")
-        before, begun = set(self._rows), time.monotonic()
+        before, started = set(self._rows), time.monotonic()
 
         def keep(found: Any) -> None:
             if isinstance(found, str):
@@ -293,7 +293,7 @@ class Run:
         status = "complete" if done.code == 0 else f"failed: {done.words} (log.txt)"
         if done.code is None:
             status = "ended: its time was over"
-        self._keep(f"{title}: {status}, {time.monotonic() - begun:.0f} s")
+        self._keep(f"{title}: {status}, {time.monotonic() - started:.0f} s")
         _say(f"{title}: {status}")
 
     def _keep(self, found: Measurement | str) -> None:

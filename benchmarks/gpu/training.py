@@ -35,9 +35,9 @@ def run(setting: Setting, found: Found) -> None:
         def compile_it(
             training: Training = training, batch: Batch = batch
         ) -> dict[str, float | None]:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             training.warm_up(batch, compiled=setting.compile)
-            return {"seconds": time.perf_counter() - begun}
+            return {"seconds": time.perf_counter() - started}
 
         found.attempt(
             name, COMPILED, compile_it, note=lambda training=training: training.note, least=0
@@ -78,7 +78,7 @@ class Training:
         return self
 
     def step(self, batch: Batch, mark: Callable[[str], None] = lambda phase: None) -> None:
-        """Queue one step; `mark` is told when a phase of it begins."""
+        """Queue one step; `mark` is called when a phase of it begins."""
         images, labels = batch
         mark("compute")
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._gpu):

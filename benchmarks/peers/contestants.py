@@ -25,7 +25,7 @@ SIDE, PADDING = 32, 4
 """Small images: a random crop of as many pixels, after padding by four on each side; then a random
 horizontal flip."""
 _AREA, _ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
-"""Of the crops, as in torchvision, where a peer must be told."""
+"""Of the crops, as in torchvision, where a peer must be given them."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A contestant's process: it stays alive, with its loader warm, and measures when it is told to.
+"""A contestant's process: it stays alive, with its loader warm, and measures when it is asked to.
 
 It runs in the peers' own environments too: of fastload it imports what needs only psutil, and what
 the contestant brings. What its methods return are the arguments of
@@ -97,7 +97,7 @@ class Contestant:
         within: list[float] = []
         across: list[float] = []
         memory: list[float] = []
-        begun = False  # the interval in which this function itself is at work is left out
+        started = False  # the interval in which this function itself is at work is left out
         last = time.perf_counter()
         while len(across) < self._setting.epochs:
             first = self._next()
@@ -106,9 +106,9 @@ class Contestant:
                 across.append(now - last)
                 gc.collect()
                 memory.append(_unmapped_memory())
-            elif begun:
+            elif started:
                 within.append(now - last)
-            begun = not first
+            started = not first
             last = time.perf_counter()
         ordinary = median(within)
         return {
@@ -167,7 +167,7 @@ def _mean(images: Any) -> float:
 
 
 def _quiet() -> None:
-    """Wait until what was begun in advance is ready, so that it disturbs neither the others nor
+    """Wait until what was started in advance is ready, so that it disturbs neither the others nor
     what is next."""
     before = cpu_seconds()
     for _ in range(100):

@@ -31,10 +31,10 @@ tensors = functional.resize(again, [256, 256], antialias=True)
 assert pixels.shape == tensors.shape == (3, 256, 256)
 apart = (pixels.to(torch.int16) - tensors.to(torch.int16)).abs()
 assert apart.max() <= 1, f"it resizes otherwise than torch: up to {apart.max()} levels apart"
-begun = time.perf_counter()
+started = time.perf_counter()
 for _ in range(10):
     functional.resize(image, [256, 256])
-milliseconds = (time.perf_counter() - begun) * 100
+milliseconds = (time.perf_counter() - started) * 100
 print(
     f"PIL {PIL.__version__} of {owners[0]} in {PIL.__file__}; torchvision "
     f"{torchvision.__version__} uses it"

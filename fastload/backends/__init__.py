@@ -81,7 +81,7 @@ def _status(entry: EntryPoint) -> BackendStatus:
         traits = traits_of(entry.load())
     except (
         Exception
-    ) as error:  # somebody else's code, or a broken torch: to be told, not to be stopped by
+    ) as error:  # somebody else's code, or a broken torch: reported, and no reason to stop
         return BackendStatus(
             entry.name, False, f"its import failed with {type(error).__name__}: {error}"
         )

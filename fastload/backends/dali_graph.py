@@ -78,7 +78,7 @@ class Regions:
     shape: Int32Array
     """(B, 2) int32: its height, width."""
     roi_start: npt.NDArray[np.float32]
-    """(B, 2) float32: where, within that part, the pixels to resample begin; behind `roi_end` to
+    """(B, 2) float32: where, within that part, the pixels to resample begin; after `roi_end` to
     mirror the axis."""
     roi_end: npt.NDArray[np.float32]
     """(B, 2) float32: where they end."""

@@ -32,14 +32,14 @@ from fastload.sources.base import Source
 from fastload.sources.columns import EncodedImages
 
 Pixels = npt.NDArray[np.uint8]
-Begun = list[tuple[int, "Pending | Future[Pending]"]]
+Started = list[tuple[int, "Pending | Future[Pending]"]]
 """First row, and the core's work on the rows from there."""
 Placements = list["Geometry | FusedGeometry | None"]
 """Of each view; None where it is still to be resolved."""
 
 _LITTLE = 1 << 20
 """Bytes of pixels that are copied in 100 microseconds, in which another thread would hardly have
-begun."""
+started."""
 
 
 def host_engine(
@@ -216,17 +216,17 @@ class NativeEngine(Engine):
 
     def _begin_reading(
         self, name: str, column: EncodedImages, draws: Draws, buffers: Buffers
-    ) -> Begun:
+    ) -> Started:
         """Bytes from anywhere: read by all threads, a slice each, and handed to the core as they
         come."""
-        begun: Begun = []
+        started: Started = []
         for start in range(0, len(draws), self._slice):
             rows = slice(start, min(start + self._slice, len(draws)))
             part = buffers.take(rows)
-            begun.append(
+            started.append(
                 (start, self._executor().submit(self._read, name, column, draws.take(rows), part))
             )
-        return begun
+        return started
 
     def _read(self, name: str, column: EncodedImages, draws: Draws, out: Buffers) -> Pending:
         try:
@@ -290,7 +290,7 @@ class NativeEngine(Engine):
         buffers = self._assembler.buffers(len(draws), sizes, self._allocate)
         for table, moves in zip(buffers.points, points, strict=True):
             table[:] = moves.table
-        begun: Begun = []
+        started: Started = []
         for name, column in self._source.pixels.items() if len(draws) else ():
             stored = column.in_array()
             assert stored is not None
@@ -304,8 +304,8 @@ class NativeEngine(Engine):
                     sampling=column.kind.resampling(plan),
                     here=self.light,
                 )
-                begun.append((0, pending))
-        return _NativeBatch(self, draws, buffers, begun, failures)
+                started.append((0, pending))
+        return _NativeBatch(self, draws, buffers, started, failures)
 
     def _copy(self, draws: Draws) -> PendingBatch:
         """Rows of arrays as they are, in the calling thread."""
@@ -327,14 +327,14 @@ class _NativeBatch(PendingBatch):
     engine: NativeEngine
     draws: Draws
     buffers: Buffers
-    begun: Begun
+    started: Started
     failures: dict[int, DecodeError] = field(default_factory=dict)
     """What was known to have no pixels before the core began."""
 
     def result(self) -> HostBatch:
         failed: set[int] = set()
         try:
-            for start, work in self.begun:
+            for start, work in self.started:
                 failed.update(
                     start + failure.row for failure in _outcome(self.engine.backend, work)
                 )
@@ -345,11 +345,11 @@ class _NativeBatch(PendingBatch):
         return self.engine.finish(self, sorted(failed - self.failures.keys()))
 
     def cancel(self) -> None:
-        for _, work in self.begun:
+        for _, work in self.started:
             work.cancel()
 
     def wait(self) -> None:
-        for _, work in self.begun:
+        for _, work in self.started:
             if isinstance(work, Pending):
                 pending = work
             elif work.cancelled() or work.exception() is not None:

@@ -37,7 +37,7 @@ class PendingBatch(ABC):
         """Wait for it. Raises what went wrong with it as a whole."""
 
     def cancel(self) -> None:
-        """Drop what has not begun; does not wait."""
+        """Drop what has not started; does not wait."""
         return
 
     def wait(self) -> None:
@@ -133,7 +133,7 @@ class HostBackend:
             self._pending.append(self.engine().start(draws))
         except (
             ConfigurationError
-        ) as error:  # there cannot be this batch: whoever would receive it is told why
+        ) as error:  # there cannot be this batch: `receive` raises the reason
             self._pending.append(error)
 
     def receive(self) -> HostBatch:

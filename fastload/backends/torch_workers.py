@@ -492,7 +492,7 @@ def _late(said: str, asked: Draws) -> str:
 
 def _end_with(parent: int) -> None:
     """End this worker within a second of its parent, whatever the user's code is doing; and leave
-    nothing behind."""
+    nothing after."""
     trainer = (
         multiprocessing.parent_process()
     )  # a fork server, whose child this may be, lives as long as we do

@@ -381,8 +381,8 @@ class _Pool(ThreadPoolExecutor):
     def in_order(
         self, function: Callable[[int], T], count: int, size: int, advance: Callable[[int], None]
     ) -> Iterator[tuple[int, T]]:
-        """(index, result) for 0 to `count`, `size` of them a task; how many are done is told to
-        `advance`."""
+        """(index, result) for 0 to `count`, `size` of them a task; `advance` is called with how
+        many are done."""
         pending: deque[tuple[range, Future[list[T]]]] = deque()
         tasks = (range(start, min(start + size, count)) for start in range(0, count, size))
         while True:

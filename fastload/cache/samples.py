@@ -71,7 +71,7 @@ class Samples:
         )
 
     def sizes(self, index: int) -> tuple[tuple[int, int] | None, ...]:
-        """(height, width) of each image column, or None where it cannot be told without
+        """(height, width) of each image column, or None where it is not known without
         decoding."""
         found = (or_error(reader.size, index) for reader in self._readers)
         return tuple(size if isinstance(size, tuple) else None for size in found)

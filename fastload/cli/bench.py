@@ -112,15 +112,15 @@ def progress_of_rounds(console: Console) -> Iterator[Callable[[Progress], None]]
     """A bar on a terminal that goes when it is done; in a log, a line for each round."""
     from fastload.tools.measure.table import progress_bar
 
-    begun: set[int] = set()
+    started: set[int] = set()
     with progress_bar(console) as update:
 
         def report(progress: Progress) -> None:
             if console.is_terminal:
                 what = f"round {progress.round}" if progress.round else "warm-up"
                 update(progress.share, f"{what}: {progress.entry.contestant} {progress.entry.mode}")
-            elif progress.round not in begun:
-                begun.add(progress.round)
+            elif progress.round not in started:
+                started.add(progress.round)
                 console.print(
                     f"Round {progress.round}." if progress.round else "Warm-up.", style="dim"
                 )

@@ -6,7 +6,7 @@ rest of fastload is joined to them by hooks of the Loader:
 
 - `config` and `_reconfigure(config, asked_by)`: what it was made from, and being made from
   something else before its first `iter()`;
-- `_watch(watcher)`: told when an epoch starts, a batch comes, an epoch ends
+- `_watch(watcher)`: called when an epoch starts, a batch comes, an epoch ends
   (`loader.iterator.Watcher`);
 - `skip(batches)` and `set_epoch(epoch)`: the place to go on from;
 - `sampler.order`: which samples come when, on this rank.

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def record_arguments(loader: Any, arguments: Mapping[str, Any]) -> None:
-    """Lightning makes loaders anew from the arguments that its hooks have recorded.
+    """Lightning makes loaders again from the arguments that its hooks have recorded.
 
     Those need not be ours, for it cannot know of a class that is imported within a hook.
     """

@@ -98,7 +98,7 @@ def count_scans(data: bytes) -> int:
 
 
 def _markers(data: bytes) -> Iterator[tuple[int, int]]:
-    """(marker, offset behind it) of a JPEG, as far as the data go."""
+    """(marker, offset after it) of a JPEG, as far as the data go."""
     position = 2
     with contextlib.suppress(IndexError):
         while True:
@@ -112,7 +112,7 @@ def _markers(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _next_marker(data: bytes, position: int) -> tuple[int, int]:
-    """(marker, offset behind it). Skips padding and stray bytes, as libjpeg does; IndexError at the
+    """(marker, offset after it). Skips padding and stray bytes, as libjpeg does; IndexError at the
     end."""
     while True:
         if data[position] != 0xFF:

@@ -4,9 +4,9 @@ core, and all by name.
 A new one is a class here and a line in `_DECODERS`, or a call of `register_decoder`.
 
 libjpeg calls everything a warning that does not stop it, and fills what it could not decode with
-grey. Files with harmless oddities are common in real data sets, so the two kinds have to be told
-apart by the message: the messages are those of libjpeg's jerror.h, the same in every version and in
-every package built on it.
+grey. Files with harmless oddities are common in real data sets, so the two kinds have to be
+distinguished by the message: the messages are those of libjpeg's jerror.h, the same in every
+version and in every package built on it.
 """
 
 from __future__ import annotations
@@ -321,7 +321,7 @@ def register_decoder(name: str, factory: Callable[[], Decoder]) -> None:
     Args:
         name: what to call it.
         factory: makes it, once; raises BackendUnavailableError, with the install command, if it
-            cannot work here. Worker processes that are not forked import your module anew, so call
+            cannot work here. Worker processes that are not forked import your module again, so call
             this where it is imported.
 
     Raises:

@@ -271,7 +271,7 @@ def _on_backend(
     renewed = config.renewed and traits.processes and runs_theirs
     if renewed and config.num_workers:
         notes.append(
-            "workers begin anew with each epoch, as persistent_workers=False asks; with True "
+            "workers start again with each epoch, as persistent_workers=False asks; with True "
             "they go on"
         )
     built = cls(
@@ -348,7 +348,7 @@ def _changes(config: LoaderConfig, opened: Opened) -> Callable[..., bool]:
 
 def _streaming(config: LoaderConfig) -> LoaderParts:
     """For an IterableDataset: a DataLoader like the one that was adopted, and the device stage
-    behind it."""
+    after it."""
     shard, dataset, kind = config.shard_here(), config.source, type(config.source).__name__
     size = None if config.unbatched else config.batch_size
     mine = (

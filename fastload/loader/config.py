@@ -35,7 +35,7 @@ logger = logging.getLogger("fastload")
 class LoaderConfig:
     """The arguments of `create_loader`, which documents them, and what else a DataLoader has.
 
-    Making one checks what can be told from the arguments alone, and brings them to one form. Raises
+    Making one checks what follows from the arguments alone, and brings them to one form. Raises
     ConfigurationError: an argument that cannot be honoured; the message names it.
     """
 
@@ -213,7 +213,7 @@ class LoaderConfig:
 
     @property
     def renewed(self) -> bool:
-        """Whether worker processes are started anew for each epoch, so that they get the data set
+        """Whether worker processes are started again for each epoch, so that they get the data set
         as it is by then."""
         return self.adopted and not self.shown.get("persistent_workers")
 

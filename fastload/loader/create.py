@@ -89,8 +89,8 @@ def create_loader(
             of CIFAR, IDX and archives of splits, the training part.
         strict: refuse a data set some of whose files are not served (formats that Pillow cannot
             read, images without a label). False: `explain()` counts and names them, once.
-        format: what the source is, where that cannot be told from its names: "folder" (one folder a
-            class), "images" (without labels), "table", "pairs", "tar", "cifar", "idx", "arrays",
+        format: what the source is, where that does not follow from its names: "folder" (one folder
+            a class), "images" (without labels), "table", "pairs", "tar", "cifar", "idx", "arrays",
             "dataset", "cache", or a registered one. None: what it looks like.
         generator: its seed, in place of `seed`; the generator itself is not drawn from.
         batch_sampler: this rank's own batches, lists of indices, in place of batch_size, shuffle,

@@ -30,14 +30,14 @@ class Cursor:
 
     An epoch under way goes on until its end, or until the next `iter()`. One of which no batch was
     taken has not
-    begun: the next `iter()` gives it again, and another may be chosen in its place (Lightning does
-    that, between `iter()` and the first `next`).
+    started: the next `iter()` gives it again, and another may be chosen in its place (Lightning
+    does that, between `iter()` and the first `next`).
     """
 
     epoch: int = 0
     step: int = 0
     taken: bool = False
-    """Whether a batch was handed out since the epoch was begun (or resumed)."""
+    """Whether a batch was handed out since the epoch was started (or resumed)."""
     chosen: Position | None = None
     """Where the next `iter()` begins, if not at the epoch after this one."""
     went_on: bool = False
@@ -140,7 +140,7 @@ def read_state(state: Any, mine: Mapping[str, Any], steps: int) -> tuple[Positio
         raise StateMismatchError(
             f"state: it was taken from a loader that differs in {rows}. Create the loader with "
             "the same arguments, "
-            "or start the epoch anew with set_epoch()."
+            "or start the epoch again with set_epoch()."
         )
     epoch, step = state.get("epoch"), state.get("step")
     if (

@@ -34,7 +34,7 @@ class OnDemand:
         self._production = production
 
     def begin(self, position: Position | None) -> None:
-        """Make the batch at this position next; None: the one that the production has begun
+        """Make the batch at this position next; None: the one that the production has started
         with."""
         if position is not None:
             self._production.begin(position)

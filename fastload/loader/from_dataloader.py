@@ -45,7 +45,7 @@ def from_dataloader(
     order and random choices come from fastload's seed, so they are other ones than torch's would
     have been (of the same distribution). Images are contiguous unless `memory_format` says
     otherwise, so that code with `.view` goes on working. The existing loader is not touched and
-    none of its workers is started. Its sampler may still be told the epoch: `sampler.set_epoch(n)`
+    none of its workers is started. Its sampler may still be given the epoch: `sampler.set_epoch(n)`
     counts at the next `iter()`, as it does there.
 
     Args:

@@ -46,7 +46,7 @@ class OneThread:
 
 
 class Watcher(Protocol):
-    """Is told how an epoch proceeds; for frameworks that keep flags of their own. Called in the
+    """Called as an epoch proceeds, for frameworks that keep flags of their own. Called in the
     trainer's thread."""
 
     def epoch_starts(self) -> None:

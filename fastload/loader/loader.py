@@ -70,7 +70,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
     ) -> None:
         """Of a configuration, and what was built for it, if it was.
 
-        The other arguments are what a framework gives that makes a DataLoader anew from the
+        The other arguments are what a framework gives that makes a DataLoader again from the
         attributes of an old one. The sampler, or that of the batch sampler, says the rank, and
         whether to shuffle; batch size and data stay those of `config`. Raises ConfigurationError:
         it was called as DataLoader is, or the data are to be others.
@@ -91,7 +91,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
             ):
                 raise ConfigurationError(
                     f"dataset: this Loader serves {type(config.source).__name__}, and cannot "
-                    "be made anew with a "
+                    "be made again with a "
                     f"{type(dataset).__name__}. {REMEDY}"
                 )
             length = len(config.source if dataset is None else dataset)

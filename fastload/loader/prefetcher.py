@@ -79,7 +79,7 @@ class _Made(NamedTuple):
 class _Message(NamedTuple):
     event: Event
     position: Position | None = None
-    """Of START: where; None: the production has begun already."""
+    """Of START: where; None: the production has started already."""
     made: SimpleQueue[_Made] | None = None
     """Of START: where the batches are put. Each start has a queue of its own, so that no batch of
     an earlier one is ever taken for one of this."""
@@ -105,7 +105,7 @@ class Prefetcher:
         self.state = State.WAITING
         """Of the thread, which alone changes it."""
         self.stopping = False
-        """Whether the thread was told to stop."""
+        """Whether the thread was asked to stop."""
         self._production = production
         self._stage = stage
         self._messages: SimpleQueue[_Message] = SimpleQueue()
@@ -115,7 +115,7 @@ class Prefetcher:
     # -- called by the trainer
 
     def begin(self, position: Position | None) -> None:
-        """Make the batch at this position next; None: the one that the production has begun with.
+        """Make the batch at this position next; None: the one that the production has started with.
         Starts the thread."""
         if self._thread is None:
             self._start()

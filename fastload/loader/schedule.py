@@ -56,7 +56,7 @@ class Schedule:
             return None
 
     def after(self, position: Position) -> Position | None:
-        """The position behind it, as `next` gives them."""
+        """The position after it, as `next` gives them."""
         epoch, step = position
         if step + 1 < self._order.steps:
             return epoch, step + 1

@@ -155,8 +155,8 @@ class Pending:
         return self._ticket.done()
 
     def cancel(self) -> None:
-        """Rows not yet begun fail with `Status.CANCELLED`. Returns at once; `wait` for the rows in
-        work."""
+        """Rows not yet started fail with `Status.CANCELLED`. Returns at once; `wait` for the rows
+        in work."""
         self._ticket.cancel()
 
 

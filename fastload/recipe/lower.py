@@ -162,7 +162,7 @@ def _lower_leaf(transform: Any, image: ImageState) -> Origin:
     try:
         if image.forked:
             raise NotLowerableError(
-                "it comes behind Views and is given all of them; put it into each"
+                "it comes after Views and is given all of them; put it into each"
             )
         if lowering is None:
             raise NotLowerableError(_why_unknown(transform))

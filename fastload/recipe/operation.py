@@ -35,7 +35,7 @@ class ImageState:
     """Whether it is a tensor by now. (Data sets give PIL images.)"""
     dtype: torch.dtype = torch.uint8
     known: bool = True
-    """False behind an opaque transform."""
+    """False after an opaque transform."""
     forked: bool = False
     """Whether there are several by now."""
 
@@ -61,7 +61,7 @@ class Operation:
     """Whether it costs no more than a multiplication for each value."""
     pointwise: ClassVar[bool] = False
     """Whether it treats all pixels of a sample alike, each by itself. Crops, flips and nothing else
-    that moves pixels may then run before it though they come behind it."""
+    that moves pixels may then run before it though they come after it."""
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> Operation | None:
@@ -87,7 +87,7 @@ class Operation:
 
     def rescaling(self, dtype: torch.dtype) -> float | None:
         """By how much it divides the values of images of `dtype`, if all it does is to convert them
-        to a dtype that holds them, so that geometry may run before it though it comes behind; None:
+        to a dtype that holds them, so that geometry may run before it though it comes after; None:
         it does more."""
         return None
 
@@ -154,8 +154,8 @@ class Operation:
     def why_unplaced(self, before: Operation | None) -> str:
         """Why it fits neither where images are decoded nor on batches. `before`: the operation
         before it."""
-        behind = "the source" if before is None else before.describe()
-        return f"{self.describe()} (it comes behind {behind}, where images still differ in size)"
+        after = "the source" if before is None else before.describe()
+        return f"{self.describe()} (it comes after {after}, where images still differ in size)"
 
 
 class PixelOperation(Operation):

@@ -253,7 +253,7 @@ def _in_order(transforms: list[Callable[..., Any]]) -> Callable[..., Any]:
 
 def _place(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
     """One of "decode", "device" and "nowhere" for each operation, and the plan of those at
-    decoding. Behind that prefix everything works on batches, if images are of one size by then."""
+    decoding. After that prefix everything works on batches, if images are of one size by then."""
     prefix = _GeometryPrefix(fixed_size)
     where: list[Any] = []
     for stream, op in path:
@@ -278,7 +278,7 @@ class _GeometryPrefix:
 
     - uint8 to float, scaled or not: pixels are resampled as uint8, which rounds by at most half of
       1/255;
-    - what treats all pixels alike (Normalize, conversions to grey): exact behind crops without
+    - what treats all pixels alike (Normalize, conversions to grey): exact after crops without
       padding and flips, so only these may follow.
 
     A flip before a resize is made after it. For masks, which are resampled by the nearest pixel,

@@ -134,7 +134,7 @@ def render_on_device(
     resampling: Resampling,
     out_size: tuple[int, int],
 ) -> torch.Tensor:
-    """Render a batch. Images may differ in size: they lie one behind the other.
+    """Render a batch. Images may differ in size: they lie one after the other.
 
     Args:
         pixels: (P, C) uint8: all pixels of all images, on any device. Of any dtype where nothing is

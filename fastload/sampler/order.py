@@ -117,7 +117,7 @@ class Order:
 
     @property
     def shared(self) -> bool:
-        """Whether the ranks get different samples, as far as can be told."""
+        """Whether the ranks get different samples, as far as is known."""
         return self.shard.world_size > 1
 
     @property

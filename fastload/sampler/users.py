@@ -225,13 +225,13 @@ class BatchOrder(_UsersOrder):
 
     def epoch(self, epoch: int) -> Int64Array:
         sampler = self.sampler
-        for told in (sampler, getattr(sampler, "sampler", None)):
+        for each in (sampler, getattr(sampler, "sampler", None)):
             if (
-                told is not None
-                and hasattr(told, "set_epoch")
-                and getattr(told, "epoch", None) != epoch
+                each is not None
+                and hasattr(each, "set_epoch")
+                and getattr(each, "epoch", None) != epoch
             ):
-                told.set_epoch(epoch)
+                each.set_epoch(epoch)
         batches = [list(batch) for batch in sampler]
         if len(batches) != self.steps:
             raise ConfigurationError(
@@ -295,9 +295,9 @@ class UncountedOrder(_UsersOrder):
         raise TypeError(f"object of type {type(self.sampler).__name__!r} has no len()")
 
     def epoch(self, epoch: int) -> Int64Array:
-        for told in (self.sampler, getattr(self.sampler, "sampler", None)):
-            if told is not None and hasattr(told, "set_epoch"):
-                told.set_epoch(epoch)
+        for each in (self.sampler, getattr(self.sampler, "sampler", None)):
+            if each is not None and hasattr(each, "set_epoch"):
+                each.set_epoch(epoch)
         self._reading.begin(self.sampler)
         return np.empty(0, dtype=np.int64)
 

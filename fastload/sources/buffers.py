@@ -152,7 +152,7 @@ class PathTable(InRows, PickledByReference):
     root: str
     """Prepended to every string with a "/"; "" for none."""
     blob: npt.NDArray[np.uint8]
-    """All strings, UTF-8 (surrogateescape, as file names are), one behind the other."""
+    """All strings, UTF-8 (surrogateescape, as file names are), one after the other."""
     ends: Int64Array
     """(M,) int64: where each string ends in `blob`."""
     rows: Int64Array | None = None

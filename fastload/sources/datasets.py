@@ -470,7 +470,7 @@ def _joined(dataset: Any) -> Opened:
 
 
 def _joined_column(name: str, parts: list[Column]) -> Column:
-    """One column of several, one behind the other."""
+    """One column of several, one after the other."""
     if all(
         isinstance(part, EncodedFiles) and part.offsets is None and part.names is None
         for part in parts

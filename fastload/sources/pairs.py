@@ -187,8 +187,8 @@ def _names(path: str) -> frozenset[str]:
     """The names in a list of images, without folder and extension.
 
     Raises:
-        SourceError: the list cannot be read, or names an image twice: how often it is wanted cannot
-            be told.
+        SourceError: the list cannot be read, or names an image twice: how often it is wanted is
+            unknown.
     """
     try:
         lines = stores.read_up_to(path, _LARGEST_LIST).decode("utf-8", "replace").splitlines()
@@ -227,7 +227,7 @@ def _by_stem(base: str, folder: str, left_out: LeftOut) -> dict[str, str]:
 
 
 def _ending(images: dict[str, str], masks: dict[str, str]) -> str:
-    """What the stems of all masks have behind those of the images; "" where they are equal."""
+    """What the stems of all masks have after those of the images; "" where they are equal."""
     if any(stem in images for stem in masks):
         return ""
     first = next(iter(masks))

@@ -372,7 +372,9 @@ def _class_folders(
     if titles[0] == "":
         _refuse_images_of_no_class(name, names[rows[0]], splits)
     label_of = {title: label for label, title in enumerate(dict.fromkeys(titles))}
-    if len(label_of) > 1:  # of one class the archive may be made so, with nothing to be told apart
+    if (
+        len(label_of) > 1
+    ):  # of one class the archive may be made so, with nothing to be distinguished
         folders.refuse_reserved(name, list(label_of), ())
     labels = np.array([label_of[title] for title in titles])
     paths = PathTable.of(f"{folder}/{base}" for folder, base in zip(below, bases, strict=True))
@@ -388,8 +390,8 @@ def _refuse_images_of_no_class(archive: str, image: str, splits: Mapping[str, st
     or on all splits."""
     among = f" (of the splits {', '.join(splits.values())})" if splits else ""
     raise SourceError(
-        f"{archive}: {image}{among} lies in no folder of a class, so that its label cannot be "
-        "told. Put the images of "
+        f"{archive}: {image}{among} lies in no folder of a class, so that its label is "
+        "unknown. Put the images of "
         "each class into one folder. Or, if all of them are wanted as one set without labels, "
         "give the .tar in a list: "
         f"fastload.create_loader([{archive!r}])."

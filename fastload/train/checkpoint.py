@@ -1,14 +1,13 @@
 """How far a run has come, and the state of everything in it: into a checkpoint, and out of one.
-
-A checkpoint is one file of plain values, with all that a run needs to go on as if nothing had
+ A checkpoint is one file of plain values, with all that a run needs to go on as if nothing had
 happened:
 
     state = torch.load("runs/mine/best.pt", weights_only=True, map_location="cpu")
     model.load_state_dict(state["ema"] or state["model"])
 
 The weights have the names of the plain network. A file is whole or not there: it is written beside
-its place and then renamed. Rank 0 alone reads and writes; the other ranks are told, and need not
-see the folder.
+its place and then renamed. Rank 0 alone reads and writes; the other ranks get its result, and need
+not see the folder.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def state_to_resume(config: TrainConfig) -> dict[str, Any] | None:
-    """The state that a run goes on from; None if it begins anew.
+    """The state that a run goes on from; None if it starts from the beginning.
 
     Raises StateMismatchError for a run that this configuration cannot go on with; both sides are
     named.
@@ -155,7 +154,7 @@ def state_to_resume(config: TrainConfig) -> dict[str, Any] | None:
         raise StateMismatchError(
             f"resume: {path} is of a run that differs in {rows}. Give the same settings, "
             "another folder (--out), or "
-            "--resume never to begin anew in this one."
+            "--resume never to start again in this one."
         )
     return state
 
@@ -269,7 +268,7 @@ class Progress:
             raise StateMismatchError(
                 f"resume: the checkpoint cannot be gone on with here: {error} (Or give another "
                 "folder, --out, or "
-                "--resume never to begin anew in this one.)"
+                "--resume never to start again in this one.)"
             ) from error
         components.task.load_state_dict(state["task"])
         components.network.load_state_dict(state["model"])

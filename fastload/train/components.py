@@ -258,7 +258,7 @@ def parallelise(model: nn.Module, world: World, clock: StepClock, *, unused: boo
     With ddp, every rank begins with rank 0's weights, and gradients are averaged over the ranks
     during `backward`. Buffers (the running statistics of batch normalisation) are each rank's own:
     training does not read them, and rank 0's are the ones that are validated and saved. The clock
-    is told when the exchange begins to cost time.
+    is reported when the exchange starts to cost time.
     """
     if world.parallel == "ddp":
         wrapped = DistributedDataParallel(

@@ -126,7 +126,7 @@ class ModelConfig(_Group):
     model: Annotated[str, _NAME] = "torchvision:resnet50"
     """LIBRARY:NAME, the library being torchvision, timm, smp, transformers or fastload."""
     model_option: tuple[str, ...] = ()
-    """What its library is to be told besides, NAME=VALUE, such as zero_init_residual=true of
+    """Further arguments for its library, NAME=VALUE, such as zero_init_residual=true of
     torchvision:resnet50."""
     num_classes: int | None = None
     """Outputs. Without it: as many as the data has classes. Of segmentation: 1 for masks of one
@@ -253,7 +253,7 @@ class CheckpointConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class LogConfig(_Group):
-    """What is told while it runs. Rank 0 tells it."""
+    """What is reported while it runs. Rank 0 reports it."""
 
     progress: bool = True
     """A progress bar with images a second, loss and wait %; on a pipe, a line an epoch."""

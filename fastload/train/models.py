@@ -1,5 +1,5 @@
 """Networks by name, LIBRARY:NAME. A library is imported when a name asks for it, and downloads
-nothing unless told to.
+nothing unless asked to.
 
 A new library is a function beside `_torchvision`, and a line in `LIBRARIES`.
 """

@@ -69,7 +69,7 @@ def open_texts(
         tokenizer: a name on the Hugging Face hub, or a folder. None: a byte-level BPE made from the
             training texts.
         length: tokens kept of a text, begin and end included; the rest is cut off, counted, and
-            told once.
+            reported once.
     """
     train, beside = _find(data)
     val = beside if val_data is None else _find(val_data)[0]

@@ -84,7 +84,7 @@ def algorithms(*, deterministic: bool, benchmark: bool) -> Iterator[None]:
 
 
 class _Report(NamedTuple):
-    """What is to be told of some steps."""
+    """What is to be reported of some steps."""
 
     sums: PendingSums
     """Of the epoch so far."""
@@ -137,12 +137,12 @@ class _Run:
             world.device, config.log.profile_steps, skip=warmup, say=self._log.say
         )
         self._stopping = stack.enter_context(Stopping(world))
-        self._told: dict[str, float] = {}
-        """The sums of this epoch, over all ranks, when it was last told of."""
-        self._told_at = (0.0, 0)
+        self._reported: dict[str, float] = {}
+        """The sums of this epoch, over all ranks, when it was last reported."""
+        self._reported_at = (0.0, 0)
         """When that was [seconds], and after how many steps of the epoch."""
         self._reports: deque[_Report] = deque()
-        """What is to be told, in order, when its sums have come from the device."""
+        """What is to be reported, in order, when its sums have come from the device."""
         changed = [] if state is None else checkpoint.changed_settings(config, state)
         self._introduce(remark, resumed=state is not None, changed=changed)
 
@@ -186,7 +186,7 @@ class _Run:
         progress, every = self._progress, self._config.checkpoint.save_steps
         done = progress.batch // self._config.optimizer.accumulate
         self._log.begin_epoch(progress.epoch, steps=self._components.windows, done=done)
-        self._told, self._told_at = progress.sums.total(), (time.perf_counter(), done)
+        self._reported, self._reported_at = progress.sums.total(), (time.perf_counter(), done)
         self._components.model.train()
         batches = iter(self._train)
         self._throughput.begin()
@@ -331,7 +331,7 @@ class _Run:
         if components.average is not None:
             components.average.update(components.network)
 
-    # -- What is told ------------------------------------------------------------------------------
+    # -- Reports ---------------------------------------------------------------------------------
 
     @property
     def _lr(self) -> float:
@@ -351,8 +351,8 @@ class _Run:
     def _report_loss(self, done: int) -> None:
         """Ask for the sums after so many steps of the epoch, over all ranks. A collective.
 
-        The device is not waited for: what has not come yet is told at the next report, or at the
-        end of the epoch.
+        The device is not waited for: what has not come yet is reported at the next report, or at
+        the end of the epoch.
         """
         sums, step = self._progress.sums.total_later(), self._progress.step
         self._reports.append(
@@ -367,14 +367,16 @@ class _Run:
             report = self._reports.popleft()
             sums, done = report.sums.values(), report.done
             self._require_finite(sums, report.step)
-            mean = (sums["loss"] - self._told["loss"]) / (sums["samples"] - self._told["samples"])
-            seconds = (report.at - self._told_at[0]) / (done - self._told_at[1])
-            self._told, self._told_at = sums, (report.at, done)
+            mean = (sums["loss"] - self._reported["loss"]) / (
+                sums["samples"] - self._reported["samples"]
+            )
+            seconds = (report.at - self._reported_at[0]) / (done - self._reported_at[1])
+            self._reported, self._reported_at = sums, (report.at, done)
             if self._config.log.step_lines:
                 results = self._components.task.result(sums).items()
-                told = ", ".join(f"{name} {value:.4f}" for name, value in results)
+                shown = ", ".join(f"{name} {value:.4f}" for name, value in results)
                 self._log.say(
-                    f"step {done}/{self._components.windows}: {told}; {seconds:.3f} s a step"
+                    f"step {done}/{self._components.windows}: {shown}; {seconds:.3f} s a step"
                 )
             rate, wait = self._throughput.epoch_rate, self._throughput.epoch_wait_share
             self._log.progress(done, rate=rate, wait=wait, loss=mean)

@@ -1,5 +1,5 @@
-"""Lightning with two processes: it makes its loaders anew, and fastload's stay fastload's, one rank
-each."""
+"""Lightning with two processes: it makes its loaders again, and fastload's stay fastload's, one
+rank each."""
 
 from __future__ import annotations
 

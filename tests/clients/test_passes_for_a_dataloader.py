@@ -157,7 +157,7 @@ def test_it_can_be_copied_and_pickled(tmp_path: Path, duplicate: Any) -> None:
                 assert len(list(third)) == 4
 
 
-# -- when frameworks make it anew
+# -- when frameworks make it again
 
 
 def rebuilt(loader: Any, **changes: Any) -> Any:
@@ -207,11 +207,11 @@ def test_a_wrapper_that_takes_over_its_attributes_has_samplers_that_tell_the_epo
             assert isinstance(wrapper.sampler, DistributedSampler) == (shard != "auto")
             assert wrapper.batch_sampler is loader.batch_sampler
             wrapper.sampler.set_epoch(3)  # type: ignore[attr-defined]
-            told = values(wrapper)
+            found = values(wrapper)
         with fastload.from_dataloader(existing, shard=shard, seed=5) as loader:  # type: ignore[arg-type]
             loader.set_epoch(3)
-            assert told == values(loader)
-            assert told != values(loader), "of the next epoch"
+            assert found == values(loader)
+            assert found != values(loader), "of the next epoch"
 
 
 def test_made_anew_with_torchs_other_samplers_it_shuffles_or_not() -> None:

@@ -115,7 +115,7 @@ def test_a_state_is_found_again_and_loaders_are_copied() -> None:
         next(iterator)
         state = loader.state_dict()
         assert numbers(copy.deepcopy(loader)) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]], (
-            "a copy starts anew"
+            "a copy starts again"
         )
         rest = numbers(iterator)
         assert rest == [[3, 4, 5], [6, 7, 8], [9, 10]]

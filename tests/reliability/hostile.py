@@ -12,7 +12,7 @@ def _segment(marker: int, body: bytes) -> bytes:
 
 
 def _stuffed(bits: str) -> bytes:
-    """Entropy-coded bytes: filled up with ones, and a zero behind each 0xff."""
+    """Entropy-coded bytes: filled up with ones, and a zero after each 0xff."""
     bits += "1" * (-len(bits) % 8)
     return (
         int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\x00") if bits else b""
@@ -76,7 +76,7 @@ def grey_jpeg_of_sampling(height: int, width: int, factors: tuple[int, int, int]
 
 
 def with_segment(jpeg: bytes, marker: int, body: bytes) -> bytes:
-    """The JPEG with a segment of metadata behind its first marker."""
+    """The JPEG with a segment of metadata after its first marker."""
     return jpeg[:2] + _segment(marker, body) + jpeg[2:]
 
 

@@ -72,7 +72,7 @@ def outside(
         *(sys.executable, "-X", "faulthandler", "-W", "ignore::DeprecationWarning", "-c", _CALL),
         *(scenario.__module__, scenario.__name__, msgspec.json.encode(arguments).decode()),
     ]
-    begun = time.monotonic()
+    started = time.monotonic()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             command,
@@ -86,14 +86,14 @@ def outside(
         try:
             if during is not None:
                 during(process)
-            process.wait(max(limit - (time.monotonic() - begun), 0.1))
+            process.wait(max(limit - (time.monotonic() - started), 0.1))
         except subprocess.TimeoutExpired:
             late = True
             for one in _marked(mark):
                 one.send_signal(signal.SIGABRT)  # the fault handler prints where each thread is
             time.sleep(0.5)
         finally:
-            seconds = time.monotonic() - begun
+            seconds = time.monotonic() - started
             survivors = _survivors(mark, 0 if late else 5)
             process.kill()
             process.wait()

@@ -198,13 +198,13 @@ def main(
 ) -> None:
     """Run, and print a report. Ends with 1 if a sample was wrong or memory grew."""
     logging.getLogger("fastload").setLevel(logging.ERROR)
-    begun = time.monotonic()
+    started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         soak = Soak(Path(folder), seed)
         soak.loader("cache", {}, 0, "raise").close()
         first = 0.0
         rounds = 0
-        while (elapsed := time.monotonic() - begun) < 60 * minutes:
+        while (elapsed := time.monotonic() - started) < 60 * minutes:
             faulthandler.dump_traceback_later(ROUND, exit=True)
             soak.round()
             faulthandler.cancel_dump_traceback_later()
@@ -220,7 +220,7 @@ def main(
         child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE
     ]
     files = len(os.listdir("/proc/self/fd"))
-    print(f"{rounds} rounds in {(time.monotonic() - begun) / 60:.1f} minutes, seed {seed}")
+    print(f"{rounds} rounds in {(time.monotonic() - started) / 60:.1f} minutes, seed {seed}")
     print(", ".join(f"{count} {what}" for what, count in sorted(soak.done.items())))
     print(
         f"memory {first:.0f} MiB after a quarter, {last:.0f} MiB at the end; {files} open "

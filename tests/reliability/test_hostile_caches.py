@@ -49,12 +49,12 @@ def write_manifest(cache: Path, document: Json) -> None:
 
 def refused(cache: Path) -> str:
     """The words of the refusal; and nobody waits or crashes."""
-    begun = time.monotonic()
+    started = time.monotonic()
     with pytest.raises(CacheError) as caught:
         open_cache(cache)
     with pytest.raises((CacheError, SourceError)):
         open_source(cache)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - started < 5
     assert str(cache) in str(caught.value)
     return str(caught.value)
 

@@ -38,9 +38,9 @@ QUICK = 5.0
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    begun = time.monotonic()
+    started = time.monotonic()
     yield
-    assert time.monotonic() - begun < QUICK
+    assert time.monotonic() - started < QUICK
 
 
 def refused(spec: object) -> str:
@@ -169,7 +169,7 @@ GOOD = header("a.jpg", b"%011o" % len(JPEG)) + padded(JPEG)
 END = bytes(1024)
 HOSTILE_TARS: dict[str, Callable[[], bytes]] = {
     "2^88 bytes": lambda: header("a.jpg", b"\x80" + (1 << 87).to_bytes(11, "big")) + bytes(2048),
-    "2^88 bytes behind a good one": lambda: (
+    "2^88 bytes after a good one": lambda: (
         GOOD + header("b.jpg", b"\x80" + b"\xff" * 11) + bytes(2048)
     ),
     "less than nothing": lambda: header("a.jpg", b"\xff" * 12) + bytes(2048),
@@ -327,9 +327,9 @@ def test_mutated(base: tuple[Path, str, bytes], data: st.DataObject) -> None:
         interesting = min(len(changed), interesting)
     path = folder / name
     path.write_bytes(bytes(changed))
-    begun = time.monotonic()
+    started = time.monotonic()
     with suppress(SourceError):
         assert (
             len(open_source(path if path.suffix in (".tar", ".gz", ".npy") else folder).source) >= 0
         )
-    assert time.monotonic() - begun < QUICK
+    assert time.monotonic() - started < QUICK

@@ -84,12 +84,12 @@ def test_the_second_thread_is_told_while_the_first_one_waits() -> None:
         waiting = threading.Thread(target=next, args=(first,))
         waiting.start()
         time.sleep(0.2)
-        begun = time.monotonic()
+        started = time.monotonic()
         with pytest.raises(
             FastloadError, match="another thread is waiting in iter\\(\\) or next\\(\\)"
         ):
             iter(loader)
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - started < 1
         waiting.join()
         _, indices = next(first)
         assert indices.tolist() == [2, 3], "the first thread goes on undisturbed"

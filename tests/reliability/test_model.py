@@ -28,29 +28,29 @@ class Model:
 
     def __init__(self) -> None:
         self.epoch, self.step = 0, 0
-        self.begun = False
+        self.started = False
         """A batch of this epoch was taken."""
         self.next: tuple[int, int] | None = None
-        """Where the next `iter` begins, if told."""
+        """Where the next `iter` starts, if one was chosen."""
 
     def iter(self) -> None:
         if self.next is not None:
             self.epoch, self.step = self.next
-        elif self.begun:
+        elif self.started:
             self.epoch, self.step = self.epoch + 1, 0
-        self.begun, self.next = False, None
+        self.started, self.next = False, None
 
     def take(self) -> int | None:
         """The step of the batch that comes; None at the end."""
         if self.step == STEPS:
             self.epoch, self.step = self.next or (self.epoch + 1, 0)
-            self.begun, self.next = False, None
+            self.started, self.next = False, None
             return None
-        self.step, self.begun = self.step + 1, True
+        self.step, self.started = self.step + 1, True
         return self.step - 1
 
     def set_epoch(self, epoch: int) -> None:
-        if self.begun:
+        if self.started:
             self.next = (epoch, 0)
         elif epoch != self.epoch:
             self.epoch, self.step = epoch, 0
@@ -60,7 +60,7 @@ class Model:
 
     def load(self, state: tuple[int, int]) -> None:
         self.epoch, self.step = state
-        self.begun, self.next = False, None
+        self.started, self.next = False, None
 
 
 class Machine(RuleBasedStateMachine):

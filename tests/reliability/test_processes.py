@@ -128,11 +128,11 @@ def wait_for_a_sample() -> list[Any]:
 
 def test_a_sample_that_sleeps_for_ever() -> None:
     ended = outside(wait_for_a_sample)
-    first, words, second, again, *begun = ended.answer
+    first, words, second, again, *started = ended.answer
     assert [first, second] == ["WorkerError", "WorkerError"]
     assert "the samples 10, 11 of epoch 0" in words
     assert again == words
-    assert begun == [0, 1]
+    assert started == [0, 1]
     assert not ended.survivors
 
 
@@ -265,19 +265,19 @@ def start_together(folder: str, rounds: int) -> int:
     for number in range(rounds):
         name = ("turbojpeg", "turbojpeg-threads", "torch-0")[number % 3]
         with loader_of(name, folder) as train:
-            begun = threading.Thread(target=next, args=(iter(train),))
-            begun.start()
+            started = threading.Thread(target=next, args=(iter(train),))
+            started.start()
             with loader_of("turbojpeg", folder, shuffle=False) as validation:
                 assert labels_of(validation) == list(range(SAMPLES)), number
-            begun.join()
+            started.join()
     for number in range(rounds // 30):
         with loader_of("torch-2", folder) as train:
             batches = iter(train)
             with loader_of("torch-2", folder, shuffle=False) as validation:
-                begun = threading.Thread(target=next, args=(iter(validation),))
-                begun.start()
+                started = threading.Thread(target=next, args=(iter(validation),))
+                started.start()
                 assert next(batches)[1].tolist() == [0, 1], number
-                begun.join()
+                started.join()
     return rounds
 
 

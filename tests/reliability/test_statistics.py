@@ -74,7 +74,7 @@ def test_orders(vary: str) -> None:
     np.add.at(follows, (found[:, :-1], found[:, 1:]), 1)
     check_uniform(
         follows[~np.eye(SAMPLES, dtype=bool)], SAMPLES * (SAMPLES - 2)
-    )  # each sample behind each other
+    )  # each sample after each other
     half = SAMPLES // 2
     together = (
         (found[:, :half, None] == np.arange(half)).any(axis=1).sum(axis=1)

@@ -64,7 +64,7 @@ READ: dict[str, Callable[[], bytes]] = {
     "padding before the scan.jpg": lambda: with_bytes_before(JPEG, 0xDA, b"\x00\x01\x02"),
     "padding before tables.jpg": lambda: with_bytes_before(JPEG, 0xC4, b"notes"),
     "padding before the frame.jpg": lambda: with_bytes_before(JPEG, 0xC0, b"\x00"),
-    "behind the end.jpg": lambda: JPEG + b"\x00\x00trailer\xff\xd8",
+    "after the end.jpg": lambda: JPEG + b"\x00\x00trailer\xff\xd8",
     "bad colour profile.jpg": lambda: with_segment(
         JPEG, 0xE2, b"ICC_PROFILE\0\x05\x02" + bytes(64)
     ),
@@ -82,7 +82,7 @@ READ: dict[str, Callable[[], bytes]] = {
     "grey with alpha.png": lambda: images.png(PHOTO, mode="LA"),
     "one bit.png": lambda: images.png(PHOTO, mode="1"),
     "broken text.png": lambda: with_chunk(-1, pngs.chunk(b"tEXt", b"a\0b", 5)),
-    "behind the end.png": lambda: images.png(PHOTO) + b"trailer",
+    "after the end.png": lambda: images.png(PHOTO) + b"trailer",
     "gif.png": lambda: saved("GIF", "P"),
     "webp.webp": lambda: saved("WEBP"),
     "tiff.tiff": lambda: saved("TIFF"),

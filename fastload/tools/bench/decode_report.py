@@ -255,5 +255,5 @@ def _sentence(mode: str, rows: Sequence[Measurement]) -> str:
 
 
 def _differ(a: Measurement, b: Measurement) -> bool | None:
-    """Beyond the scatter of the rounds; None: that cannot be told."""
+    """Beyond the scatter of the rounds; None: that is not known."""
     return difference_is_real(a.rate, b.rate) if a.rate and b.rate else None

@@ -49,7 +49,8 @@ def run_loader_benchmark(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda message: None,
 ) -> Results:
-    """Measure; `say` is told what takes its time before the rounds begin. KeyboardInterrupt during
+    """Measure; `say` is called with what takes its time before the rounds begin. KeyboardInterrupt
+    during
     the rounds gives what there is, marked as incomplete. Raises SourceError: no usable images;
     ConfigurationError: a bad setting."""
     device = _checked(settings)

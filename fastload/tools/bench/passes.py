@@ -215,7 +215,7 @@ class PassRunner:
             if self._stopping.is_set():
                 break
             rows = range(start, min(start + batch, len(images)))
-            begun = time.perf_counter()
+            started = time.perf_counter()
             try:
                 encoded = [task.encoded(row) for row in rows]
                 self._decoder.decode(
@@ -229,7 +229,7 @@ class PassRunner:
                     message = f"in a batch that failed: {message}"
                 self._failures.update({images.paths[row]: message for row in rows})
             else:
-                self._calls.append((rows, time.perf_counter() - begun))
+                self._calls.append((rows, time.perf_counter() - started))
 
 
 # -- The images of a folder ------------------------------------------------------------------------

@@ -188,7 +188,7 @@ class RemotePillow:
         except WorkerError as error:
             self.close()
             raise WorkerError(
-                f"Pillow-SIMD: {error} Build it anew (delete its folder under the cache), or "
+                f"Pillow-SIMD: {error} Build it again (delete its folder under the cache), or "
                 "leave it out of "
                 "--decoders."
             ) from error

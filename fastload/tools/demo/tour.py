@@ -299,7 +299,7 @@ class _Tour:
             )
             for epoch in range(1, epochs + 1):
                 network.train()
-                begun, total, seen = time.perf_counter(), torch.zeros((), device=device), 0
+                started, total, seen = time.perf_counter(), torch.zeros((), device=device), 0
                 with progress_bar(console, f"training, epoch {epoch}") as progress:
                     for step, (images, labels) in enumerate(train_loader, 1):
                         loss = nn.functional.cross_entropy(network(images), labels)
@@ -310,7 +310,7 @@ class _Tour:
                         total += loss.detach() * len(labels)
                         seen += len(labels)
                         progress(step / len(train_loader))
-                mean, rate = float(total) / seen, seen / (time.perf_counter() - begun)
+                mean, rate = float(total) / seen, seen / (time.perf_counter() - started)
                 console.print(
                     f"epoch {epoch}   loss {mean:.3f}   {_accuracy(network, val_loader):.0%} "
                     f"of {which} right   "

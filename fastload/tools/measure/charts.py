@@ -37,7 +37,7 @@ _ON_PAGE = {name: f"#0102{number:02x}" for number, name in enumerate(_NAMES, 16)
 
 WIDE, _NARROW = 1032, 342
 """Pixels: the page on a desktop, and a phone of 390 pixels, each without its margins."""
-_MARKERS = "os^Dvp*X<>"  # of curves, so that they are told apart without their colours
+_MARKERS = "os^Dvp*X<>"  # of curves, so that they are distinguished without their colours
 _UNCROSSED: dict[str, Any] = {
     "boxstyle": "square,pad=0.15",
     "facecolor": _PAPER,
@@ -179,7 +179,7 @@ def _settings(palette: Mapping[str, str]) -> dict[Any, Any]:
 def bars(
     title: str, unit: str, given: Sequence[Bar], *, limit: tuple[float, str] | None = None
 ) -> Chart:
-    """Horizontal bars, each with its value behind it; `limit` is a value and its name, drawn as a
+    """Horizontal bars, each with its value after it; `limit` is a value and its name, drawn as a
     dashed line."""
 
     def draw(figure: Any, width: int) -> None:

@@ -155,9 +155,9 @@ class RateTrainer:
     """A process whose GPU takes images at a given rate: it sleeps meanwhile, and takes no processor
     time.
 
-    As a GPU does, it works behind its process: a step returns when its work has begun, and the end
-    is known beforehand. So a process that fetches the next batch meanwhile, or wakes late, does not
-    slow it down.
+    As a GPU does, it works behind its process: a step returns when its work has started, and the
+    end is known beforehand. So a process that fetches the next batch meanwhile, or wakes late, does
+    not slow it down.
     """
 
     def __init__(self, rate: float) -> None:
@@ -295,16 +295,16 @@ class LoaderRunner:
         damaged: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`see_epoch_end`: whether a round should go on to the end of an epoch, where one is near;
-        `damaged` files and what is wrong with them are told as failures if the loader had to
+        `damaged` files and what is wrong with them are reported as failures if the loader had to
         replace samples."""
         self.trainer = trainer  # of the runs to come
         self._watch, self._damaged = watch or GpuMonitor("cpu"), damaged
         cores, quota = float(affinity_cores()), quota_cores()
         self._cores = cores if quota is None else min(cores, quota)
         self._patience = _PATIENCE if see_epoch_end else 1.0
-        begun = time.perf_counter()
+        started = time.perf_counter()
         self._feed = open_feed()
-        self._opening = time.perf_counter() - begun
+        self._opening = time.perf_counter() - started
         self._batches: Iterator[Batch] | None = None
         self._first_batch: float | None = None
 
@@ -314,14 +314,14 @@ class LoaderRunner:
         samples, firsts = 0, list[int]()
         with watch:
             trainer.restart()
-            begun, cpu = time.perf_counter(), cpu_seconds()
+            started, cpu = time.perf_counter(), cpu_seconds()
             for number in itertools.count():
-                (images, labels), is_first = self._next(begun)
+                (images, labels), is_first = self._next(started)
                 if is_first and number:  # the first step of a round has no step before it
                     firsts.append(number)
                 trainer.step(images, labels)
                 samples += len(labels)
-                elapsed = time.perf_counter() - begun
+                elapsed = time.perf_counter() - started
                 if elapsed >= seconds and (firsts or elapsed >= self._patience * seconds):
                     break
             steps = trainer.steps()
@@ -357,7 +357,7 @@ class LoaderRunner:
         self._batches = None
         self._feed.close()
 
-    def _next(self, begun: float) -> tuple[Batch, bool]:
+    def _next(self, started: float) -> tuple[Batch, bool]:
         """The next batch, and whether it is the first one of an epoch that is not the first."""
         if self._batches is not None:
             batch = next(self._batches, None)
@@ -372,7 +372,7 @@ class LoaderRunner:
             )
         if self._first_batch is None:
             wait_for_copy(batch[0])
-            self._first_batch = self._opening + time.perf_counter() - begun
+            self._first_batch = self._opening + time.perf_counter() - started
         return batch, is_first
 
 

@@ -68,7 +68,7 @@ class Outcome:
 
     @property
     def words(self) -> str:
-        """Why it failed: the first error that was told; else how it was killed; else its most
+        """Why it failed: the first error that was reported; else how it was killed; else its most
         telling line."""
         if self.errors:
             return short(self.errors[0])
@@ -106,7 +106,7 @@ def run(
             ...`).
         environment: all of it; None: this process'.
         output: file to append what is printed to; None: it is kept in the outcome.
-        on_report: told each report at once.
+        on_report: called with each report at once.
     """
     outcome = Outcome()
     with tempfile.TemporaryFile("w+") if output is None else output.open("a") as log:
@@ -132,7 +132,7 @@ def run(
 
 
 class Child:
-    """A process that calls what it is told to, or several that a launcher starts."""
+    """A process that calls what it is asked to, or several that a launcher starts."""
 
     def __init__(
         self,

@@ -135,7 +135,7 @@ class GpuMonitor:
         return not self.reason
 
     def start(self) -> None:
-        """Begin anew; what was seen before is forgotten. Does nothing where the driver cannot be
+        """Start again; what was seen before is forgotten. Does nothing where the driver cannot be
         asked."""
         self.stop()
         if not self.available:
@@ -145,7 +145,7 @@ class GpuMonitor:
         self._pcie: list[tuple[float, float]] = []
         self._peak = 0
         self._stopping.clear()
-        self._begun = time.perf_counter()
+        self._started = time.perf_counter()
         self._thread = threading.Thread(target=self._ask, name="fastload-gpu-monitor", daemon=True)
         self._thread.start()
 
@@ -156,7 +156,7 @@ class GpuMonitor:
             return None
         self._stopping.set()
         thread.join()
-        end = time.perf_counter() - self._begun
+        end = time.perf_counter() - self._started
         self.reading = None
         if self._samples:
             self.reading = reading_of(
@@ -177,7 +177,7 @@ class GpuMonitor:
         while True:
             try:
                 share = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-                self._samples.append((time.perf_counter() - self._begun, share))
+                self._samples.append((time.perf_counter() - self._started, share))
                 self._peak = max(self._peak, self._memory())
             except nvml.NVMLError:
                 return  # what was seen so far counts
@@ -199,7 +199,7 @@ class GpuMonitor:
         counter = getattr(self._nvml, f"NVML_PCIE_UTIL_{direction}_BYTES")
         return (
             float(self._nvml.nvmlDeviceGetPcieThroughput(self._handle, counter)) * 1024
-        )  # told in KB/s
+        )  # reported in KB/s
 
     def _memory(self) -> int:
         nvml = self._nvml

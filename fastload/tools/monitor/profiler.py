@@ -178,21 +178,21 @@ def _result(events: Any, device_index: int | None) -> DeviceProfile:
     ranges: list[Segment] = []
     steps = 0
     for event in events:
-        begun, done = (
+        started, done = (
             (event.time_range.start - zero) / 1e6,
             (event.time_range.end - zero) / 1e6,
-        )  # told in microseconds
+        )  # reported in microseconds
         if _on_host(event):
             if event.thread != window.thread or event is window:
                 continue
             if event.name == _STEP:
                 steps += 1
             elif event.name in phases:
-                ranges.append(Segment(phases[event.name], begun, done))
+                ranges.append(Segment(phases[event.name], started, done))
             elif device_index is None and not getattr(event, "is_user_annotation", False):
-                work.append(Segment("compute", begun, done))
+                work.append(Segment("compute", started, done))
         elif event.device_index == device_index and not _is_annotation(event):
-            work.append(Segment(_kind(event.name), begun, done))
+            work.append(Segment(_kind(event.name), started, done))
     host = device_index is None
     segments = divide(work, ranges, 0.0, (end - zero) / 1e6, host=host)
     tally = Tally(_GAP, begin=0.0)

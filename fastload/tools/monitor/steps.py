@@ -84,8 +84,8 @@ class StepClock:
         self._tally = Tally(threshold)
 
     def begin(self) -> None:
-        """The trainer begins to ask for a batch. A step that has begun and not ended is forgotten:
-        there was none."""
+        """The trainer begins to ask for a batch. A step that has started and not ended is
+        forgotten: there was none."""
         self._settle(self._ahead - 1)
         self._open = [self._stamps.take("wait")]
 
@@ -94,7 +94,7 @@ class StepClock:
         accumulation.
 
         Raises:
-            ConfigurationError: no such phase, or no step has begun.
+            ConfigurationError: no such phase, or no step has started.
         """
         if phase not in PHASES:
             raise ConfigurationError(f"phase: one of {', '.join(PHASES)}, got {phase!r}.")
@@ -105,7 +105,7 @@ class StepClock:
         """All work of the step is done, or queued on the device.
 
         Raises:
-            ConfigurationError: no step has begun.
+            ConfigurationError: no step has started.
         """
         self._require_step("end")
         self._open.append(self._stamps.take(None))
@@ -143,7 +143,7 @@ class StepClock:
     def _require_step(self, call: str) -> None:
         if not self._open:
             raise ConfigurationError(
-                f"StepClock.{call}(): no step has begun. Call begin() before asking for a batch."
+                f"StepClock.{call}(): no step has started. Call begin() before asking for a batch."
             )
 
     def _settle(self, allowed: int | None) -> None:
@@ -266,7 +266,7 @@ class CudaStamps(HostStamps):
 
     def marks(self, stamps: Sequence[Stamp]) -> list[Mark]:
         known = [self._time_of(stamp) for stamp in stamps]
-        # A device cannot do what it has not been told yet: no event comes before the host's time.
+        # A device cannot do what it has not been given yet: no event comes before the host's time.
         # Where one comes right after it, the device was idle, and the difference is that of the
         # clocks.
         delay = min(

@@ -138,7 +138,7 @@ def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
     lanes: list[list[Span]] = []
     open_ends: list[list[float]] = []  # of the spans that each lane is within, the innermost last
     for span in spans:
-        for lane, ends in zip(lanes, open_ends, strict=True):  # noqa: B007 (used behind the loop)
+        for lane, ends in zip(lanes, open_ends, strict=True):  # noqa: B007 (used after the loop)
             while ends and ends[-1] <= span.begin:
                 ends.pop()
             if not ends or span.end <= ends[-1]:

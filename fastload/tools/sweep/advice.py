@@ -22,7 +22,9 @@ _MAIN = 0.2  # share of the time from which on a single cause of idleness is the
 _NEAR = 0.9  # of the ideal speed-up, from which on nothing is worth explaining
 _NOTABLE = 0.1  # share of the time lost from which on a cause is named
 
-ROUNDS = 3  # from which on a difference can be told from noise: `statistics.difference_is_real`
+ROUNDS = (
+    3  # from which on a difference can be distinguished from noise: `statistics.difference_is_real`
+)
 
 _CAUSES: dict[Share, str] = {
     "wait": "data wait",
@@ -136,7 +138,7 @@ def _as_fast(row: Row, best: Row) -> bool:
     )
 
 
-def _told_apart(*rows: Row) -> bool:
+def _enough_rounds(*rows: Row) -> bool:
     """Whether they have rounds enough to say that one is faster than another."""
     return all(len(row.rates) >= ROUNDS for row in rows)
 
@@ -146,7 +148,7 @@ def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
         return "No recommendation: what was measured cannot be true."
     learning = [row for row in rows if not _learns_less(row, rows)]
     best = max(learning, key=lambda row: row.speed)
-    if len(rows) > 1 and not _told_apart(*rows):
+    if len(rows) > 1 and not _enough_rounds(*rows):
         return (
             f"No recommendation: {counted(min(len(row.rates) for row in rows), 'round')} of a "
             "row say nothing of how "
@@ -229,7 +231,7 @@ def _bigger_batch(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
         *_, before, largest = fitting
         best = max(fitting, key=lambda row: row.speed)
         enough = next(row for row in fitting if _as_fast(row, best))
-        if not _told_apart(*fitting):
+        if not _enough_rounds(*fitting):
             pass  # which is faster, nobody knows
         elif enough is not largest:
             yield f"{name} {_no_faster(enough, largest, situation)}"
@@ -303,14 +305,14 @@ def _more_processes(
     batch."""
     if not spread or spread[0].cell.mode == "none":
         return
-    spread = [row for row in spread if _told_apart(row)]
+    spread = [row for row in spread if _enough_rounds(row)]
     one = [
         row
         for row in rows
         for many in spread[:1]
         if row.cell.mode == "none"
         and row.cell.like(many.cell, "mode", "processes", "batch")
-        and _told_apart(row)
+        and _enough_rounds(row)
     ]
     pairs = sorted(((a, b) for a in one for b in spread), key=lambda pair: -pair[1].cell.batch)
     for a, b in [pair for pair in pairs if pair[0].cell.batch == pair[1].cell.batch][:1]:
@@ -388,7 +390,7 @@ def _dp_against_ddp(rows: Sequence[Row]) -> Iterator[str]:
         for ddp in rows
         if (dp.cell.mode, ddp.cell.mode) == ("dp", "ddp")
         and dp.cell.like(ddp.cell, "mode")
-        and _told_apart(dp, ddp)
+        and _enough_rounds(dp, ddp)
     ]
     if pairs:
         dp, ddp = max(pairs, key=lambda pair: pair[0].cell.global_batch)
@@ -441,7 +443,7 @@ def _accumulation(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
             f"({number(few.speed)} and "
             f"{number(many.speed)} {situation.unit}/s)"
         )
-        if not _told_apart(few, many):
+        if not _enough_rounds(few, many):
             text += ", each measured once: whether that is more than they scatter is not known"
         elif _as_fast(few, many) and _as_fast(many, few):
             text += ", no more than their rounds scatter"

@@ -219,11 +219,13 @@ class Row:
             given["batch"],
             **{a: given[a] for a in AXES if a in given},
         )
-        told = row.rounds[0].metrics if row.rounds else {}
+        found_metrics = row.rounds[0].metrics if row.rounds else {}
         rates = tuple(r.rate for r in row.rounds)
         spent = [r.cpu_seconds for r in row.rounds]
         cpu = [seconds for seconds in spent if seconds is not None]
-        metrics: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
+        metrics: dict[str, Any] = {
+            name: value for name, value in found_metrics.items() if value is not None
+        }
 
         def starting(name: str) -> dict[str, Any]:
             return {

@@ -42,7 +42,7 @@ class ReportedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def an_epoch(self) -> float | None:
-        """Seconds of an epoch: as told, or those of the run divided by its epochs."""
+        """Seconds of an epoch: as reported, or those of the run divided by its epochs."""
         if self.epoch_seconds is None and self.seconds is not None and self.epochs is not None:
             return self.seconds / self.epochs
         return self.epoch_seconds

@@ -2,7 +2,7 @@
 say together.
 
 A run that takes all memory, crashes or hangs must not take the sweep with it, and what it leaves
-behind (a CUDA context, compiled kernels, a warm allocator) must not flatter the next one.
+after (a CUDA context, compiled kernels, a warm allocator) must not flatter the next one.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class GpuTotals(msgspec.Struct):
     name: str
     used: bool = False
     busy_seconds: float = 0.0  # utilisation times length
-    seconds: float = 0.0  # in which the driver told the utilisation
+    seconds: float = 0.0  # in which the driver reported the utilisation
     idle_windows: int = 0  # how often it fell to 0%
     idle_seconds: float = 0.0  # at 0%, together
     longest_idle_seconds: float = 0.0
@@ -79,7 +79,7 @@ class GpuTotals(msgspec.Struct):
 
     @property
     def busy_share(self) -> float | None:
-        """Mean utilisation, 0 to 1; None: never told."""
+        """Mean utilisation, 0 to 1; None: never reported."""
         return self.busy_seconds / self.seconds if self.seconds else None
 
     def add(self, moment: GpuMoment, seconds: float) -> None:

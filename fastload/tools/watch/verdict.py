@@ -95,8 +95,8 @@ def _of_gpus(watched: Watched, moments: Sequence[Moment]) -> Verdict:
     if not slack:
         return Verdict(
             "unknown",
-            f"{first}, and never below {SLACK:.0%} at one look: gaps this short cannot be told "
-            "apart from outside. "
+            f"{first}, and never below {SLACK:.0%} at one look: gaps this short cannot be "
+            "distinguished from outside. "
             "`fastload.monitor.step_clock` measures them in the script.",
         )
     cause = _in_slack(slack, watched)
