@@ -113,7 +113,7 @@ image: ## the Docker image fastload:cuda; VARIANT=cpu for the one without CUDA
 image-verify: ## build the Docker image, run it and report (gigabytes); see docker/README.md
 	@docker/verify.sh $(VARIANT)
 
-format: $(INSTALLED) ## rewrite sources to the house format
+format: $(INSTALLED) ## rewrite sources to the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP_FILES)

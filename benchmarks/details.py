@@ -141,17 +141,17 @@ def draft(folder: Path) -> Iterator[Entry]:
             yield Entry(name, mode, {}, partial(opened, area, reduced))
 
 
-def enlarged(folder: Path, room: Path) -> Path:
+def enlarged(folder: Path, temporary: Path) -> Path:
     """24 of the photographs with 12 megapixels."""
     paths = sorted(folder.rglob("*.jp*g"))
     for name in "ab":
-        (room / "large" / name).mkdir(parents=True)
+        (temporary / "large" / name).mkdir(parents=True)
     for number, path in enumerate(paths[:: -(-len(paths) // 24)]):
         with Image.open(path) as image:
             size = (4000, 3000) if image.width >= image.height else (3000, 4000)
             large = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
-        large.save(room / "large" / "ab"[number % 2] / f"{number}.jpg", quality=90)
-    return room / "large"
+        large.save(temporary / "large" / "ab"[number % 2] / f"{number}.jpg", quality=90)
+    return temporary / "large"
 
 
 # -- small batches of small arrays: 28x28 grey, normalised -----------------------------------------
@@ -212,14 +212,14 @@ def waiting(batches: Iterator[object]) -> float:
 def memory(files: int) -> Iterator[Measurement]:
     """Empty files in 1,000 classes with names as long as ImageNet's; each contestant in a process
     of its own."""
-    with tempfile.TemporaryDirectory(prefix="fastload-files-") as room:
+    with tempfile.TemporaryDirectory(prefix="fastload-files-") as temporary:
         for label in range(1000):
-            folder = Path(room, f"n{label:08}")
+            folder = Path(temporary, f"n{label:08}")
             folder.mkdir()
             for number in range(label, files, 1000):
                 (folder / f"{folder.name}_{number:07}.JPEG").touch()
         for name in ("torchvision", "fastload"):
-            done = process.run("benchmarks.details:opening", name, room, cwd=ROOT)
+            done = process.run("benchmarks.details:opening", name, temporary, cwd=ROOT)
             found = (
                 {"rounds": (done.answer,)}
                 if done.answer
@@ -282,13 +282,15 @@ def main() -> None:
     if given.question == "memory":
         print_fitting(console, metric_rows("opening", list(memory(given.files))))
         return
-    with tempfile.TemporaryDirectory(prefix="fastload-details-") as room:
+    with tempfile.TemporaryDirectory(prefix="fastload-details-") as temporary:
         if given.question == "small":
             entries = small()
         elif given.question == "views":
-            entries = views(given.data or sample_set(Path(room), 256, print) / "train")
+            entries = views(given.data or sample_set(Path(temporary), 256, print) / "train")
         else:
-            entries = draft(enlarged(given.data or sample_set(Path(room), 24, print), Path(room)))
+            entries = draft(
+                enlarged(given.data or sample_set(Path(temporary), 24, print), Path(temporary))
+            )
         rows = measure(
             list(entries), rounds=given.rounds, seconds=1.0, keep_open=False
         ).measurements

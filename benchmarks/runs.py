@@ -83,8 +83,8 @@ def timelines(given: argparse.Namespace) -> None:
     device, size, workers = torch.device(given.device), given.batch_size, usable_cores()
     trainer = _Pause(given.consume) if given.consume else of_torchvision(given.network, device)
     found = {}
-    with tempfile.TemporaryDirectory(prefix="fastload-timelines-") as room:
-        folder = given.folder or write_photographs(room, 1024) / "train"
+    with tempfile.TemporaryDirectory(prefix="fastload-timelines-") as temporary:
+        folder = given.folder or write_photographs(temporary, 1024) / "train"
         before = PlainLoader(folder, training(), size, device, workers=workers)
         after = fastload.create_loader(
             folder, size, shuffle=True, transform=training(), backend="turbojpeg", device=device
@@ -144,17 +144,17 @@ class Job:
 
 def fashion(given: argparse.Namespace) -> None:
     folder = str(given.folder)
-    with tempfile.TemporaryDirectory(prefix="fastload-fashion-") as room:
-        raw = Path(room, "FashionMNIST", "raw")
+    with tempfile.TemporaryDirectory(prefix="fastload-fashion-") as temporary:
+        raw = Path(temporary, "FashionMNIST", "raw")
         raw.mkdir(parents=True)
         for file in given.folder.glob("*-ubyte.gz"):
             with gzip.open(file) as packed, open(raw / file.stem, "wb") as unpacked:
                 shutil.copyfileobj(packed, unpacked)
         both = [
-            Entry("fastload", "train", {}, lambda: Job("fast", room, folder, RECIPE)),
-            Entry("plain PyTorch", "train", {}, lambda: Job("plain", room)),
+            Entry("fastload", "train", {}, lambda: Job("fast", temporary, folder, RECIPE)),
+            Entry("plain PyTorch", "train", {}, lambda: Job("plain", temporary)),
         ]
-        modern = Entry(MODERN, "train", {}, lambda: Job("fast", room, folder, MODERN))
+        modern = Entry(MODERN, "train", {}, lambda: Job("fast", temporary, folder, MODERN))
         rows = [
             *measure(both, rounds=given.seeds, warmup_seconds=0).measurements,
             *measure([modern], rounds=1, warmup_seconds=0).measurements,
@@ -165,11 +165,11 @@ def fashion(given: argparse.Namespace) -> None:
         write_text(given.json, to_json(new_results("fashion", settings, rows)))
 
 
-def fast(room: str, folder: str, name: str, seed: int) -> Work:
+def fast(temporary: str, folder: str, name: str, seed: int) -> Work:
     """A preset, on the CPU in one process."""
     from fastload.train import preset, train
 
-    out = f"{room}/{name}-{seed}"
+    out = f"{temporary}/{name}-{seed}"
     config = preset(
         name, data=folder, seed=seed, parallel="none", device="cpu", out=out, progress=False
     )

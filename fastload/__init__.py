@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "BackendUnavailableError": "fastload.errors",
     "DecodeError": "fastload.errors",
     "Loader": "fastload.loader",
@@ -49,21 +49,21 @@ _HOMES = {
     "from_dataloader": "fastload.loader.from_dataloader",
     "open_source": "fastload.sources",
 }
-_ROOMS = ("monitor", "train")
+_SUBPACKAGES = ("monitor", "train")
 
-__all__ = ["__version__", *_HOMES]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _SUBPACKAGES:
         return importlib.import_module(f"fastload.{name}")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(
-        importlib.import_module(_HOMES[name]), name
+        importlib.import_module(_MODULES[name]), name
     )  # which is found next time
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_ROOMS})
+    return sorted({*__all__, *_SUBPACKAGES})

@@ -3,7 +3,8 @@ device.
 
 On CUDA all of it runs on a stream of its own, ahead of the trainer. Events order the two streams.
 The host waits for the device in one case only: the trainer has been given so many batches that it
-has not worked through yet that their memory would grow without a bound (`DeviceStage._bound_lent`).
+has not worked through yet that their memory would grow without a bound
+(`DeviceStage._limit_delivered`).
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ itself, and sooner."""
 _LARGEST_FIT = 4
 """A block of a pool is used for arrays down to a quarter of its size. So the last batch of an epoch
 needs none of its own, and labels do not take the blocks of images."""
-_FEWEST_LENT = 4
+_FEWEST_DELIVERED = 4
 """Batches that the trainer may always be behind by, whatever their size."""
-_MOST_LENT_BYTES = 512 << 20
+_MOST_DELIVERED_BYTES = 512 << 20
 """Bytes of batches that the trainer has been given and has not worked through. Small batches may be
 many: at CIFAR's 6 MB some 80, so that a pause of the host of some ten milliseconds does not stop
 the GPU."""
@@ -72,7 +73,7 @@ class BufferPool:
         self._pinned_for = pinned_for
         self._least = least
         self.allocated = 0
-        """Bytes allocated so far, free or lent."""
+        """Bytes allocated so far, free or in use."""
         self._free: list[_Block] = []
         self._lock = threading.Lock()
 
@@ -209,7 +210,7 @@ class DeviceStage:
         """Host tensors that are copied from, until the event after the copy has happened."""
         self._ring = BufferPool(pinned_for=device) if device.type == "cuda" else None
         """Page-locked memory for what comes in ordinary memory (batches of worker processes)."""
-        self._lent: deque[tuple[torch.cuda.Event, int]] = deque()
+        self._delivered: deque[tuple[torch.cuda.Event, int]] = deque()
         """Of each batch that was delivered: an event after the trainer's work on the batches before
         it, and its bytes on the device."""
         self._spans: SpanLog | None = None
@@ -256,7 +257,7 @@ class DeviceStage:
                 _map_tensors(batch, torch.Tensor.pin_memory) if self._pinned else batch, None
             )
         own, spans = self.stream, self._spans
-        self._bound_lent()
+        self._limit_delivered()
         while self._copying and self._copying[0][0].query():
             self._copying.popleft()
         keep: list[torch.Tensor] = []
@@ -295,7 +296,7 @@ class DeviceStage:
                     # come so far.
                     tensor.record_stream(stream)
                     nbytes += tensor.nbytes
-            self._lent.append((before, nbytes))
+            self._delivered.append((before, nbytes))
         return staged.batch
 
     def record(self, spans: SpanLog | None) -> None:
@@ -306,24 +307,25 @@ class DeviceStage:
         """Wait for copies under way and let go of the host buffers."""
         while self._copying:
             self._copying.popleft()[0].synchronize()
-        self._lent.clear()
+        self._delivered.clear()
 
-    def _bound_lent(self) -> None:
+    def _limit_delivered(self) -> None:
         """Wait, without spinning, until the trainer is not too many batches behind.
 
         The memory of a batch that the trainer has let go of is free when the trainer's stream has
         come so far. A host that runs far ahead (CUDA graphs need next to no time of it) would take
         new memory for each of its batches.
         """
-        lent = sum(nbytes for _, nbytes in list(self._lent))  # a copy: the trainer's thread appends
-        while self._lent:
-            event, nbytes = self._lent[0]
+        held = list(self._delivered)  # a copy: the trainer's thread appends
+        total = sum(nbytes for _, nbytes in held)
+        while self._delivered:
+            event, nbytes = self._delivered[0]
             if not event.query():
-                if len(self._lent) <= _FEWEST_LENT or lent <= _MOST_LENT_BYTES:
+                if len(self._delivered) <= _FEWEST_DELIVERED or total <= _MOST_DELIVERED_BYTES:
                     return
                 event.synchronize()
-            self._lent.popleft()
-            lent -= nbytes
+            self._delivered.popleft()
+            total -= nbytes
 
     def _assemble(
         self, host: HostBatch, draws: Draws, batch_number: int, keep: list[torch.Tensor] | None

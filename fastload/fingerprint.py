@@ -1,4 +1,4 @@
-"""One short print of anything that states and caches are checked against: samples, recipes,
+"""One short fingerprint of anything that states and caches are checked against: samples, recipes,
 orders."""
 
 from __future__ import annotations

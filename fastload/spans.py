@@ -68,7 +68,7 @@ class SpanLog:
         """Record what lasted from `begin` to `end` [seconds of time.perf_counter]."""
         done = Span(name, track, begin, end, threading.current_thread().name, args or {})
         with self._lock:
-            if self._has_room():
+            if self._has_space():
                 self._spans.append(done)
 
     def device_span(
@@ -85,7 +85,7 @@ class SpanLog:
         span = Span(name, track, 0.0, 0.0, threading.current_thread().name, args or {})
         with self._lock:
             self._anchor(begin.device)
-            if self._has_room():
+            if self._has_space():
                 self._pending.append((begin, end, span))
             while self._pending and self._pending[0][1].query():
                 self._settle()
@@ -108,7 +108,7 @@ class SpanLog:
                 self._settle()
             return iter(list(self._spans))
 
-    def _has_room(self) -> bool:
+    def _has_space(self) -> bool:
         if len(self._spans) + len(self._pending) < self._limit:
             return True
         self.dropped += 1

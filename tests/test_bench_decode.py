@@ -172,9 +172,9 @@ def test_the_command_prints_tables_and_writes_files(photographs: Path, tmp_path:
 def test_without_a_folder_it_makes_images_and_leaves_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = tmp_path / "tmp"
-    room.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(room))
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
     options = [
         "--images",
         8,
@@ -192,7 +192,7 @@ def test_without_a_folder_it_makes_images_and_leaves_none(
     done = bench_decode(*options, "--decoders", "pillow")
     assert done.code == 0, done.err
     assert "8 JPEGs" in done.out
-    assert not list(room.iterdir())
+    assert not list(folder.iterdir())
 
 
 def test_all_decoders_are_rows_measured_or_with_what_to_install(photographs: Path) -> None:

@@ -152,9 +152,9 @@ def test_demo_runs_every_backend_compares_them_and_trains(photographs: Path) -> 
 def test_demo_leaves_nothing_behind(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = tmp_path / "tmp"
-    room.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(room))
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
     kept = tmp_path / "kept"
     options = [
         "--images",
@@ -171,7 +171,7 @@ def test_demo_leaves_nothing_behind(
     done = fastload_command("demo", *options, "--keep", str(kept))
     assert done.code == 0, done.out + done.err
     assert {path.name for path in (kept / "train").iterdir()} == set(SCENES)
-    assert not list(room.iterdir())
+    assert not list(folder.iterdir())
     assert not own_cache.exists() or not list(own_cache.rglob("*.npy"))
     assert "epoch 1" not in done.out
 

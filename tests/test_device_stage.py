@@ -276,7 +276,7 @@ def test_a_host_that_runs_ahead_is_held_back_before_memory_runs_out(
     monkeypatch.setattr("fastload.device._MOST_LENT_BYTES", 2 * 64)
     for value in range(20):
         lazy.read(deliver(stage, filled(pool, value), value))
-        assert len(stage._lent) <= 6
+        assert len(stage._delivered) <= 6
     assert lazy.waits >= 20
     assert lazy.spinning == 0, "a core of the host is for decoding"
 

@@ -292,7 +292,7 @@ def test_the_tests_that_hold_a_guarantee_are_there() -> None:
 def test_the_page_of_the_api_has_every_public_name() -> None:
     page = (ROOT / "docs" / "api.md").read_text()
     named = re.findall(r"^::: (\S+)", page, re.MULTILINE)
-    errors = {name for name in fastload.__all__ if fastload._HOMES.get(name) == "fastload.errors"}
+    errors = {name for name in fastload.__all__ if fastload._MODULES.get(name) == "fastload.errors"}
     assert "fastload.errors" in named
     missing = [
         name for name in fastload.__all__ if f"fastload.{name}" not in named and name not in errors

@@ -122,8 +122,8 @@ def test_every_public_name_is_there(name: str) -> None:
     value = getattr(fastload, name)
     assert name in dir(fastload)
     if name != "__version__":
-        home = importlib.import_module(fastload._HOMES[name])
-        assert value is getattr(home, name)
+        module = importlib.import_module(fastload._MODULES[name])
+        assert value is getattr(module, name)
 
 
 def test_a_wrong_name_is_an_attribute_error() -> None:

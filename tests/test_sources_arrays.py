@@ -214,12 +214,12 @@ def test_fingerprint_of_a_large_array_reads_little_of_it(tmp_path: Path) -> None
         return open_source({"x": tmp_path / "x.npy"}).source.fingerprint
 
     rows = 1 << 15
-    prints = {
+    fingerprints = {
         fingerprint((rows, 1024)),
         fingerprint((rows, 1024), 0),
         fingerprint((rows, 1024), rows - 1),
     }
-    assert len(prints | {fingerprint((rows + 1, 1024)), fingerprint((rows, 512, 2))}) == 5
+    assert len(fingerprints | {fingerprint((rows + 1, 1024)), fingerprint((rows, 512, 2))}) == 5
 
 
 def test_what_is_open_already() -> None:

@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources import open_source
-from fastload.sources.image_files import is_debris, is_image_name
+from fastload.sources.image_files import is_image_name, is_never_data
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.test_sources_folders import touch
@@ -47,9 +47,9 @@ def test_a_plugin_of_the_programs_counts(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     "name", ["__MACOSX", "._1.jpg", ".DS_Store", ".ipynb_checkpoints", "Thumbs.db", "desktop.ini"]
 )
-def test_debris(name: str) -> None:
-    assert is_debris(name)
-    assert not is_debris(name.strip("._") + "x")
+def test_names_that_are_never_data(name: str) -> None:
+    assert is_never_data(name)
+    assert not is_never_data(name.strip("._") + "x")
 
 
 def saved(kind: str, seed: int) -> bytes:

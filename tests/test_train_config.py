@@ -397,8 +397,8 @@ def test_settings_are_looked_at_without_torch() -> None:
 
 @pytest.mark.parametrize("name", fastload.train.__all__)
 def test_every_public_name_is_there(name: str) -> None:
-    home = importlib.import_module(getattr(fastload.train, name).__module__)
-    assert getattr(fastload.train, name) is getattr(home, name)
+    module = importlib.import_module(getattr(fastload.train, name).__module__)
+    assert getattr(fastload.train, name) is getattr(module, name)
     assert name in dir(fastload.train)
 
 

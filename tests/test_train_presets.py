@@ -236,10 +236,10 @@ def test_gradients_of_one_batch_and_of_many_small_ones_train_the_same_roberta(
 ) -> None:
     losses = []
     for accumulate in (1, 2, 8):
-        room = tmp_path / str(accumulate)
-        room.mkdir()
+        folder = tmp_path / str(accumulate)
+        folder.mkdir()
         changes = {"batch_size": 16 // accumulate, "accumulate": accumulate}
-        summary = quietly(small("text-roberta", room, **changes, amp="none"))
+        summary = quietly(small("text-roberta", folder, **changes, amp="none"))
         assert (summary.steps, summary.global_batch) == (4, 16)
         assert summary.epochs[0].val is not None
         losses.append(summary.epochs[0].val["loss"])

@@ -330,17 +330,17 @@ def test_unsized_batches(folder: Path, backends: list[TurboJpegBackend]) -> None
 
 
 def test_writes_into_the_given_memory(folder: Path, backends: list[TurboJpegBackend]) -> None:
-    lent: list[np.ndarray] = []
+    made: list[np.ndarray] = []
 
     def allocate(shape: tuple[int, ...]) -> np.ndarray:
-        lent.append(np.empty(shape, np.uint8))
-        return lent[-1]
+        made.append(np.empty(shape, np.uint8))
+        return made[-1]
 
     backends.append(
         TurboJpegBackend(context_of(photos(folder), CROP, allocate=allocate), TurboJpegOptions())
     )
     (batch,) = run(backends[0], draws_of(0, 1, 2, 3))
-    assert batch.columns["image"] is lent[0]
+    assert batch.columns["image"] is made[0]
 
 
 def test_options_reach_the_decoder(folder: Path, backends: list[TurboJpegBackend]) -> None:

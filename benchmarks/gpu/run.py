@@ -128,8 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "python -m benchmarks.gpu.run --device cpu --dry-run --out DIR"
         )
         return 1
-    with tempfile.TemporaryDirectory(prefix="fastload-gpu-") as room:
-        kept = given.work or Path(room)
+    with tempfile.TemporaryDirectory(prefix="fastload-gpu-") as temporary:
+        kept = given.work or Path(temporary)
         kept.mkdir(parents=True, exist_ok=True)
         run = Run(
             replace(setting, kept=str(kept)),

@@ -458,13 +458,13 @@ class _BatchDataset(Dataset[Any]):
             if isinstance(sent, torch.Tensor) and sent.device.type == "cpu":
                 # Here, where an error reaches the trainer; the thread that sends batches would do
                 # it, too, and lose it.
-                with _room_needed():
+                with _space_needed():
                     sent.share_memory_()
         return batch
 
 
 @contextlib.contextmanager
-def _room_needed() -> Iterator[None]:
+def _space_needed() -> Iterator[None]:
     """Says what to do where there is no shared memory left."""
     try:
         yield
@@ -516,7 +516,7 @@ def _not_sent(error: Exception, sent: Any) -> None:
 
 
 def _shared_memory(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    with _room_needed():
+    with _space_needed():
         storage = torch.UntypedStorage._new_shared(
             int(np.prod(shape, dtype=np.int64)), device="cpu"
         )

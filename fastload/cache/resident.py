@@ -79,7 +79,7 @@ class ResidentSource:
 
     def __init__(self, source: Source, plans: Sequence[GeometryPlan], device: torch.device) -> None:
         """Raises CacheError if the free memory of a GPU is too small."""
-        _check_room(source, device)
+        _check_free_memory(source, device)
         self._plans, self._device = plans, device
         self._columns = list(source.columns)
         self._images = {
@@ -190,7 +190,7 @@ def _upload(
     return result
 
 
-def _check_room(source: Source, device: torch.device) -> None:
+def _check_free_memory(source: Source, device: torch.device) -> None:
     if device.type != "cuda":
         return
     needed = nbytes_of(source)

@@ -322,7 +322,7 @@ def _on_backend(
         source=source,
         order=order,
         backend=built,
-        prints=(recipe.fingerprint,),
+        fingerprinted=(recipe.fingerprint,),
         explanation={
             "backend": f"{backend}: {reason}",
             "source": "\n".join([f"{source.name}: {source.summary}", *notes]),
@@ -410,7 +410,7 @@ def _parts(
     *,
     source: Source,
     order: Order,
-    prints: tuple[str, ...] = (),
+    fingerprinted: tuple[str, ...] = (),
     **parts: Any,
 ) -> LoaderParts:
     """With the device stage, and what runs on whole batches."""
@@ -433,14 +433,14 @@ def _parts(
         source=source,
         order=order,
         stage=stage,
-        recipe_fingerprints=_recipe_fingerprints(config.dtype, split, (*prints, repr(mix))),
+        recipe_fingerprints=_recipe_fingerprints(config.dtype, split, (*fingerprinted, repr(mix))),
         batch_transform=None if mix is not None else config.batch_transform,
         **parts,
     )
 
 
 def _recipe_fingerprints(
-    dtype: torch.dtype | None, split: SplitRecipe, prints: tuple[str, ...]
+    dtype: torch.dtype | None, split: SplitRecipe, fingerprinted: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Of the recipe with the dtype to deliver: the one that states get, and others that are
     accepted.
@@ -450,8 +450,8 @@ def _recipe_fingerprints(
     """
     rounded = all(program.output_dtype().is_floating_point for program in split.programs)
     if not rounded or (dtype is not None and not dtype.is_floating_point):
-        return (fingerprint_of(*prints, str(dtype)),)
-    return tuple(fingerprint_of(*prints, str(given)) for given in (None, *_PRECISIONS))
+        return (fingerprint_of(*fingerprinted, str(dtype)),)
+    return tuple(fingerprint_of(*fingerprinted, str(given)) for given in (None, *_PRECISIONS))
 
 
 def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:

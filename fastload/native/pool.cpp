@@ -178,7 +178,7 @@ struct Pool::ThreadGroup {
 };
 
 // What belongs to one process.
-struct Pool::Home {
+struct Pool::ProcessState {
     const uint64_t owner = current_process();
     std::mutex mutex;  // of what follows
     std::unique_ptr<ThreadGroup> group;
@@ -190,18 +190,18 @@ Pool::Pool(int threads, const char* simd, bool always_libjpeg)
     : threads_(threads),
       kernels_(find_kernels(simd)),
       always_libjpeg_(always_libjpeg),
-      home_(nullptr) {
+      state_(nullptr) {
     if (threads < 1)
         throw std::invalid_argument("threads must be at least 1, got " + std::to_string(threads));
     if (kernels_ == nullptr) {
         throw std::invalid_argument("simd=\"" + std::string(simd) +
                                     "\" is unknown or not available on this processor");
     }
-    home_ = new Home;
+    state_ = new ProcessState;
 }
 
 Pool::~Pool() {
-    Home* const mine = home_.load();
+    ProcessState* const mine = state_.load();
     if (mine->owner != current_process()) return;  // given up, as in `home`
     close();
     delete mine;
@@ -214,7 +214,7 @@ std::unique_ptr<Worker> Pool::make_worker() {
 }
 
 void Pool::run(Job& job) {
-    Home& here = home();
+    ProcessState& here = state();
     std::unique_ptr<Worker> worker;
     {
         std::lock_guard<std::mutex> guard(here.mutex);
@@ -232,7 +232,7 @@ void Pool::run(Job& job) {
 
 void Pool::submit(std::shared_ptr<Job> job) {
     if (job->done()) return;  // of no rows
-    Home& here = home();
+    ProcessState& here = state();
     std::lock_guard<std::mutex> guard(here.mutex);
     if (!here.group) {
         auto group = std::make_unique<ThreadGroup>();
@@ -248,7 +248,7 @@ void Pool::submit(std::shared_ptr<Job> job) {
 }
 
 void Pool::close() {
-    Home& here = home();
+    ProcessState& here = state();
     std::lock_guard<std::mutex> guard(here.mutex);
     here.idle.clear();
     if (!here.group) return;
@@ -256,13 +256,13 @@ void Pool::close() {
     here.group.reset();
 }
 
-Pool::Home& Pool::home() {
-    Home* found = home_.load();
+Pool::ProcessState& Pool::state() {
+    ProcessState* found = state_.load();
     if (found->owner == current_process()) return *found;
     // A forked child, of which several threads may be here at once: one of them moves in, and the
     // parent's is given up.
-    auto made = std::make_unique<Home>();
-    if (home_.compare_exchange_strong(found, made.get())) return *made.release();
+    auto made = std::make_unique<ProcessState>();
+    if (state_.compare_exchange_strong(found, made.get())) return *made.release();
     return *found;
 }
 

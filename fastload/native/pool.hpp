@@ -123,16 +123,16 @@ class Pool {
 
   private:
     struct ThreadGroup;
-    struct Home;
-    Home& home();
+    struct ProcessState;
+    ProcessState& state();
     std::unique_ptr<Worker> make_worker();
 
     const int threads_;
     const Kernels* kernels_;
     DecoderCounts decoded_;
     const bool always_libjpeg_;
-    std::atomic<Home*>
-        home_;  // of this process, or, until it first submits, of the one that it was forked from
+    std::atomic<ProcessState*>
+        state_;  // of this process, or, until it first submits, of the one that it was forked from
 };
 
 }  // namespace fastload

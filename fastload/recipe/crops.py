@@ -130,8 +130,8 @@ class RandomCrop(_ToSize):
             f"{' with its padding' if self.padding else ''}; resize the image first, or set "
             "pad_if_needed=True.",
         )
-        room = np.maximum(composition.extent - target, 0)
-        composition.crop(pick(uniforms, room + 1), target)
+        padding = np.maximum(composition.extent - target, 0)
+        composition.crop(pick(uniforms, padding + 1), target)
 
     def native(
         self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]

@@ -223,7 +223,7 @@ class EpochOrder(Order):
         return order if self.samples == self.length else np.resize(order, self.samples)
 
     @property
-    def _lent(self) -> int:
+    def _moved_to_last(self) -> int:
         """Samples that the last global batch takes of the one before it: with none of its own for
         some rank."""
         left, world = self.samples % self.global_batch_size, self.shard.world_size
@@ -236,9 +236,9 @@ class EpochOrder(Order):
         start = step * self.global_batch_size
         size = min(self.global_batch_size, self.samples - start)
         if step == self.steps - 1:
-            start, size = start - self._lent, size + self._lent
+            start, size = start - self._moved_to_last, size + self._moved_to_last
         elif step == self.steps - 2:
-            size -= self._lent
+            size -= self._moved_to_last
         rank, world = self.shard.rank, self.shard.world_size
         if self.interleaved:
             return np.arange(start + rank, start + size, world, dtype=np.int64)
@@ -259,8 +259,8 @@ class EpochOrder(Order):
             "drop_last": self.drop_last,
             "seed": self.seed,
         } | (
-            {"lent": self._lent}
-            if self._lent
+            {"lent": self._moved_to_last}
+            if self._moved_to_last
             else {}
             if self.tail in ("exact", "filled")
             else {"tail": self.tail}

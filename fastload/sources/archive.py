@@ -27,7 +27,7 @@ from typing import IO, Any, NamedTuple, cast
 from fastload import stores
 from fastload.errors import FastloadError, SourceError
 from fastload.files import open_regular
-from fastload.sources.image_files import is_debris
+from fastload.sources.image_files import is_never_data
 
 _SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -84,13 +84,13 @@ def open_archive(path: str) -> Iterator[Iterator[tuple[FileInTar, Callable[[], b
         yield ((file, partial(content_of, file)) for file in _files(path, read))
 
 
-def peek(path: str, count: int) -> list[str]:
-    """Names of the first files (no folders, no debris), without a leading "./"; fewer if the
-    archive has fewer."""
+def first_names(path: str, count: int) -> list[str]:
+    """Names of the first files (no folders, no names that are never data), without a leading "./";
+    fewer if the archive has fewer."""
     with open_archive(path) as files:
         names = (file.name for file, _ in files)
         return list(
-            islice((name for name in names if not any(map(is_debris, name.split("/")))), count)
+            islice((name for name in names if not any(map(is_never_data, name.split("/")))), count)
         )
 
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.files import read_regular
-from fastload.sources.archive import is_archive_name, open_archive, peek
+from fastload.sources.archive import first_names, is_archive_name, open_archive
 from fastload.sources.arrays import labelled_pixels
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.folders import train_or_test
@@ -148,7 +148,7 @@ def _locate(path: str) -> tuple[_Layout, str] | None:
                 if _holds(folder, layout):
                     return layout, folder
     elif is_archive_name(path):
-        top = {member.split("/", 1)[0] for member in peek(path, 2)}
+        top = {member.split("/", 1)[0] for member in first_names(path, 2)}
         return next(((layout, "") for layout in _LAYOUTS if layout.folder in top), None)
     return None
 

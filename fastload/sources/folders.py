@@ -20,7 +20,12 @@ from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles, ValueArray
-from fastload.sources.image_files import TORCHVISION_EXTENSIONS, LeftOut, is_debris, is_image_name
+from fastload.sources.image_files import (
+    TORCHVISION_EXTENSIONS,
+    LeftOut,
+    is_image_name,
+    is_never_data,
+)
 
 logger = logging.getLogger("fastload")
 
@@ -51,14 +56,14 @@ _ANNOTATED = re.compile(
 
 
 def files_in(folder: str, left_out: LeftOut | None = None) -> list[str]:
-    """Names of what is not a folder in a folder, sorted, without debris, which is counted in
-    `left_out`.
+    """Names of what is not a folder in a folder, sorted, without names that are never data, which
+    is counted in `left_out`.
 
     Raises SourceError if the folder cannot be read.
     """
     names = []
     for name, is_folder, _ in _entries(folder):
-        if is_debris(name):
+        if is_never_data(name):
             if left_out is not None:
                 left_out.add(name)
         elif not is_folder:
@@ -67,12 +72,13 @@ def files_in(folder: str, left_out: LeftOut | None = None) -> list[str]:
 
 
 def subfolders(folder: str) -> list[str]:
-    """Names of the folders (and links to folders) in a folder, sorted, without debris (`__MACOSX`).
+    """Names of the folders (and links to folders) in a folder, sorted, without names that are never
+    data (`__MACOSX`).
 
     Raises SourceError if it cannot be read.
     """
     return sorted(
-        name for name, is_folder, _ in _entries(folder) if is_folder and not is_debris(name)
+        name for name, is_folder, _ in _entries(folder) if is_folder and not is_never_data(name)
     )
 
 
@@ -93,7 +99,7 @@ def images_below(root: str, folder: str, left_out: LeftOut | None = None) -> Ite
         prefix = f"{here}/" if here else ""
         names = []
         for name, is_folder, is_link in _entries(os.path.join(root, here)):
-            if is_debris(name) or (not is_folder and not is_image_name(name)):
+            if is_never_data(name) or (not is_folder and not is_image_name(name)):
                 if left_out is not None:
                     left_out.add(prefix + name)
                 continue
@@ -378,7 +384,7 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
     counts = np.zeros(len(classes), dtype=np.int64)
     left_out = LeftOut(root, strict=options.strict)
     for name, is_folder, _ in sorted(_entries(root)):
-        if is_debris(name):
+        if is_never_data(name):
             left_out.add(name)
         elif not is_folder and is_image_name(name):
             left_out.add_unlabelled(name)

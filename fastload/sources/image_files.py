@@ -51,7 +51,7 @@ _OTHER_IMAGES = (
 )
 """Images, too, that most builds of Pillow cannot read: leaving them out deserves a warning."""
 
-_DEBRIS = frozenset(
+_NEVER_DATA = frozenset(
     {
         "__macosx",
         ".ds_store",
@@ -81,10 +81,10 @@ def is_image_name(name: str) -> bool:
     return kind not in _FEATURES or bool(features.check(_FEATURES[kind]))
 
 
-def is_debris(name: str) -> bool:
+def is_never_data(name: str) -> bool:
     """Whether a file or folder is not part of the data: `__MACOSX`, `._1.jpg`, `.DS_Store`,
     `.ipynb_checkpoints`."""
-    return name.startswith("._") or name.lower() in _DEBRIS
+    return name.startswith("._") or name.lower() in _NEVER_DATA
 
 
 @functools.cache
@@ -97,9 +97,9 @@ class LeftOut:
 
     def __init__(self, name: str, *, strict: bool = False) -> None:
         """`name`: of the data set, for messages. `strict`: a file that is left out is an error,
-        unless it is debris."""
+        unless it is a file that is never data."""
         self._name, self._strict = name, strict
-        self._debris: list[str] = []
+        self._never_data: list[str] = []
         self._suffixes: Counter[str] = Counter()
         self._first = ""
         self._images = False
@@ -108,8 +108,8 @@ class LeftOut:
     def add(self, path: str) -> None:
         """A file or folder that is no image, or one that cannot be read."""
         name = os.path.basename(path)
-        if is_debris(name) or any(map(is_debris, path.split("/"))):
-            self._debris.append(path)
+        if is_never_data(name) or any(map(is_never_data, path.split("/"))):
+            self._never_data.append(path)
             return
         suffix = os.path.splitext(name)[1].lower()
         is_image = suffix in _OTHER_IMAGES
@@ -162,9 +162,9 @@ class LeftOut:
                 self._name,
                 " and ".join(found),
             )
-        if self._debris:
-            words = counted(len(self._debris), "file or folder").replace(
+        if self._never_data:
+            words = counted(len(self._never_data), "file or folder").replace(
                 "file or folders", "files or folders"
             )
-            found.append(f"{words} that no data set needs (first {min(self._debris)})")
+            found.append(f"{words} that no data set needs (first {min(self._never_data)})")
         return tuple(f"left out: {words}" for words in found)

@@ -31,7 +31,7 @@ COPIED = 16 << 20
 
 
 def content_of(dataset: Any, depth: int = DEPTH) -> str:
-    """A print of what a data set holds: 32 hex digits, the same in another process.
+    """A fingerprint of what a data set holds: 32 hex digits, the same in another process.
 
     That is the fingerprint that Hugging Face's datasets keep of themselves; else of every attribute
     that is as long as the data set (a list of paths, an array of labels, the indices of a Subset)

@@ -29,7 +29,7 @@ _WORTH_SHARING = 1 << 16
 
 
 def free_shared_memory() -> float:
-    """Free room in the system's shared memory [bytes]; infinite where it is of another kind."""
+    """Free space in the system's shared memory [bytes]; infinite where it is of another kind."""
     try:
         system = os.statvfs(_SHARED_MEMORY)
     except OSError:

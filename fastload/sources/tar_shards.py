@@ -28,15 +28,15 @@ from fastload.sources.archive import (
     FileInTar,
     compression_of,
     files_in_tar,
+    first_names,
     is_archive_name,
-    peek,
     uncompressed_copy,
 )
 from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable, PathTableBuilder
 from fastload.sources.columns import EncodedFiles, ValueArray
-from fastload.sources.image_files import LeftOut, is_debris, is_image_name
+from fastload.sources.image_files import LeftOut, is_image_name, is_never_data
 
 Kind = Literal["image", "mask", "array", "label"]
 Sample = dict[str, tuple[Kind, FileInTar]]
@@ -81,7 +81,7 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
     paths = spec if isinstance(spec, list) else [spec] if single else _shards_in(spec)
     notes: tuple[str, ...] = ()
     packed = single and compression_of(name) is not None
-    if packed and all(is_image_name(file) and "/" in file for file in peek(name, 8)):
+    if packed and all(is_image_name(file) and "/" in file for file in first_names(name, 8)):
         paths = [uncompressed_copy(name)]
         notes = (
             f"unpacked to {paths[0]} until this process ends; to save that at each start: tar "
@@ -208,7 +208,7 @@ def _named(path: str, left_out: LeftOut) -> Iterator[tuple[str, str, FileInTar]]
             stem
             and dot
             and not stem.startswith("__")
-            and not any(map(is_debris, file.name.split("/")))
+            and not any(map(is_never_data, file.name.split("/")))
         ):
             yield os.path.join(folder, stem), extension.lower(), file
         else:

@@ -43,13 +43,13 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {"Summary": "fastload.train.results", "train": "fastload.train.trainer"}
+_MODULES = {"Summary": "fastload.train.results", "train": "fastload.train.trainer"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -270,8 +270,8 @@ def _tokenise(table: _Table, encoder: _Encoder, length: int, folder: Path) -> No
     for row, ids in zip(tokens, encoded, strict=True):
         kept = [_BEGIN, *ids[: length - 2], _END]
         row[: len(kept)] = kept
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as room:
-        beside = Path(room) / folder.name
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
+        beside = Path(temporary) / folder.name
         beside.mkdir()
         np.save(beside / "tokens.npy", tokens)
         (beside / "truncated.json").write_bytes(msgspec.json.encode(truncated))

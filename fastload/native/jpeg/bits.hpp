@@ -85,11 +85,11 @@ class BitSource {
         const uint8_t* const most = window_.data() + kWindow;
         const uint8_t* const limit = most - stop_ < kAhead ? most : stop_ + kAhead;
         while (stop_ < limit && raw_ < end_) {
-            const auto room =
+            const auto size =
                 static_cast<size_t>(limit - stop_ < end_ - raw_ ? limit - stop_ : end_ - raw_);
-            const void* found = std::memchr(raw_, 0xff, room);
+            const void* found = std::memchr(raw_, 0xff, size);
             const size_t length =
-                found == nullptr ? room
+                found == nullptr ? size
                                  : static_cast<size_t>(static_cast<const uint8_t*>(found) - raw_);
             std::memcpy(stop_, raw_, length);
             stop_ += length;

@@ -58,15 +58,15 @@ def run_loader_benchmark(
     names = settings.backends or contestant_names()
     caches = {status.name for status in fastload.available_backends() if status.traits.prepares}
     with _named_once(), tempfile.TemporaryDirectory(prefix="fastload-bench-") as folder:
-        room = Path(folder)
+        temporary = Path(folder)
         say("Reading the images and checking them.")
-        images = read_loader_images(settings.folder, settings.images, room / "sample")
+        images = read_loader_images(settings.folder, settings.images, temporary / "sample")
         for status in fastload.available_backends():
             if status.name in caches & set(names) and status.available:
                 say(f"Having `{status.name}` build its cache of them, which is not measured.")
                 with (
                     suppress(FastloadError),
-                    closing(_feed(Row(status.name), settings, images, device, room)) as feed,
+                    closing(_feed(Row(status.name), settings, images, device, temporary)) as feed,
                 ):
                     next(iter(feed), None)  # if that fails, its rows will
         trainer: Trainer
@@ -80,7 +80,7 @@ def run_loader_benchmark(
         def entry(row: Row) -> Entry:
             def open_runner() -> LoaderRunner:
                 return LoaderRunner(
-                    lambda: _feed(row, settings, images, device, room),
+                    lambda: _feed(row, settings, images, device, temporary),
                     trainer,
                     watch=watch,
                     see_epoch_end=row.contestant != ALONE,
@@ -249,7 +249,7 @@ def rows(names: Sequence[str], settings: LoaderSettings) -> list[Row]:
 
 
 def _feed(
-    row: Row, settings: LoaderSettings, images: LoaderImages, device: torch.device, room: Path
+    row: Row, settings: LoaderSettings, images: LoaderImages, device: torch.device, temporary: Path
 ) -> Feed:
     """What gives its batches. Raises what the contestant raises."""
     drop_last = images.whole >= settings.batch_size  # as training does, where that leaves anything
@@ -277,7 +277,7 @@ def _feed(
         prefetch_factor=row.prefetch,
         device=device,
         on_error="substitute",
-        options=backend_class(row.contestant).Options.within(room / row.contestant),
+        options=backend_class(row.contestant).Options.within(temporary / row.contestant),
     )
 
 
@@ -311,12 +311,12 @@ class LoaderImages:
         return str(Path(path).resolve()) if Path(path).is_symlink() else path
 
 
-def read_loader_images(folder: Path, most: int, room: Path) -> LoaderImages:
+def read_loader_images(folder: Path, most: int, temporary: Path) -> LoaderImages:
     """Of class folders, perhaps under `train`; of more than `most` images about so many, as links
-    in `room`. Raises
+    in `temporary`. Raises
     SourceError: no folder or images, or all taken are damaged; ConfigurationError: another kind of
     data set."""
-    folders = image_folders(folder, most, room)
+    folders = image_folders(folder, most, temporary)
     source = open_source(str(folders.train)).source
     damaged = dict(_find_damaged(source))
     if len(damaged) == len(source):

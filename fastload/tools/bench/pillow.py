@@ -88,7 +88,7 @@ def build_pillow_simd() -> Path:
             f"Pillow-SIMD is for x86 processors only, this is {platform.machine()}."
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    room = Path(tempfile.mkdtemp(prefix="building-", dir=folder.parent))
+    building = Path(tempfile.mkdtemp(prefix="building-", dir=folder.parent))
     try:
         # Its SIMD code is chosen when it is compiled. No cache: a wheel in there may have been
         # compiled without.
@@ -102,8 +102,14 @@ def build_pillow_simd() -> Path:
             "pillow-simd",
             "--no-cache-dir",
         ]
-        command += ["--disable-pip-version-check", "--quiet", "--target", str(room), "pillow-simd"]
-        code, output = _run(room, command, os.environ | {"CC": "cc -mavx2"})
+        command += [
+            "--disable-pip-version-check",
+            "--quiet",
+            "--target",
+            str(building),
+            "pillow-simd",
+        ]
+        code, output = _run(building, command, os.environ | {"CC": "cc -mavx2"})
         if code:
             raise BackendUnavailableError(
                 f"Pillow-SIMD could not be built ({_reason(output)}). It needs pip, a network, "
@@ -111,9 +117,9 @@ def build_pillow_simd() -> Path:
                 "headers: sudo apt-get install -y gcc zlib1g-dev libjpeg-dev python3-dev"
             )
         if not (folder / "PIL").is_dir():  # another process may have been faster
-            room.rename(folder)
+            building.rename(folder)
     finally:
-        shutil.rmtree(room, ignore_errors=True)
+        shutil.rmtree(building, ignore_errors=True)
     return folder
 
 

@@ -67,9 +67,11 @@ def run_demo(settings: DemoSettings, console: Console) -> bool:
     cores = counted(usable_cores(), "core")
     head = (f"fastload {fastload.__version__}", "bold")
     console.print(Text.assemble(head, f" on {cores}, batches on {where}, {versions}"))
-    with tempfile.TemporaryDirectory(prefix="fastload-demo-") as room:
+    with tempfile.TemporaryDirectory(prefix="fastload-demo-") as temporary:
         _section(console, "1. Images")
-        tour = _Tour(settings, device, console, Path(room), _images(settings, console, Path(room)))
+        tour = _Tour(
+            settings, device, console, Path(temporary), _images(settings, console, Path(temporary))
+        )
         backends = {status.name: status for status in fastload.available_backends()}
         _section(console, "2. Every backend on them")
         rows = tour.run(backends.values())
@@ -92,13 +94,13 @@ def _section(console: Console, title: str) -> None:
     console.print(Text(title, "bold"))
 
 
-def _images(settings: DemoSettings, console: Console, room: Path) -> ImageFolders:
+def _images(settings: DemoSettings, console: Console, temporary: Path) -> ImageFolders:
     folder = settings.folder
     if folder is None:
-        folder = settings.keep or room / "photographs"
+        folder = settings.keep or temporary / "photographs"
         with progress_bar(console, "making photograph-like JPEGs") as progress:
             write_photographs(folder, settings.images, progress=progress)
-    folders = image_folders(folder, settings.images, room)
+    folders = image_folders(folder, settings.images, temporary)
     files = [
         path
         for part in {folders.train, folders.val}
@@ -149,7 +151,7 @@ class _Tour:
     settings: DemoSettings
     device: str  # where batches go
     console: Console
-    room: Path  # a folder that goes when the demo ends
+    temporary: Path  # a folder that goes when the demo ends
     folders: ImageFolders
 
     def run(self, backends: Iterable[BackendStatus]) -> list[Measurement]:
@@ -358,7 +360,7 @@ class _Tour:
             transform=transform,
             backend=name,
             device=self.device,
-            options=backend_class(name).Options.within(self.room / f"{name}-{folder.name}"),
+            options=backend_class(name).Options.within(self.temporary / f"{name}-{folder.name}"),
         )
 
 

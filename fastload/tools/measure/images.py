@@ -39,17 +39,17 @@ def sample_images(folder: Path | None, count: int, say: Callable[[str], None]) -
     if folder is not None:
         yield folder
         return
-    with tempfile.TemporaryDirectory(prefix="fastload-bench-") as room:
+    with tempfile.TemporaryDirectory(prefix="fastload-bench-") as temporary:
         say(f"Making a sample set: {count} photograph-like JPEGs.")
-        yield write_photographs(room, count)
+        yield write_photographs(temporary, count)
 
 
-def image_folders(folder: Path, most: int, room: Path) -> ImageFolders:
+def image_folders(folder: Path, most: int, temporary: Path) -> ImageFolders:
     """The class folders in `folder`, or in its splits for training and validation.
 
     If the training part has more than `most` files, about so many are taken, from ten classes at
-    most, laid out in `room` as links. Raises SourceError: no folder or images; ConfigurationError:
-    it is another kind of data set.
+    most, laid out in `temporary` as links. Raises SourceError: no folder or images;
+    ConfigurationError: it is another kind of data set.
     """
     if not folder.is_dir():
         raise SourceError(
@@ -63,7 +63,10 @@ def image_folders(folder: Path, most: int, room: Path) -> ImageFolders:
     if len(whole) <= most:
         return ImageFolders(train, val, whole)
     sample = ImageFolders(
-        room / "train", room / "val" if val != train else room / "train", whole, folder
+        temporary / "train",
+        temporary / "val" if val != train else temporary / "train",
+        whole,
+        folder,
     )
     _link(train, sample.train, most)
     if val != train:

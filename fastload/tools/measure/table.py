@@ -107,10 +107,10 @@ def print_fitting(
             break
         headings.remove(name)
         hidden.append(name)
-    room = console.width
-    console.width = max(width, room)
+    terminal_width = console.width
+    console.width = max(width, terminal_width)
     console.print(table)
-    console.width = room
+    console.width = terminal_width
     if hidden:
         console.print(f"(No room here for {', '.join(hidden)}.)", style="dim")
 

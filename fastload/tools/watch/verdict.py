@@ -1,15 +1,15 @@
 """What the GPU waited for, in words, and the line to change.
 
 From outside a script it can be seen that a GPU did nothing, and what everything else did meanwhile.
-The rules, the first that holds; "slack" is the time in which the driver said less than 50% of the
-GPU that was used least:
+The rules, the first that holds; "idle time" is the time in which the driver said less than 50% of
+the GPU that was used least:
 
-1. No GPU was watched or used: the verdict says so and tells what the processor did.
+1. No GPU was watched or used: the verdict says so, and what the processor did.
 2. All GPUs were used 90% of the time or more: computing.
-3. Another GPU was at 90% or more in half of the slack or more: gradients. The kernel that exchanges
-   them waits on the GPU, and the driver counts a waiting kernel as use.
-4. The thread that queues the GPU's work took 70% of a core or more in the slack, or was ready to:
-   the host. If the watched processes read 1 MB/s or more meanwhile, and nothing else of theirs
+3. Another GPU was at 90% or more in half of the idle time or more: gradients. The kernel that
+   exchanges them waits on the GPU, and the driver counts a waiting kernel as use.
+4. The thread that queues the GPU's work took 70% of a core or more in the idle time, or was ready
+   to: the host. If the watched processes read 1 MB/s or more meanwhile, and nothing else of theirs
    worked, that thread may be making the data itself: data.
 5. That thread took less, and all else that the script started took 0.3 cores or more (or was ready
    to), or read 1 MB/s or more from storage, or the machine received 1 MB/s or more: data.
@@ -30,7 +30,7 @@ from fastload.tools.watch.record import Moment, Watched
 Cause = Literal["computing", "data", "gradients", "host", "unknown", "no GPU"]
 
 BUSY = 0.9  # mean utilisation from which on nothing outside the GPU is worth changing
-SLACK = 0.5  # utilisation below which a moment is slack
+IDLE = 0.5  # utilisation below which a moment is idle
 FEEDER = 0.7  # of a core: the thread that queues work does little else than work
 WORK = 0.3  # cores: enough of the others for saying that they work
 FLOW = 1e6  # bytes/s: enough for saying that data are read
@@ -82,7 +82,7 @@ def _of_gpus(watched: Watched, moments: Sequence[Moment]) -> Verdict:
         else f"The GPU that was used least was used {busy:.0%} of the time"
     )
     first += f", at 0% {at_zero:.0%} of it in {counted(windows, 'window')}"
-    slack = [moment for moment in seen if (moment.lowest or 0.0) < SLACK]
+    idle = [moment for moment in seen if (moment.lowest or 0.0) < IDLE]
     if busy >= BUSY:
         return Verdict(
             "computing",
@@ -92,35 +92,35 @@ def _of_gpus(watched: Watched, moments: Sequence[Moment]) -> Verdict:
             "larger batches, --amp bf16 or torch.compile make the GPU itself faster; a loader "
             "cannot",
         )
-    if not slack:
+    if not idle:
         return Verdict(
             "unknown",
-            f"{first}, and never below {SLACK:.0%} at one look: gaps this short cannot be "
+            f"{first}, and never below {IDLE:.0%} at one look: gaps this short cannot be "
             "distinguished from outside. "
             "`fastload.monitor.step_clock` measures them in the script.",
         )
-    cause = _in_slack(slack, watched)
+    cause = _when_idle(idle, watched)
     return cause._replace(words=f"{first}. {cause.words}")
 
 
-def _in_slack(slack: Sequence[Moment], watched: Watched) -> Verdict:
-    seconds = sum(moment.seconds for moment in slack)
-    others_full = sum(moment.seconds for moment in slack if (moment.highest or 0.0) >= BUSY)
+def _when_idle(idle: Sequence[Moment], watched: Watched) -> Verdict:
+    seconds = sum(moment.seconds for moment in idle)
+    others_full = sum(moment.seconds for moment in idle if (moment.highest or 0.0) >= BUSY)
     if others_full >= 0.5 * seconds:
         return _gradients(others_full / seconds, watched)
-    feeders = [moment for moment in slack if moment.feeder is not None]
+    feeders = [moment for moment in idle if moment.feeder is not None]
     feeder = (
         _mean(feeders, lambda moment: (moment.feeder or 0.0) + moment.feeder_queued)
         if feeders
         else None
     )
-    others = _mean(slack, lambda moment: moment.others)
-    wanted = others + _mean(slack, lambda moment: moment.queued)
+    others = _mean(idle, lambda moment: moment.others)
+    wanted = others + _mean(idle, lambda moment: moment.queued)
     read, cached = (
-        _mean(slack, lambda moment: moment.read or 0.0),
-        _mean(slack, lambda moment: moment.cached or 0.0),
+        _mean(idle, lambda moment: moment.read or 0.0),
+        _mean(idle, lambda moment: moment.cached or 0.0),
     )
-    received = _mean(slack, lambda moment: moment.received)
+    received = _mean(idle, lambda moment: moment.received)
     reads = read + cached >= FLOW
     if feeder is not None and feeder >= FEEDER:
         worked = f"Meanwhile the thread that queues its work took {feeder:.0%} of a core"
@@ -140,7 +140,7 @@ def _in_slack(slack: Sequence[Moment], watched: Watched) -> Verdict:
             "model = torch.compile(model)  # or a larger batch; and no .item() in each step",
         )
     if wanted >= WORK or read >= FLOW or received >= FLOW:
-        return _data(feeder, others, wanted, read, received, slack, watched)
+        return _data(feeder, others, wanted, read, received, idle, watched)
     quiet = (
         "nothing that was watched worked"
         if feeder is None
@@ -183,10 +183,10 @@ def _data(
     wanted: float,
     read: float,
     received: float,
-    slack: Sequence[Moment],
+    idle: Sequence[Moment],
     watched: Watched,
 ) -> Verdict:
-    foreign = _mean(slack, lambda moment: moment.foreign)
+    foreign = _mean(idle, lambda moment: moment.foreign)
     slept = (
         ""
         if feeder is None
