@@ -273,7 +273,7 @@ def test_a_host_that_runs_ahead_is_held_back_before_memory_runs_out(
     for value in range(20):
         lazy.read(deliver(stage, filled(pool, value), value))
     assert lazy.waits == 0, "small batches may be many"
-    monkeypatch.setattr("fastload.device._MOST_LENT_BYTES", 2 * 64)
+    monkeypatch.setattr("fastload.device._MOST_DELIVERED_BYTES", 2 * 64)
     for value in range(20):
         lazy.read(deliver(stage, filled(pool, value), value))
         assert len(stage._delivered) <= 6
