@@ -118,7 +118,7 @@ def timelines(given: argparse.Namespace) -> None:
 # -- Fashion-MNIST ---------------------------------------------------------------------------------
 
 
-class Job:
+class TrainingRunner:
     """A whole training in a process of its own, with another seed in each round; the warm-up does
     nothing."""
 
@@ -151,10 +151,14 @@ def fashion(given: argparse.Namespace) -> None:
             with gzip.open(file) as packed, open(raw / file.stem, "wb") as unpacked:
                 shutil.copyfileobj(packed, unpacked)
         both = [
-            Entry("fastload", "train", {}, lambda: Job("fast", temporary, folder, RECIPE)),
-            Entry("plain PyTorch", "train", {}, lambda: Job("plain", temporary)),
+            Entry(
+                "fastload", "train", {}, lambda: TrainingRunner("fast", temporary, folder, RECIPE)
+            ),
+            Entry("plain PyTorch", "train", {}, lambda: TrainingRunner("plain", temporary)),
         ]
-        modern = Entry(MODERN, "train", {}, lambda: Job("fast", temporary, folder, MODERN))
+        modern = Entry(
+            MODERN, "train", {}, lambda: TrainingRunner("fast", temporary, folder, MODERN)
+        )
         rows = [
             *measure(both, rounds=given.seeds, warmup_seconds=0).measurements,
             *measure([modern], rounds=1, warmup_seconds=0).measurements,

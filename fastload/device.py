@@ -137,10 +137,10 @@ def use_one_thread_here() -> None:
     """Let torch's CPU kernels run on the calling thread alone; other threads are not affected.
 
     Otherwise each kernel wakes a team of OpenMP threads that wait for each other by spinning.
-    Beside threads that decode, which leave no core free, that made batches of 32 photographs four
-    times slower (2 cores). As `torch.set_num_threads` would change the whole process, the number
-    that OpenMP keeps for each thread ("nthreads-var", OpenMP 5.2, section 2.4) is set in every
-    OpenMP library that is loaded, if there is any.
+    ProcessWatch threads that decode, which leave no core free, that made batches of 32 photographs
+    four times slower (2 cores). As `torch.set_num_threads` would change the whole process, the
+    number that OpenMP keeps for each thread ("nthreads-var", OpenMP 5.2, section 2.4) is set in
+    every OpenMP library that is loaded, if there is any.
     """
     torch.get_num_threads()  # torch sets this thread's number at its first use: let it have been
     with contextlib.suppress(OSError):  # not Linux
@@ -173,10 +173,10 @@ class DeviceStage:
         memory_format: torch.memory_format = torch.channels_last,
         mix: Mix | None = None,
         pinned: bool = False,
-        forks: bool = False,
+        several_views: bool = False,
     ) -> None:
         """`programs`: one for each view of the samples; `roles`: the names of the kinds of the
-        columns; `forks`: whether the trainer gets a list of the views."""
+        columns; `several_views`: whether the trainer gets a list of the views."""
         self.device = device
         self._programs = programs
         pixels = pixel_kinds(roles)
@@ -191,7 +191,9 @@ class DeviceStage:
         self._pixels = pixel_kinds(self._roles)
         several = [name for name, role in roles.items() if name in pixels or kind_named(role).moves]
         self._together = {
-            name: [view_column(name, v) for v in range(len(programs))] for name in several if forks
+            name: [view_column(name, v) for v in range(len(programs))]
+            for name in several
+            if several_views
         }
         """The columns that become one tuple."""
         self._layout = layout

@@ -436,7 +436,7 @@ def test_cifar_gives_the_rate_alone_and_the_share_of_a_training(setting: Setting
         )
 
 
-def test_a_share_is_told_with_its_resolution() -> None:
+def test_a_share_is_reported_with_its_resolution() -> None:
     coarse = [row("net", cifar.SHARE, loader_share=share) for share in (-0.02, 0.0, 0.02)]
     shares = [value(r, "loader_share") for r in coarse]
     assert cifar.resolution(summarise(shares)) == pytest.approx(1.57 * 0.02 / 3**0.5)

@@ -25,7 +25,7 @@ from fastload.cli import doctor
 from fastload.cli.app import app
 from fastload.cli.environment import Finding, shared_memory
 from fastload.errors import BackendUnavailableError, SourceError
-from fastload.loader.build import _say_if_there_is_no_core
+from fastload.loader.build import _warn_without_native_core
 from fastload.tools.demo import DemoSettings
 from fastload.tools.demo.tour import run_demo, torchvision_samples
 from fastload.tools.measure.images import image_folders
@@ -423,10 +423,10 @@ def test_without_the_core_a_loader_says_so_once(
         raise BackendUnavailableError("it was not built")
 
     monkeypatch.setattr(native, "load", absent)
-    _say_if_there_is_no_core.cache_clear()
+    _warn_without_native_core.cache_clear()
     for _ in range(2):
         fastload.create_loader(photographs / "val", 1, backend="torch", num_workers=0).close()
-    _say_if_there_is_no_core.cache_clear()
+    _warn_without_native_core.cache_clear()
     said = [
         record.getMessage() for record in caplog.records if "more slowly" in record.getMessage()
     ]

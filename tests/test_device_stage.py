@@ -453,7 +453,7 @@ def test_where_a_cache_is_served_from_is_the_same_on_every_rank(
 @pytest.mark.parametrize(
     ("rank", "current", "said"), [("3", 0, True), ("3", 3, False), ("0", 0, False), ("9", 0, False)]
 )
-def test_a_rank_whose_batches_would_go_to_anothers_gpu_is_told(
+def test_a_rank_whose_batches_would_go_to_anothers_gpu_is_warned(
     cuda: FakeCuda,
     monkeypatch: pytest.MonkeyPatch,
     caplog: Any,

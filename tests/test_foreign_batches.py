@@ -311,7 +311,7 @@ class SometimesBroken(Dataset[Any]):
         return torch.zeros(3, 4, 4), index
 
 
-def test_a_sample_that_its_dataset_cannot_read_is_replaced_or_told() -> None:
+def test_a_sample_that_its_dataset_cannot_read_is_replaced_or_reported() -> None:
     with fastload.create_loader(SometimesBroken(), 4, on_error="substitute") as loader:
         assert sum(len(labels) for _, labels in loader) == 8
         assert loader.stats().substituted == 1

@@ -399,7 +399,7 @@ def test_closing_after_a_worker_was_killed_raises_nothing(
 
 
 @pytest.mark.reliability
-def test_a_forked_child_is_told_and_does_not_hang(tmp_path: Path) -> None:
+def test_a_forked_child_gets_an_error_and_does_not_hang(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path, per_class=4)
     program = f"""
 import os, fastload

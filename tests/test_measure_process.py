@@ -127,7 +127,7 @@ def test_reports_come_at_once_and_what_is_printed_is_kept(tmp_path: Path) -> Non
     assert (tmp_path / "log").read_text().splitlines() == ["before", "counting 0"]
 
 
-def test_what_is_raised_is_told_and_the_reports_are_kept() -> None:
+def test_what_is_raised_is_reported_and_the_reports_are_kept() -> None:
     seen: list[int] = []
     done = called("fails", 2, on_report=seen.append)
     assert (done.code, done.errors, seen, done.answer) == (1, ["KeyError: 'missing'"], [0, 1], None)
@@ -158,7 +158,7 @@ def test_last_words_of_what_says_nothing_to_us(words: str, code: int, expected: 
     assert len(done.words) <= 300
 
 
-def test_what_is_killed_is_told_by_its_signal() -> None:
+def test_what_is_killed_is_reported_by_its_signal() -> None:
     done = called("kills_itself")
     assert done.code == -signal.SIGKILL
     assert done.words == "killed by signal 9 (SIGKILL): the system does that when memory runs out."
@@ -178,7 +178,7 @@ def test_ranks_of_torchrun_answer_one_by_one() -> None:
 
 
 @pytest.mark.reliability
-def test_a_rank_that_fails_ends_the_others_and_is_told_first() -> None:
+def test_a_rank_that_fails_ends_the_others_and_is_reported_first() -> None:
     done = called("fails_on_rank_1", launcher=TORCHRUN)
     assert done.code == 1
     assert done.words == "ValueError: the cause"

@@ -39,7 +39,7 @@ from fastload.tools.monitor import (
     write_trace,
 )
 from fastload.tools.monitor.gpu import reading_of
-from fastload.tools.monitor.idle import Mark, Tally, segments
+from fastload.tools.monitor.idle import Mark, StepTotals, segments
 from fastload.tools.monitor.profiler import _result, divide
 
 from .images import write_photo_folder
@@ -82,10 +82,10 @@ class _Bracket:
         self.seconds = 0.0
 
     def open(self) -> None:
-        self._begun = time.perf_counter()
+        self._started = time.perf_counter()
 
     def close(self) -> None:
-        self.seconds += time.perf_counter() - self._begun
+        self.seconds += time.perf_counter() - self._started
 
     def sleep(self, seconds: float) -> None:
         self.open()
@@ -285,7 +285,7 @@ def test_wrong_use_of_the_clock_is_named() -> None:
 
 
 def test_gaps_of_one_cause_are_one_and_only_long_ones_are_listed() -> None:
-    tally = Tally(threshold=0.5, begin=10.0)
+    tally = StepTotals(threshold=0.5, begin=10.0)
     tally.add(
         [
             Segment("launch", 10.0, 10.25),
@@ -704,7 +704,7 @@ def test_a_profile_without_a_gpu_shows_the_operations_of_the_host() -> None:
                     waited.sleep(0.02)
                 waited_at_most.close()
                 worked.open()
-                while time.perf_counter() - worked._begun < 0.02:
+                while time.perf_counter() - worked._started < 0.02:
                     torch.mm(matrix, matrix)
                 worked.close()
                 paused.sleep(0.01)

@@ -515,7 +515,7 @@ def test_fills_are_on_the_scale_of_uint8_in_the_plan(
     assert plan.fill == expected
 
 
-def test_masks_are_filled_as_they_were_told_to() -> None:
+def test_masks_are_filled_as_they_were_set_to() -> None:
     transform = v2.Compose(
         [v1.ToTensor(), v2.Pad(1, fill={tv_tensors.Image: 0.5, tv_tensors.Mask: 255})]
     )

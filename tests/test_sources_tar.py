@@ -341,7 +341,7 @@ def test_archive_of_one_split(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("split", [None, "train"])
-def test_an_archive_whose_labels_cannot_be_told_is_refused(
+def test_an_archive_whose_labels_are_unknown_is_refused(
     tmp_path: Path, names: tuple[str, ...], image: str, split: str | None
 ) -> None:
     path = write_tar(tmp_path / "x.tar", dict.fromkeys(names, PHOTO))

@@ -132,7 +132,7 @@ def test_a_loader_records_the_stages_of_each_batch() -> None:
         assert stay.begin <= submit.begin <= submit.end <= receive.end <= stay.end
 
 
-def test_recording_begins_and_ends_where_it_is_told() -> None:
+def test_recording_begins_and_ends_where_it_is_asked_to() -> None:
     log = SpanLog()
     with _loader(
         TOKENS, backend="torch"

@@ -23,7 +23,7 @@ from fastload.terminal import output
 from fastload.tools.measure.process import Outcome
 from fastload.tools.measure.results import Results, from_json, to_csv, to_json
 from fastload.tools.sweep import Cell, Row, SweepSettings, run_sweep
-from fastload.tools.sweep.advice import Situation, advice
+from fastload.tools.sweep.advice import SweepContext, advice
 from fastload.tools.sweep.grid import SHARES, Mode, cells, joined, modes, unavailable
 from fastload.tools.sweep.report import print_sweep
 from fastload.tools.sweep.reported import read_reported, reported_presets
@@ -32,8 +32,8 @@ from fastload.train import preset
 from fastload.train.settings import find_preset, preset_files
 from tests.measured import results
 
-CPU, GPU = Situation(device="cpu", cores=4), Situation(device="cuda", cores=16)
-CPU_2 = Situation(device="cpu", cores=2)
+CPU, GPU = SweepContext(device="cpu", cores=4), SweepContext(device="cuda", cores=16)
+CPU_2 = SweepContext(device="cpu", cores=2)
 SHARE_OF = dict.fromkeys(SHARES, 1 / 8) | {"compute": 3 / 8}
 
 
@@ -226,7 +226,7 @@ def test_out_of_memory_is_a_row(words: str, reported: bool) -> None:
     assert (found.status, found.rate, found.note) == ("out of memory", None, words)
 
 
-def test_the_rank_that_ran_out_of_memory_is_told_though_another_failed_first() -> None:
+def test_the_rank_that_ran_out_of_memory_is_reported_though_another_failed_first() -> None:
     errors = ["FastloadError: rank 0 lost the connection", "OutOfMemoryError: CUDA out of memory"]
     found = row_of(CELL, Outcome(errors=errors, code=1), 60)
     assert (found.status, found.note) == ("out of memory", "OutOfMemoryError: CUDA out of memory")
@@ -397,19 +397,19 @@ def test_more_than_the_processes_allow_is_refused() -> None:
 def test_more_than_the_cores_allow_is_refused() -> None:
     """As was seen on one core: two processes are 1.95 times as fast as one, which was disturbed."""
     two = [row("none", 1, 32, 1000), row("ddp", 2, 32, 1950)]
-    said = advice(two, Situation(device="cpu", cores=1))
+    said = advice(two, SweepContext(device="cpu", cores=1))
     assert said[0].startswith("Recommended: one process, batch 32")
     assert "1.95 times one process with batch 32, more than the 1 that 1 core allow" in said[1]
-    assert advice(two, Situation(device="cpu", cores=2))[0].startswith("Recommended: ddp x 2")
+    assert advice(two, SweepContext(device="cpu", cores=2))[0].startswith("Recommended: ddp x 2")
     full = [changed(two[0], cpu_seconds=30 * 32 / 1000 * 1.8), two[1]]  # it took 1.8 cores
     assert full[0].cores == pytest.approx(1.8)
     assert (
         "more than the 1.11 that 2 cores, of which one process took 1.8 allow"
         in advice(full, CPU_2)[1]
     )
-    assert advice(full, Situation(device="cuda", cores=2))[0].startswith("Recommended: ddp x 2"), (
-        "cores do not limit GPUs"
-    )
+    assert advice(full, SweepContext(device="cuda", cores=2))[0].startswith(
+        "Recommended: ddp x 2"
+    ), "cores do not limit GPUs"
 
 
 def test_nothing_is_recommended_within_the_spread() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fastload
-from fastload.backends.base import BackendOptions, Needs, PixelDifference, Tolerance, Traits
+from fastload.backends.base import BackendOptions, Dependency, PixelDifference, Tolerance, Traits
 from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError, ConfigurationError
 
@@ -56,18 +56,21 @@ TOKENS = {"input_ids": np.arange(60).reshape(20, 3)}
 
 
 DESCRIBED = """
-from fastload.backends.base import Fit, Needs, Traits
+from fastload.backends.base import Fit, Dependency, Traits
+
+NUMPY = Dependency("numpy", "pip install numpy")
+
 
 class DescribedBackend(MyBackend):
     name = "described"
-    traits = Traits(summary="by hand", prepares=True, needs=Needs("numpy", "pip install numpy"))
+    traits = Traits(summary="by hand", prepares=True, needs=NUMPY)
 
     @classmethod
-    def fit(cls, job):
-        return Fit(1.0 if job.arrays else 0.0, "nobody knows these arrays better")
+    def fit(cls, workload):
+        return Fit(1.0 if workload.arrays else 0.0, "nobody knows these arrays better")
 
 class LackingBackend(MyBackend):
-    traits = Traits(needs=Needs("no_such_package", "pip install no-such-package"))
+    traits = Traits(needs=Dependency("no_such_package", "pip install no-such-package"))
 """
 
 
@@ -165,7 +168,7 @@ def test_every_built_in_backend_describes_itself() -> None:
     found = {row.name: row.traits for row in fastload.available_backends()}
     assert all(traits.summary for traits in found.values())
     assert [name for name, traits in found.items() if traits.runs_opaque] == ["torch"]
-    assert found["dali"].needs == Needs("nvidia.dali", install_command("dali"), "nvidia-dali")
+    assert found["dali"].needs == Dependency("nvidia.dali", install_command("dali"), "nvidia-dali")
 
 
 def test_without_its_distribution_the_name_is_not_known() -> None:

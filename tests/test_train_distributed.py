@@ -22,7 +22,13 @@ from typer.testing import CliRunner
 
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError, FastloadError
-from fastload.train.distributed import World, idle_gpus, launch_command, meet, require_own_gpus
+from fastload.train.distributed import (
+    World,
+    idle_gpus,
+    launch_command,
+    require_own_gpus,
+    wait_for_all,
+)
 from fastload.train.settings import to_toml
 from tests import warm
 from tests.images import write_photo_folder
@@ -166,14 +172,16 @@ def test_processes_do_not_find_those_of_an_attempt_before() -> None:
     store = torch.distributed.HashStore()
     for _ in range(3):
         with ThreadPoolExecutor(3) as pool:
-            parts = list(pool.map(lambda rank: meet(store, rank, 3, timeout=LIMIT), [0, 1, 2]))
+            parts = list(
+                pool.map(lambda rank: wait_for_all(store, rank, 3, timeout=LIMIT), [0, 1, 2])
+            )
         assert not parts[0].check(["address"])
         parts[1].set("address", "here")
         assert parts[0].get("address") == parts[2].get("address") == b"here"
     with pytest.raises(FastloadError, match=r"rank 0: ranks 1, 2 have not come"):
-        meet(store, 0, 3, timeout=0.1)
+        wait_for_all(store, 0, 3, timeout=0.1)
     with pytest.raises(FastloadError, match=r"rank 1: no answer from rank 0 within 0\.1 s"):
-        meet(store, 1, 3, timeout=0.1)
+        wait_for_all(store, 1, 3, timeout=0.1)
 
 
 def test_ranks_on_one_gpu_are_an_error_on_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -649,7 +649,7 @@ def test_a_step_that_waits_for_the_device_is_found() -> None:
         assert calls.found
 
 
-def test_losses_are_told_when_they_have_come_from_the_device(
+def test_losses_are_reported_when_they_have_come_from_the_device(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU that is behind: at the next report, the last one at the end of the epoch."""

@@ -270,7 +270,7 @@ def camvid(root: Path) -> Path:
 
 
 @pytest.mark.parametrize("unpack", [voc, camvid])
-def test_several_classes_are_told_from_the_masks(
+def test_several_classes_are_counted_from_the_masks(
     tmp_path: Path, unpack: Callable[[Path], Path]
 ) -> None:
     config = TrainConfig(

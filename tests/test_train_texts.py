@@ -185,7 +185,7 @@ def test_other_labels_in_validation_and_too_many_are_refused(tmp_path: Path) -> 
 # -- Tokens ----------------------------------------------------------------------------------------
 
 
-def test_texts_that_are_too_long_are_cut_and_told_once(
+def test_texts_that_are_too_long_are_cut_and_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write(tmp_path / "x.tsv", [*examples(6), ("many " * 400, "1")])

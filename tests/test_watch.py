@@ -31,13 +31,13 @@ def nvmlInit(): pass
 def nvmlDeviceGetCount(): return 2
 def nvmlDeviceGetHandleByIndex(index): return index
 def nvmlDeviceGetName(handle): return b"Simulated"
-def _told(name):
+def _answer(name):
     try: return open(os.path.join(os.environ["FAKE_GPUS"], name)).read()
     except OSError: return ""
-def nvmlDeviceGetUtilizationRates(handle): return _Of(gpu=int(_told(f"use{handle}") or 0))
+def nvmlDeviceGetUtilizationRates(handle): return _Of(gpu=int(_answer(f"use{handle}") or 0))
 def nvmlDeviceGetMemoryInfo(handle): return _Of(used=(handle + 1) * 1000000000)
 def nvmlDeviceGetComputeRunningProcesses(handle):
-    return [_Of(pid=int(pid)) for pid in _told(f"pids{handle}").split()]
+    return [_Of(pid=int(pid)) for pid in _answer(f"pids{handle}").split()]
 """
 
 

@@ -129,16 +129,20 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
-class Needs:
-    """The optional package that a backend stands on."""
+class Dependency:
+    """An optional package that a backend cannot work without."""
 
     package: str
     """Its import name."""
     install: str
     """The command that installs it."""
     distribution: str = ""
-    """How the names begin of the distributions that hold it ("nvidia-dali"), for telling the
+    """Beginning of the names of the distributions that hold it ("nvidia-dali"), to look up the
     version; empty: as `package`."""
+
+
+Needs = Dependency
+"""The name of `Dependency` in 0.1.0."""
 
 
 @dataclass(frozen=True)
@@ -161,16 +165,16 @@ class Traits:
     """Whether it moves columns with the images: those of `source.moved`, by `recipe.points` (or
     makes its batches with what the built-in backends share, which does)."""
     tolerance: Tolerance = field(default_factory=Tolerance)
-    needs: Needs | None = None
+    needs: Dependency | None = None
     """The module of the class must be importable without it."""
     prepares: bool = False
     """Whether it works once through all samples that are not arrays yet, before its first batch (it
-    builds a cache). Such work is not worth a measurement: `tune` tries it only where there is
-    nothing to prepare, and a benchmark has it done before it measures."""
+    builds a cache). That takes too long to be measured: `tune` tries it only where there is nothing
+    to prepare, and a benchmark lets it prepare before it measures."""
 
 
 @dataclass(frozen=True)
-class Job:
+class Workload:
     """What a backend is to be chosen for."""
 
     source: Source
@@ -195,12 +199,16 @@ class Job:
         return not (self.source.encoded or self.source.objects)
 
 
+Job = Workload
+"""The name of `Workload` in 0.1.0."""
+
+
 @dataclass(frozen=True)
 class Fit:
-    """How well a backend suits a job; `backend="auto"` takes the one of the highest score."""
+    """How well a backend suits a workload; `backend="auto"` takes the one of the highest score."""
 
     score: float
-    """0: cannot do it; below 0.5: can; from 0.5 to 1: made for such jobs. Of equal scores the
+    """0: cannot do it; below 0.5: can; from 0.5 to 1: made for such workloads. Of equal scores the
     backend listed first wins, and the built-in ones are listed first."""
     reason: str
     """For a person, as in "turbojpeg: compressed images, decoded by threads without worker
@@ -230,7 +238,7 @@ class Context:
     source: Source
     recipe: SplitRecipe
     """Split for the source: the backend runs `recipe.geometry` (or `recipe.opaque`), the rest is
-    not its job."""
+    not its workload."""
     batch_size: int
     num_workers: int | None = None
     """Threads or processes; None: the backend's choice for this machine."""
@@ -297,9 +305,11 @@ class Backend(Protocol):
     The class is called with (context, options). All calls come from one thread at a time. A backend
     may start threads or processes at the first `submit`, not before.
 
-    Beside what is listed here it may have `traits: Traits`, what others must know of it; a class
-    method `fit(job: Job) -> Fit`, how well it suits a job (without it, `backend="auto"` chooses it
-    only where nothing else is able to do the job, or where `tune` measures that it is faster);
+    ProcessWatch what is listed here it may have `traits: Traits`, what others must know of it; a
+    class
+    method `fit(workload: Workload) -> Fit`, how well it suits a workload (without it,
+    `backend="auto"` chooses it only where nothing else is able to do the workload, or where `tune`
+    measures that it is faster);
     `light: bool`, True from the first `submit` on where it makes a batch sooner than threads hand
     it over: the trainer's thread may then call it, too, one thread at a time as ever; and
     `decoded`, the images decoded so far by what did it, for `Loader.stats`.
@@ -348,14 +358,18 @@ def traits_of(backend: type[Any]) -> Traits:
     return traits
 
 
-def fit_of(backend: type[Any], job: Job) -> Fit:
-    """How well a backend's class suits a job: what its `fit` says, else what follows from its
+def fit_of(backend: type[Any], workload: Workload) -> Fit:
+    """How well a backend's class suits a workload: what its `fit` says, else what follows from its
     traits."""
-    if job.needs_python and not traits_of(backend).runs_opaque:
-        return Fit(0.0, f"it runs no Python on samples, and {job.needs_python}")
-    if job.recipe.forks and not traits_of(backend).views:
+    if workload.needs_python and not traits_of(backend).runs_opaque:
+        return Fit(0.0, f"it runs no Python on samples, and {workload.needs_python}")
+    if workload.recipe.several_views and not traits_of(backend).views:
         return Fit(0.0, "it makes one view of an image")
-    if job.source.moved and job.recipe.moves_pixels and not traits_of(backend).moves_columns:
+    if (
+        workload.source.moved
+        and workload.recipe.moves_pixels
+        and not traits_of(backend).moves_columns
+    ):
         return Fit(0.0, "it does not move boxes with the images")
     own = getattr(backend, "fit", None)
-    return Fit(0.1, "able to do it") if own is None else own(job)
+    return Fit(0.1, "able to do it") if own is None else own(workload)

@@ -15,7 +15,15 @@ from typing import Literal, get_args
 import torch
 
 from fastload.backends.assemble import Assembler, Placed
-from fastload.backends.base import BackendOptions, Context, Failure, Fit, HostBatch, Job, Traits
+from fastload.backends.base import (
+    BackendOptions,
+    Context,
+    Failure,
+    Fit,
+    HostBatch,
+    Traits,
+    Workload,
+)
 from fastload.backends.engine import host_engine
 from fastload.backends.host import BATCHES_IN_FLIGHT, Engine, HostBackend, PendingBatch
 from fastload.cache.build import build_cache, default_directory
@@ -79,8 +87,8 @@ class CacheBackend(HostBackend):
     )
 
     @classmethod
-    def fit(cls, job: Job) -> Fit:
-        if job.arrays:
+    def fit(cls, workload: Workload) -> Fit:
+        if workload.arrays:
             return Fit(0.9, "the samples are arrays already: nothing to decode")
         return Fit(0.2, "it decodes the whole data set first")
 

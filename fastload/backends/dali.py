@@ -23,13 +23,13 @@ from fastload.backends.base import (
     BackendOptions,
     BufferAllocator,
     Context,
+    Dependency,
     Failure,
     Fit,
     HostBatch,
-    Job,
-    Needs,
     Tolerance,
     Traits,
+    Workload,
 )
 from fastload.backends.dali_graph import (
     DaliPipeline,
@@ -199,12 +199,12 @@ class DaliBackend:
         summary="an NVIDIA DALI pipeline fed with fastload's order and boxes, on the CPU or on "
         "a GPU",
         tolerance=Tolerance(psnr_cpu=45.0, psnr_gpu=40.0),
-        needs=Needs("nvidia.dali", install_command("dali"), "nvidia-dali"),
+        needs=Dependency("nvidia.dali", install_command("dali"), "nvidia-dali"),
     )
 
     @classmethod
-    def fit(cls, job: Job) -> Fit:
-        return Fit(0.35 if job.source.encoded else 0.1, "DALI can do it too")
+    def fit(cls, workload: Workload) -> Fit:
+        return Fit(0.35 if workload.source.encoded else 0.1, "DALI can do it too")
 
     def __init__(self, context: Context, options: DaliOptions) -> None:
         context.require_whole_batches(self.name)
@@ -412,7 +412,8 @@ class DaliBackend:
         for bad ones."""
         if len(numbers) == len(out) and not bad:
             return pixels
-        # Beside the default stream, where work would wait for all that the trainer has queued.
+        # ProcessWatch the default stream, where work would wait for all that the trainer has
+        # queued.
         with torch.cuda.device(pixels.device), torch.cuda.stream(self._pipes[0].stream):
             joined = torch.as_tensor(out).to(pixels.device)
             joined[torch.as_tensor(numbers, device=pixels.device)] = pixels

@@ -100,7 +100,7 @@ class ObjectAssembler:
             and not recipe.placement
             and not isinstance(fields["image"], Image.Image)
         )
-        if fields is None or ((made or plain) and not recipe.forks):
+        if fields is None or ((made or plain) and not recipe.several_views):
             return HostBatch({}, failures, collated=_collate(items), layout=layout)
         rows = self._rows(items, draws, good_rows)
         columns: dict[str, Any] = {}
@@ -115,7 +115,7 @@ class ObjectAssembler:
             ):  # which the transform has made already, or are made here
                 seen = (
                     [value[view] for value in values]
-                    if recipe.forks and recipe.opaque is not None
+                    if recipe.several_views and recipe.opaque is not None
                     else values
                 )
                 columns[view_column(name, view)] = (

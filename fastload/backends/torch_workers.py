@@ -40,8 +40,8 @@ from fastload.backends.base import (
     Context,
     Fit,
     HostBatch,
-    Job,
     Traits,
+    Workload,
 )
 from fastload.backends.forked import forget_in_children
 from fastload.backends.objects import ObjectAssembler
@@ -90,10 +90,10 @@ class TorchBackend:
     )
 
     @classmethod
-    def fit(cls, job: Job) -> Fit:
+    def fit(cls, workload: Workload) -> Fit:
         return (
-            Fit(0.9, job.needs_python)
-            if job.needs_python
+            Fit(0.9, workload.needs_python)
+            if workload.needs_python
             else Fit(0.3, "worker processes can do it too")
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fastload import native
 from fastload.backends.assemble import Assembler
-from fastload.backends.base import BackendOptions, Context, Fit, Job, Traits
+from fastload.backends.base import BackendOptions, Context, Fit, Traits, Workload
 from fastload.backends.engine import NativeEngine, host_engine
 from fastload.backends.host import HostBackend
 from fastload.errors import ConfigurationError
@@ -44,8 +44,8 @@ class TurboJpegBackend(HostBackend):
     )
 
     @classmethod
-    def fit(cls, job: Job) -> Fit:
-        if job.source.encoded:
+    def fit(cls, workload: Workload) -> Fit:
+        if workload.source.encoded:
             return Fit(0.9, "compressed images, decoded by threads without worker processes")
         return Fit(0.4, "arrays, rendered by threads")
 

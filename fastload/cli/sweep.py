@@ -204,13 +204,13 @@ def _axes(**typed: str | None) -> dict[str, tuple[Any, ...]]:
     from fastload.train.settings import convert, find_field
 
     return {
-        name: tuple(convert(find_field(name), _yes_or_no(name, part)) for part in names(text))
+        name: tuple(convert(find_field(name), _confirm(name, part)) for part in names(text))
         for name, text in typed.items()
         if text is not None
     }
 
 
-def _yes_or_no(name: str, text: str) -> str | bool:
+def _confirm(name: str, text: str) -> str | bool:
     """What was typed; of a setting that is true or false, which."""
     from fastload.train.settings import find_field
 

@@ -17,7 +17,7 @@ def is_torchdatas(thing: Any) -> bool:
     return kind.__module__.startswith("torchdata.stateful_dataloader")
 
 
-def taken_over(state: Any, order: Order, epoch: int) -> tuple[int, int] | None:
+def position_of_torchdata_state(state: Any, order: Order, epoch: int) -> tuple[int, int] | None:
     """The place in a state of torchdata's StatefulDataLoader, which names no epoch; None: it is no
     such state.
 

@@ -22,8 +22,8 @@ from fastload.backends.base import (
     Backend,
     BackendOptions,
     Context,
-    Job,
     WorkerSettings,
+    Workload,
     fit_of,
     traits_of,
 )
@@ -100,7 +100,7 @@ def assemble(config: LoaderConfig) -> LoaderParts:
         )
     recipe = Recipe.from_transform(_both(opened.transform, config.transform))
     if source.encoded:
-        _say_if_there_is_no_core()
+        _warn_without_native_core()
     split = _split(recipe, config, source)
     _check_dtype(config.dtype, split)
     if is_fast_collate(config.collate_fn):
@@ -116,7 +116,7 @@ def assemble(config: LoaderConfig) -> LoaderParts:
         and not source.objects
         and (config.collate_fn is not None or split.opaque is not None)
     ):
-        opened = _by_its_own_code(config, opened, split)
+        opened = _run_its_own_code(config, opened, split)
         recipe = Recipe.from_transform(_both(opened.transform, config.transform))
         source = opened.source
         split = _split(recipe, config, source)
@@ -129,10 +129,10 @@ def assemble(config: LoaderConfig) -> LoaderParts:
 
     if config.backend != "auto":
         return on(config.backend, "as asked")
-    job = Job(source, split, config.collate_fn, config.device)
+    workload = Workload(source, split, config.collate_fn, config.device)
     if not config.tune:
-        return on(*_by_rule(job))
-    return on(*_measured(job, lambda name: _samples_per_second(on(name, ""), config)))
+        return on(*_by_rule(workload))
+    return on(*_measured(workload, lambda name: _samples_per_second(on(name, ""), config)))
 
 
 def _opened(config: LoaderConfig) -> Opened:
@@ -151,7 +151,7 @@ def _opened(config: LoaderConfig) -> Opened:
     )
 
 
-def _by_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) -> Opened:
+def _run_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) -> Opened:
     """A data set that fastload could read, by its own code: what runs in Python gets from it what
     it always got, such as PIL images with all that Pillow knows of them, and labels of Python's
     types."""
@@ -182,20 +182,20 @@ MEASURED_SECONDS = 2.0
 """For each candidate of `tune`, after its first batch."""
 
 
-def _by_rule(job: Job) -> tuple[str, str]:
+def _by_rule(workload: Workload) -> tuple[str, str]:
     """(backend, reason): the one that says it suits best, from the kinds of columns and transforms
     alone."""
     names = [status.name for status in available_backends() if status.available]
-    fits = {name: fit_of(backend_class(name), job) for name in names}
+    fits = {name: fit_of(backend_class(name), workload) for name in names}
     best = max(names, key=lambda name: fits[name].score)  # of equals the first
     if fits[best].score <= 0:
         raise ConfigurationError(
-            f"backend: 'auto' finds none that can do this ({job.needs_python or 'no fit'})."
+            f"backend: 'auto' finds none that can do this ({workload.needs_python or 'no fit'})."
         )
     return best, fits[best].reason
 
 
-def _measured(job: Job, measure: Callable[[str], float]) -> tuple[str, str]:
+def _measured(workload: Workload, measure: Callable[[str], float]) -> tuple[str, str]:
     """(backend, reason), by running each candidate on this data for some seconds: `measure` gives
     its samples/s.
 
@@ -204,13 +204,13 @@ def _measured(job: Job, measure: Callable[[str], float]) -> tuple[str, str]:
     rates: dict[str, float] = {}
     notes: list[str] = []
     for status in available_backends():
-        if status.available and (job.arrays or not status.traits.prepares):
+        if status.available and (workload.arrays or not status.traits.prepares):
             try:
                 rates[status.name] = measure(status.name)
             except FastloadError as error:
                 notes.append(f"{status.name}: not measured ({str(error).split('. ')[0]})")
     if not rates:
-        ruled, reason = _by_rule(job)
+        ruled, reason = _by_rule(workload)
         return ruled, "\n".join([f"{reason}; no candidate could be measured", *notes])
     ranked = sorted(rates, key=lambda name: -rates[name])
     rows = [f"{name}: {rates[name]:,.0f} samples/s" for name in ranked]
@@ -234,7 +234,7 @@ def _samples_per_second(parts: LoaderParts, config: LoaderConfig) -> float:
 
 
 @functools.cache  # once a process
-def _say_if_there_is_no_core() -> None:
+def _warn_without_native_core() -> None:
     try:
         native.load()
     except BackendUnavailableError as error:
@@ -297,7 +297,7 @@ def _on_backend(
         ),
         _options_for(backend, cls, config.options),
     )
-    if split.forks and not traits.views:
+    if split.several_views and not traits.views:
         raise ConfigurationError(
             f"transform: backend {backend!r} makes one view of an image, Views asks for "
             f"{len(split.geometries)}; use "
@@ -309,7 +309,7 @@ def _on_backend(
             "not move "
             f"{', '.join(map(repr, source.moved))} with them; use another backend."
         )
-    if split.forks and isinstance(config.batch_transform, Mix):
+    if split.several_views and isinstance(config.batch_transform, Mix):
         raise ConfigurationError(
             f"batch_transform: {type(config.batch_transform).__name__} mixes one image with "
             "its label, and a sample "
@@ -427,7 +427,7 @@ def _parts(
         memory_format=config.memory_format,
         mix=mix,
         pinned=config.pinned,
-        forks=split.forks,
+        several_views=split.several_views,
     )
     return LoaderParts(
         source=source,
@@ -509,7 +509,7 @@ def _stacks(source: Source, split: SplitRecipe) -> bool:
         and bool(source.images)
         and source.class_count is not None
         and split.opaque is None
-        and not split.forks
+        and not split.several_views
         and split.programs[0].output_dtype() == torch.uint8
     )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class _Noted(int):
+class _SeenEpoch(int):
     """The number of an epoch that we have seen on a sampler; a plain int in its place was set
     since, be it the same."""
 
@@ -31,7 +31,9 @@ class FollowedSampler:
     def chosen(self) -> int | None:
         """The epoch that the script wants next; None where it has never set one."""
         epoch = getattr(self._sampler, "epoch", None)
-        noted = epoch is self._noted or (type(self._noted) is not _Noted and epoch == self._noted)
+        noted = epoch is self._noted or (
+            type(self._noted) is not _SeenEpoch and epoch == self._noted
+        )
         self._following = self._following or not noted
         return int(epoch) if self._following and isinstance(epoch, int) else None
 
@@ -46,5 +48,5 @@ class FollowedSampler:
         # Only a plain attribute, as DistributedSampler has it: a property might do anything when it
         # is assigned.
         if type(epoch) is int and getattr(self._sampler, "__dict__", {}).get("epoch") is epoch:
-            self._sampler.epoch = epoch = _Noted(str(epoch))
+            self._sampler.epoch = epoch = _SeenEpoch(str(epoch))
         self._noted = epoch

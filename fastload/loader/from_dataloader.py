@@ -71,7 +71,7 @@ def from_dataloader(
         Whatever the dataset's or the transform's own code raises, as it is.
         Everything that `create_loader` raises.
     """
-    _refuse_what_would_change(existing)
+    _refuse_unsupported(existing)
     # Made by the DataLoader or given to it: in the second case its own sampler, batch_size and
     # drop_last mean nothing.
     batches: Any = existing.batch_sampler
@@ -178,7 +178,7 @@ def _seed_of(existing: DataLoader[Any], sampler: Any, *, shared: bool) -> int:
     ) & 0x7FFFFFFFFFFFFFFF
 
 
-def _refuse_what_would_change(existing: Any) -> None:
+def _refuse_unsupported(existing: Any) -> None:
     """Raise for everything whose meaning we could not keep."""
     kind = type(existing).__name__
     if isinstance(existing, Loader):

@@ -21,7 +21,7 @@ from fastload.compat.dataloader import (
     shown_collate,
 )
 from fastload.compat.lightning import record_arguments
-from fastload.compat.torchdata import taken_over
+from fastload.compat.torchdata import position_of_torchdata_state
 from fastload.errors import ConfigurationError, StateMismatchError, counted
 from fastload.loader.build import LoaderParts, assemble
 from fastload.loader.config import LoaderConfig
@@ -362,7 +362,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
                 recipe. Both sides are in the message, and the loader is left as it was.
         """
         self._settle()
-        place = taken_over(state, self._parts.order, self.epoch)
+        place = position_of_torchdata_state(state, self._parts.order, self.epoch)
         self._cursor.move(*(self._read(state) if place is None else place))
         self._followed.note()  # the order may just have set its epoch
         self._progress.iteration += 1

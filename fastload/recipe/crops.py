@@ -39,7 +39,7 @@ from fastload.recipe.operation import (
 
 
 @dataclass(frozen=True)
-class _ToSize(GeometryOperation):
+class _FixedSize(GeometryOperation):
     """What makes all images one size."""
 
     size: Size
@@ -54,7 +54,7 @@ class _ToSize(GeometryOperation):
 
 @register
 @dataclass(frozen=True)
-class CenterCrop(_ToSize):
+class CenterCrop(_FixedSize):
     transforms: ClassVar[tuple[type, ...]] = (v1.CenterCrop, v2.CenterCrop)
     fits_every_image = True
 
@@ -78,7 +78,7 @@ class CenterCrop(_ToSize):
 
 @register
 @dataclass(frozen=True)
-class RandomCrop(_ToSize):
+class RandomCrop(_FixedSize):
     transforms = (v1.RandomCrop, v2.RandomCrop)
     uniforms = 2
 
@@ -208,7 +208,7 @@ class RandomVerticalFlip(_RandomFlip):
 
 @register
 @dataclass(frozen=True)
-class RandomResizedCrop(_ToSize):
+class RandomResizedCrop(_FixedSize):
     transforms: ClassVar[tuple[type, ...]] = (v1.RandomResizedCrop, v2.RandomResizedCrop)
     uniforms = RANDOM_RESIZED_CROP_UNIFORMS
     cuts = False

@@ -35,7 +35,7 @@ from fastload.recipe.operation import (
     register_lowering,
 )
 from fastload.recipe.random_apply import RandomApply
-from fastload.recipe.views import Fork, Views
+from fastload.recipe.views import Branches, Views
 
 _CONTAINERS = (v1.Compose, v2.Compose, nn.Sequential)
 _BATCH_ONLY = (v2.MixUp, v2.CutMix)
@@ -112,13 +112,13 @@ def _changes(base: type, name: str, value: Any) -> bool:
     return made or hasattr(base, name) or (name.startswith("__") and name.endswith("__"))
 
 
-class _Plain(ABC, Generic[TypeVar("T")]):  # type: ignore[misc]
+class _PlainClass(ABC, Generic[TypeVar("T")]):  # type: ignore[misc]
     """All that Python itself adds to a class."""
 
     field: int
 
 
-_HARMLESS = {*vars(_Plain), "__init__", "__repr__", "extra_repr"}
+_HARMLESS = {*vars(_PlainClass), "__init__", "__repr__", "extra_repr"}
 """Those names, and how an object is made and shown."""
 
 
@@ -165,7 +165,7 @@ def _lower_leaf(transform: Any, image: ImageState) -> Origin:
                 "it comes after Views and is given all of them; put it into each"
             )
         if lowering is None:
-            raise NotLowerableError(_why_unknown(transform))
+            raise NotLowerableError(_reason_unknown(transform))
         if not is_untouched(transform):
             raise NotLowerableError(
                 "a hook is set on it, or a method of it was replaced; make a new one"
@@ -181,7 +181,7 @@ def _lower_leaf(transform: Any, image: ImageState) -> Origin:
     return Origin(transform, lowered, kind in _CONVERSIONS or image.tensor != was_tensor)
 
 
-def _why_unknown(transform: Any) -> str:
+def _reason_unknown(transform: Any) -> str:
     kind = type(transform)
     for base in kind.__mro__[1:]:
         if lowering_of(base) is not None or base in _CONTAINERS:
@@ -240,10 +240,10 @@ def _is_known(transform: Any) -> bool:
 def _views(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     origins = [_lower_all(inner, replace(image)) for inner in transform.transforms]
     branches = tuple(tuple(op for origin in branch for op in origin.ops) for branch in origins)
-    if any(isinstance(op, Fork) for branch in branches for op in branch):
+    if any(isinstance(op, Branches) for branch in branches for op in branch):
         raise NotLowerableError("Views within Views; list all of them in one")
     image.forked = True
-    return (Fork(branches),)
+    return (Branches(branches),)
 
 
 def _random_apply(transform: Any, image: ImageState) -> tuple[Operation, ...]:
@@ -255,7 +255,7 @@ def _random_apply(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     )
     for op in ops:
         if op.is_opaque:
-            raise NotLowerableError(f"inside it: {op.why_unplaced(None)}")
+            raise NotLowerableError(f"inside it: {op.reason_not_placed(None)}")
         if not op.fits_batches(None):
             raise NotLowerableError(
                 f"inside it {op.describe()} moves pixels; draw it for every image"

@@ -151,7 +151,7 @@ class Operation:
         inside = type(self).__module__.startswith("fastload.recipe.")
         return repr(self) if inside else f"{type(self).__module__}.{self!r}"
 
-    def why_unplaced(self, before: Operation | None) -> str:
+    def reason_not_placed(self, before: Operation | None) -> str:
         """Why it fits neither where images are decoded nor on batches. `before`: the operation
         before it."""
         after = "the source" if before is None else before.describe()
@@ -251,7 +251,7 @@ class Opaque(Operation):
     def identity(self) -> str:
         return f"Opaque({qualified_name(self.transform)})"
 
-    def why_unplaced(self, before: Operation | None) -> str:
+    def reason_not_placed(self, before: Operation | None) -> str:
         return f"{qualified_name(self.transform)} ({self.reason})"
 
 

@@ -18,7 +18,7 @@ from fastload.geometry.points import PointMap
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.lower import Origin, keeps_kind, lower
 from fastload.recipe.operation import GeometryOperation, Operation, Size
-from fastload.recipe.views import Fork
+from fastload.recipe.views import Branches
 
 Step = tuple[int, Operation]
 """(stream of its draws, operation)."""
@@ -40,8 +40,8 @@ class SplitRecipe:
     through `programs`."""
 
     geometries: tuple[GeometryPlan, ...]
-    """One for each view; one in all unless the recipe `forks`. The identity where there is an
-    opaque part."""
+    """One for each view; one, unless `several_views`. The identity where there is
+    an opaque part."""
     programs: tuple[BatchProgram, ...]
     """Likewise."""
     placement: tuple[Placement, ...]
@@ -50,7 +50,7 @@ class SplitRecipe:
     to what `batch` takes."""
     reasons: tuple[str, ...] = ()
     """Why there is an opaque part: each transform that could not be placed, and why not."""
-    forks: bool = False
+    several_views: bool = False
     """Whether batches hold a list of views in place of images (`fastload.Views`)."""
     paths: tuple[tuple[Step, ...], ...] = ()
     """For each view all operations, in order, wherever they run."""
@@ -147,10 +147,10 @@ class Recipe:
             ConfigurationError: operations that no image can go through in this order.
             UnsupportedTransformError: a recipe made by hand whose operations cannot all be placed.
         """
-        fork, paths = self._fork, self._paths
+        branches, paths = self._branching, self._paths
         placed = [_place(path, fixed_size) for path in paths]
         unplaced = [
-            (path[n][0], path[n][1].why_unplaced(path[n - 1][1] if n else None))
+            (path[n][0], path[n][1].reason_not_placed(path[n - 1][1] if n else None))
             for path, (where, _) in zip(paths, placed, strict=True)
             for n, place in enumerate(where)
             if place == "nowhere"
@@ -160,7 +160,7 @@ class Recipe:
         if not unplaced:
             for path in paths:
                 _check_dtypes(path)
-        elif fork is not None:
+        elif branches is not None:
             return replace(self.as_opaque(""), reasons=reasons)
         else:
             last, why = unplaced[-1]
@@ -177,13 +177,15 @@ class Recipe:
                 for path, (where, _) in zip(paths, placed, strict=True)
             ),
             placement=tuple(
-                Placement(op.describe() if fork is None else f"view {view}: {op.describe()}", place)
+                Placement(
+                    op.describe() if branches is None else f"view {view}: {op.describe()}", place
+                )
                 for view, (path, (where, _)) in enumerate(zip(paths, placed, strict=True), 1)
                 for (_, op), place in zip(path, where, strict=True)
             ),
             opaque=opaque,
             reasons=reasons,
-            forks=fork is not None,
+            several_views=branches is not None,
             paths=tuple(map(tuple, paths)),
         )
 
@@ -195,28 +197,30 @@ class Recipe:
             opaque = _in_order([origin.transform for origin in self.origins])
         elif self.ops:
             opaque, _ = self._compose_originals(len(self.ops) - 1, self.ops[-1].describe())
-        views = 1 if self._fork is None else len(self._fork.branches)
+        views = 1 if self._branching is None else len(self._branching.branches)
         return SplitRecipe(
             geometries=(GeometryPlan(),) * views,
             programs=(BatchProgram(),) * views,
             placement=tuple(Placement(op.describe(), "worker") for op in self.ops),
             opaque=opaque,
             reasons=() if opaque is None else (f"the transform ({reason})",),
-            forks=self._fork is not None,
+            several_views=self._branching is not None,
             paths=tuple(map(tuple, self._paths)),
         )
 
     @property
     def _paths(self) -> list[list[Step]]:
-        """Each view of a fork as a recipe of its own, whose streams are those of its operations in
-        this one."""
+        """Each view as a recipe of its own, whose streams are those of its operations
+        in this one."""
         return (
-            [list(enumerate(self.ops))] if self._fork is None else self._fork.paths(self.ops[:-1])
+            [list(enumerate(self.ops))]
+            if self._branching is None
+            else self._branching.paths(self.ops[:-1])
         )
 
     @property
-    def _fork(self) -> Fork | None:
-        return self.ops[-1] if self.ops and isinstance(self.ops[-1], Fork) else None
+    def _branching(self) -> Branches | None:
+        return self.ops[-1] if self.ops and isinstance(self.ops[-1], Branches) else None
 
     def _compose_originals(self, last: int, why: str) -> tuple[Callable[..., Any], int]:
         """The original transforms up to the one of operation `last`, and how many operations that

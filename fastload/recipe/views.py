@@ -10,7 +10,7 @@ from typing import Any
 from fastload.errors import ConfigurationError, counted
 from fastload.recipe.operation import Operation, Size
 
-__all__ = ["Fork", "Views", "view_column"]
+__all__ = ["Branches", "Views", "view_column"]
 
 
 class Views:
@@ -54,7 +54,7 @@ class Views:
 
 
 @dataclass(frozen=True)
-class Fork(Operation):
+class Branches(Operation):
     """The last operation of a recipe that makes several images of one. The streams of its
     operations count on from its own position, branch by branch."""
 
@@ -70,13 +70,14 @@ class Fork(Operation):
     @property
     def identity(self) -> str:
         branches = (", ".join(op.identity for op in branch) for branch in self.branches)
+        # Fingerprints of saved states hold this name.
         return f"Fork({'; '.join(branches)})"
 
     def describe(self) -> str:
         return counted(len(self.branches), "view")
 
     def paths(self, before: tuple[Operation, ...]) -> list[list[tuple[int, Operation]]]:
-        """(stream, operation) of all that makes each view, the operations before the fork
+        """(stream, operation) of all that makes each view, the operations before the branches
         included."""
         shared, stream = list(enumerate(before)), len(before)
         result = []

@@ -57,13 +57,13 @@ class EncodedRenderer(Protocol):
         ...
 
 
-class _Local(threading.local):
+class _ThreadBuffers(threading.local):
     def __init__(self) -> None:
         self.decoded = Scratch()
         self.packed = Scratch()
 
 
-_local = _Local()
+_local = _ThreadBuffers()
 
 
 @dataclass(frozen=True)

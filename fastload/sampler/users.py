@@ -286,7 +286,7 @@ class UncountedOrder(_UsersOrder):
     shard: Shard = Shard()  # noqa: RUF009
     in_batches: bool = False
     """Whether the sampler gives whole batches."""
-    _reading: _Reading = field(default_factory=lambda: _Reading(), compare=False)
+    _reading: _ReadSoFar = field(default_factory=lambda: _ReadSoFar(), compare=False)
 
     def __post_init__(self) -> None:
         """It needs no length."""
@@ -334,7 +334,7 @@ class UncountedOrder(_UsersOrder):
         }
 
 
-class _Reading:
+class _ReadSoFar:
     """How far a sampler without a length was read, and the last batches that it gave."""
 
     KEPT = 1024

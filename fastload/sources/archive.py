@@ -73,7 +73,7 @@ def open_archive(path: str) -> Iterator[Iterator[tuple[FileInTar, Callable[[], b
             read.
     """
     with _unpacked(path) as stream:
-        read = _Forward(stream).read
+        read = _ForwardReader(stream).read
 
         def content_of(file: FileInTar) -> bytes:
             content = read(file.offset, file.size)
@@ -118,7 +118,7 @@ def _unpacked(path: str) -> Iterator[IO[bytes]]:
         ) from error
 
 
-class _Forward:
+class _ForwardReader:
     """Reads at growing positions of a stream that cannot go back."""
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -141,7 +141,7 @@ class _Forward:
         return bytes(data)
 
 
-class _Ahead:
+class _RemoteArchive:
     """Reads a remote archive from front to back, a MiB a request: the headers of small files come
     with the files."""
 
@@ -228,7 +228,7 @@ def files_in_tar(path: str) -> Iterator[FileInTar]:
     """
     if stores.is_remote(path):
         try:
-            yield from _files(path, _Ahead(path).read, max(0, stores.size_of(path)))
+            yield from _files(path, _RemoteArchive(path).read, max(0, stores.size_of(path)))
         except OSError as error:
             raise _unopened(path, error) from error
         return

@@ -113,7 +113,7 @@ class PickledByReference:
         return _rebuild, (type(self), state)
 
 
-class InRows:
+class RowSelection:
     """Base of the frozen dataclasses that serve some rows of what they hold; where `rows` is None
     all, in order."""
 
@@ -141,7 +141,7 @@ def values_of(holder: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class PathTable(InRows, PickledByReference):
+class PathTable(RowSelection, PickledByReference):
     """An immutable list of strings: one byte blob and where each string ends, under a common root.
 
     A Python list of a million paths takes some 150 MB and, in forked workers, is copied page by

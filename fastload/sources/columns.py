@@ -21,7 +21,7 @@ from torch.utils.data import Subset
 
 from fastload import stores
 from fastload.errors import DecodeError, SourceError
-from fastload.sources.buffers import InRows, Int64Array, PathTable, PickledByReference
+from fastload.sources.buffers import Int64Array, PathTable, PickledByReference, RowSelection
 from fastload.sources.kinds import Kind, PixelKind, kind_named, pixel_kind
 
 Storage = Literal["encoded", "pixels", "values", "object"]
@@ -308,7 +308,7 @@ class EncodedFiles(PickledByReference, EncodedImages):
 
 
 @dataclass(frozen=True)
-class PixelArray(InRows, PickledByReference, PixelImages):
+class PixelArray(RowSelection, PickledByReference, PixelImages):
     """Decoded uint8 images: one array (N, H, W, C) of equal sizes, or a flat buffer with a size for
     each."""
 
@@ -389,7 +389,7 @@ class PixelArray(InRows, PickledByReference, PixelImages):
 
 
 @dataclass(frozen=True)
-class ValueArray(InRows, PickledByReference, Values):
+class ValueArray(RowSelection, PickledByReference, Values):
     """Rows of one array."""
 
     array: npt.NDArray[Any]
@@ -409,7 +409,7 @@ class ValueArray(InRows, PickledByReference, Values):
 
 
 @dataclass(frozen=True)
-class DatasetItems(InRows, Objects):
+class DatasetItems(RowSelection, Objects):
     """Items of a map-style torch Dataset, produced by its own Python code."""
 
     dataset: Any

@@ -156,7 +156,7 @@ def open_world(run: RunConfig) -> Iterator[World]:
         )
         return
     store, rank, world_size = next(rendezvous("env://"))
-    store = meet(store, rank, world_size)
+    store = wait_for_all(store, rank, world_size)
     if gpu is not None:
         require_own_gpus(store, rank, world_size, gpu)
     backend = "gloo" if gpu is None else "nccl"
@@ -282,7 +282,7 @@ def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
 # processes of an attempt agree on a name that no other attempt has, and keep everything under it.
 
 
-def meet(store: Any, rank: int, world_size: int, *, timeout: float = 600.0) -> Any:
+def wait_for_all(store: Any, rank: int, world_size: int, *, timeout: float = 600.0) -> Any:
     """The part of a store that is of these processes alone.
 
     Each process leaves a word that no process before it has left, and rank 0 answers to every word

@@ -19,7 +19,7 @@ from fastload.files import replacing
 from fastload.tools.measure.table import number
 from fastload.tools.monitor import IdleSummary
 from fastload.tools.monitor.idle import ACTIVITIES
-from fastload.tools.watch.beside import Beside
+from fastload.tools.watch.beside import ProcessWatch
 from fastload.tools.watch.verdict import verdict, verdict_of_shares
 from fastload.train.config import TrainConfig
 from fastload.train.results import EpochRecord
@@ -58,7 +58,7 @@ class RunLog(ExitStack):
         self._path = Path(config.checkpoint.out) / EPOCHS_FILE
         self._epochs, self._unit = config.schedule.epochs, unit
         self._writer: Any = None
-        self._beside: Beside | None = None
+        self._beside: ProcessWatch | None = None
         self._bar = _bar(self._console, unit)
         self._task = self._bar.add_task("", visible=False, rate="-", loss="-", wait="-")
         if not self._tells:
@@ -72,7 +72,7 @@ class RunLog(ExitStack):
                 rest.write_bytes(b"".join(map(_json_line, records)))
         if config.log.progress and self._console.is_terminal:
             self.enter_context(self._bar)
-        self._beside = Beside()
+        self._beside = ProcessWatch()
         self.callback(self._beside.stop)
 
     def say(self, line: str) -> None:

@@ -478,7 +478,7 @@ def _one_channel(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 # -- Token ids -------------------------------------------------------------------------------------
 
 
-class Hidden(NamedTuple):
+class MaskedTokens(NamedTuple):
     """What is to be guessed: places in the sequences, rising, and what stood there, each (B, M)
     int64."""
 
@@ -526,17 +526,17 @@ class MaskedLanguage(Task):
         )
         originals = tokens.gather(1, positions)
         shown = torch.where(replacements < 0, originals, replacements)
-        return Inputs(tokens.scatter(1, positions, shown), Hidden(positions, originals))
+        return Inputs(tokens.scatter(1, positions, shown), MaskedTokens(positions, originals))
 
     def losses(
-        self, output: torch.Tensor, target: Hidden, *, training: bool = True
+        self, output: torch.Tensor, target: MaskedTokens, *, training: bool = True
     ) -> torch.Tensor:
         # Flat, because over (B, V, M) the device has no deterministic algorithm.
         scores = _at(output, target.positions).flatten(0, 1)
         losses = F.cross_entropy(scores, target.tokens.flatten(), reduction="none")
         return losses.view_as(target.tokens).mean(1)
 
-    def _counts(self, output: torch.Tensor, target: Hidden) -> dict[str, torch.Tensor]:
+    def _counts(self, output: torch.Tensor, target: MaskedTokens) -> dict[str, torch.Tensor]:
         right = _at(output, target.positions).argmax(2) == target.tokens
         tokens = torch.full((), right.numel(), dtype=torch.float64, device=output.device)
         return {"tokens": tokens, "top1": right.sum()}

@@ -379,7 +379,7 @@ class Shifted(Sampler[int]):
         return iter([(i + self.epoch) % 6 for i in range(6)])
 
 
-def test_the_users_own_sampler_may_be_told_the_epoch() -> None:
+def test_the_users_own_sampler_may_be_given_the_epoch() -> None:
     data = numbers(6)
     for sampler in (Shifted(), DistributedSampler(data, 1, 0, seed=3)):
         existing = DataLoader(data, 2, sampler=sampler)

@@ -78,7 +78,7 @@ def test_two_threads_on_one_loader(contestant: Contestant, tmp_path: Path) -> No
         )
 
 
-def test_the_second_thread_is_told_while_the_first_one_waits() -> None:
+def test_the_second_thread_gets_an_error_while_the_first_one_waits() -> None:
     with fastload.create_loader(Slow(1.0), 2, backend="torch", num_workers=1) as loader:
         first = iter(loader)
         waiting = threading.Thread(target=next, args=(first,))

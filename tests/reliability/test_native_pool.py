@@ -110,7 +110,7 @@ def ask_for_a_batch_of_the_parent() -> list[Any]:
     return [os.waitpid(child, 0)[1], len(flying.wait())]
 
 
-def test_a_child_is_told_that_a_batch_is_its_parents() -> None:
+def test_a_child_gets_an_error_that_a_batch_is_its_parents() -> None:
     assert outside(ask_for_a_batch_of_the_parent).answer == [0, 0]
 
 

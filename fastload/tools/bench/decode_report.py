@@ -55,11 +55,17 @@ def print_decode(results: Results, console: Console) -> None:
         "torchvision where there is a resampling."
     )
     print_report(
-        _told(results), console, "bench decode", about, tables, legend, droppable=_DROPPABLE
+        _with_explanations(results),
+        console,
+        "bench decode",
+        about,
+        tables,
+        legend,
+        droppable=_DROPPABLE,
     )
 
 
-def _told(results: Results) -> Results:
+def _with_explanations(results: Results) -> Results:
     """With the verdict as the first note."""
     return replace(results, notes=(*filter(None, [verdict(results.measurements)]), *results.notes))
 
@@ -73,7 +79,9 @@ def write_html(results: Results, path: str | os.PathLike[str]) -> None:
         else {"What was measured": "<p>Nothing: no round was finished.</p>\n"}
     )
     title = f"{_format(results.settings)} decoders side by side"
-    write_page(_told(results), path, title=title, sections=sections, has_verdict=bool(rows))
+    write_page(
+        _with_explanations(results), path, title=title, sections=sections, has_verdict=bool(rows)
+    )
 
 
 def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:

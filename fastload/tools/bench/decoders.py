@@ -254,7 +254,7 @@ class DaliCpu(Contestant):
             (decoded,) = self._pipe.run()
         except RuntimeError as error:
             self._pipe = self._build()  # after an error DALI's pipeline cannot go on
-            raise ValueError(_last_words(error)) from error
+            raise ValueError(_last_lines(error)) from error
         if self.gpu:
             import torch
 
@@ -358,7 +358,7 @@ class TorchvisionCuda(Contestant):
                 self._device,
             )
         except RuntimeError as error:
-            raise ValueError(_last_words(error)) from error
+            raise ValueError(_last_lines(error)) from error
         placed = [
             image
             if place is None
@@ -383,7 +383,7 @@ def _need_cuda(name: str) -> None:
         )
 
 
-def _last_words(error: RuntimeError) -> str:
+def _last_lines(error: RuntimeError) -> str:
     """The line of a C++ message that says something; DALI's comes after a traceback."""
     message = str(error).rpartition("encountered:")[2]
     return next((line.strip() for line in message.splitlines() if line.strip()), "no reason given")

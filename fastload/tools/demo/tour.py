@@ -126,7 +126,7 @@ def _images(settings: DemoSettings, console: Console, temporary: Path) -> ImageF
     return folders
 
 
-class _TwoPaces:
+class _FullAndTrainerSpeed:
     """A runner: as fast as batches come, then as a trainer of some rate takes them. The warm-up is
     the first batch."""
 
@@ -175,7 +175,10 @@ class _Tour:
 
         def entry(name: str) -> Entry:
             return Entry(
-                name, "demo", {}, lambda: _TwoPaces(lambda: feed(name), settings.trainer_rate)
+                name,
+                "demo",
+                {},
+                lambda: _FullAndTrainerSpeed(lambda: feed(name), settings.trainer_rate),
             )
 
         with progress_bar(self.console) as progress:

@@ -34,7 +34,7 @@ Array = npt.NDArray[np.float32]
 Colour = tuple[int, int, int]  # RGB, 0 to 255
 
 
-class Scene(NamedTuple):
+class ClassLook(NamedTuple):
     """What the photographs of one class have in common."""
 
     top: Colour  # mean of the background at the upper edge; it runs to `bottom`
@@ -45,8 +45,8 @@ class Scene(NamedTuple):
     roughness: float  # contrast of the surfaces, relative
 
 
-SCENES: dict[str, Scene] = {
-    "coast": Scene(
+SCENES: dict[str, ClassLook] = {
+    "coast": ClassLook(
         (150, 190, 225),
         (70, 110, 140),
         ((205, 190, 160), (90, 120, 135), (235, 235, 230)),
@@ -54,7 +54,7 @@ SCENES: dict[str, Scene] = {
         True,
         0.8,
     ),
-    "forest": Scene(
+    "forest": ClassLook(
         (120, 140, 90),
         (60, 65, 35),
         ((50, 80, 35), (90, 110, 45), (75, 60, 40)),
@@ -62,7 +62,7 @@ SCENES: dict[str, Scene] = {
         True,
         1.3,
     ),
-    "street": Scene(
+    "street": ClassLook(
         (165, 165, 170),
         (95, 92, 92),
         ((140, 130, 120), (70, 72, 80), (165, 105, 85)),
@@ -70,7 +70,7 @@ SCENES: dict[str, Scene] = {
         False,
         0.9,
     ),
-    "desert": Scene(
+    "desert": ClassLook(
         (215, 160, 110),
         (165, 100, 60),
         ((190, 125, 70), (125, 75, 45), (230, 190, 140)),
@@ -106,7 +106,7 @@ def _window(field: Array, rng: np.random.Generator, height: int, width: int) -> 
 
 
 def _photograph(
-    scene: Scene, rng: np.random.Generator, surfaces: list[Array]
+    scene: ClassLook, rng: np.random.Generator, surfaces: list[Array]
 ) -> npt.NDArray[np.uint8]:
     """One image: (H, W, 3) uint8 RGB, the longer side 500 pixels in most cases as in the usual
     photo collections."""
@@ -156,7 +156,7 @@ def _photograph(
 
 
 def _occlude(
-    scene: Scene, rng: np.random.Generator, height: int, width: int, clutter: float
+    scene: ClassLook, rng: np.random.Generator, height: int, width: int, clutter: float
 ) -> npt.NDArray[np.uint8]:
     """(H, W) uint8: which object is seen at each pixel; 0 is the background. Later objects cover
     earlier ones."""

@@ -124,7 +124,7 @@ def measure(
     """
     if rounds < 1:
         raise ValueError(f"rounds={rounds}: at least 1")
-    turns = [_Turns(entry) for entry in entries]
+    turns = [_ContestantRounds(entry) for entry in entries]
     total = (rounds + keep_open) * max(len(entries), 1)
     done, complete = 0, True
     with ExitStack() as opened:
@@ -151,7 +151,7 @@ def status_of(error: Exception) -> tuple[Status, str]:
     ) else f"{type(error).__name__}: {error}"
 
 
-class _Turns:
+class _ContestantRounds:
     """What one contestant does, round after round, and the row of the table that it makes."""
 
     def __init__(self, entry: Entry) -> None:

@@ -175,7 +175,7 @@ def joined(pieces: Iterable[Segment]) -> tuple[Segment, ...]:
 _GAPS = 1000
 
 
-class Tally:
+class StepTotals:
     """Adds up steps as they come; its size does not grow with their number."""
 
     def __init__(self, threshold: float, begin: float | None = None) -> None:

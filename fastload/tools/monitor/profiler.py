@@ -23,7 +23,7 @@ from fastload.tools.monitor.idle import (
     IdleSummary,
     Phase,
     Segment,
-    Tally,
+    StepTotals,
     joined,
 )
 
@@ -195,7 +195,7 @@ def _result(events: Any, device_index: int | None) -> DeviceProfile:
             work.append(Segment(_kind(event.name), started, done))
     host = device_index is None
     segments = divide(work, ranges, 0.0, (end - zero) / 1e6, host=host)
-    tally = Tally(_GAP, begin=0.0)
+    tally = StepTotals(_GAP, begin=0.0)
     tally.add(segments)
     return DeviceProfile("host" if host else "device", segments, tally.summary(steps=steps))
 

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fastload.errors import ConfigurationError
-from fastload.tools.monitor.idle import PHASES, IdleSummary, Mark, Phase, Step, Tally, segments
+from fastload.tools.monitor.idle import PHASES, IdleSummary, Mark, Phase, Step, StepTotals, segments
 
 
 def step_clock(
@@ -76,12 +76,14 @@ class StepClock:
         self._stamps = stamps
         self._threshold = threshold
         self._ahead = ahead
-        self._open: list[Stamp] = []  # the step under way
-        self._pending: deque[list[Stamp]] = deque()  # steps that the device may not have done yet
+        self._open: list[TimeStamp] = []  # the step under way
+        self._pending: deque[list[TimeStamp]] = (
+            deque()
+        )  # steps that the device may not have done yet
         self._recent: deque[Step] = deque(maxlen=keep)
         self._number = 0
         self._before: float | None = None  # when the device had done the latest step that is known
-        self._tally = Tally(threshold)
+        self._tally = StepTotals(threshold)
 
     def begin(self) -> None:
         """The trainer begins to ask for a batch. A step that has started and not ended is
@@ -138,7 +140,7 @@ class StepClock:
         self._stamps.wait(now)
         self._before = self._stamps.marks([now])[0].device
         self._recent.clear()
-        self._tally = Tally(self._threshold, begin=self._before if self._number else None)
+        self._tally = StepTotals(self._threshold, begin=self._before if self._number else None)
 
     def _require_step(self, call: str) -> None:
         if not self._open:
@@ -192,7 +194,7 @@ def mark_exchange(clock: StepClock) -> Callable[[Any, Any], Any]:
 # -- Points in time on a device's own timeline: taken at once, known later -------------------------
 
 
-class Stamp(NamedTuple):
+class TimeStamp(NamedTuple):
     """One point in time. (A tuple: steps of microseconds are to be measured without being slowed
     down.)"""
 
@@ -208,17 +210,17 @@ class HostStamps:
     """Takes stamps, and turns them into marks when the device has come so far: here at once, for
     work that is done when the call returns."""
 
-    def take(self, phase: Phase | None) -> Stamp:
-        return Stamp(phase, time.perf_counter())
+    def take(self, phase: Phase | None) -> TimeStamp:
+        return TimeStamp(phase, time.perf_counter())
 
-    def passed(self, stamp: Stamp) -> bool:
+    def passed(self, stamp: TimeStamp) -> bool:
         """Whether the device has come so far."""
         return True
 
-    def wait(self, stamp: Stamp) -> None:
+    def wait(self, stamp: TimeStamp) -> None:
         """Until the device has come so far."""
 
-    def marks(self, stamps: Sequence[Stamp]) -> list[Mark]:
+    def marks(self, stamps: Sequence[TimeStamp]) -> list[Mark]:
         """All of them passed; to be called in the order in which they were taken."""
         return [Mark(stamp.phase, stamp.host, stamp.host) for stamp in stamps]
 
@@ -248,7 +250,7 @@ class CudaStamps(HostStamps):
             maxlen=_ANCHORS
         )  # time of the device minus that of the host, at anchors
 
-    def take(self, phase: Phase | None) -> Stamp:
+    def take(self, phase: Phase | None) -> TimeStamp:
         now = time.perf_counter()
         anchor = None
         if now - self._anchored >= _ANCHOR_PERIOD:
@@ -256,15 +258,15 @@ class CudaStamps(HostStamps):
             if self._idle is None:
                 self._idle = torch.cuda.Stream(self._device)
             anchor = (self._record(self._idle), now)
-        return Stamp(phase, now, self._record(torch.cuda.current_stream(self._device)), anchor)
+        return TimeStamp(phase, now, self._record(torch.cuda.current_stream(self._device)), anchor)
 
-    def passed(self, stamp: Stamp) -> bool:
+    def passed(self, stamp: TimeStamp) -> bool:
         return bool(stamp.event.query())
 
-    def wait(self, stamp: Stamp) -> None:
+    def wait(self, stamp: TimeStamp) -> None:
         stamp.event.synchronize()
 
-    def marks(self, stamps: Sequence[Stamp]) -> list[Mark]:
+    def marks(self, stamps: Sequence[TimeStamp]) -> list[Mark]:
         known = [self._time_of(stamp) for stamp in stamps]
         # A device cannot do what it has not been given yet: no event comes before the host's time.
         # Where one comes right after it, the device was idle, and the difference is that of the
@@ -277,7 +279,7 @@ class CudaStamps(HostStamps):
             for stamp, at in zip(stamps, known, strict=True)
         ]
 
-    def _time_of(self, stamp: Stamp) -> float:
+    def _time_of(self, stamp: TimeStamp) -> float:
         if self._last is None:
             # The first stamp has an anchor, which waits for nothing on its stream.
             assert stamp.anchor is not None

@@ -37,7 +37,7 @@ _CAUSES: dict[Share, str] = {
 
 
 @dataclass(frozen=True)
-class Situation:
+class SweepContext:
     """What the rows do not say."""
 
     device: Literal["cpu", "cuda"]
@@ -45,7 +45,7 @@ class Situation:
     unit: str = "img"  # what a sample is called
 
 
-def advice(rows: Sequence[Row], situation: Situation) -> tuple[str, ...]:
+def advice(rows: Sequence[Row], situation: SweepContext) -> tuple[str, ...]:
     """Some sentences, the recommendation first; fewer, the less was measured."""
     measured = [row for row in rows if row.status == "measured" and row.rate]
     if not measured:
@@ -73,7 +73,7 @@ def advice(rows: Sequence[Row], situation: Situation) -> tuple[str, ...]:
     return tuple(said)
 
 
-def refused(row: Row, rows: Sequence[Row], situation: Situation) -> str | None:
+def refused(row: Row, rows: Sequence[Row], situation: SweepContext) -> str | None:
     """Why a speed-up over one process cannot be true; None if it can be.
 
     N processes on N GPUs can be N times as fast. On a processor it is the cores that allow it: N
@@ -117,7 +117,7 @@ def refused(row: Row, rows: Sequence[Row], situation: Situation) -> str | None:
     return None
 
 
-def _disturbed(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
+def _disturbed(rows: Sequence[Row], situation: SweepContext) -> Iterator[str]:
     """That others worked on the machine."""
     most = max((row.foreign for row in rows if row.foreign is not None), default=0.0)
     if most >= _FOREIGN * situation.cores:
@@ -143,7 +143,7 @@ def _enough_rounds(*rows: Row) -> bool:
     return all(len(row.rates) >= ROUNDS for row in rows)
 
 
-def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
+def _recommendation(rows: Sequence[Row], situation: SweepContext) -> str:
     if not rows:
         return "No recommendation: what was measured cannot be true."
     learning = [row for row in rows if not _learns_less(row, rows)]
@@ -163,7 +163,7 @@ def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
             "spread of their rounds "
             f"({number(min(row.speed for row in good))} to {number(best.speed)} "
             f"{situation.unit}/s). Choose by memory "
-            f"or accuracy, or measure more rounds.{_what_is_lost(best)}"
+            f"or accuracy, or measure more rounds.{_loss_of_learning(best)}"
         )
     chosen = min(good, key=lambda row: (row.cell.processes, row.cell.global_batch))
     cell = chosen.cell
@@ -193,10 +193,10 @@ def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
             f"{number(fastest.speed)}, but "
             f"learns less: its {name} is {score:.4g} instead of {chosen.score[1]:.4g}."
         )
-    return text + _what_is_lost(chosen)
+    return text + _loss_of_learning(chosen)
 
 
-def _what_is_lost(row: Row) -> str:
+def _loss_of_learning(row: Row) -> str:
     """What the device waited for most, if it waited."""
     if row.busy >= _BUSY:
         return ""
@@ -218,7 +218,7 @@ def _scatter(before: float, after: float, samples: float) -> float:
     return 2 * math.sqrt((before * (1 - before) + after * (1 - after)) / samples)
 
 
-def _bigger_batch(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
+def _bigger_batch(rows: Sequence[Row], situation: SweepContext) -> Iterator[str]:
     """Of one mode: whether a bigger batch pays, and if not, why."""
     cell = rows[0].cell
     name = f"{'In' if cell.mode == 'none' else 'With'} {cell.name}"
@@ -255,7 +255,7 @@ def _less_of(before: Row, after: Row) -> str:
     return f", as it takes less of {', '.join(shrunk)}" if shrunk else ""
 
 
-def _no_faster(enough: Row, largest: Row, situation: Situation) -> str:
+def _no_faster(enough: Row, largest: Row, situation: SweepContext) -> str:
     """The largest batch against the smallest that is as fast as any."""
     slower = not _as_fast(largest, enough)
     a, b = enough.cell.batch, largest.cell.batch
@@ -299,7 +299,7 @@ def _no_faster(enough: Row, largest: Row, situation: Situation) -> str:
 
 
 def _more_processes(
-    rows: Sequence[Row], spread: Sequence[Row], situation: Situation
+    rows: Sequence[Row], spread: Sequence[Row], situation: SweepContext
 ) -> Iterator[str]:
     """A mode against one process: with the same batch on each rank, and with the same global
     batch."""
@@ -326,7 +326,7 @@ def _more_processes(
         yield _scaling(a, b, how, 1 / b.cell.processes, situation)
 
 
-def _scaling(one: Row, many: Row, how: str, part: float, situation: Situation) -> str:
+def _scaling(one: Row, many: Row, how: str, part: float, situation: SweepContext) -> str:
     """Why it is not N times as fast; `part` of the one process' step is what a step would ideally
     take."""
     count, gain = many.cell.processes, many.speed / one.speed
@@ -364,7 +364,7 @@ def _scaling(one: Row, many: Row, how: str, part: float, situation: Situation) -
     return text
 
 
-def _why(share: Share, many: Row, part: float, situation: Situation) -> str:
+def _why(share: Share, many: Row, part: float, situation: SweepContext) -> str:
     processes = counted(many.cell.processes, "process")
     shared = f"the {counted(situation.cores, 'core')} of this machine are shared by {processes}"
     compute = "computing: each rank computes more slowly than one alone"
@@ -421,7 +421,7 @@ def _first_gpu(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
-def _accumulation(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
+def _accumulation(rows: Sequence[Row], situation: SweepContext) -> Iterator[str]:
     """What the largest number of accumulated batches does to speed and score, for the largest batch
     of each kind."""
     kinds: dict[str, list[Row]] = {}

@@ -25,9 +25,9 @@ from fastload.errors import BackendUnavailableError
 from fastload.machine import usable_cores
 from fastload.tools.measure import process
 from fastload.tools.measure.results import Results, new_results
-from fastload.tools.sweep.advice import Situation, advice
+from fastload.tools.sweep.advice import SweepContext, advice
 from fastload.tools.sweep.grid import AXES, SHARES, Cell, Mode, Row, cells, joined, unavailable
-from fastload.tools.watch.beside import Beside
+from fastload.tools.watch.beside import ProcessWatch
 from fastload.train import train
 from fastload.train.config import TrainConfig
 from fastload.train.data import open_data
@@ -134,7 +134,7 @@ def run_sweep(
         "sweep",
         {
             "preset": settings.preset,
-            **_what_matters(settings.config),
+            **_relevant_output(settings.config),
             "batch_sizes": ", ".join(map(str, settings.batch_sizes)),
             "parallel": ", ".join(settings.parallel),
             "processes": processes,
@@ -150,7 +150,7 @@ def run_sweep(
         },
         [row.measurement() for row in rows],
         complete=complete,
-        notes=advice(rows, Situation(device=device, cores=usable_cores(), unit=unit)),
+        notes=advice(rows, SweepContext(device=device, cores=usable_cores(), unit=unit)),
     )
 
 
@@ -191,7 +191,7 @@ def _missing(backend: str) -> str | None:
     return None
 
 
-def _what_matters(config: TrainConfig) -> dict[str, str | int | float | None]:
+def _relevant_output(config: TrainConfig) -> dict[str, str | int | float | None]:
     """Those settings of all runs that their speed depends on."""
     return {
         "model": config.model.model,
@@ -221,7 +221,7 @@ def run_cell(cell: Cell, settings: SweepSettings) -> Row:
     """Train for some steps, or to the end, in processes of its own."""
     with tempfile.TemporaryDirectory(prefix="fastload-sweep-") as folder:
         config = cell_config(cell, settings, out=str(Path(folder) / "run"))
-        beside = Beside(
+        beside = ProcessWatch(
             period=0.5
         )  # this process and all that it starts: what is left of the machine is foreign
         try:

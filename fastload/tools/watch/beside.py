@@ -17,7 +17,7 @@ from fastload.tools.watch.record import Watched
 from fastload.tools.watch.sample import Gpus, Sampler
 
 
-class Beside:
+class ProcessWatch:
     """Watches a process with all that it started, from now until `stop`. What cannot be seen is
     left out."""
 
@@ -48,7 +48,9 @@ class Beside:
         self._period = period
         self._on_moment = on_moment
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="fastload-watch", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch_until_stopped, name="fastload-watch", daemon=True
+        )
         self._thread.start()
 
     def stop(self, *, look: bool = True) -> Watched:
@@ -64,7 +66,7 @@ class Beside:
         """Watched processes that still run."""
         return tuple(pid for pid in self._sampler.known() if _runs(pid))
 
-    def _go_on(self) -> None:
+    def _watch_until_stopped(self) -> None:
         while not self._stopping.wait(self._period):
             self._look()
             self._on_moment(self._watched)

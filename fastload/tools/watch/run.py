@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from fastload.errors import ConfigurationError
-from fastload.tools.watch.beside import Beside
+from fastload.tools.watch.beside import ProcessWatch
 from fastload.tools.watch.record import Watched
 from fastload.tools.watch.verdict import verdict
 
@@ -100,7 +100,7 @@ def watch(
             raise ConfigurationError(
                 f"{command[0]}: cannot be started ({error.strerror})."
             ) from error
-        beside = Beside(child, shlex.join(command), period=period, on_moment=on_moment)
+        beside = ProcessWatch(child, shlex.join(command), period=period, on_moment=on_moment)
         pid = status = 0
         while not pid:
             found = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, _LOOK)
