@@ -80,6 +80,35 @@ def list_() -> None:
         from fastload.machine import cache_home
 
         output().print(f"{counted(len(_listed()), 'cache')} in {cache_home()}.")
+        from fastload.stores.tier import tier
+
+        kept = tier()
+        if kept is None:
+            output().print("No local tier of remote data: FASTLOAD_TIER_SIZE is 0.")
+            return
+        usage = kept.usage()
+        words = f"{counted(usage.files, 'range')} of remote data"
+        words += f", at most {kept.limit / 1e9:,.1f} GB (FASTLOAD_TIER_SIZE)"
+        output().print(f"{usage.bytes / 1e6:>9,.1f} MB  {kept.folder}  {words}", soft_wrap=True)
+
+
+@cache.command()
+def trim(
+    to: Annotated[
+        str, typer.Option(help="How much to leave: 20GB, 1.5TiB; 0 removes everything.")
+    ] = "",
+) -> None:
+    """Remove what was used longest ago of the remote data that are kept on this disk. Loaders fetch
+    it again."""
+    with plain_errors():
+        from fastload.stores.tier import Tier, bytes_of, tier, tier_folder
+
+        kept = tier() or Tier(tier_folder(), 0)
+        left = kept.trim(bytes_of(to, "--to") if to else kept.limit)
+        output().print(
+            f"{kept.folder}: {counted(left.files, 'range')}, {left.bytes / 1e6:,.1f} MB left.",
+            soft_wrap=True,
+        )
 
 
 @cache.command()

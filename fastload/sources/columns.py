@@ -277,7 +277,11 @@ class EncodedFiles(PickledByReference, EncodedImages):
         return not self.is_remote
 
     def read_start(self, index: int, length: int) -> bytes:
-        path, offset, whole, version = self._range(index)
+        wanted = self._range(index)
+        kept = stores.kept_here(wanted)
+        if kept is not None:
+            return kept
+        path, offset, whole, version = wanted
         return stores.read_up_to(
             path, length if whole is None else min(length, whole), offset, version
         )

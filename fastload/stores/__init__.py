@@ -23,6 +23,7 @@ from fastload.errors import SourceError
 from fastload.files import open_regular
 from fastload.stores.base import ChangedError, Entry, Range, Store, StoreError
 from fastload.stores.objects import SCHEMES, ObjectStore
+from fastload.stores.tier import digest_of, tier
 
 __all__ = [
     "ChangedError",
@@ -36,6 +37,7 @@ __all__ = [
     "is_file",
     "is_folder",
     "is_remote",
+    "kept_here",
     "list_ahead",
     "located",
     "parent_of",
@@ -351,8 +353,7 @@ def read(path: str, start: int = 0, length: int | None = None, version: int = 0)
         OSError: it cannot be read, or ends before. ChangedError: it is of another version.
     """
     if is_remote(path):
-        store, name = _split(path)
-        return store.read(name, start, length, version)
+        return read_many([Range(path, start, length, version)])[0]
     with open_regular(path, buffering=0) as file:
         if start:
             file.seek(start)
@@ -375,9 +376,24 @@ def read_many(ranges: Sequence[Range]) -> list[bytes]:
             found[row] = read(*each)
     for store, rows in by_store.items():
         wanted = [ranges[row]._replace(name=_split(ranges[row].name)[1]) for row in rows]
-        for row, data in zip(rows, store.read_many(wanted), strict=True):
+        for row, data in zip(rows, _by_tier(store, wanted), strict=True):
             found[row] = data
     return found
+
+
+def _by_tier(store: Store, wanted: list[Range]) -> list[bytes]:
+    """Ranges of a store; those whose version is known by way of the local tier."""
+    kept = tier() if any(each.version for each in wanted) else None
+    if kept is None or not all(each.version for each in wanted):
+        return store.read_many(wanted)
+    digests = [digest_of(*each._replace(name=f"{store.url}/{each.name}")) for each in wanted]
+    return kept.read(digests, lambda rows: store.read_many([wanted[row] for row in rows]))
+
+
+def kept_here(wanted: Range) -> bytes | None:
+    """A remote range, if it is in the local tier."""
+    kept = tier() if wanted.version else None
+    return None if kept is None else kept.get(digest_of(*wanted))
 
 
 def forget() -> None:

@@ -1,0 +1,347 @@
+"""The local tier: bytes that were fetched from a store, kept on local disk for the next epoch.
+
+One file a range, named by a digest of its URL, version, first byte and length, so that another
+version of an object is another file. A file ends in a checksum that every read checks. All
+processes of a machine share the folder: a lock on one byte of `lock`, the byte chosen by the
+digest, says who is fetching a range; the others wait for the file. The system takes the lock away
+from a process that is killed. Files appear by renaming, so that none is ever half there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import logging
+import os
+import re
+import shutil
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fastload.errors import ConfigurationError
+from fastload.files import open_regular
+from fastload.machine import cache_home
+
+logger = logging.getLogger("fastload")
+
+_TRAILER = struct.Struct("<8s16sIQ")
+"""Mark, digest of the name, CRC-32 of the data, their length [bytes]."""
+_MARK = b"fltier1\n"
+_FOLDERS = 256
+_LARGEST = 64 << 20
+"""Bytes: longer ranges are not kept; none of a sample is so long."""
+_DEFAULT_LIMIT = 50 << 30
+_SHARE_OF_FREE = 4
+"""Without a setting: a quarter of what is free, at most 50 GiB."""
+_LEFT_FREE = 20
+"""A twentieth of the disk stays free."""
+_KEPT_FOR = 3600.0
+"""Seconds. What was used since is not evicted: the new is not kept then. A data set larger than
+the tier, read whole every epoch, would otherwise push out each sample before its next use."""
+_TOUCHED_AFTER = 600.0
+"""Seconds: a use is noted (as the time of the last change) if the last note is older."""
+_LONGEST_WAIT = 60.0
+"""Seconds to wait for a neighbour's fetch, before fetching oneself."""
+_LEFT_OVER = 3600.0
+"""Seconds: unfinished files that are older are removed; who wrote them was killed."""
+_PAUSE = 60.0
+"""Seconds without writing after the disk was full."""
+
+
+class Usage(NamedTuple):
+    """What a tier holds."""
+
+    files: int
+    bytes: int
+
+
+class Tier:
+    """Ranges of bytes in files of one folder. All methods may be called by several threads."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        """`limit`: bytes that it may hold; with several processes up to an eighth more for a
+        moment."""
+        self.folder, self.limit = folder, limit
+        self._lock = threading.Lock()
+        self._left = limit // 64
+        """Bytes to write before the folder is looked through."""
+        self._looking = False
+        self._paused_until = 0.0
+        self._told = False
+
+    def get(self, digest: bytes) -> bytes | None:
+        """The bytes of a range; None where they are not there, or damaged, and then removed."""
+        path = self._path(digest)
+        try:
+            with open_regular(path, buffering=0) as file:
+                found = file.read()
+                used = os.fstat(file.fileno()).st_mtime
+        except OSError:
+            return None
+        data, trailer = found[: -_TRAILER.size], found[-_TRAILER.size :]
+        if trailer != _trailer(digest, data):
+            logger.warning("%s: damaged; it is fetched again.", path)
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        if abs(time.time() - used) > _TOUCHED_AFTER:  # either way: clocks are set back, too
+            with contextlib.suppress(OSError):
+                os.utime(path)
+        return data
+
+    def put(self, digest: bytes, data: bytes) -> None:
+        """Keep the bytes of a range, if there is space for them. Never raises."""
+        size = len(data) + _TRAILER.size
+        if len(data) > _LARGEST or size > self.limit or time.monotonic() < self._paused_until:
+            return
+        if not self._may_write(size):
+            return
+        path = self._path(digest)
+        beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+        try:
+            self._write(beside, data + _trailer(digest, data))
+            os.replace(beside, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            self._pause(error)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(path, flags, 0o600)
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            if file.write(data) != len(data):
+                raise OSError("the disk took only a part")
+
+    def read(
+        self, digests: Sequence[bytes], fetch: Callable[[list[int]], Sequence[bytes]]
+    ) -> list[bytes]:
+        """The bytes of several ranges; those that are not here by `fetch(rows)`, and then kept.
+
+        What another process or thread is fetching just now is waited for, at most a minute.
+        """
+        found = [self.get(digest) for digest in digests]
+        missing = [row for row, data in enumerate(found) if data is None]
+        if not missing:
+            return [data for data in found if data is not None]
+        with _Locks(self.folder) as locks:
+            mine = [row for row in missing if locks.take(digests[row])]
+            for row in mine:  # written between the first look and the lock
+                found[row] = self.get(digests[row])
+            wanted = [row for row in mine if found[row] is None]
+            for row, data in zip(wanted, fetch(wanted) if wanted else (), strict=True):
+                found[row] = data
+                self.put(digests[row], data)
+            locks.release()
+            taken = set(mine)
+            until = time.monotonic() + _LONGEST_WAIT
+            for row in missing:
+                if row not in taken:
+                    locks.wait(digests[row], until)
+                    found[row] = self.get(digests[row])
+                    locks.release()
+        rest = [row for row, data in enumerate(found) if data is None]
+        for row, data in zip(rest, fetch(rest) if rest else (), strict=True):
+            found[row] = data
+            self.put(digests[row], data)
+        return [b"" if data is None else data for data in found]
+
+    def usage(self) -> Usage:
+        """How much is in it now: a look at every file."""
+        sizes = [size for _, size, _ in self._files()]
+        return Usage(len(sizes), sum(sizes))
+
+    def trim(self, limit: int, *, older_than: float = 0.0) -> Usage:
+        """Remove what was used longest ago until no more than `limit` bytes are left.
+
+        `older_than`: seconds; what was used since stays. Returns what is left.
+        """
+        now, files = time.time(), sorted(self._files())
+        count, total = len(files), sum(size for _, size, _ in files)
+        for used, size, path in files:
+            if total <= limit or (older_than and abs(now - used) < older_than):
+                break
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+                count, total = count - 1, total - size
+        return Usage(count, total)
+
+    def _path(self, digest: bytes) -> Path:
+        name = digest.hex()
+        return self.folder / name[:2] / name[2:]
+
+    def _files(self) -> Iterator[tuple[float, int, str]]:
+        """(last use, bytes, path) of all files; unfinished ones of killed processes are removed."""
+        now = time.time()
+        for number in range(_FOLDERS):
+            try:
+                entries = os.scandir(self.folder / f"{number:02x}")
+            except OSError:
+                continue
+            with entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):
+                        status = entry.stat()
+                        if not entry.name.endswith(".tmp"):
+                            yield status.st_mtime, status.st_size, entry.path
+                        elif now - status.st_mtime > _LEFT_OVER:
+                            os.unlink(entry.path)
+
+    def _may_write(self, size: int) -> bool:
+        """Whether there is space as far as known; has the folder looked through now and then."""
+        with self._lock:
+            self._left -= size
+            if self._left < self.limit // 128 and not self._looking:
+                self._looking = True
+                threading.Thread(target=self._look, name="fastload-tier", daemon=True).start()
+            return self._left >= 0
+
+    def _look(self) -> None:
+        """Count what is there, evict, and set how much may be written until the next look."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            total = self.usage().bytes
+            disk = shutil.disk_usage(self.folder)
+            limit = min(self.limit, total + disk.free - disk.total // _LEFT_FREE)
+            if total > limit * 9 // 10:
+                with _Locks(self.folder) as locks:
+                    if locks.take(b"\0" * 16):  # one process evicts at a time
+                        total = self.trim(limit * 8 // 10, older_than=_KEPT_FOR).bytes
+            # Some sixteen processes may write at once. Each may write its part of what is left.
+            left = max((limit - total) // 16, min(limit - total, self.limit // 64), 0)
+            if not left:
+                self._paused_until = time.monotonic() + _PAUSE
+        except OSError:
+            left = 0
+            self._paused_until = time.monotonic() + _PAUSE
+        with self._lock:
+            self._left, self._looking = left, False
+
+    def _pause(self, error: OSError) -> None:
+        self._paused_until = time.monotonic() + _PAUSE
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "%s: what is fetched cannot be kept (%s), and is fetched again in the next epoch. "
+                "Free some space, or set FASTLOAD_TIER to a folder on another disk.",
+                self.folder,
+                error.strerror or error,
+            )
+        with self._lock:
+            self._left = 0
+
+
+def _trailer(digest: bytes, data: bytes) -> bytes:
+    return _TRAILER.pack(_MARK, digest, zlib.crc32(data), len(data))
+
+
+def digest_of(url: str, start: int, length: int | None, version: int) -> bytes:
+    """16 bytes that name a range of one version of an object."""
+    text = f"{url}\0{start}\0{length}\0{version}"
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+
+
+class _Locks:
+    """Locks of one thread on single bytes of the file `lock` (Linux's open file description locks).
+
+    Where the system has none, each is granted: ranges may then be fetched twice.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = -1
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def __enter__(self) -> _Locks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file >= 0:
+            os.close(self._file)  # and with it all locks
+
+    def take(self, digest: bytes) -> bool:
+        """Whether it is ours now."""
+        at = int.from_bytes(digest[:7], "little")
+        return self._set(fcntl.F_WRLCK, at, 1)
+
+    def wait(self, digest: bytes, until: float) -> None:
+        """Return when it is ours, or at a time of `time.monotonic`."""
+        pause = 0.001
+        while not self.take(digest) and time.monotonic() < until:
+            time.sleep(pause)
+            pause = min(0.05, 2 * pause)
+
+    def release(self) -> None:
+        """All of them."""
+        self._set(fcntl.F_UNLCK, 0, 0)
+
+    def _set(self, kind: int, start: int, length: int) -> bool:
+        command = getattr(fcntl, "F_OFD_SETLK", None)
+        if self._file < 0 or command is None:
+            return True
+        try:
+            fcntl.fcntl(
+                self._file,
+                command,
+                struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0),
+            )
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError:  # a file system without locks
+            return True
+        return True
+
+
+# -- Settings --------------------------------------------------------------------------------------
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNITS |= {f"{unit}I": 1 << 10 * power for power, unit in enumerate("KMGT", 1)}
+
+
+def bytes_of(text: str, what: str) -> int:
+    """A number of bytes as a person writes it: "200GB", "1.5 TiB", "0".
+
+    Raises ConfigurationError, which names `what`.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", text.upper())
+    if match is None or match[2] not in _UNITS:
+        raise ConfigurationError(
+            f"{what}={text!r}: expected a number of bytes, such as 200GB or 1.5TiB; 0 for none."
+        )
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def tier_folder() -> Path:
+    """Where the tier is: FASTLOAD_TIER, or `tier` in the folder of fastload's caches."""
+    return Path(os.environ.get("FASTLOAD_TIER") or cache_home() / "tier")
+
+
+def tier() -> Tier | None:
+    """The tier of this machine; None where FASTLOAD_TIER_SIZE is 0.
+
+    Raises:
+        ConfigurationError: FASTLOAD_TIER_SIZE is no number of bytes.
+    """
+    return _tier(tier_folder(), os.environ.get("FASTLOAD_TIER_SIZE", ""))
+
+
+@functools.cache
+def _tier(folder: Path, size: str) -> Tier | None:
+    if size:
+        limit = bytes_of(size, "FASTLOAD_TIER_SIZE")
+    else:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        limit = min(_DEFAULT_LIMIT, shutil.disk_usage(there).free // _SHARE_OF_FREE)
+    return Tier(folder, limit) if limit else None

@@ -1,0 +1,282 @@
+"""The local tier: the second epoch reads locally, whatever was done to the tier meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchvision.transforms import v2
+from typer.testing import CliRunner
+
+import fastload
+from fastload.cli.app import app
+from fastload.errors import ConfigurationError
+from fastload.sources import open_source
+from fastload.stores.tier import Tier, bytes_of, digest_of
+from tests import images
+from tests.backends import Contestant, contestants
+from tests.objectserver import ObjectServer
+
+RESIZE = v2.Resize((16, 16))
+NAMES = [digest_of("s3://b/x", row, 1000, 7) for row in range(12)]
+
+
+@pytest.fixture
+def local(tmp_path: Path, server: ObjectServer) -> Path:
+    """Two classes of four photographs, here and in `s3://bucket/train`."""
+    folder = images.write_photo_folder(tmp_path / "data" / "train", classes=2, per_class=4)
+    for path in folder.rglob("*.jpg"):
+        server.objects[f"bucket/train/{path.relative_to(folder)}"] = path.read_bytes()
+    return folder
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Iterator[Tier]:
+    made = Tier(tmp_path / "tier", 1 << 30)
+    yield made
+    wait_for(lambda: not made._looking)
+
+
+def wait_for(condition: Any) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def files_of(tier: Tier) -> list[Path]:
+    return [path for path in tier.folder.glob("??/*") if not path.name.endswith(".tmp")]
+
+
+def epoch(loader: fastload.Loader) -> list[torch.Tensor]:
+    return [images.cpu().clone() for images, _ in loader]
+
+
+@pytest.mark.slow
+@contestants()
+def test_the_second_epoch_reads_locally(
+    contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path, own_cache: Path
+) -> None:
+    loader = contestant.create("s3://bucket/train", tmp_path, batch_size=4, transform=RESIZE)
+    with loader:
+        first = epoch(loader)
+    server.requests.clear()
+    again = contestant.create("s3://bucket/train", tmp_path / "x", batch_size=4, transform=RESIZE)
+    with again:
+        second = epoch(again)
+    assert not [path for _, path, _ in server.requests if path.endswith(".jpg")]
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_what_is_kept_of_one_version_is_not_another(local: Path, server: ObjectServer) -> None:
+    name = "bucket/train/class_0/0.jpg"
+    column = open_source("s3://bucket/train").source.encoded["image"]
+    before = column.read(0)
+    server.objects[name] = images.jpeg(images.photo(8, 8, seed=99))
+    assert column.read(0) == before  # the version that this data set was opened with
+    assert open_source("s3://bucket/train").source.encoded["image"].read(0) == server.objects[name]
+
+
+def test_size_zero_keeps_nothing(
+    local: Path, server: ObjectServer, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTLOAD_TIER_SIZE", "0")
+    column = open_source("s3://bucket/train").source.encoded["image"]
+    assert column.read(0) == column.read(0)
+    assert not (own_cache / "tier").exists()
+    assert len(server.reads_of("bucket/train/class_0/0.jpg")) > 2
+
+
+# -- The folder ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut", "empty", "of another"])
+def test_what_was_damaged_is_fetched_again(damage: str, tier: Tier) -> None:
+    tier.put(NAMES[0], b"a" * 1000)
+    tier.put(NAMES[1], b"b" * 1000)
+    path = tier._path(NAMES[0])
+    data = path.read_bytes()
+    path.write_bytes(
+        {
+            "changed": b"x" + data[1:],
+            "cut": data[:-3],
+            "empty": b"",
+            "of another": tier._path(NAMES[1]).read_bytes(),
+        }[damage]
+    )
+    assert tier.read(NAMES[:2], lambda rows: [b"a" * 1000 for _ in rows]) == [
+        b"a" * 1000,
+        b"b" * 1000,
+    ]
+    assert tier.get(NAMES[0]) == b"a" * 1000
+
+
+def test_what_was_used_longest_ago_goes_first(tier: Tier) -> None:
+    for age, name in enumerate(NAMES):
+        tier.put(name, bytes(1000))
+        os.utime(tier._path(name), (time.time() - 7200 - age,) * 2)
+    assert tier.get(NAMES[11]) is not None  # the oldest, used just now
+    assert tier.trim(5000).files == 4
+    assert [name for name in NAMES if tier.get(name) is not None] == [*NAMES[:3], NAMES[11]]
+
+
+def test_it_is_bounded(tmp_path: Path) -> None:
+    tier = Tier(tmp_path / "tier", 100_000)
+    for row in range(2000):
+        name = digest_of("s3://b/x", row, 1000, 7)
+        tier.put(name, bytes(1000))
+        if tier._path(name).exists():
+            os.utime(tier._path(name), (time.time() - 7200,) * 2)
+        if row % 20 == 0:
+            wait_for(lambda: not tier._looking)
+            assert tier.usage().bytes <= 112_500
+    wait_for(lambda: not tier._looking)
+    assert tier.usage().files > 50
+
+
+def test_what_is_in_use_is_not_pushed_out(tmp_path: Path) -> None:
+    """A data set larger than the tier: a part of it stays, where LRU would keep nothing of use."""
+    tier = Tier(tmp_path / "tier", 100_000)
+    names = [digest_of("s3://b/x", row, 1000, 7) for row in range(400)]
+    for name in names:
+        tier.put(name, bytes(1000))
+        wait_for(lambda: not tier._looking)
+    assert sum(tier.get(name) is not None for name in names) > 50
+
+
+def test_a_full_disk_stops_nobody(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(path: Path, data: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tier, "_write", full)
+    for _ in range(3):
+        assert tier.read(NAMES[:2], lambda rows: [b"x" for _ in rows]) == [b"x", b"x"]
+    assert caplog.text.count("No space left on device") == 1
+    assert not list(tier.folder.glob("??/*"))
+
+
+# -- Several at once -------------------------------------------------------------------------------
+
+
+def test_neighbours_fetch_nothing_twice(tier: Tier) -> None:
+    fetched: list[int] = []
+    all_here = threading.Barrier(4)
+    results = []
+
+    def fetch(rows: list[int]) -> list[bytes]:
+        time.sleep(0.2)
+        fetched.extend(rows)
+        return [bytes([row]) for row in rows]
+
+    def job() -> None:
+        all_here.wait()
+        results.append(Tier(tier.folder, tier.limit).read(NAMES, fetch))
+
+    jobs = [threading.Thread(target=job) for _ in range(4)]
+    for each in jobs:
+        each.start()
+    for each in jobs:
+        each.join()
+    assert sorted(fetched) == list(range(12))
+    assert results == [[bytes([row]) for row in range(12)]] * 4
+
+
+def test_what_a_neighbour_could_not_fetch_is_fetched_here(tier: Tier) -> None:
+    began = threading.Event()
+
+    def fails(rows: list[int]) -> list[bytes]:
+        began.set()
+        time.sleep(0.1)
+        raise OSError("reset")
+
+    def other() -> None:
+        with pytest.raises(OSError, match="reset"):
+            Tier(tier.folder, tier.limit).read(NAMES, fails)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    began.wait()
+    assert tier.read(NAMES[:3], lambda rows: [b"x" for _ in rows]) == [b"x"] * 3
+    thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.reliability
+def test_a_killed_filler_holds_nobody_up(tier: Tier) -> None:
+    script = """
+        import sys, time
+        from pathlib import Path
+        from fastload.stores.tier import Tier, digest_of
+        def fetch(rows):
+            beside = tier.folder / "00" / ".half.1.2.tmp"
+            beside.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_bytes(b"half")
+            print("fetching", flush=True)
+            time.sleep(600)
+        tier = Tier(Path(sys.argv[1]), 1 << 30)
+        tier.read([digest_of("s3://b/x", row, 1000, 7) for row in range(12)], fetch)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tier.folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "fetching\n"
+        found: list[Any] = []
+
+        def fetch(rows: list[int]) -> list[bytes]:
+            return [b"x" for _ in rows]
+
+        waiting = threading.Thread(target=lambda: found.extend(tier.read(NAMES[:2], fetch)))
+        waiting.start()
+        time.sleep(0.3)
+        assert waiting.is_alive()  # for the other one, which has the locks
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        waiting.join(30)
+    assert found == [b"x", b"x"]
+    left = tier.folder / "00" / ".half.1.2.tmp"
+    os.utime(left, (time.time() - 7200,) * 2)
+    tier.trim(1 << 30)
+    assert not left.exists()
+
+
+# -- The command -----------------------------------------------------------------------------------
+
+
+def test_the_command_shows_and_trims_it(local: Path, server: ObjectServer, own_cache: Path) -> None:
+    column = open_source("s3://bucket/train").source.encoded["image"]
+    for row in range(3):
+        column.read(row)
+    listed = CliRunner().invoke(app, ["cache", "list"])
+    assert "3 ranges of remote data" in listed.output
+    trimmed = CliRunner().invoke(app, ["cache", "trim", "--to", "0"])
+    assert "0 ranges, 0.0 MB left" in trimmed.output
+    assert not list((own_cache / "tier").glob("??/*"))
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("0", 0), ("200GB", 200 * 10**9), ("1.5 TiB", 3 << 39), ("7k", 7000), ("3MiB", 3 << 20)],
+)
+def test_numbers_of_bytes(text: str, count: int) -> None:
+    assert bytes_of(text, "x") == count
+
+
+@pytest.mark.parametrize("text", ["", "lots", "-1", "5 XB", "1e9"])
+def test_what_is_no_number_of_bytes(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"x='.*': expected a number of bytes"):
+        bytes_of(text, "x")
