@@ -19,10 +19,10 @@ from torchvision.transforms import v2
 
 from fastload import native
 from fastload.backends import backend_class
-from fastload.backends.assemble import settled_size
 from fastload.backends.base import Context, HostBatch
 from fastload.backends.cache import CacheBackend, CacheOptions
-from fastload.backends.host import ThreadEngine, _Slices
+from fastload.backends.pixels_python import PythonPixels, _Slice
+from fastload.backends.rows import settled_size
 from fastload.cache import build_cache, open_cache
 from fastload.cache.resident import in_memory, is_mapped
 from fastload.draws import Draws
@@ -235,14 +235,14 @@ def test_cancel_waits_for_what_still_writes(monkeypatch: pytest.MonkeyPatch) -> 
         may_end.wait()
         ended.set()
 
-    wait = _Slices.wait
+    wait = _Slice.wait
 
-    def waiting(self: _Slices) -> None:
+    def waiting(self: _Slice) -> None:
         may_end.set()
         wait(self)
 
-    monkeypatch.setattr("fastload.backends.assemble.render_row", slow)
-    monkeypatch.setattr(_Slices, "wait", waiting)
+    monkeypatch.setattr("fastload.backends.rows.render_row", slow)
+    monkeypatch.setattr(_Slice, "wait", waiting)
     backend = cache_backend(array_source(), CROP_AND_FLIP)
     backend.submit(Draws(5, 0, np.arange(8)))
     assert started.wait(60)
@@ -421,13 +421,13 @@ def test_storage_auto_is_a_gpu_with_room_and_otherwise_the_files(
     assert backend.explain()["storage"].startswith(
         "auto: cpu if it is a GPU with four times the memory"
     )
-    backend.engine()
+    backend._open()
     assert backend.explain()["storage"].startswith("disk: ")
     backend.close()
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1000)
     )
-    monkeypatch.setattr("fastload.backends.cache._DeviceEngine", lambda *parts: parts)
+    monkeypatch.setattr("fastload.backends.cache._DevicePixels", lambda *parts: parts)
     monkeypatch.setattr("fastload.backends.cache.ResidentSource", lambda *parts: parts[2])
     for needed, storage in ((249, "device"), (251, "disk")):
         monkeypatch.setattr(
@@ -435,7 +435,7 @@ def test_storage_auto_is_a_gpu_with_room_and_otherwise_the_files(
         )
         backend = cache_backend(array_source(), storage="auto")
         backend._context = replace(backend._context, device=torch.device("cuda"))
-        backend._source = backend._open()
+        backend._source = backend._opened_source()
         assert backend.explain()["storage"].startswith(storage)
 
 
@@ -470,11 +470,11 @@ def test_an_error_in_a_thread_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) 
     def broken(*arguments: Any, **options: Any) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr("fastload.backends.assemble.render_row", broken)
+    monkeypatch.setattr("fastload.backends.rows.render_row", broken)
     backend = cache_backend(array_source(), CROP_AND_FLIP)
     with pytest.raises(Exception, match=r"cache.*MemoryError: no more"):
         batch_of(backend, range(8))
-    assert isinstance(backend._engine, ThreadEngine)
+    assert isinstance(backend._pixels, PythonPixels)
     backend.close()
 
 

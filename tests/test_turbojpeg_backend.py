@@ -1,4 +1,4 @@
-"""The assembler and the thread backend: pixels, order, failures, threads, cancelling, closing."""
+"""The reader and the thread backend: pixels, order, failures, threads, cancelling, closing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional
 
-from fastload.backends.assemble import Assembler
 from fastload.backends.base import Context, HostBatch
+from fastload.backends.rows import RowReader
 from fastload.backends.turbojpeg import TurboJpegBackend, TurboJpegOptions
 from fastload.decode import DecodeSettings, available_decoders
 from fastload.draws import Draws
@@ -68,9 +68,9 @@ def context_of(source: Source, transform: Any, **options: Any) -> Context:
     return Context(source, Recipe.from_transform(transform).split(), **options)
 
 
-def assembler_of(source: Source, transform: Any, **options: Any) -> Assembler:
+def reader_of(source: Source, transform: Any, **options: Any) -> RowReader:
     options.setdefault("settings", DecodeSettings())
-    return Assembler(source, Recipe.from_transform(transform).split(), **options)
+    return RowReader(source, Recipe.from_transform(transform).split(), **options)
 
 
 def draws_of(*indices: int, epoch: int = 0) -> Draws:
@@ -119,7 +119,7 @@ def run(backend: TurboJpegBackend, *requests: Draws) -> list[HostBatch]:
     return [backend.receive() for _ in requests]
 
 
-# The assembler
+# The reader
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -128,7 +128,7 @@ def run(backend: TurboJpegBackend, *requests: Draws) -> list[HostBatch]:
 )
 def test_pixels_against_torchvision(folder: Path, transform: Any, decoder: str) -> None:
     source, draws = photos(folder), draws_of(5, 0, 11, 3, 3, 8)
-    batch = assembler_of(source, transform, decoder=decoder).batch(draws)
+    batch = reader_of(source, transform, decoder=decoder).batch(draws)
     assert list(batch.columns) == ["image", "label"]
     pixels = np.asarray(batch.columns["image"])
     assert pixels.shape == (6, 32, 32, 3)
@@ -138,22 +138,20 @@ def test_pixels_against_torchvision(folder: Path, transform: Any, decoder: str) 
 
 
 def test_pickles(folder: Path) -> None:
-    assembler = assembler_of(photos(folder), CROP)
-    copy = pickle.loads(pickle.dumps(assembler))
+    reader = reader_of(photos(folder), CROP)
+    copy = pickle.loads(pickle.dumps(reader))
     draws = draws_of(1, 2)
-    assert np.array_equal(
-        copy.batch(draws).columns["image"], assembler.batch(draws).columns["image"]
-    )
+    assert np.array_equal(copy.batch(draws).columns["image"], reader.batch(draws).columns["image"])
 
 
 def test_slices_are_the_rows_of_the_batch(folder: Path) -> None:
-    assembler, draws = assembler_of(photos(folder), CROP), draws_of(5, 4, 3, 2, 1, 0, 11)
-    whole = assembler.batch(draws)
-    (size,) = [plan.out_size for plan in assembler._plans]
+    reader, draws = reader_of(photos(folder), CROP), draws_of(5, 4, 3, 2, 1, 0, 11)
+    whole = reader.batch(draws)
+    (size,) = [plan.out_size for plan in reader._plans]
     assert size == (32, 32)
-    buffers = assembler.buffers(len(draws), [size])
+    buffers = reader.buffers(len(draws), [size])
     for rows in (slice(0, 3), slice(3, 4), slice(4, 7)):
-        assert not assembler.fill(draws.take(rows), buffers.take(rows))
+        assert not reader.fill(draws.take(rows), buffers.take(rows))
     for name, array in buffers.images.items():
         assert np.array_equal(array, whole.columns[name])
 
@@ -165,7 +163,7 @@ def test_failures_name_the_file_and_leave_zeros(folder: Path) -> None:
     paths[3].write_bytes(images.truncated(paths[3].read_bytes()))
     paths[4].write_bytes(images.torn(paths[4].read_bytes()))
     paths[5].unlink()
-    batch = assembler_of(photos_of(paths), CROP).batch(draws_of(*range(7)))
+    batch = reader_of(photos_of(paths), CROP).batch(draws_of(*range(7)))
     assert [failure.row for failure in batch.failures] == [1, 2, 3, 4, 5]
     for failure in batch.failures:
         assert isinstance(failure.error, DecodeError)
@@ -183,7 +181,7 @@ def test_geometry_errors_are_failures(tmp_path: Path) -> None:
     for name, size in [("small.jpg", 20), ("large.jpg", 50)]:
         (tmp_path / name).write_bytes(images.jpeg(images.photo(size, size)))
     source = photos_of([tmp_path / "small.jpg", tmp_path / "large.jpg"])
-    batch = assembler_of(source, v2.RandomCrop(32)).batch(draws_of(1, 0))
+    batch = reader_of(source, v2.RandomCrop(32)).batch(draws_of(1, 0))
     assert [failure.row for failure in batch.failures] == [1]
     assert str(batch.failures[0].error).startswith(str(tmp_path / "small.jpg"))
 
@@ -200,16 +198,16 @@ def test_masks_get_the_same_geometry_and_nearest(tmp_path: Path) -> None:
     transform = v2.Compose(
         [v2.ToImage(), nearest, v2.RandomHorizontalFlip()]
     )  # of a tensor; Pillow's nearest differs
-    batch = assembler_of(source, transform).batch(draws_of(*range(8)))
+    batch = reader_of(source, transform).batch(draws_of(*range(8)))
     mask = np.asarray(batch.columns["mask"])
     assert mask.shape == (8, 32, 32, 1)
     assert np.array_equal(np.repeat(mask, 3, axis=3), batch.columns["image"])
     # A smooth filter for the image leaves the mask nearest: only class numbers, and the same ones.
     smooth = v2.Compose([v2.ToImage(), v2.RandomResizedCrop(32), v2.RandomHorizontalFlip()])
     assert np.array_equal(
-        assembler_of(source, smooth).batch(draws_of(*range(8))).columns["mask"], mask
+        reader_of(source, smooth).batch(draws_of(*range(8))).columns["mask"], mask
     )
-    resized = assembler_of(source, v2.Resize((20, 30))).batch(draws_of(0)).columns["mask"]
+    resized = reader_of(source, v2.Resize((20, 30))).batch(draws_of(0)).columns["mask"]
     reference = functional.resize(tv_tensors.Mask(torch.from_numpy(classes)[None]), [20, 30])
     assert np.array_equal(np.asarray(resized)[0, ..., 0], reference[0].numpy())
 
@@ -220,7 +218,7 @@ def test_mask_of_another_size(tmp_path: Path) -> None:
     source = source_of(
         image=encoded([tmp_path / "image.jpg"]), mask=encoded([tmp_path / "mask.png"], role="mask")
     )
-    batch = assembler_of(source, v2.Resize((20, 30))).batch(draws_of(0))
+    batch = reader_of(source, v2.Resize((20, 30))).batch(draws_of(0))
     message = str(batch.failures[0].error)
     assert message.startswith(f"{tmp_path / 'mask.png'}: 81 x 60")
     assert f"{tmp_path / 'image.jpg'}" in message
@@ -234,7 +232,7 @@ def test_a_bad_mask_fails_its_row_once(tmp_path: Path) -> None:
     source = source_of(
         image=encoded([tmp_path / "image.jpg"]), mask=encoded([tmp_path / "mask.png"], role="mask")
     )
-    batch = assembler_of(source, v2.Resize((20, 30))).batch(draws_of(0))
+    batch = reader_of(source, v2.Resize((20, 30))).batch(draws_of(0))
     assert [str(failure.error).split(": ")[0] for failure in batch.failures] == [
         str(tmp_path / "mask.png")
     ]
@@ -250,7 +248,7 @@ def test_pixel_columns() -> None:
         image=PixelArray(flat, sizes=sizes, offsets=offsets),
         tokens=ValueArray(np.ones((3, 5), np.int32)),
     )
-    batch = assembler_of(ragged, v2.CenterCrop(40)).batch(draws_of(2, 0))
+    batch = reader_of(ragged, v2.CenterCrop(40)).batch(draws_of(2, 0))
     assert np.array_equal(np.asarray(batch.columns["image"])[0], pictures[2][:, 1:41])
     assert np.array_equal(np.asarray(batch.columns["image"])[1], pictures[0])
     assert np.asarray(batch.columns["tokens"]).shape == (2, 5)
@@ -258,29 +256,29 @@ def test_pixel_columns() -> None:
     fixed = source_of(
         image=PixelArray(np.stack([picture[:, :40] for picture in pictures])[..., :1], channels=1)
     )
-    batch = assembler_of(fixed, None).batch(draws_of(1))
+    batch = reader_of(fixed, None).batch(draws_of(1))
     assert np.array_equal(np.asarray(batch.columns["image"])[0], pictures[1][:, :40, :1])
 
 
 def test_size_known_only_from_the_files(folder: Path) -> None:
-    assembler = assembler_of(photos(folder), None)
-    assert [plan.out_size for plan in assembler._plans] == [None]
-    same = assembler.batch(draws_of(0, 0))
+    reader = reader_of(photos(folder), None)
+    assert [plan.out_size for plan in reader._plans] == [None]
+    same = reader.batch(draws_of(0, 0))
     assert np.asarray(same.columns["image"]).shape == (2, 40, 56, 3)
     with pytest.raises(
         ConfigurationError,
         match=r"0\.jpg \(40 x 56\) and .*1\.jpg \(43 x 56\) differ.*batch_size=1",
     ):
-        assembler.batch(draws_of(0, 1))
+        reader.batch(draws_of(0, 1))
 
 
 def test_exif_orientation_changes_the_size_before_geometry(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(images.jpeg(images.photo(40, 60), orientation=6))
     source = photos_of([tmp_path / "a.jpg"])
-    upright = assembler_of(source, None, settings=DecodeSettings(exif_orientation=True)).batch(
+    upright = reader_of(source, None, settings=DecodeSettings(exif_orientation=True)).batch(
         draws_of(0)
     )
-    stored = assembler_of(source, None).batch(draws_of(0))
+    stored = reader_of(source, None).batch(draws_of(0))
     assert np.array_equal(
         np.asarray(upright.columns["image"])[0],
         np.rot90(np.asarray(stored.columns["image"])[0], k=-1),
@@ -300,7 +298,7 @@ def test_threads_change_nothing(
     backends.append(TurboJpegBackend(context, TurboJpegOptions()))
     orders = [np.random.default_rng(n).permutation(12)[:batch_size] for n in range(5)]
     requests = [draws_of(*order, epoch=n) for n, order in enumerate(orders)]
-    alone = assembler_of(source, CROP)
+    alone = reader_of(source, CROP)
     for batch, draws in zip(run(backends[0], *requests), requests, strict=True):
         expected = alone.batch(draws)
         for name, column in expected.columns.items():
@@ -353,11 +351,11 @@ def test_options_reach_the_decoder(folder: Path, backends: list[TurboJpegBackend
 
 
 class Gate:
-    """Stands in for the assembler's work: blocks until opened, and counts."""
+    """Stands in for the row reader's work: blocks until opened, and counts."""
 
-    def __init__(self, assembler: Assembler) -> None:
-        self.inner = assembler
-        self.buffers, self.finish = assembler.buffers, assembler.finish
+    def __init__(self, reader: RowReader) -> None:
+        self.inner = reader
+        self.buffers, self.finish = reader.buffers, reader.finish
         self.entered = threading.Semaphore(0)
         self.opened = threading.Event()
         self.calls = 0
@@ -376,8 +374,9 @@ def test_cancel_drops_what_is_queued_and_waits_for_what_runs(
         context_of(photos(folder), CROP, num_workers=1, batch_size=4), PYTHON
     )
     backends.append(backend)
-    gate = Gate(backend._engine._assembler)
-    monkeypatch.setattr(backend._engine, "_assembler", gate)
+    gate = Gate(backend._rows)
+    monkeypatch.setattr(backend, "_rows", gate)
+    monkeypatch.setattr(backend._pixels, "_rows", gate)
     for epoch in range(3):
         backend.submit(draws_of(0, 1, 2, 3, epoch=epoch))
     assert gate.entered.acquire(timeout=LIMIT)  # the first slice runs
@@ -431,7 +430,7 @@ def test_a_crash_in_a_thread_surfaces(
         raise KeyError("broken")
 
     with monkeypatch.context() as patch:
-        patch.setattr(backend._engine._assembler, "fill", crash)
+        patch.setattr(backend._rows, "fill", crash)
         backend.submit(draws_of(0, 1, 2, 3))
         with pytest.raises(WorkerError, match="KeyError: 'broken'"):
             backend.receive()

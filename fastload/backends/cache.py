@@ -9,23 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
 
-from fastload.backends.assemble import Assembler, Placed
-from fastload.backends.base import (
-    BackendOptions,
-    Context,
-    Failure,
-    Fit,
-    HostBatch,
-    Traits,
-    Workload,
-)
-from fastload.backends.engine import host_engine
-from fastload.backends.host import BATCHES_IN_FLIGHT, Engine, HostBackend, PendingBatch
+from fastload.backends.base import BackendOptions, Context, Fit, Traits, Workload
+from fastload.backends.maker import BatchInWork, BatchMaker, PixelMaker, Threads
+from fastload.backends.pixels_native import make_pixels
+from fastload.backends.rows import Buffers, RowReader
 from fastload.cache.build import build_cache, default_directory
 from fastload.cache.manifest import Variant, read_manifest
 from fastload.cache.reading import open_cache
@@ -73,7 +66,7 @@ class CacheOptions(BackendOptions):
         return cls(directory=directory / "cache", progress=False)
 
 
-class CacheBackend(HostBackend):
+class CacheBackend(BatchMaker):
     """Serves images, masks and values from arrays; (image, label) datasets and files through a
     cache of them."""
 
@@ -102,7 +95,6 @@ class CacheBackend(HostBackend):
         self._options = options
         self._storage: Storage | None = None if options.storage == "auto" else options.storage
         """None until the source is open."""
-        self.depth = context.prefetch_factor or BATCHES_IN_FLIGHT
         given = context.source
         self._layout = "tuple" if given.objects else None
         stored = all(column.in_array() is not None for column in given.pixels.values())
@@ -112,18 +104,16 @@ class CacheBackend(HostBackend):
         self._source: Source | None = None
         """What is served, once it is open."""
 
-    def engine(self) -> Engine:
-        if self._engine is None:
-            source = self._source = self._open()
-            context = replace(self._context, source=source)
-            assembler = Assembler(source, context.recipe, settings=self._options.decode_settings)
-            make = _DeviceEngine if self._storage == "device" else host_engine
-            self._engine = make(context, assembler, self.name)
-        return self._engine
+    def _open(self) -> None:
+        source = self._source = self._opened_source()
+        context = replace(self._context, source=source)
+        rows = RowReader(source, context.recipe, settings=self._options.decode_settings)
+        make = _DevicePixels if self._storage == "device" else make_pixels
+        self._serve(rows, make(context, rows, self._threads))
 
     def close(self) -> None:
         super().close()
-        self._engine = self._source = None
+        self._pixels = self._rows = self._source = None
 
     def explain(self) -> Mapping[str, str]:
         rows = {"cache": self._explain_origin(), "resolution": self._explain_resolution()}
@@ -147,7 +137,7 @@ class CacheBackend(HostBackend):
         )
         return {**rows, **super().explain()}
 
-    def _open(self) -> Source:
+    def _opened_source(self) -> Source:
         """Build what must be built, and bring the arrays to where they are served from."""
         options, context = self._options, self._context
         source = context.source
@@ -205,40 +195,26 @@ class CacheBackend(HostBackend):
         )
 
 
-class _DeviceEngine(Engine):
-    """Batches made on the device that holds the arrays."""
+class _DevicePixels(PixelMaker):
+    """Batches made on the device that holds the arrays. Kernels are launched when a batch is
+    received: they need no time before."""
 
-    def __init__(self, context: Context, assembler: Assembler, backend: str) -> None:
-        super().__init__(context, assembler, backend)
+    rereads = True
+
+    def __init__(self, context: Context, rows: RowReader, threads: Threads) -> None:
+        super().__init__(context, rows, threads)
         self._device = context.device
         self._resident = ResidentSource(self._source, self._plans, context.device)
 
-    def start(self, draws: Draws) -> PendingBatch:
-        placed = self._assembler.place(draws)
-        return _DeviceBatch(
-            self._assembler, self._resident, placed, self._assembler.sizes_of(placed)
-        )
+    def start(self, draws: Draws) -> BatchInWork:
+        placed = self._rows.place(draws)
+        sizes = self._rows.sizes_of(placed)
+        points = Buffers({}, tuple(moves.table for moves in placed.points))
+        work = BatchInWork(draws, points, failures=dict(placed.failures))
+        geometries = placed.harmless(sizes) if placed.geometries else []
+        failed = sorted(placed.failures)
+        work.columns = partial(self._resident.batch, draws.indices, geometries, sizes, failed)
+        return work
 
-    def now(self, draws: Draws) -> HostBatch:
-        return self.start(draws).result()
-
-    def explain(self) -> Mapping[str, str]:
+    def explain(self, decoded: Mapping[str, int]) -> Mapping[str, str]:
         return {"rendering": f"batched tensor operations on {self._device}"}
-
-
-@dataclass(frozen=True)
-class _DeviceBatch(PendingBatch):
-    """Its kernels are launched when it is received: they need no time before."""
-
-    assembler: Assembler
-    resident: ResidentSource
-    placed: Placed
-    sizes: list[tuple[int, int]]
-
-    def result(self) -> HostBatch:
-        placed, rows = self.placed, sorted(self.placed.failures)
-        geometries = placed.harmless(self.sizes) if placed.geometries else []
-        columns = self.resident.batch(placed.indices, geometries, self.sizes, rows)
-        failures = [Failure(row, placed.failures[row]) for row in rows]
-        moved = self.assembler.moved(placed.indices, placed.points, failures)
-        return self.assembler.in_order({**columns, **moved}, failures)

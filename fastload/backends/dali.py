@@ -18,7 +18,6 @@ import numpy.typing as npt
 import torch
 
 from fastload import native
-from fastload.backends.assemble import Assembler
 from fastload.backends.base import (
     BackendOptions,
     BufferAllocator,
@@ -39,6 +38,7 @@ from fastload.backends.dali_graph import (
     import_dali,
     regions_of,
 )
+from fastload.backends.rows import RowReader
 from fastload.decode.image import check_data
 from fastload.decode.libraries import core_pool
 from fastload.distribution import install_command
@@ -225,7 +225,7 @@ class DaliBackend:
         self._python = PythonRenderer(options.decoder, options.decode_settings)
         # A batch that stays on the GPU needs no page-locked buffer, only the addresses of one.
         self._allocate = context.allocate if self._device_id is None else None
-        self._plain = Assembler(
+        self._plain = RowReader(
             context.source,
             context.recipe,
             settings=options.decode_settings,
@@ -433,10 +433,8 @@ def _prepared(
     """A batch but for what DALI makes, in a reader's thread. No method of the backend, which it
     would keep alive."""
     renderer = _Renderer(plans, python, check)
-    assembler = Assembler(
-        context.source, context.recipe, settings=python.settings, renderer=renderer
-    )
-    return assembler.batch(draws, allocate), renderer.found
+    reader = RowReader(context.source, context.recipe, settings=python.settings, renderer=renderer)
+    return reader.batch(draws, allocate), renderer.found
 
 
 def _device_id(asked: str, target: torch.device) -> int | None:

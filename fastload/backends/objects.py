@@ -59,7 +59,7 @@ _OF_CODE = (
 reason."""
 
 
-class ObjectAssembler:
+class ObjectReader:
     """Turns draws into batches one sample at a time. Picklable, if the dataset and the transforms
     are."""
 

@@ -33,7 +33,6 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from fastload.backends.assemble import Assembler
 from fastload.backends.base import (
     KILLED_WORKER,
     BackendOptions,
@@ -44,7 +43,8 @@ from fastload.backends.base import (
     Workload,
 )
 from fastload.backends.forked import forget_in_children
-from fastload.backends.objects import ObjectAssembler
+from fastload.backends.objects import ObjectReader
+from fastload.backends.rows import RowReader
 from fastload.decode.libraries import describe_decoder, get_decoder
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, FastloadError, WorkerError, counted
@@ -110,7 +110,7 @@ class TorchBackend:
         self._waiting: deque[_Request] = deque()
         """Submitted and not received, nor cancelled."""
         self._batches: Iterator[HostBatch | None] | None = None
-        self._assembler = _assembler_for(context, options.decode_settings, options.decoder)
+        self._reader = _reader_for(context, options.decode_settings, options.decoder)
 
     def submit(self, draws: Draws) -> None:
         self._waiting.append(_Request(draws))
@@ -123,14 +123,14 @@ class TorchBackend:
         request = self._waiting.popleft()
         if not self._workers:
             self._requests.queue.popleft()
-            return self._assembler.batch(request.draws)
+            return self._reader.batch(request.draws)
         if self._batches is None:
             self._start(request.draws.epoch)
         return self._answer(request)
 
     def reread(self, draws: Draws) -> HostBatch:
         if self._batches is None:
-            return self._assembler.batch(draws)
+            return self._reader.batch(draws)
         # In a worker too: the user's code may need what worker_init_fn has opened there, and here
         # it would draw from the trainer's random state, which is in use while this thread runs.
         request = _Request(draws)
@@ -219,13 +219,13 @@ class TorchBackend:
                 )
             asked = given or "spawn"
         method = asked or multiprocessing.get_start_method()
-        assembler = self._assembler
+        reader = self._reader
         if method != "fork":
             # Forked workers share the source's arrays as they are; others would get a copy each.
             shared = replace(context, source=share(context.source))
-            assembler = _assembler_for(shared, options.decode_settings, options.decoder)
+            reader = _reader_for(shared, options.decode_settings, options.decoder)
         loader: DataLoader[Any] = DataLoader(
-            _BatchDataset(assembler),
+            _BatchDataset(reader),
             batch_size=None,
             sampler=self._requests,
             num_workers=self._workers,
@@ -417,39 +417,37 @@ class _WorkerStart:
             self.init(worker)
 
 
-def _assembler_for(
+def _reader_for(
     context: Context, settings: DecodeSettings, decoder: str
-) -> Assembler | ObjectAssembler:
-    """The assembler that this source and recipe need: for columns, or for Python objects and opaque
+) -> RowReader | ObjectReader:
+    """The reader that this source and recipe need: for columns, or for Python objects and opaque
     transforms."""
     source, recipe = context.source, context.recipe
     if source.objects or recipe.opaque is not None or context.collate_fn is not None:
-        return ObjectAssembler(
+        return ObjectReader(
             source, recipe, settings=settings, decoder=decoder, collate_fn=context.collate_fn
         )
-    return Assembler(source, recipe, settings=settings, decoder=decoder)
+    return RowReader(source, recipe, settings=settings, decoder=decoder)
 
 
 class _BatchDataset(Dataset[Any]):
     """What the workers run: a request in, a batch out."""
 
-    def __init__(self, assembler: Assembler | ObjectAssembler) -> None:
-        self._assembler = assembler
+    def __init__(self, reader: RowReader | ObjectReader) -> None:
+        self._reader = reader
 
     @property
     def users(self) -> Any:
         """The user's Dataset, if the samples come from one."""
         objects = (
-            self._assembler.source.objects.values()
-            if isinstance(self._assembler, ObjectAssembler)
-            else ()
+            self._reader.source.objects.values() if isinstance(self._reader, ObjectReader) else ()
         )
         return next((getattr(column, "dataset", None) for column in objects), None)
 
     def __getitem__(self, draws: Draws | None) -> HostBatch | None:
         if draws is None:
             return None
-        batch = self._assembler.batch(draws, _shared_memory)
+        batch = self._reader.batch(draws, _shared_memory)
         for name, column in batch.columns.items():
             # Tensors travel between processes by handle; arrays would be copied through a pipe.
             sent = batch.columns[name] = (

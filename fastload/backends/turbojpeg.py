@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastload import native
-from fastload.backends.assemble import Assembler
 from fastload.backends.base import BackendOptions, Context, Fit, Traits, Workload
-from fastload.backends.engine import NativeEngine, host_engine
-from fastload.backends.host import HostBackend
+from fastload.backends.maker import BatchMaker
+from fastload.backends.pixels_native import NativePixels, make_pixels
+from fastload.backends.rows import RowReader
 from fastload.errors import ConfigurationError
 
 
@@ -31,7 +31,7 @@ class TurboJpegOptions(BackendOptions):
     antialiasing."""
 
 
-class TurboJpegBackend(HostBackend):
+class TurboJpegBackend(BatchMaker):
     """Serves images, masks and values, compressed or not; no Python objects, no opaque
     transforms."""
 
@@ -61,21 +61,17 @@ class TurboJpegBackend(HostBackend):
         super().__init__(context)
         if options.draft:
             _require_draft(context, options.decoder)
-        assembler = Assembler(
+        decoder = options.decoder
+        rows = RowReader(
             context.source,
             context.recipe,
             settings=options.decode_settings,
-            decoder="auto" if options.decoder == "native" else options.decoder,
+            decoder="auto" if decoder == "native" else decoder,
         )
-        self._engine = host_engine(
-            context,
-            assembler,
-            self.name,
-            decoder=options.decoder,
-            check_whole=options.check_whole,
-            draft=options.draft,
-        )
-        self.depth = self._engine.depth
+        core = {"check_whole": options.check_whole, "draft": options.draft}
+        pixels = make_pixels(context, rows, self._threads, decoder=decoder, **core)
+        self._serve(rows, pixels)
+        self.depth = pixels.depth
 
 
 def _require_draft(context: Context, decoder: str) -> None:
@@ -100,7 +96,7 @@ def _require_draft(context: Context, decoder: str) -> None:
             "only the native core can do it (decoder='auto'; `fastload doctor` says whether "
             "it is built)"
         )
-    elif not NativeEngine.serves(source, plans):
+    elif not NativePixels.serves(source, plans):
         why = (
             "the native core, which alone can do it, serves one column of images to a size "
             "that the transform fixes"

@@ -1,10 +1,5 @@
-"""Batches from columns: read, look at the headers, resolve the geometry once for all samples,
-decode, render.
-
-What the backends share that make batches on the host. They differ in who calls it: threads with a
-slice of a batch each, the native core for what it cannot decode, or worker processes with a whole
-batch.
-"""
+"""Rows of a batch, read and rendered in Python in the calling thread; what could not be read is
+collected, one failure a row."""
 
 from __future__ import annotations
 
@@ -77,9 +72,9 @@ class Placed:
         return made if rows else list(self.geometries)
 
 
-class Assembler:
-    """Turns draws into batches, or into slices of batches. Picklable; `fill` may be called from
-    several threads."""
+class RowReader:
+    """Reads rows by draws: whole batches, or slices of them. Picklable; any thread may call
+    it, several at once."""
 
     def __init__(
         self,
@@ -99,7 +94,8 @@ class Assembler:
             settings,
         )
         if renderer is None:
-            get_decoder(decoder)  # complains now rather than in a thread
+            if decoder != "auto":
+                get_decoder(decoder)  # complains now rather than in a thread
             renderer = PythonRenderer(decoder, settings)
         self._renderer = renderer
 
@@ -134,48 +130,66 @@ class Assembler:
         """
         return self._render(self.place(draws), out)
 
-    def finish(self, draws: Draws, out: Buffers, failures: list[Failure]) -> HostBatch:
-        """The batch of images that are there: with its values and what is moved with the images, in
-        the source's order."""
-        values = {
-            name: c.at(draws.indices) for name, c in self._source.values.items() if not c.kind.moves
-        }
-        moved = self.moved(draws.indices, [PointMap(table) for table in out.points], failures)
-        return self.in_order({**out.images, **values, **moved}, failures)
+    def fill_again(self, draws: Draws, out: Buffers, rows: Sequence[int]) -> list[Failure]:
+        """`fill` for these rows of a batch alone; the failures are of these rows."""
+        made = self.buffers(len(rows), self._sizes_in(out))
+        failures = self.fill(draws.take(np.array(rows)), made)
+        for name, pixels in made.images.items():
+            out.images[name][rows] = pixels
+        for table, points in zip(out.points, made.points, strict=True):
+            table[rows] = points
+        return [Failure(rows[failure.row], failure.error) for failure in failures]
 
-    def in_order(self, columns: Mapping[str, Any], failures: list[Failure]) -> HostBatch:
-        """A batch of these columns, by name and view, in the order of the source."""
+    def fill_new(
+        self, draws: Draws, allocate: BufferAllocator | None = None
+    ) -> tuple[Buffers, list[Failure]]:
+        """`fill` for a batch whose size is known only when its rows are. Raises ConfigurationError:
+        its images differ in size."""
+        placed = self.place(draws)
+        out = self.buffers(len(draws), self.sizes_of(placed), allocate)
+        return out, self._render(placed, out)
+
+    def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch:
+        """A whole batch in arrays of its own. Raises ConfigurationError: its images differ in
+        size."""
+        out, failures = self.fill_new(draws, allocate)
+        return self.finish(draws, out.images, out.points, failures)
+
+    def finish(
+        self,
+        draws: Draws,
+        made: Mapping[str, Any],
+        points: Sequence[npt.NDArray[np.float64]],
+        failures: list[Failure],
+    ) -> HostBatch:
+        """The batch of the columns that are made, with those that are still to be read: values, and
+        what is moved with the images by these tables of `PointMap`, one a view."""
+        columns = dict(made)
+        for name, column in self._source.values.items():
+            if not column.kind.moves and name not in columns:
+                columns[name] = column.at(draws.indices)
+        for name, column in self._source.moved.items():
+            rows = column.at(draws.indices)
+            moves = [PointMap(table) for table in points]
+            for view, one in enumerate(moves or [PointMap.identity(np.ones((len(rows), 2)))]):
+                moved = columns[view_column(name, view)] = column.kind.transform(rows, one)
+                moved[[failure.row for failure in failures]] = 0
+        return HostBatch(self._in_order(columns), failures)
+
+    def _in_order(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """These columns, by name and view, in the order of the source."""
         names = (
             view_column(name, view)
             for name in self._source.columns
             for view in range(len(self._plans))
         )
-        return HostBatch({name: columns[name] for name in names if name in columns}, failures)
+        return {name: columns[name] for name in names if name in columns}
 
-    def moved(
-        self, indices: Int64Array, points: Sequence[PointMap], failures: Sequence[Failure]
-    ) -> Columns:
-        """The columns that are moved with the images, by name and view; failed rows hold zeros."""
-        columns: Columns = {}
-        for name, column in self._source.moved.items():
-            rows = column.at(indices)
-            for view, moves in enumerate(points or [PointMap.identity(np.ones((len(rows), 2)))]):
-                made = columns[view_column(name, view)] = column.kind.transform(rows, moves)
-                made[[failure.row for failure in failures]] = 0
-        return columns
-
-    def sizes_in(self, out: Buffers) -> list[Size]:
+    def _sizes_in(self, out: Buffers) -> list[Size]:
         """(height, width) of the images of each view."""
         first = next(iter(self._source.images))
         shapes = (out.images[view_column(first, view)].shape for view in range(len(self._plans)))
         return [(height, width) for _, height, width, _ in shapes]
-
-    def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch:
-        """A whole batch in arrays of its own. Raises ConfigurationError: its images differ in
-        size."""
-        placed = self.place(draws)
-        out = self.buffers(len(draws), self.sizes_of(placed), allocate)
-        return self.finish(draws, out, self._render(placed, out))
 
     def place(self, draws: Draws) -> Placed:
         """Read what must be decoded, and resolve the geometry for the sizes of all."""

@@ -1,57 +1,54 @@
-"""How a batch is made on the host: on the threads of the native core where it can, on Python's
-where it cannot.
+"""Images made by the threads of the native core where it can, by Python's where it cannot.
 
-On the native core a batch is one call, and no Python runs for a sample that is sound. What it
-cannot do (CMYK, GIF) or finds fault with goes through the shared Python code, which either makes
-the pixels or gives the verdict, so that messages are the same whichever engine runs.
+On the native core a batch is one call, and no Python runs for a sample that is sound. What the core
+cannot do (CMYK, GIF) or finds fault with it gives back: Python reads those rows again, and makes
+the pixels or gives the verdict, so that messages are the same whoever makes the pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload import native
-from fastload.backends.assemble import Assembler, Buffers, settled_size
-from fastload.backends.base import Context, Failure, HostBatch
-from fastload.backends.host import Engine, PendingBatch, ThreadEngine, thread_failure
+from fastload.backends.base import Context
+from fastload.backends.maker import BatchInWork, PixelMaker, Threads
+from fastload.backends.pixels_python import PythonPixels
+from fastload.backends.rows import Buffers, RowReader, settled_size
 from fastload.cache.resident import is_mapped
 from fastload.decode.libraries import core_formats, others_by_pillow
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError, counted
 from fastload.geometry import Geometry, GeometryPlan, View
 from fastload.geometry.points import PointMap
-from fastload.native.pool import Compressed, FusedGeometry, NativeFailure, NativePool, Pending, fuse
+from fastload.native.pool import Compressed, FusedGeometry, NativePool, Pending, fuse
 from fastload.recipe.views import view_column
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedImages
 
 Pixels = npt.NDArray[np.uint8]
-Started = list[tuple[int, "Pending | Future[Pending]"]]
-"""First row, and the core's work on the rows from there."""
 Placements = list["Geometry | FusedGeometry | None"]
 """Of each view; None where it is still to be resolved."""
 
 _LITTLE = 1 << 20
 """Bytes of pixels that are copied in 100 microseconds, in which another thread would hardly have
-started."""
+begun."""
 
 
-def host_engine(
+def make_pixels(
     context: Context,
-    assembler: Assembler,
-    backend: str,
+    rows: RowReader,
+    threads: Threads,
     *,
     decoder: str = "auto",
     check_whole: bool = False,
     draft: bool = False,
-) -> Engine:
-    """The fastest engine for the source of a context, which has no objects; for the options see
+) -> PixelMaker:
+    """The fastest that serves the source of a context, which has no objects; for the options see
     `TurboJpegOptions`.
 
     Raises BackendUnavailableError: the decoder asked for is not installed. ConfigurationError:
@@ -60,18 +57,17 @@ def host_engine(
     if decoder == "native":
         native.load()  # complains if it is not there
     if decoder in ("auto", "native") and native.available():
-        if NativeEngine.serves(context.source, context.recipe.geometries):
-            return NativeEngine(context, assembler, backend, check_whole=check_whole, draft=draft)
+        if NativePixels.serves(context.source, context.recipe.geometries):
+            return NativePixels(context, rows, threads, check_whole=check_whole, draft=draft)
         if decoder == "native":
             raise ConfigurationError(
                 "options: decoder='native' serves one column of compressed images, to a size "
-                "that the transform fixes; "
-                f"{context.source.name} is not that. Use decoder='auto'."
+                f"that the transform fixes; {context.source.name} is not that. Use decoder='auto'."
             )
-    return ThreadEngine(context, assembler, backend, decoder)
+    return PythonPixels(context, rows, threads, decoder)
 
 
-class NativeEngine(Engine):
+class NativePixels(PixelMaker):
     """Serves one column of compressed images to a size that is known in advance, or columns of
     pixels in arrays.
 
@@ -82,25 +78,23 @@ class NativeEngine(Engine):
     def __init__(
         self,
         context: Context,
-        assembler: Assembler,
-        backend: str,
+        rows: RowReader,
+        threads: Threads,
         *,
         check_whole: bool = False,
         draft: bool = False,
     ) -> None:
-        super().__init__(context, assembler, backend)
+        super().__init__(context, rows, threads)
         source, plans = self._source, self._plans
         assert self.serves(source, plans)
         self._check_whole = check_whole
         self._draft = draft
-        self._slice = max(1, -(-context.batch_size // self._threads))
+        self._slice = max(1, -(-context.batch_size // threads.count))
         self._settled = [settled_size(source, plan) for plan in plans]
         copied = None not in self._settled and not any(plan.resamples for plan in plans)
         self.light = copied and _is_little(source, context.batch_size * len(plans))
         """Whether there is less to do than to hand it to other threads and to wait for them."""
-        self._pool = NativePool(self._threads)
-        self._remade = 0
-        """Samples that the core gave back and Python could read."""
+        self._pool = NativePool(threads.count)
 
     @staticmethod
     def serves(source: Source, plans: Sequence[GeometryPlan]) -> bool:
@@ -115,18 +109,16 @@ class NativeEngine(Engine):
             column is not None and column.array.flags.c_contiguous for column in stored
         )
 
-    def start(self, draws: Draws) -> PendingBatch:
+    def start(self, draws: Draws) -> BatchInWork:
         return self._decode(draws) if self._source.encoded else self._gather(draws)
 
     def close(self) -> None:
-        super().close()
         self._pool.close()
 
-    def explain(self) -> Mapping[str, str]:
+    def explain(self, decoded: Mapping[str, int]) -> Mapping[str, str]:
         core = f"native core ({self._pool.simd})"
-        rows = {
-            "threads": f"{self._threads} of the {core}, {counted(self.depth, 'batch')} in flight"
-        }
+        flight = f"{counted(self.depth, 'batch')} in flight"
+        rows = {"threads": f"{self._threads.count} of the {core}, {flight}"}
         if self._source.encoded:
             whole = (
                 "whole files are checked"
@@ -141,8 +133,7 @@ class NativeEngine(Engine):
             )
             rows["decoder"] = f"{core}: decodes only what a crop needs; {whole}; reads {known}"
             rows["decoded"] = (
-                ", ".join(f"{what} {count}" for what, count in self.decoded.items())
-                or "nothing yet"
+                ", ".join(f"{what} {count}" for what, count in decoded.items()) or "nothing yet"
             )
         if self._draft:
             rows["draft"] = (
@@ -154,56 +145,27 @@ class NativeEngine(Engine):
 
     @property
     def decoded(self) -> Mapping[str, int]:  # type: ignore[override]
-        counts = {**self._pool.decoded, "reduced": self._pool.reduced, "python": self._remade}
+        counts = {**self._pool.decoded, "reduced": self._pool.reduced}
         return {name: count for name, count in counts.items() if count}
-
-    def finish(self, task: _NativeBatch, failed: list[int]) -> HostBatch:
-        """The batch, the rows that the core gave back made in Python on all threads."""
-        failures = [Failure(row, error) for row, error in task.failures.items()]
-        for out in task.buffers.images.values():
-            out[list(task.failures)] = 0
-        if failed:
-            parts = [
-                part.tolist()
-                for part in np.array_split(np.array(failed), min(self._threads, len(failed)))
-            ]
-            for found in self._executor().map(
-                partial(self._again, task.draws, task.buffers), parts
-            ):
-                failures += found
-            self._remade += len(failed) + len(task.failures) - len(failures)
-        return self._assembler.finish(
-            task.draws, task.buffers, sorted(failures, key=lambda f: f.row)
-        )
-
-    def _again(self, draws: Draws, out: Buffers, rows: list[int]) -> list[Failure]:
-        """Make the pixels of some rows in Python; returns those that fail there as well."""
-        made = self._assembler.buffers(len(rows), self._assembler.sizes_in(out))
-        failures = self._assembler.fill(draws.take(np.array(rows)), made)
-        for name, pixels in made.images.items():
-            out.images[name][rows] = pixels
-        for table, points in zip(out.points, made.points, strict=True):
-            table[rows] = points
-        return [Failure(rows[failure.row], failure.error) for failure in failures]
 
     # Compressed images
 
-    def _decode(self, draws: Draws) -> PendingBatch:
+    def _decode(self, draws: Draws) -> BatchInWork:
         sizes = [plan.out_size for plan in self._plans if plan.out_size is not None]  # all of them
-        buffers = self._assembler.buffers(len(draws), sizes, self._allocate)
+        work = BatchInWork(draws, self._rows.buffers(len(draws), sizes, self._allocate))
         ((name, column),) = self._source.encoded.items()
         files = column.in_files(draws.indices)
         if files is None:
-            return _NativeBatch(
-                self, draws, buffers, self._begin_reading(name, column, draws, buffers)
-            )
+            self._start_reading(name, column, work)
+            return work
         fused = self._fused(draws)
         if None not in fused:
-            return _NativeBatch(
-                self, draws, buffers, [(0, self._submit(files, fused, self._outs(name, buffers)))]
-            )
-        measured = self._executor().submit(self._measure, name, draws, files, buffers)
-        return _NativeBatch(self, draws, buffers, [(0, measured)])
+            pending = self._submit(files, fused, self._outs(name, work.buffers))
+            work.parts.append(_CorePart(0, pending, self._threads))
+        else:
+            later = self._threads.submit(self._measure, name, draws, files, work.buffers)
+            work.parts.append(_LaterPart(0, later, self._threads))
+        return work
 
     def _outs(self, name: str, buffers: Buffers) -> list[Pixels]:
         """Where the images of a column go, for each view."""
@@ -214,25 +176,20 @@ class NativeEngine(Engine):
         itself: where columns are moved with the images, Python resolves them."""
         return [None if self._source.moved else fuse(plan, draws) for plan in self._plans]
 
-    def _begin_reading(
-        self, name: str, column: EncodedImages, draws: Draws, buffers: Buffers
-    ) -> Started:
+    def _start_reading(self, name: str, column: EncodedImages, work: BatchInWork) -> None:
         """Bytes from anywhere: read by all threads, a slice each, and handed to the core as they
         come."""
-        started: Started = []
-        for start in range(0, len(draws), self._slice):
-            rows = slice(start, min(start + self._slice, len(draws)))
-            part = buffers.take(rows)
-            started.append(
-                (start, self._executor().submit(self._read, name, column, draws.take(rows), part))
-            )
-        return started
+        for first in range(0, len(work.draws), self._slice):
+            rows = slice(first, min(first + self._slice, len(work.draws)))
+            part = work.buffers.take(rows)
+            later = self._threads.submit(self._read, name, column, work.draws.take(rows), part)
+            work.parts.append(_LaterPart(first, later, self._threads))
 
     def _read(self, name: str, column: EncodedImages, draws: Draws, out: Buffers) -> Pending:
         try:
             data = list(column.read_many(draws.indices))
         except OSError:
-            # Of which sample, and in which words, the Assembler finds out: the core refuses an
+            # Of which sample, and in which words, the RowReader finds out: the core refuses an
             # image of no bytes.
             data = [_bytes_or_none(column, index) for index in draws.indices.tolist()]
         fused = self._fused(draws)
@@ -241,9 +198,9 @@ class NativeEngine(Engine):
         return self._submit(data, fused, self._outs(name, out))
 
     def _measure(self, name: str, draws: Draws, images: Compressed, buffers: Buffers) -> Pending:
-        """Begin a batch whose boxes Python resolves: it needs to know the sizes of the images
+        """Start a batch whose boxes Python resolves: it needs to know the sizes of the images
         first."""
-        settings = self._assembler.settings
+        settings = self._rows.settings
         headers, failures = self._pool.read_headers(images, settings=settings)
         sizes = headers[:, :2].astype(np.int64)
         if settings.exif_orientation:
@@ -259,9 +216,9 @@ class NativeEngine(Engine):
                 geometry = placed[view] = plan.resolve(draws, sizes)
                 for row in geometry.errors:
                     geometry.box[row] = (
-                        0  # a box of nothing, which the core refuses: the Assembler has the words
+                        0  # a box of nothing, which the core refuses: the RowReader has the words
                     )
-        for table, points in zip(buffers.points, self._assembler.points(sizes, draws), strict=True):
+        for table, points in zip(buffers.points, self._rows.points(sizes, draws), strict=True):
             table[:] = points.table
         return self._submit(images, placed, outs)
 
@@ -270,27 +227,27 @@ class NativeEngine(Engine):
             View(geometry, plan.resampling, out)
             for geometry, plan, out in zip(placed, self._plans, outs, strict=True)
         ]
-        settings, whole = self._assembler.settings, self._check_whole
+        settings, whole = self._rows.settings, self._check_whole
         return self._pool.decode_views(
             images, views, settings=settings, check_whole=whole, draft=self._draft
         )
 
     # Pixels in arrays
 
-    def _gather(self, draws: Draws) -> PendingBatch:
+    def _gather(self, draws: Draws) -> BatchInWork:
         if self.light and all(plan.is_identity for plan in self._plans) and not self._source.moved:
             return self._copy(draws)
         failures: dict[int, DecodeError] = {}
         placed, points = self._fused(draws), tuple[PointMap, ...]()
         sizes = [size for size in self._settled if size is not None]
         if len(sizes) < len(self._plans) or None in placed:
-            found = self._assembler.place(draws)
-            sizes, failures, points = self._assembler.sizes_of(found), found.failures, found.points
+            found = self._rows.place(draws)
+            sizes, failures, points = self._rows.sizes_of(found), found.failures, found.points
             placed = [*found.harmless(sizes)]
-        buffers = self._assembler.buffers(len(draws), sizes, self._allocate)
-        for table, moves in zip(buffers.points, points, strict=True):
+        work = BatchInWork(draws, self._rows.buffers(len(draws), sizes, self._allocate))
+        work.failures.update(failures)
+        for table, moves in zip(work.buffers.points, points, strict=True):
             table[:] = moves.table
-        started: Started = []
         for name, column in self._source.pixels.items() if len(draws) else ():
             stored = column.in_array()
             assert stored is not None
@@ -300,17 +257,17 @@ class NativeEngine(Engine):
                     stored,
                     draws.indices,
                     geometry=geometry,
-                    out=buffers.images[view_column(name, view)],
+                    out=work.buffers.images[view_column(name, view)],
                     sampling=column.kind.resampling(plan),
                     here=self.light,
                 )
-                started.append((0, pending))
-        return _NativeBatch(self, draws, buffers, started, failures)
+                work.parts.append(_CorePart(0, pending, self._threads))
+        return work
 
-    def _copy(self, draws: Draws) -> PendingBatch:
+    def _copy(self, draws: Draws) -> BatchInWork:
         """Rows of arrays as they are, in the calling thread."""
         sizes = [size for size in self._settled if size is not None]
-        buffers = self._assembler.buffers(len(draws), sizes, self._allocate)
+        buffers = self._rows.buffers(len(draws), sizes, self._allocate)
         for name, column in self._source.pixels.items():
             stored = column.in_array()
             assert stored is not None
@@ -319,45 +276,58 @@ class NativeEngine(Engine):
                 # would copy twice.
                 out = buffers.images[view_column(name, view)]
                 np.take(stored.array, stored.rows_of(draws.indices), axis=0, out=out, mode="clip")
-        return _NativeBatch(self, draws, buffers, [])
+        return BatchInWork(draws, buffers)
 
 
 @dataclass(frozen=True)
-class _NativeBatch(PendingBatch):
-    engine: NativeEngine
-    draws: Draws
-    buffers: Buffers
-    started: Started
-    failures: dict[int, DecodeError] = field(default_factory=dict)
-    """What was known to have no pixels before the core began."""
+class _CorePart:
+    """Rows that the core works on."""
 
-    def result(self) -> HostBatch:
-        failed: set[int] = set()
+    first: int
+    pending: Pending
+    threads: Threads
+
+    def lost(self) -> Iterator[tuple[int, None]]:
         try:
-            for start, work in self.started:
-                failed.update(
-                    start + failure.row for failure in _outcome(self.engine.backend, work)
-                )
-        except BaseException:
-            self.cancel()
-            self.wait()
-            raise
-        return self.engine.finish(self, sorted(failed - self.failures.keys()))
+            failures = self.pending.wait()
+        except RuntimeError as error:
+            raise WorkerError(
+                f"backend {self.threads.backend!r}: the native core failed: {error}."
+            ) from error
+        for failure in failures:
+            yield self.first + failure.row, None
 
     def cancel(self) -> None:
-        for _, work in self.started:
-            work.cancel()
+        self.pending.cancel()
 
     def wait(self) -> None:
-        for _, work in self.started:
-            if isinstance(work, Pending):
-                pending = work
-            elif work.cancelled() or work.exception() is not None:
-                continue  # never handed to the core
-            else:
-                pending = work.result()
-            pending.cancel()
-            pending.wait()
+        self.pending.cancel()
+        self.pending.wait()
+
+
+@dataclass(frozen=True)
+class _LaterPart:
+    """Rows that Python's threads hand to the core, when they have read their bytes or sizes."""
+
+    first: int
+    later: Future[Pending]
+    threads: Threads
+
+    def lost(self) -> Iterator[tuple[int, None]]:
+        try:
+            pending = self.later.result()
+        except FastloadError:
+            raise
+        except Exception as error:  # of a column's own code
+            raise self.threads.failure(error) from error
+        yield from _CorePart(self.first, pending, self.threads).lost()
+
+    def cancel(self) -> None:
+        self.later.cancel()
+
+    def wait(self) -> None:
+        if not self.later.cancelled() and self.later.exception() is None:  # else it has not started
+            _CorePart(self.first, self.later.result(), self.threads).wait()
 
 
 def _is_little(source: Source, batch_size: int) -> bool:
@@ -371,20 +341,6 @@ def _is_little(source: Source, batch_size: int) -> bool:
     return (
         len(held) == len(stored) and sum(array[:1].nbytes for array in held) * batch_size <= _LITTLE
     )
-
-
-def _outcome(backend: str, work: Pending | Future[Pending]) -> list[NativeFailure]:
-    """The rows that the core gave back."""
-    try:
-        pending = work if isinstance(work, Pending) else work.result()
-    except FastloadError:
-        raise
-    except Exception as error:  # of a column's own code
-        raise thread_failure(backend, error) from error
-    try:
-        return pending.wait()
-    except RuntimeError as error:
-        raise WorkerError(f"backend {backend!r}: the native core failed: {error}.") from error
 
 
 def _bytes_or_none(column: EncodedImages, index: int) -> bytes:

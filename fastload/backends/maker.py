@@ -1,0 +1,280 @@
+"""The one maker of batches on the host: `submit(draws)`, `receive()`, `close()`.
+
+    BatchMaker ── keeps batches in order, adds values, has Python look at rows that were given back
+      ├─ PixelMaker ── who makes the images: Python's threads, the native core, or a device
+      └─ RowReader ── reads rows in Python and collects failures (`rows.py`)
+
+A batch in work is data: its draws, its buffers, and the parts that threads work on. The backends
+that make batches on the host are BatchMakers. They differ in what the columns hold (compressed
+bytes, or pixels), and in what must be done before the first batch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, ParamSpec, Protocol, TypeVar
+
+import numpy as np
+
+from fastload.backends.base import Context, Failure, HostBatch
+from fastload.backends.rows import Buffers, RowReader
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError, WorkerError
+from fastload.machine import usable_cores
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BATCHES_IN_FLIGHT = 3
+"""One being received, one being finished, one to keep the threads busy meanwhile."""
+
+
+class Part(Protocol):
+    """Some rows of a batch that other threads work on."""
+
+    def lost(self) -> Iterable[tuple[int, Exception | None]]:
+        """Wait for it. The rows of the batch that have no pixels, with the reason; without one,
+        Python is to read the row again. Raises what went wrong with the part as a whole."""
+
+    def cancel(self) -> None:
+        """Drop what has not started; does not wait."""
+
+    def wait(self) -> None:
+        """Until nothing writes to the buffers any more."""
+
+
+@dataclass
+class BatchInWork:
+    """A batch that was submitted and not received."""
+
+    draws: Draws
+    buffers: Buffers
+    parts: list[Part] = field(default_factory=list)
+    failures: dict[int, Exception] = field(default_factory=dict)
+    """The rows that were known to have no pixels before any part was started."""
+    new_buffers: Callable[[], Buffers] | None = None
+    """The buffers, once all parts are there, where they could not be made before."""
+    columns: Callable[[], dict[str, Any]] | None = None
+    """Makes the columns of a batch that is made when it is received, in place of buffers."""
+
+    def lost(self) -> dict[int, Exception | None]:
+        """Wait for all parts: the rows without pixels, see `Part`. After an exception nothing
+        writes to the buffers any more."""
+        lost: dict[int, Exception | None] = {}
+        try:
+            for part in self.parts:
+                lost.update(part.lost())
+        except BaseException:
+            self.cancel()
+            self.wait()
+            raise
+        lost.update(self.failures)
+        return lost
+
+    def cancel(self) -> None:
+        """Drop what has not started; does not wait."""
+        for part in self.parts:
+            part.cancel()
+
+    def wait(self) -> None:
+        """Until nothing writes to the buffers any more."""
+        for part in self.parts:
+            part.wait()
+
+
+class Threads:
+    """Python's threads, started by the first call that is handed to them."""
+
+    def __init__(self, count: int, backend: str) -> None:
+        """`backend`: a name, for messages and the names of the threads."""
+        self.count = count
+        self.backend = backend
+        self._executor: ThreadPoolExecutor | None = None
+
+    def submit(
+        self, function: Callable[P, T], *arguments: P.args, **options: P.kwargs
+    ) -> Future[T]:
+        """Call it in a thread."""
+        if self._executor is None:
+            name = f"fastload-{self.backend}"
+            self._executor = ThreadPoolExecutor(self.count, thread_name_prefix=name)
+        return self._executor.submit(function, *arguments, **options)
+
+    def failure(self, error: Exception) -> WorkerError:
+        """For what a thread raises that is not about one sample."""
+        return WorkerError(
+            f"backend {self.backend!r}: a thread failed with {type(error).__name__}: {error}. This "
+            "is not about one sample; if it is not a lack of memory (lower the batch size or "
+            "num_workers), please report it with the traceback above."
+        )
+
+    def close(self) -> None:
+        """Join them. May be called twice; a later `submit` starts them again."""
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=True)
+
+
+class PixelMaker(ABC):
+    """Makes the images of batches, with threads that the first batch starts."""
+
+    light = False
+    """Whether the images are there when `start` returns, within a fraction of a millisecond."""
+    rereads = False
+    """Whether a batch that is wanted past all others is made here too, and not by the
+    RowReader."""
+    decoded: Mapping[str, int] = MappingProxyType({})
+    """Images decoded so far, by what (`Stats.decoded`)."""
+
+    def __init__(self, context: Context, rows: RowReader, threads: Threads) -> None:
+        """
+        Args:
+            rows: of the context's source and recipe; reads what must be read in Python.
+            threads: of the maker; how many they are is how many threads there are to be at all.
+        """
+        self._source, self._plans = context.source, context.recipe.geometries
+        self._allocate = context.allocate
+        self._rows = rows
+        self._threads = threads
+        self.depth = context.prefetch_factor or BATCHES_IN_FLIGHT
+        """Batches in flight that keep it busy."""
+
+    @abstractmethod
+    def start(self, draws: Draws) -> BatchInWork:
+        """Start on the images of a batch. Does not block. Raises ConfigurationError if there cannot
+        be such a batch."""
+
+    @abstractmethod
+    def explain(self, decoded: Mapping[str, int]) -> Mapping[str, str]:
+        """What it is, for a person. `decoded`: by the maker, so far."""
+
+    def close(self) -> None:
+        """Stop threads of its own. May be called twice; a later batch starts them again."""
+        return
+
+
+class BatchMaker:
+    """A backend that makes batches with threads of this process. A class derived from it calls
+    `_serve`: when it is made, or, where something is to be done first, in `_open`."""
+
+    name: ClassVar[str]
+    background = True
+
+    def __init__(self, context: Context) -> None:
+        context.require_whole_batches(self.name)
+        self._context = context
+        self.depth = context.prefetch_factor or BATCHES_IN_FLIGHT
+        count = usable_cores() if context.num_workers is None else context.num_workers
+        self._threads = Threads(max(1, count), self.name)
+        self._rows: RowReader | None = None
+        self._pixels: PixelMaker | None = None
+        """Both None until `_serve`."""
+        self._queue: deque[BatchInWork | ConfigurationError] = deque()
+        """The batches submitted and not received, the oldest first."""
+        self._remade = 0
+        """Rows that were given back and that Python could read."""
+        self._layout: Literal["tuple"] | None = None
+        """Of the batches, where the source does not tell."""
+
+    def _open(self) -> None:
+        """What is to be done before the first batch; ends with `_serve`."""
+        raise NotImplementedError
+
+    def _serve(self, rows: RowReader, pixels: PixelMaker) -> None:
+        """Make batches with these from now on."""
+        self._rows, self._pixels = rows, pixels
+
+    @property
+    def light(self) -> bool:
+        """See `Backend`."""
+        return self._opened()[1].light
+
+    @property
+    def decoded(self) -> Mapping[str, int]:
+        """See `Backend`."""
+        counts = {} if self._pixels is None else dict(self._pixels.decoded)
+        return {**counts, "python": self._remade} if self._remade else counts
+
+    def submit(self, draws: Draws) -> None:
+        pixels = self._pixels or self._opened()[1]
+        try:
+            self._queue.append(pixels.start(draws))
+        except ConfigurationError as error:
+            # There cannot be this batch: `receive` raises the reason.
+            self._queue.append(error)
+
+    def receive(self) -> HostBatch:
+        assert self._queue, "receive() without a submitted batch"
+        oldest = self._queue.popleft()
+        if isinstance(oldest, ConfigurationError):
+            raise oldest
+        return self._finished(oldest)
+
+    def reread(self, draws: Draws) -> HostBatch:
+        rows, pixels = self._opened()
+        if pixels.rereads:
+            return self._finished(pixels.start(draws))
+        batch = rows.batch(draws)
+        batch.layout = self._layout
+        return batch
+
+    def cancel(self) -> None:
+        batches = [batch for batch in self._queue if isinstance(batch, BatchInWork)]
+        self._queue.clear()
+        # The last ones first, or threads would start what is about to be dropped.
+        for batch in reversed(batches):
+            batch.cancel()
+        for batch in batches:
+            batch.wait()
+
+    def close(self) -> None:
+        self.cancel()
+        if self._pixels is not None:
+            self._pixels.close()
+        self._threads.close()
+
+    def explain(self) -> Mapping[str, str]:
+        return {} if self._pixels is None else self._pixels.explain(self.decoded)
+
+    def _opened(self) -> tuple[RowReader, PixelMaker]:
+        if self._pixels is None:
+            self._open()
+        assert self._rows is not None
+        assert self._pixels is not None
+        return self._rows, self._pixels
+
+    def _finished(self, work: BatchInWork) -> HostBatch:
+        """The batch, when all its parts are there; rows that were given back are read in Python, on
+        all threads."""
+        rows, _ = self._opened()
+        lost = work.lost()
+        out = work.buffers if work.new_buffers is None else work.new_buffers()
+        failures: list[Failure] = []
+        if lost:
+            failures = [Failure(row, error) for row, error in lost.items() if error is not None]
+            for pixels in out.images.values():
+                pixels[[failure.row for failure in failures]] = 0
+            again = sorted(row for row, error in lost.items() if error is None)
+            if again:
+                found = self._read_again(work.draws, out, again)
+                self._remade += len(again) - len(found)
+                failures += found
+            failures.sort(key=lambda failure: failure.row)
+        columns = out.images if work.columns is None else work.columns()
+        batch = rows.finish(work.draws, columns, out.points, failures)
+        batch.layout = self._layout
+        return batch
+
+    def _read_again(self, draws: Draws, out: Buffers, rows: list[int]) -> list[Failure]:
+        """Make the pixels of some rows in Python; returns those that fail there as well."""
+        reader, _ = self._opened()
+        read = partial(reader.fill_again, draws, out)
+        parts = np.array_split(np.array(rows), min(self._threads.count, len(rows)))
+        tasks = [self._threads.submit(read, part.tolist()) for part in parts]
+        return [failure for task in tasks for failure in task.result()]

@@ -1,0 +1,117 @@
+"""Images made by Python's threads, with any decoder that releases the GIL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fastload.backends.base import Context, Failure
+from fastload.backends.maker import BatchInWork, PixelMaker, Threads
+from fastload.backends.rows import Buffers, RowReader, settled_size
+from fastload.decode.libraries import describe_decoder, get_decoder
+from fastload.draws import Draws
+from fastload.errors import FastloadError, counted
+
+T = TypeVar("T")
+
+_LARGEST_SLICE = 32
+"""Samples. Enough to make the work per slice small (50 microseconds of 20 milliseconds), few enough
+to share evenly."""
+
+
+class PythonPixels(PixelMaker):
+    """Renders straight into the buffers of a batch.
+
+    A batch is cut into slices, a slice is one task of the threads. Several batches are in flight,
+    so a slow slice at the end of one does not leave threads idle.
+    """
+
+    def __init__(
+        self, context: Context, rows: RowReader, threads: Threads, decoder: str = "auto"
+    ) -> None:
+        super().__init__(context, rows, threads)
+        self._decoder = get_decoder(decoder) if self._source.encoded else None
+        self._slice = max(1, min(_LARGEST_SLICE, -(-context.batch_size // threads.count)))
+        sizes = [plan.out_size or settled_size(self._source, plan) for plan in self._plans]
+        self._sizes = None if None in sizes else [size for size in sizes if size is not None]
+        """(height, width) of each view in every batch; None where one is not known in advance."""
+        if self._sizes is None and self._source.images and not context.prefetch_factor:
+            # A batch is one task then, so each thread needs a batch.
+            self.depth += threads.count - 1
+
+    def start(self, draws: Draws) -> BatchInWork:
+        if not self._source.images:
+            return BatchInWork(draws, Buffers({}))
+        if self._sizes is None:
+            whole = self._threads.submit(self._rows.fill_new, draws, self._allocate)
+            part = _Whole(whole, self._threads)
+            return BatchInWork(draws, Buffers({}), [part], new_buffers=part.buffers)
+        buffers = self._rows.buffers(len(draws), self._sizes, self._allocate)
+        work = BatchInWork(draws, buffers)
+        for first in range(0, len(draws), self._slice):
+            rows = slice(first, min(first + self._slice, len(draws)))
+            task = self._threads.submit(self._rows.fill, draws.take(rows), buffers.take(rows))
+            work.parts.append(_Slice(first, task, self._threads))
+        return work
+
+    def explain(self, decoded: Mapping[str, int]) -> Mapping[str, str]:
+        if not self._source.images:
+            return {}
+        rows = {"decoder": describe_decoder(self._decoder)} if self._decoder is not None else {}
+        slices = counted(self._slice, "sample")
+        threads = (
+            f"{self._threads.count} of Python, slices of {slices}, "
+            f"{counted(self.depth, 'batch')} in flight"
+        )
+        return {**rows, "threads": threads}
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """Rows of a batch that are one task."""
+
+    first: int
+    task: Future[list[Failure]]
+    threads: Threads
+
+    def lost(self) -> Iterator[tuple[int, Exception]]:
+        for failure in _result(self.task, self.threads):
+            yield self.first + failure.row, failure.error
+
+    def cancel(self) -> None:
+        self.task.cancel()
+
+    def wait(self) -> None:
+        wait([self.task])
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A whole batch that is one task, with buffers of its own."""
+
+    task: Future[tuple[Buffers, list[Failure]]]
+    threads: Threads
+
+    def lost(self) -> Iterator[tuple[int, Exception]]:
+        for failure in _result(self.task, self.threads)[1]:
+            yield failure.row, failure.error
+
+    def buffers(self) -> Buffers:
+        return self.task.result()[0]
+
+    def cancel(self) -> None:
+        self.task.cancel()
+
+    def wait(self) -> None:
+        wait([self.task])
+
+
+def _result(task: Future[T], threads: Threads) -> T:
+    try:
+        return task.result()
+    except FastloadError:
+        raise
+    except Exception as error:
+        raise threads.failure(error) from error
