@@ -15,16 +15,15 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
+
+from fastload.stores.flight import MOST, S3_RATE, START, Flight
 
 A = TypeVar("A")
 T = TypeVar("T")
 
-IN_FLIGHT = 32
-"""Requests at once, a process. At 30 ms each that is 1,000 a second; S3 gives 5,500 a second and
-prefix."""
 ATTEMPTS = 5
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 """Seconds: before attempt n + 1, anything up to 0.1 * 2^n, so that clients that failed together do
@@ -34,6 +33,10 @@ _GAP = 64 << 10
 millisecond, a request some 30."""
 _LARGEST = 16 << 20
 """Bytes of a request that ranges are joined into."""
+
+_LOOK = 0.05
+"""Seconds without an answer before it is looked which of them are slow."""
+_TOO_MANY = re.compile(r"\b(429|503)\b|SlowDown|TooManyRequests")
 
 _random = random.Random()
 
@@ -106,6 +109,7 @@ class Store(ABC):
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
+        self.flight = flight_for(url)
 
     @abstractmethod
     def _read(self, name: str, start: int, length: int | None) -> Piece:
@@ -136,7 +140,9 @@ class Store(ABC):
         `read`."""
         requests = joined(ranges)
         found: list[bytes] = [b""] * len(ranges)
-        parts = self._all(lambda request: self.read(*request[0]), requests)
+        parts = self._all(
+            lambda request: self.read(*request[0]), requests, lambda request: request[0].length or 0
+        )
         for (whole, rows), data in zip(requests, parts, strict=True):
             for row in rows:
                 start = ranges[row].start - whole.start
@@ -165,7 +171,9 @@ class Store(ABC):
 
     def _whole(self, wanted: Range) -> bytes:
         name, start, length, version = wanted
+        began = time.monotonic()
         data = self._checked(name, self._read(name, start, length), version)
+        self.flight.answered(time.monotonic() - began, len(data))
         if length is not None and len(data) != length:
             raise EOFError(f"{len(data):,} of {length:,} bytes came")
         return data
@@ -179,18 +187,58 @@ class Store(ABC):
             )
         return piece.data
 
-    def _all(self, function: Callable[[A], T], arguments: Sequence[A]) -> list[T]:
+    def _all(
+        self,
+        function: Callable[[A], T],
+        arguments: Sequence[A],
+        size: Callable[[A], int] | None = None,
+    ) -> list[T]:
+        """What a function gives for each, as many at once as `flight` allows.
+
+        `size`: bytes of an answer, where one that is slow may be asked for a second time.
+        """
         self._check_process()
-        if len(arguments) < 2:
-            return list(map(function, arguments))
-        return list(self._executor().map(function, arguments))
+        found: dict[int, T] = {}
+        running: dict[Future[T], tuple[int, float]] = {}
+        """Which argument, and when it was asked for."""
+        twice: set[int] = set()
+
+        def ask(row: int) -> None:
+            future = self._executor().submit(function, arguments[row])
+            future.add_done_callback(lambda _: self.flight.end())
+            running[future] = row, time.monotonic()
+
+        try:
+            for row in range(len(arguments)):
+                self.flight.begin()
+                ask(row)
+            while len(found) < len(arguments):
+                done, _ = wait(running, None if size is None else _LOOK, FIRST_COMPLETED)
+                for future in done:
+                    row, _ = running.pop(future)
+                    if row in found or (
+                        future.exception() and any(other == row for other, _ in running.values())
+                    ):
+                        continue  # the other one of the two is what counts
+                    found[row] = future.result()
+                if size is None or done:
+                    continue
+                for row, began in list(running.values()):
+                    patience = self.flight.patience(size(arguments[row]))
+                    late = patience is not None and time.monotonic() - began > patience
+                    if late and row not in twice | found.keys() and self.flight.may_ask_twice():
+                        twice.add(row)
+                        self.flight.begin()
+                        ask(row)
+        finally:
+            for future in running:
+                future.cancel()
+        return [found[row] for row in range(len(arguments))]
 
     def _executor(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(
-                    IN_FLIGHT, f"fastload-{self.url.partition(':')[0]}"
-                )
+                self._threads = ThreadPoolExecutor(MOST, f"fastload-{self.url.partition(':')[0]}")
             return self._threads
 
     def _check_process(self) -> None:
@@ -213,12 +261,22 @@ class Store(ABC):
             except StoreError:
                 raise
             except Exception as error:  # the clients have exceptions of many kinds
+                if _TOO_MANY.search(str(error)):
+                    self.flight.refused()
                 if attempt == ATTEMPTS:
                     raise StoreError(
                         f"{self.url}/{name}: {_words(error)}; tried {ATTEMPTS} times."
                     ) from None
             time.sleep(_random.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2**attempt)))
         raise AssertionError("the last attempt returns or raises")
+
+
+def flight_for(url: str) -> Flight:
+    """Requests of this process: its part of what the machine may have."""
+    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    share = max(1, int(processes)) if processes.isdigit() else 1
+    rate = S3_RATE / share if url.startswith("s3") else float("inf")
+    return Flight(START // share, rate)
 
 
 def joined(ranges: Sequence[Range]) -> list[tuple[Range, list[int]]]:

@@ -1,0 +1,156 @@
+"""How many requests a store gets at once and in a second, and which of them are asked twice.
+
+The number in flight is found by trying: more while they bring more bytes a second, fewer where they
+bring less, half where the store says that it is too many. An answer that takes longer than 99 of
+100 is asked for a second time, and the first of the two is taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+logger = logging.getLogger("fastload")
+
+START = 32
+"""Requests at once, a machine. At 30 ms each that is 1,000 a second."""
+FEWEST, MOST = 4, 256
+S3_RATE = 5_000.0
+"""Requests a second, a machine. S3 gives 5,500 GETs a second and prefix (its user guide,
+"Best practices design patterns: optimizing Amazon S3 performance")."""
+_WINDOW = 4
+"""Answers for each request in flight, before the number is changed."""
+_GAIN = 0.1
+"""Rates that are no further apart are the same."""
+_REMEMBERED = 512
+"""Answers whose times are known."""
+_ENOUGH = 100
+"""Answers before any is called slow: the slowest of a hundred."""
+_SOONEST = 0.05
+"""Seconds: nothing is asked twice before."""
+_TWICE = 0.02
+"""Of all requests, the share that may be asked twice."""
+
+
+class Flight:
+    """The requests of one store. All methods may be called by several threads."""
+
+    def __init__(
+        self,
+        start: int = START,
+        rate: float = float("inf"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`rate`: requests a second, at most."""
+        self.limit = max(FEWEST, min(MOST, start))
+        self.requests, self.asked_twice = 0, 0
+        self._rate, self._clock = rate, clock
+        self._changed = threading.Condition()
+        self._in_flight, self._waited = 0, False
+        self._second, self._in_second, self._told = -1, 0, False
+        self._window_began, self._window_bytes, self._window_count = clock(), 0, 0
+        self._last_rate, self._grew = 0.0, True
+        self._refused_at = float("-inf")
+        self._times: deque[tuple[float, int]] = deque(maxlen=_REMEMBERED)
+
+    def begin(self) -> None:
+        """Wait until another request may be made."""
+        with self._changed:
+            while self._in_flight >= self.limit:
+                self._waited = True
+                self._changed.wait()
+            self._in_flight += 1
+            self.requests += 1
+            pause = self._pause()
+        if pause:
+            time.sleep(pause)
+
+    def end(self) -> None:
+        """One is over, however it ended."""
+        with self._changed:
+            self._in_flight -= 1
+            self._changed.notify()
+
+    def answered(self, seconds: float, size: int) -> None:
+        """One brought so many bytes in so long."""
+        with self._changed:
+            self._times.append((seconds, size))
+            self._window_bytes += size
+            self._window_count += 1
+            if self._window_count >= _WINDOW * self.limit:
+                self._adapt()
+
+    def refused(self) -> None:
+        """The store said that it gets too many: half of them, at most once a second."""
+        with self._changed:
+            now = self._clock()
+            if now - self._refused_at > 1.0:
+                self._refused_at = now
+                self._set(self.limit // 2)
+                self._grew = False
+
+    def patience(self, size: int) -> float | None:
+        """Seconds after which an answer of so many bytes is asked for a second time: 99 of 100 are
+        faster. None where that is not known yet."""
+        with self._changed:
+            if len(self._times) < _ENOUGH:
+                return None
+            times = np.array(self._times)
+        longest, usual = np.quantile(times[:, 0], 0.99), max(1.0, float(np.median(times[:, 1])))
+        return max(_SOONEST, float(longest) * max(1.0, size / usual))
+
+    def may_ask_twice(self) -> bool:
+        """Whether one more request may be asked twice; counts it."""
+        with self._changed:
+            if self.asked_twice >= _TWICE * self.requests:
+                return False
+            self.asked_twice += 1
+            return True
+
+    def _adapt(self) -> None:
+        """More where the last change brought more, fewer where it brought less; nothing where
+        nobody waited, as there were too few requests to tell."""
+        now = self._clock()
+        rate = self._window_bytes / max(1e-9, now - self._window_began)
+        if self._waited:
+            better, worse = (
+                rate > self._last_rate * (1 + _GAIN),
+                rate < self._last_rate * (1 - _GAIN),
+            )
+            if better and self._grew:
+                self._set(self.limit * 3 // 2)
+            elif worse and self._grew:
+                self._set(self.limit * 2 // 3)
+                self._grew = False
+            elif worse:
+                self._set(self.limit * 3 // 2)
+                self._grew = True
+            self._last_rate = rate
+        self._window_began, self._window_bytes, self._window_count = now, 0, 0
+        self._waited = False
+
+    def _set(self, limit: int) -> None:
+        self.limit = max(FEWEST, min(MOST, limit))
+        self._changed.notify_all()
+
+    def _pause(self) -> float:
+        """Seconds to wait so that no second has more requests than the rate."""
+        now = self._clock()
+        if int(now) > self._second:
+            self._second, self._in_second = int(now), 0
+        if self._in_second >= self._rate:
+            self._second, self._in_second = self._second + 1, 0
+            if not self._told:
+                self._told = True
+                logger.info(
+                    "Requests are held at %.0f a second, which is what one prefix of S3 gives; "
+                    "spread the objects over several, or store them as tar shards.",
+                    self._rate,
+                )
+        self._in_second += 1
+        return max(0.0, self._second - now)
