@@ -61,11 +61,12 @@ doctor: $(INSTALLED) ## what this machine has, and what to change
 
 CPP_FILES := $(shell find fastload tests benchmarks -name '*.cpp' -o -name '*.hpp')
 
-lint: $(INSTALLED) ## ruff, clang-format and mypy --strict
+lint: $(INSTALLED) ## ruff, clang-format, mypy --strict, and words that are not ours
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
 	$(BIN)/mypy
+	$(BIN)/python scripts/plain_words.py
 
 test: lint ## lint, then all tests but those of test-reliability; PYTEST="-k resume" passes options on
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not reliability" $(PYTEST)

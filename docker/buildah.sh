@@ -98,7 +98,7 @@ start() {
 }
 
 run() { # run OPTION... -- ARGUMENT...
-    # buildah leaves the entry point out, tini is not process 1, and /dev/shm is the machine's: hence another one there,
+    # buildah leaves the entry point out, tini is not process 1, and /dev/shm is the machine's: so another one there,
     # in a mount namespace of its own.
     local options=(--isolation chroot --hostname fastload --no-hosts --volume "$work/hosts:/etc/hosts:ro")
     options+=(--env TINI_SUBREAPER=1)

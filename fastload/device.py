@@ -318,8 +318,8 @@ class DeviceStage:
         come so far. A host that runs far ahead (CUDA graphs need next to no time of it) would take
         new memory for each of its batches.
         """
-        held = list(self._delivered)  # a copy: the trainer's thread appends
-        total = sum(nbytes for _, nbytes in held)
+        delivered = list(self._delivered)  # a copy: the trainer's thread appends
+        total = sum(nbytes for _, nbytes in delivered)
         while self._delivered:
             event, nbytes = self._delivered[0]
             if not event.query():

@@ -37,8 +37,8 @@ class Stream:
     MIX_CHOICE = 0xFFFA
     """Which of the two."""
     MASKED_TOKENS = 0xFFF9
-    """Which tokens the trainer hides, and behind what; the index is the sample's place in the
-    epoch's order."""
+    """Which tokens the trainer hides, and what replaces them; the index is the sample's place in
+    the epoch's order."""
     SPLIT = 0xFFF8
     """Which samples the trainer keeps for validation; the index is the sample's."""
     WORKERS = 0xFFF7

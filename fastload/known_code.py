@@ -263,11 +263,11 @@ def wrapped_by(dataset: Any) -> dict[str, Any] | None:
     found = next((names for names in matches if names is not None), None)
     if found is None or not _counts_and_batches_as_known(dataset, found):
         return None
-    held = {role: own_attribute(dataset, name) for role, name in found.items()}
-    if MISSING in held.values():
+    values = {role: own_attribute(dataset, name) for role, name in found.items()}
+    if MISSING in values.values():
         return None
     roles = ("data", "rows", "transform", "target_transform")
-    return {role: held.get(f"any_{role}") for role in roles}
+    return {role: values.get(f"any_{role}") for role in roles}
 
 
 def _counts_and_batches_as_known(dataset: Any, found: Mapping[str, str]) -> bool:

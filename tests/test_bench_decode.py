@@ -578,12 +578,12 @@ def test_files_are_let_out_of_the_page_cache(photographs: Path) -> None:
     def forgotten() -> bool:
         return can_evict([path]) and not is_cached(path)
 
-    def held() -> bool:
+    def descriptors() -> bool:
         return bool(Path(path).read_bytes()) and is_cached(path)
 
     if not any(forgotten() for _ in range(20)):
         pytest.skip("this file system does not let files out of the page cache")
-    assert any(held() for _ in range(20))
+    assert any(descriptors() for _ in range(20))
 
 
 def test_default_threads_go_up_to_the_usable_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`fastload bench loader`: tiny runs, sweeps, damaged files, Ctrl-C, and the arithmetic behind its
+"""`fastload bench loader`: tiny runs, sweeps, damaged files, Ctrl-C, and the arithmetic of its
 figures."""
 
 from __future__ import annotations

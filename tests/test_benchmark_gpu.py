@@ -143,14 +143,14 @@ def test_streams_finds_a_loader_that_writes_to_batches_which_are_kept(
 def test_the_loaders_own_stream_is_held_up_or_the_check_fails(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with checks.stage_held_up(torch.device("cpu")) as held:
+    with checks.stage_held_up(torch.device("cpu")) as delayed:
         with Variant("turbojpeg", "turbojpeg").create(
             setting, transform=training_pixels(32)
         ) as loader:
             began = time.perf_counter()
             batches = sum(1 for _ in loader)
             assert time.perf_counter() - began >= 0.001 * batches
-    assert held[:batches] == list(range(batches))
+    assert delayed[:batches] == list(range(batches))
     assert DeviceStage.run is ORIGINAL
 
     def without_a_stage(self: Variant, setting: Setting, **arguments: Any) -> Any:
@@ -179,10 +179,10 @@ def test_on_a_gpu_it_is_the_stages_own_stream_that_is_held_up(
     gpu = LazyGpu(monkeypatch)
     program = Recipe.from_transform(None).split().batch
     stage = DeviceStage(device=GPU, programs=[program], roles={}, layout="tuple")
-    with checks.stage_held_up(GPU) as held:
+    with checks.stage_held_up(GPU) as delayed:
         for number in range(3):
             stage.run(HostBatch({"a": np.zeros(4)}), Draws(0, 0, np.arange(4)), number)
-    assert held == [0, 1, 2]
+    assert delayed == [0, 1, 2]
     assert gpu.sleeps == [stage.stream] * 3
     assert gpu.current is gpu.trainer
 

@@ -333,7 +333,7 @@ def test_state_of_another_loader_is_refused(
 # -- living with it
 
 
-def held() -> tuple[int, int, int]:
+def open_resources() -> tuple[int, int, int]:
     """Threads, file descriptors, and resident memory in bytes of this process."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -355,9 +355,9 @@ def test_breaking_off_fifty_times_leaks_nothing(contestant: Contestant, create: 
                     break
 
     break_off(5)
-    before = held()
+    before = open_resources()
     break_off(50)
-    after = held()
+    after = open_resources()
     assert after[0] <= before[0]
     # A batch on its way from a worker process holds a descriptor for each of its two columns.
     assert after[1] <= before[1] + 2 * loader.batches_in_flight

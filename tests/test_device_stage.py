@@ -347,13 +347,13 @@ def test_resident_batches_get_nothing_by_a_copy_that_waits(
     meta = torch.device("meta")
     source = open_source((np.zeros((8, 9, 9, 3), np.uint8), np.arange(8))).source
     plan = Recipe.from_transform(transform).split().geometry
-    held = resident.ResidentSource(source, [plan], meta)
+    resident_source = resident.ResidentSource(source, [plan], meta)
     monkeypatch.setattr(resident, "on_device", spy)
     monkeypatch.setitem(of_render, "on_device", spy)
     geometry = plan.resolve(Draws(0, 0, np.arange(4)), np.full((4, 2), 9))
     with Watch():
         size = int(geometry.window[0, 2]), int(geometry.window[0, 3])
-        columns = held.batch(np.arange(4), [geometry], [size], [1, 2])
+        columns = resident_source.batch(np.arange(4), [geometry], [size], [1, 2])
     assert columns["image"].device == columns["label"].device == meta
     assert not waited
 

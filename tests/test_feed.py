@@ -193,7 +193,7 @@ def test_an_interrupt_at_any_step_of_a_new_start_leaves_nothing_behind() -> None
     assert step > 20
 
 
-def test_an_interrupt_while_it_rests_leaves_nothing_behind() -> None:
+def test_an_interrupt_while_it_stops_leaves_nothing_behind() -> None:
     """As between the epochs of an adopted DataLoader whose workers are started again."""
     order = EpochOrder(12, 2)
     interrupted, step = True, 0

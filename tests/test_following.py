@@ -56,7 +56,7 @@ def test_the_sampler_stays_as_it_is_to_everybody_else() -> None:
     assert type(pickle.loads(pickle.dumps(sampler)).epoch) is int
 
 
-def test_an_epoch_behind_a_property_is_compared_by_value() -> None:
+def test_an_epoch_in_a_property_is_compared_by_value() -> None:
     class Sampler:
         assigned = 0
 

@@ -151,7 +151,7 @@ def _slept(seconds: float) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prefetched", [False, True])
-def test_the_same_source_behind_prefetch_is_reported_as_none(prefetched: bool) -> None:
+def test_the_same_source_with_prefetch_is_reported_as_none(prefetched: bool) -> None:
     source, clock, around = _SlowSource(background=prefetched), step_clock("cpu"), _Bracket()
     with loader_over(source, EpochOrder(80, 2)) as loader:
         batches = iter(loader)

@@ -281,7 +281,7 @@ def test_with_a_resize_pixels_differ_by_one_at_most(name: str) -> None:
     ],
     ids=["fill", "fills", "resize", "random resized crop"],
 )
-def test_geometry_behind_a_scaling_conversion_keeps_its_meaning(tail: list[Any]) -> None:
+def test_geometry_after_a_scaling_conversion_keeps_its_meaning(tail: list[Any]) -> None:
     transform = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), *tail])
     worst, _ = compare(transform, sizes_of_images(smallest=8))
     assert worst <= 1

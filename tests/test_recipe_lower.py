@@ -591,9 +591,7 @@ def test_containers_are_as_foreign_as_what_they_contain(inner: Any) -> None:
     ]
 
 
-def test_a_resize_behind_an_operation_on_images_of_different_sizes_makes_the_prefix_opaque() -> (
-    None
-):
+def test_a_resize_after_an_operation_on_images_of_different_sizes_makes_the_prefix_opaque() -> None:
     transform = v2.Compose(
         [v2.ColorJitter(0.4), v2.RandomResizedCrop(8), v2.RandomHorizontalFlip(), v1.ToTensor()]
     )

@@ -500,7 +500,7 @@ def test_a_slow_source_is_seen_as_waiting_for_data(
 
 
 @pytest.mark.slow
-def test_the_same_source_behind_prefetch_costs_no_waiting(
+def test_the_same_source_with_prefetch_costs_no_waiting(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers read two batches in 160 ms, while the network takes 160 ms for one: of the

@@ -164,7 +164,7 @@ def test_a_resumed_run_leaves_no_epoch_twice(tmp_path: Path) -> None:
     assert [one["lr"] for one in found] == [0.1, 0.1, 0.2, 0.2, 0.2]
 
 
-def test_a_new_run_in_the_same_folder_begins_anew(tmp_path: Path) -> None:
+def test_a_new_run_in_the_same_folder_starts_again(tmp_path: Path) -> None:
     write(tmp_path, range(3))
     write(tmp_path, range(1))
     assert [one["epoch"] for one in records_in(tmp_path)] == [0]

@@ -206,7 +206,7 @@ def test_what_cannot_be_is_refused(folder: Path) -> None:
         )
 
 
-def test_behind_views_nothing_is_placed() -> None:
+def test_after_views_nothing_is_placed() -> None:
     split = Recipe.from_transform(
         v2.Compose([Views(v2.Resize(4), None), v2.Normalize([0.5], [0.5])])
     ).split()

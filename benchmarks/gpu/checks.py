@@ -327,9 +327,9 @@ def _streams(setting: Setting, variant: Variant) -> dict[str, float | None]:
         "used_at_once": differing(sums(some, used), wanted[:some]),
         "kept": differing(sums(steps, partial(used, keep=setting.kept_steps)), wanted),
     }
-    with stage_held_up(device) as held:
+    with stage_held_up(device) as delayed:
         wrong["read_before_ready"] = differing(sums(some, partial(used, late=False)), wanted[:some])
-    if not held:
+    if not delayed:
         raise RuntimeError("the loader's stream was not held up: this check would find nothing")
     if setting.gpu:
         wrong["on_another_stream"] = differing(sums(some, elsewhere), wanted[:some])
@@ -382,10 +382,10 @@ def stage_held_up(device: torch.device) -> Iterator[list[int]]:
     Yields:
         The numbers of the batches that it was held up for.
     """
-    run, held = DeviceStage.run, []
+    run, delayed = DeviceStage.run, []
 
     def late(stage: DeviceStage, host: Any, draws: Any, batch_number: int) -> Any:
-        held.append(batch_number)
+        delayed.append(batch_number)
         if device.type != "cuda":
             time.sleep(0.001)
             return run(stage, host, draws, batch_number)
@@ -397,7 +397,7 @@ def stage_held_up(device: torch.device) -> Iterator[list[int]]:
 
     DeviceStage.run = late  # type: ignore[method-assign]
     try:
-        yield held
+        yield delayed
     finally:
         DeviceStage.run = run  # type: ignore[method-assign]
 

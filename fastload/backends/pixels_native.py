@@ -333,13 +333,14 @@ class _LaterPart:
 def _is_little(source: Source, batch_size: int) -> bool:
     """Whether a batch of these arrays is a few bytes that need not be read from a disk."""
     stored = [column.in_array() for column in source.pixels.values()]
-    held = [
+    in_memory = [
         one.array
         for one in stored
         if one is not None and one.sizes is None and not is_mapped(one.array)
     ]
     return (
-        len(held) == len(stored) and sum(array[:1].nbytes for array in held) * batch_size <= _LITTLE
+        len(in_memory) == len(stored)
+        and sum(array[:1].nbytes for array in in_memory) * batch_size <= _LITTLE
     )
 
 

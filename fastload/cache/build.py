@@ -433,7 +433,8 @@ def exclusive_lock(path: Path) -> Iterator[None]:
             except filelock.Timeout:
                 if not waiting:
                     logger.warning(
-                        "waiting for another process, which is building the cache behind %s", path
+                        "waiting for another process, which is building the cache of the lock %s",
+                        path,
                     )
                 waiting = True
     except OSError as error:

@@ -54,7 +54,7 @@ class NpyWriter:
         self._file.write(bytes(_HEADER_BYTES))
 
     def append(self, array: npt.NDArray[Any]) -> None:
-        """Write the bytes of an array behind the others. Raises OSError, such as ENOSPC."""
+        """Write the bytes of an array after the others. Raises OSError, such as ENOSPC."""
         rest = np.ascontiguousarray(array).data.cast("B")
         self.nbytes += len(rest)
         self.checksum = zlib.crc32(rest, self.checksum)

@@ -1,4 +1,4 @@
-"""Compressed images to pixels: several decoders behind one contract, and one place for all that is
+"""Compressed images to pixels: several decoders with one contract, and one place for all that is
 not decoding."""
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def _raise_on_damage(base: type[Any]) -> type[Any]:
 
     PyTurboJPEG 1.x reports libjpeg's warnings through `warnings.warn`. Catching those would mean
     changing the process-wide warning filters while other threads run, so the method that reports
-    them is overridden instead. It is private to its class, hence the mangled names.
+    them is overridden instead. It is private to its class, so the names are mangled.
     """
     report, describe = "_TurboJPEG__report_error", "_TurboJPEG__get_error_string"
     if not (hasattr(base, report) and hasattr(base, describe)):

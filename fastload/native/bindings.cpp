@@ -47,7 +47,7 @@ void require(bool condition, const char* message) {
 }
 
 // Lets other Python threads run while it lives. A daemon thread that wants the GIL back while the
-// interpreter ends is told to exit by unwinding its stack (before Python 3.14), which from a
+// interpreter ends is made to exit by unwinding its stack (before Python 3.14), which from a
 // destructor, or through C++ that catches what it does not know, ends the process with an abort;
 // such a thread stays here instead until the process is gone.
 class WithoutGil {

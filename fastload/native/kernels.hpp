@@ -1,4 +1,4 @@
-// The inner loops, once per instruction set. All variants compute the same integers, hence the same
+// The inner loops, once per instruction set. All variants compute the same integers, and so the same
 // pixels.
 #pragma once
 

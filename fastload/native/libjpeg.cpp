@@ -189,7 +189,7 @@ class TurboDecoder final : public LibJpegDecoder {
 Outcome TurboDecoder::open(const uint8_t* data, size_t size, const DecodeLimits& limits) {
     close();
     error_.max_work = limits.max_work();
-    // Anew for each image: libjpeg keeps tables from one to the next, so that a file without its
+    // Again for each image: libjpeg keeps tables from one to the next, so that a file without its
     // own would be decoded by those of whatever came before.
     if (created_) libjpeg().destroy_decompress(&info_);
     error_.damaged = false;

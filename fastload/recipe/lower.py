@@ -192,9 +192,9 @@ def _reason_unknown(transform: Any) -> str:
             )
     if kind.__module__.startswith("torchvision."):
         return "fastload has no batched form of it"
-    held = _held(transform)
-    if held:
-        names = [f"x.{name}" for name in held]
+    attributes = _attributes_of(transform)
+    if attributes:
+        names = [f"x.{name}" for name in attributes]
         views = ", ".join(names if len(names) > 1 else names * 2)
         return (
             "it has code of its own around transforms that fastload knows "
@@ -215,7 +215,7 @@ def _reason_unknown(transform: Any) -> str:
     )
 
 
-def _held(transform: Any) -> dict[str, Any]:
+def _attributes_of(transform: Any) -> dict[str, Any]:
     """The transforms that fastload knows among the attributes of an object, by name, those in lists
     included."""
     own = getattr(transform, "__dict__", {})

@@ -251,7 +251,7 @@ def _resize(source: Pixels, resampling: Resampling, out: Pixels) -> None:
     # A strided tensor would be copied by torch with its thread pool, so copy it here.
     packed = _local.packed.take(source.shape)
     np.copyto(packed, source)
-    # The operators behind torch.nn.functional.interpolate, called as such for their `out` argument.
+    # The operators that torch.nn.functional.interpolate calls, for their `out` argument.
     if resampling.interpolation == "bilinear":
         operators = torch.ops.aten._upsample_bilinear2d_aa, torch.ops.aten.upsample_bilinear2d
     else:

@@ -90,7 +90,7 @@ def _is_array(value: object) -> bool:
 
 
 def checked_array(value: Any, name: str) -> AnyArray:
-    """The array behind an array, tensor or path, without a copy. Raises SourceError: torch could
+    """The array in an array, tensor or path, without a copy. Raises SourceError: torch could
     not have it."""
     if isinstance(value, torch.Tensor):
         array = _from_tensor(value, name)

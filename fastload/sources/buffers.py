@@ -103,7 +103,7 @@ class PickledByReference:
     """Base of the frozen dataclasses that hold large arrays: see the module's own words."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # np.memmap would pickle its content even through a plain view, hence asarray.
+        # np.memmap would pickle its content even through a plain view, so asarray is used.
         state = {
             name: (_reference_to(value) or np.asarray(value))
             if isinstance(value, np.ndarray)

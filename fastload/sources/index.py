@@ -123,19 +123,19 @@ def source_as_arrays(opened: Opened) -> tuple[dict[str, Any], Arrays] | None:
     source, arrays = opened.source, Arrays()
     columns: dict[str, Any] = {}
     for name, column in source.columns.items():
-        held: dict[str, Any] = {"type": type(column).__name__, "role": column.role}
+        described: dict[str, Any] = {"type": type(column).__name__, "role": column.role}
         if type(column) is EncodedFiles:
             for part in ("paths", "names"):
                 table: PathTable | None = getattr(column, part)
                 if table is not None:
-                    held[part] = table.root
+                    described[part] = table.root
                     _put(arrays, f"{name}/{part}", table, ("blob", "ends", "rows"))
             _put(arrays, name, column, ("offsets", "lengths", "versions"))
         elif type(column) is ValueArray:
             arrays[f"{name}/array"] = column.at(np.arange(len(column)))
         else:
             return None
-        columns[name] = held
+        columns[name] = described
     try:
         details = json.loads(json.dumps(dict(source.details)))
     except TypeError:
@@ -164,23 +164,23 @@ def _put(arrays: Arrays, prefix: str, holder: Any, names: tuple[str, ...]) -> No
 def source_from_arrays(header: Mapping[str, Any], arrays: Arrays) -> Opened:
     """The source that `source_as_arrays` was given."""
     columns: dict[str, Column] = {}
-    for name, held in header["columns"].items():
-        if held["type"] == "ValueArray":
-            columns[name] = ValueArray(arrays[f"{name}/array"], role=held["role"])
+    for name, described in header["columns"].items():
+        if described["type"] == "ValueArray":
+            columns[name] = ValueArray(arrays[f"{name}/array"], role=described["role"])
             continue
         tables = {
             part: PathTable(
-                held[part],
+                described[part],
                 arrays[f"{name}/{part}/blob"],
                 arrays[f"{name}/{part}/ends"],
                 arrays.get(f"{name}/{part}/rows"),
             )
             for part in ("paths", "names")
-            if part in held
+            if part in described
         }
         rest = {part: arrays.get(f"{name}/{part}") for part in ("offsets", "lengths", "versions")}
         columns[name] = EncodedFiles(
-            tables["paths"], held["role"], names=tables.get("names"), **rest
+            tables["paths"], described["role"], names=tables.get("names"), **rest
         )
     classes = header["classes"]
     source = Source(

@@ -1,4 +1,4 @@
-"""The data of a run: found, split into training and validation, and put behind loaders."""
+"""The data of a run: found, split into training and validation, and given to loaders."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def rebuilt(loader: Any, **changes: Any) -> Any:
 
 @pytest.mark.parametrize("count", [16, 17, 37])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_made_anew_with_a_distributed_sampler_it_serves_that_rank(
+def test_made_again_with_a_distributed_sampler_it_serves_that_rank(
     count: int, drop_last: bool
 ) -> None:
     data = numbers(count)
@@ -214,7 +214,7 @@ def test_a_wrapper_that_takes_over_its_attributes_has_samplers_that_tell_the_epo
             assert found != values(loader), "of the next epoch"
 
 
-def test_made_anew_with_torchs_other_samplers_it_shuffles_or_not() -> None:
+def test_made_again_with_torchs_other_samplers_it_shuffles_or_not() -> None:
     data = numbers(12)
     loader = fastload.create_loader(data, 4, shuffle=True, seed=2)
     with rebuilt(loader, sampler=SequentialSampler(data)) as other:
@@ -223,7 +223,7 @@ def test_made_anew_with_torchs_other_samplers_it_shuffles_or_not() -> None:
         assert values(other) == values(loader)
 
 
-def test_made_anew_with_other_data_or_called_as_a_dataloader_it_refuses() -> None:
+def test_made_again_with_other_data_or_called_as_a_dataloader_it_refuses() -> None:
     loader = fastload.from_dataloader(DataLoader(numbers(8), 2))
     with pytest.raises(ConfigurationError, match="dataset: "):
         rebuilt(loader, dataset=numbers(8), sampler=SequentialSampler(numbers(8)))

@@ -42,7 +42,7 @@ def test_the_next_save_removes_what_killed_ones_have_left(tmp_path: Path) -> Non
         tmp_path / ".last.pt.notes.tmp",
     ]
     for path in (*left, *kept):
-        path.write_bytes(b"begun")
+        path.write_bytes(b"started")
     checkpoint.save(tmp_path / "last.pt", STATE)
     checkpoint.copy_checkpoint(tmp_path / "last.pt", tmp_path / "best.pt")
     assert not any(path.exists() for path in left)

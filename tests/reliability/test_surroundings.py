@@ -95,7 +95,7 @@ def test_temporary_space_is_full(contestant: Contestant, tmp_path: Path) -> None
 
 @dataclass(frozen=True)
 class Storage(EncodedImages):
-    """Images behind a network on a bad day: one is slow, one resets the connection, one is cut
+    """Images on a network with faults: one is slow, one resets the connection, one is cut
     off."""
 
     good: bytes

@@ -255,13 +255,13 @@ def _sentence(mode: str, rows: Sequence[Measurement]) -> str:
         None: f"`{best.contestant}` ({number(best.speed)} img/s) before `{second.contestant}` "
         f"({number(second.speed)}),"
         " by too few rounds to be sure",
-    }[_differ(best, second)]
+    }[_is_different(best, second)]
     common = next(
-        (row for row in others[1:] if row.contestant == _COMMON and _differ(best, row)), None
+        (row for row in others[1:] if row.contestant == _COMMON and _is_different(best, row)), None
     )
     return f"{words}; {best.speed / common.speed:.1f} times `{_COMMON}`." if common else f"{words}."
 
 
-def _differ(a: Measurement, b: Measurement) -> bool | None:
+def _is_different(a: Measurement, b: Measurement) -> bool | None:
     """Beyond the scatter of the rounds; None: that is not known."""
     return difference_is_real(a.rate, b.rate) if a.rate and b.rate else None

@@ -257,7 +257,7 @@ def end(process: subprocess.Popen[Any], grace: float = _GRACE) -> None:
     """End a process of a session of its own, and all that it started; a second Ctrl-C shortens the
     grace.
 
-    torchrun puts its ranks into further sessions, out of reach of a signal to the group: hence by
+    torchrun puts its ranks into further sessions, out of reach of a signal to the group: so by
     their ids.
     """
     family = descendants(process.pid)
