@@ -76,8 +76,6 @@ ALLOWED = (
     # To leave something behind, and to be late: "after" does not mean that.
     ("*", r"(leav\w*|left|is|be|are|batches|works|hidden|late)[ _]([\w/]+[ _]){0,2}behind"),
     ("fastload/sources/opening.py", r"^ *behind \("),
-    ("fastload/tools/sweep/run.py", r"^behind \("),
-    ("fastload/loader/*", r"^ *behind"),
     ("benchmarks/README.md", r"[Bb]ehind a"),  # a trainer that is late
     # Names in saved states, in files of results, and in other libraries.
     ("fastload/sampler/order.py", r'"lent"'),

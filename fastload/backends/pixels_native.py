@@ -36,7 +36,7 @@ Placements = list["Geometry | FusedGeometry | None"]
 
 _LITTLE = 1 << 20
 """Bytes of pixels that are copied in 100 microseconds, in which another thread would hardly have
-begun."""
+started."""
 
 
 def make_pixels(

@@ -74,7 +74,7 @@ class Tier:
         """Bytes to write before the folder is looked through."""
         self._looking = False
         self._paused_until = 0.0
-        self._told = False
+        self._warned = False
 
     def get(self, digest: bytes) -> bytes | None:
         """The bytes of a range; None where they are not there, or damaged, and then removed."""
@@ -230,8 +230,8 @@ class Tier:
 
     def _pause(self, error: OSError) -> None:
         self._paused_until = time.monotonic() + _PAUSE
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             logger.warning(
                 "%s: what is fetched cannot be kept (%s), and is fetched again in the next epoch. "
                 "Free some space, or set FASTLOAD_TIER to a folder on another disk.",
