@@ -100,6 +100,8 @@ class LoaderIterator(Iterator[Any]):
         self._failed = False
         """Whether the batch at the cursor has raised an error."""
         self._over = False
+        self._complete = False
+        """Whether all batches of the epoch were handed out."""
 
     def __len__(self) -> int:
         """Batches of the epoch, those handed out included. Raises TypeError: only its end will
@@ -116,6 +118,8 @@ class LoaderIterator(Iterator[Any]):
         if self._over:
             raise StopIteration
         if self._iteration != progress.iteration:
+            if self._complete:  # Ignite evaluates on the training loader before it asks once more
+                raise StopIteration
             raise FastloadError(
                 "this iterator has ended, because iter() was called again on the same Loader, "
                 "a state was "
@@ -149,8 +153,9 @@ class LoaderIterator(Iterator[Any]):
         if progress.spans is not None:
             args = {"epoch": epoch, "step": step}
             progress.spans.add("wait for a batch", asked, now, track="trainer", args=args)
+        self._complete = step + 1 >= parts.order.steps
         if watcher is not None:
-            watcher.batch_comes(last=step + 1 >= parts.order.steps)
+            watcher.batch_comes(last=self._complete)
         return batch
 
     def _end(self) -> NoReturn:

@@ -116,7 +116,14 @@ class ImageKind(PixelKind):
                 "point dtype, or leave dtype out."
             )
         column = column if dtype is None else column.to(dtype)
-        return column if memory_format is None else column.contiguous(memory_format=memory_format)
+        if memory_format is None:
+            return column
+        column = column.contiguous(memory_format=memory_format)
+        # (8, 1, 28, 28) with strides (784, 1, 28, 1) counts as contiguous, but a convolution takes
+        # it for channels_last, and its output cannot be viewed as (8, -1). The strides of
+        # (784, 784, 28, 1) are unambiguous: those of a view of the flat tensor.
+        contiguous = memory_format == torch.contiguous_format
+        return column.flatten().view(column.shape) if contiguous else column
 
 
 class MaskKind(PixelKind):

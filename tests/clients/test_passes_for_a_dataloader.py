@@ -21,6 +21,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
     default_collate,
 )
+from torchvision import transforms
+from torchvision.datasets import MNIST, VisionDataset
 from torchvision.transforms import v2
 
 import fastload
@@ -412,3 +414,40 @@ def test_torchs_seed_means_something() -> None:
     assert first(1) == first(1)
     assert first(1) != first(2)
     torch.random.set_rng_state(state)
+
+
+def test_an_iterator_that_gave_all_its_batches_ends_after_another_has_started() -> None:
+    """Ignite evaluates on the training loader before it asks the iterator for one batch more."""
+    loader = fastload.from_dataloader(DataLoader(numbers(8), 4))
+    first = iter(loader)
+    seen = [next(first)[0].tolist(), next(first)[0].tolist()]
+    assert [batch[0].tolist() for batch in loader] == seen
+    with pytest.raises(StopIteration):
+        next(first)
+    unfinished = iter(loader)
+    next(unfinished)
+    iter(loader)
+    with pytest.raises(fastload.errors.FastloadError, match="Create a second Loader"):
+        next(unfinished)
+
+
+def test_the_memory_of_grey_images_is_unambiguous() -> None:
+    """A batch of one channel counts as contiguous with the strides of channels_last, too; then a
+    convolution gives channels_last, which the `.view` of torch's MNIST examples cannot take."""
+    data = MNIST.__new__(MNIST)
+    VisionDataset.__init__(
+        data,
+        "",
+        transform=transforms.Compose([transforms.ToTensor(), transforms.Normalize(0.5, 1)]),
+    )
+    data.train = True
+    data.data = torch.arange(8 * 28 * 28).reshape(8, 28, 28).to(torch.uint8)
+    data.targets = torch.arange(8)
+    plain = DataLoader(data, 8)
+    with fastload.from_dataloader(plain) as loader:
+        assert loader.backend == "cache", "the images are not made by Python code"
+        images, _ = next(iter(loader))
+    expected, _ = next(iter(plain))
+    assert images.stride() == expected.stride()
+    torch.testing.assert_close(images, expected)
+    torch.nn.Conv2d(1, 2, 5)(images).view(8, -1)
