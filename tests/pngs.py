@@ -144,8 +144,8 @@ def every_kind(pixels: npt.NDArray[np.uint8]) -> Iterator[tuple[str, bytes, npt.
     for (colour, depth, interlaced), piece in product(KINDS, (1 << 30, 57)):
         samples = samples_of(pixels, colour, depth)
         name = (
-            f"colour {colour}, {depth} bits{', interlaced' if interlaced else ''}, pieces "
-            f"of {piece}"
+            f"colour {colour}, {depth} bits{', interlaced' if interlaced else ''}, pieces of "
+            f"{piece}"
         )
         yield (
             name,

@@ -448,9 +448,8 @@ def test_verdict_in_words() -> None:
         **_SITUATION,
     )
     assert found == [
-        "Your trainer takes 1,900 img/s; the DataLoader (4 workers) gives 680; `turbojpeg` "
-        "gives 1,850: 3% waiting "
-        "left; build a cache (4.1 GB) for 1,899: 0% waiting left.",
+        "Your trainer takes 1,900 img/s; the DataLoader (4 workers) gives 680; `turbojpeg` gives "
+        "1,850: 3% waiting left; build a cache (4.1 GB) for 1,899: 0% waiting left.",
         "`turbojpeg` is 2.7 times as fast as the DataLoader.",
     ]
 

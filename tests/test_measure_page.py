@@ -488,8 +488,8 @@ def test_text_stands_out_from_the_paper(browser: Any, page: Path, scheme: str) -
     )
     assert (paper > 0.5) == (scheme == "light")
     colours = (
-        "return [...new Set([...document.querySelectorAll('svg text, p, td, th, "
-        "dt')].map(e => %s))]"
+        "return [...new Set([...document.querySelectorAll('svg text, p, td, th, dt')].map(e => "
+        "%s))]"
     )
     for colour in browser.execute_script(
         colours % "getComputedStyle(e)[e.closest('svg') ? 'fill' : 'color']"

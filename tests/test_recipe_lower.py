@@ -641,8 +641,8 @@ def test_recipes_compare_by_their_operations() -> None:
 @pytest.mark.slow
 def test_fingerprints_are_stable_over_processes() -> None:
     code = (
-        "from torchvision.transforms import v2; from fastload.recipe import Recipe;"
-        "print(Recipe.from_transform(v2.Compose([v2.CenterCrop(8), "
+        "from torchvision.transforms import v2; from fastload.recipe import "
+        "Recipe;print(Recipe.from_transform(v2.Compose([v2.CenterCrop(8), "
         "v2.RandomPerspective()])).fingerprint)"
     )
     here = Recipe.from_transform(v2.Compose([v2.CenterCrop(8), v2.RandomPerspective()])).fingerprint

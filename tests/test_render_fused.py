@@ -152,8 +152,7 @@ def test_blur_along_both_axes(both: Both, kernel: Any) -> None:
 def test_kernels_are_left_alone_where_there_is_neither_a_gpu_nor_the_interpreter() -> None:
     code = (
         "import sys, torch; from fastload.render import fused; assert not "
-        "fused.active(torch.zeros(1));"
-        "assert 'triton' not in sys.modules"
+        "fused.active(torch.zeros(1));assert 'triton' not in sys.modules"
     )
     environment = {
         name: value

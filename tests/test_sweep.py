@@ -213,8 +213,8 @@ def test_what_a_run_measures_is_its_row() -> None:
     [
         "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.10 GiB free",
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-        "RuntimeError: [enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't "
-        "allocate memory: you tried",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate "
+        "memory: you tried",
     ],
 )
 @pytest.mark.parametrize("reported", [True, False])
@@ -316,8 +316,8 @@ def test_no_single_thing_is_the_limit() -> None:
     ]
     why = advice(rows, GPU)[1]
     assert (
-        "and no single thing is the limit: at 64, data wait 12%, the host, which queues work "
-        "too slowly 11%" in why
+        "and no single thing is the limit: at 64, data wait 12%, the host, which queues work too "
+        "slowly 11%" in why
     )
     assert "the data is the limit" not in why
 
@@ -329,8 +329,8 @@ def test_a_bigger_batch_is_still_faster() -> None:
     ]
     why = advice(rows, GPU)[1]
     assert why.startswith(
-        "In one process a bigger batch is still faster, 1.60 times from 16 to 32, as it takes "
-        "less of"
+        "In one process a bigger batch is still faster, 1.60 times from 16 to 32, as it takes less "
+        "of"
     )
     assert "the host, which queues work too slowly (50% of the time, then 20%)" in why
     assert "the optimizer's update (20% of the time, then 10%); try a larger one." in why
@@ -375,9 +375,8 @@ def test_near_the_ideal_nothing_is_explained() -> None:
     said = advice([row("none", 1, 32, 1000), row("ddp", 2, 32, 1900, exchange=0.05)], GPU)
     assert said[0].startswith("Recommended: ddp x 2, batch 32 a process (64 in all): 1,900 img/s")
     assert said[1] == (
-        "Against one process ddp x 2 is 1.90 times as fast with the same batch of 32 on each "
-        "rank (1,000 and 1,900 "
-        "img/s), close to the ideal 2."
+        "Against one process ddp x 2 is 1.90 times as fast with the same batch of 32 on each rank "
+        "(1,000 and 1,900 img/s), close to the ideal 2."
     )
 
 
@@ -387,9 +386,8 @@ def test_more_than_the_processes_allow_is_refused() -> None:
         "what cannot be is not recommended"
     )
     assert said[1].startswith(
-        "Refused: ddp x 2 with batch 32 came to 4.00 times one process with batch 32, more "
-        "than the 2 that 2 processes "
-        "allow"
+        "Refused: ddp x 2 with batch 32 came to 4.00 times one process with batch 32, more than "
+        "the 2 that 2 processes allow"
     )
     assert not [words for words in said if words.startswith("Against one process")]
 
@@ -419,8 +417,8 @@ def test_nothing_is_recommended_within_the_spread() -> None:
     ]
     first, *rest = advice(wide, GPU)
     assert first.startswith(
-        "No recommendation: the rates of all 3 rows lie within the spread of their rounds (900 "
-        "to 1,100"
+        "No recommendation: the rates of all 3 rows lie within the spread of their rounds (900 to "
+        "1,100"
     )
     assert not [words for words in rest if "still faster" in words]
     once = [changed(found, rates=(found.speed,)) for found in wide]
@@ -530,8 +528,7 @@ def test_a_small_batch_is_slower_on_several_gpus() -> None:
     assert "dp x 2 is 0.50 times as fast with the same global batch of 16" in why
     assert why.endswith(
         "So dp x 2 is slower than one: in 1.12 ms of computing a step there is too little to "
-        "share; larger batches or "
-        "a larger network would share better."
+        "share; larger batches or a larger network would share better."
     )
 
 
@@ -547,13 +544,10 @@ def test_accumulation_saves_exchange_and_may_cost_accuracy() -> None:
     and 75.4%."""
     said = advice([accumulated(1, 28.3, 0.736, 0.3), accumulated(10, 34.5, 0.754, 0.05)], GPU)
     assert said[-1] == (
-        "Ddp x 2 with batch 8: 10 accumulated batches a step instead of 1 are 1.22 times as "
-        "fast (28 and 34 img/s), as "
-        "it takes less of gradient exchange that no computing hides (30% of the time, then "
-        "5%). The last validation's "
-        "top1 is 0.736 and 0.754, with 625 and 62.5 updates an epoch: no further apart than "
-        "1,000 samples scatter "
-        "(0.039)."
+        "Ddp x 2 with batch 8: 10 accumulated batches a step instead of 1 are 1.22 times as fast "
+        "(28 and 34 img/s), as it takes less of gradient exchange that no computing hides (30% of "
+        "the time, then 5%). The last validation's top1 is 0.736 and 0.754, with 625 and 62.5 "
+        "updates an epoch: no further apart than 1,000 samples scatter (0.039)."
     )
     worse = advice([accumulated(1, 28.3, 0.736, 0.3), accumulated(80, 28.9, 0.55, 0.28)], GPU)[-1]
     assert "no more than their rounds scatter." in worse

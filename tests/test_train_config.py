@@ -382,8 +382,8 @@ def test_settings_are_looked_at_without_torch() -> None:
     code += "import fastload.train\n"
     code += "try:\n runpy.run_module('fastload.train', run_name='__main__')\n"
     code += (
-        "except SystemExit as end: print('# torch' if 'torch' in sys.modules else '# "
-        "light', end.code)"
+        "except SystemExit as end: print('# torch' if 'torch' in sys.modules else '# light', "
+        "end.code)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True

@@ -75,10 +75,10 @@ def write(folder: Path, epochs: range, config: LogConfig | None = None, **more: 
 def test_on_a_pipe_there_is_one_line_an_epoch(tmp_path: Path) -> None:
     lines = text_of(write(tmp_path, range(2))).splitlines()
     assert lines == [
-        "epoch 1/9: train loss 2.0000, top1 0.1250; val loss 2.5000; 1,234 images/s, wait "
-        "3.1%, 12.2 s",
-        "epoch 2/9: train loss 1.0000, top1 0.1250; val loss 1.2500; 1,234 images/s, wait "
-        "3.1%, 12.2 s",
+        "epoch 1/9: train loss 2.0000, top1 0.1250; val loss 2.5000; 1,234 images/s, wait 3.1%, "
+        "12.2 s",
+        "epoch 2/9: train loss 1.0000, top1 0.1250; val loss 1.2500; 1,234 images/s, wait 3.1%, "
+        "12.2 s",
     ]
 
 

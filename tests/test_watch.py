@@ -274,8 +274,8 @@ def test_a_signal_passes_to_the_script_and_its_end_back(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     script = (
-        f"import signal, sys, time; signal.signal({int(number)}, lambda *a: "
-        "sys.exit(33)); print('ready', flush=True)"
+        f"import signal, sys, time; signal.signal({int(number)}, lambda *a: sys.exit(33)); "
+        "print('ready', flush=True)"
     )
     process = start(sys.executable, "-c", script + "\nwhile True: time.sleep(0.1)", folder=tmp_path)
     assert process.stdout.readline() == "ready\n"

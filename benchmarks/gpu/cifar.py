@@ -107,8 +107,8 @@ def _share(setting: Setting, found: Found, source: Any) -> None:
             known = resolution(summarise(shares))
             shown = f"{known:.2%}" if len(rounds) > 2 else "not known"
             note = (
-                f"{compiled}; resolution of the loader's share: {shown} ({len(rounds)} "
-                f"pairs of {steps} steps)"
+                f"{compiled}; resolution of the loader's share: {shown} ({len(rounds)} pairs of "
+                f"{steps} steps)"
             )
             found.save(
                 Measurement(SMALL, SHARE, {"batch_size": size}, note=note, rounds=tuple(rounds))

@@ -46,8 +46,8 @@ def _build(headers: Path | None, folder: Path) -> Path:
         header = next(iter(sorted(headers.rglob("jpeglib.h"))), None)
         if library is None or header is None:
             raise FileNotFoundError(
-                f"--jpeg-headers {headers}: unpack libjpeg-turbo's library and its -dev "
-                "package there"
+                f"--jpeg-headers {headers}: unpack libjpeg-turbo's library and its -dev package "
+                "there"
             )
         # jconfig.h and pyconfig.h lie in a folder of the machine's own, beside or below the others.
         include = sorted(

@@ -124,8 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if setting.gpu and not torch.cuda.is_available():
         _say(
-            "--device: torch sees no CUDA device here. To try the code without one: "
-            "python -m benchmarks.gpu.run --device cpu --dry-run --out DIR"
+            "--device: torch sees no CUDA device here. To try the code without one: python -m "
+            "benchmarks.gpu.run --device cpu --dry-run --out DIR"
         )
         return 1
     with tempfile.TemporaryDirectory(prefix="fastload-gpu-") as temporary:
@@ -239,8 +239,8 @@ class Run:
             str(found.folder), kept / "cache", short_side=setting.short_side, progress=False
         )
         self._keep(
-            f"{found}: read from memory, whatever the disk. Cache: short side "
-            f"{setting.short_side} pixels."
+            f"{found}: read from memory, whatever the disk. Cache: short side {setting.short_side} "
+            "pixels."
         )
         self.setting = replace(setting, photos=str(found.folder))
 

@@ -108,10 +108,9 @@ def recommend(found: Sequence[Measurement]) -> str:
     best = min(lengths[FED], key=lambda count: lengths[FED][count])
     return (
         f"{choice}: a loader at full speed makes a step {costs[BESIDE]:+.1%} longer beside the "
-        "trainer and "
-        f"{costs[APART]:+.1%} in a process of its own (medians over {len(lengths[ALONE])} "
-        "numbers of threads). "
-        f"Shortest step while it is fed: {lengths[FED][best] * 1000:.1f} ms, with {best} threads."
+        f"trainer and {costs[APART]:+.1%} in a process of its own (medians over "
+        f"{len(lengths[ALONE])} numbers of threads). Shortest step while it is fed: "
+        f"{lengths[FED][best] * 1000:.1f} ms, with {best} threads."
     )
 
 

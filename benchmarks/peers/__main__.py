@@ -182,8 +182,8 @@ def main() -> int:
         _say(str(error))
         return 1
     _say(
-        f"{comparison.photographs}, {SMALL:,} small images; {given.threads} threads; "
-        f"{len(rows)} contestants"
+        f"{comparison.photographs}, {SMALL:,} small images; {given.threads} threads; {len(rows)} "
+        "contestants"
     )
     measured = comparison.rates(_progress)
     measurements = list(measured.measurements)

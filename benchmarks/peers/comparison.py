@@ -35,8 +35,8 @@ BATCH, SMALL_BATCH = 64, 512
 _PATIENCE = 300.0
 """For what is not timed: imports, the compilers of FFCV, the first batch [seconds]."""
 _LIMIT_NEEDS = (
-    "the limit needs cmake, a C++ compiler and libjpeg-turbo's headers: sudo "
-    "apt-get install -y cmake g++ libjpeg-dev"
+    "the limit needs cmake, a C++ compiler and libjpeg-turbo's headers: sudo apt-get install -y "
+    "cmake g++ libjpeg-dev"
 )
 
 
@@ -177,8 +177,8 @@ class Comparison:
 
         if not works():
             self._say(
-                f"installing {name} into an environment of its own; once (FFCV: several "
-                "minutes and GB)"
+                f"installing {name} into an environment of its own; once (FFCV: several minutes "
+                "and GB)"
             )
             shutil.rmtree(python.parents[1], ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", python.parents[1]])

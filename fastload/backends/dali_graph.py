@@ -43,8 +43,7 @@ def filter_of(plan: GeometryPlan) -> DaliFilter:
     if plan.mixes_filters:
         raise UnsupportedTransformError(
             "interpolation='random': DALI resizes all images of a batch with one filter; use "
-            "backend='torch', "
-            "'turbojpeg' or 'cache', or interpolation 'bilinear' or 'bicubic'."
+            "backend='torch', 'turbojpeg' or 'cache', or interpolation 'bilinear' or 'bicubic'."
         )
     if not plan.resamples or plan.interpolation == "nearest-exact":
         return DaliFilter("INTERP_NN", False, 1)
@@ -61,10 +60,8 @@ def filter_of(plan: GeometryPlan) -> DaliFilter:
     )
     raise UnsupportedTransformError(
         f"interpolation={asked}: DALI's resampling differs from torchvision's by more than the "
-        "bound; use "
-        "backend='torch', 'turbojpeg' or 'cache', or interpolation 'bilinear', 'bicubic' with "
-        "antialias=True or "
-        "'nearest-exact'."
+        "bound; use backend='torch', 'turbojpeg' or 'cache', or interpolation 'bilinear', "
+        "'bicubic' with antialias=True or 'nearest-exact'."
     )
 
 
@@ -152,14 +149,12 @@ def import_dali() -> Any:
     except (ImportError, OSError) as error:
         raise BackendUnavailableError(
             f"backend 'dali' needs NVIDIA DALI, which cannot be imported ({error}); install it "
-            "with: "
-            f"{install_command('dali')}"
+            f"with: {install_command('dali')}"
         ) from error
     if tuple(int(part) for part in dali.__version__.split(".")[:2]) < _OLDEST:
         raise BackendUnavailableError(
             f"backend 'dali' needs DALI {_OLDEST[0]}.{_OLDEST[1]} or newer, found "
-            f"{dali.__version__}; upgrade it with: "
-            f"{install_command('dali', upgrade=True)}"
+            f"{dali.__version__}; upgrade it with: {install_command('dali', upgrade=True)}"
         )
     return dali
 

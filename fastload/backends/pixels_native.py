@@ -61,8 +61,8 @@ def make_pixels(
             return NativePixels(context, rows, threads, check_whole=check_whole, draft=draft)
         if decoder == "native":
             raise ConfigurationError(
-                "options: decoder='native' serves one column of compressed images, to a size "
-                f"that the transform fixes; {context.source.name} is not that. Use decoder='auto'."
+                "options: decoder='native' serves one column of compressed images, to a size that "
+                f"the transform fixes; {context.source.name} is not that. Use decoder='auto'."
             )
     return PythonPixels(context, rows, threads, decoder)
 
@@ -137,9 +137,8 @@ class NativePixels(PixelMaker):
             )
         if self._draft:
             rows["draft"] = (
-                "JPEGs are decoded at 1/2, 1/4 or 1/8 where a crop is at least so many times "
-                "its output: not quite the "
-                f"pixels of other backends; {self._pool.reduced} so far"
+                "JPEGs are decoded at 1/2, 1/4 or 1/8 where a crop is at least so many times its "
+                f"output: not quite the pixels of other backends; {self._pool.reduced} so far"
             )
         return rows
 

@@ -62,8 +62,8 @@ class PythonPixels(PixelMaker):
         rows = {"decoder": describe_decoder(self._decoder)} if self._decoder is not None else {}
         slices = counted(self._slice, "sample")
         threads = (
-            f"{self._threads.count} of Python, slices of {slices}, "
-            f"{counted(self.depth, 'batch')} in flight"
+            f"{self._threads.count} of Python, slices of {slices}, {counted(self.depth, 'batch')} "
+            "in flight"
         )
         return {**rows, "threads": threads}
 

@@ -249,9 +249,9 @@ class RowReader:
                 for row in (first, int(others[0]))
             )
             raise ConfigurationError(
-                "transform: the images of a batch must come out in one size (height x width), "
-                f"but {one} and {other} "
-                "differ. Add a Resize or a crop to a fixed (height, width), or use batch_size=1."
+                "transform: the images of a batch must come out in one size (height x width), but "
+                f"{one} and {other} differ. Add a Resize or a crop to a fixed (height, width), or "
+                "use batch_size=1."
             )
         return int(windows[first][0]), int(windows[first][1])
 

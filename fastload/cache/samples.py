@@ -126,9 +126,8 @@ class _Items(Samples):
         pixels, label = item
         if pixels.shape[2] != self.images[0].channels:
             raise CacheError(
-                f"{self._name}: sample {index} has {counted(pixels.shape[2], 'channel')}, "
-                "those before it "
-                f"{self.images[0].channels}; convert all to one mode in the dataset "
+                f"{self._name}: sample {index} has {counted(pixels.shape[2], 'channel')}, those "
+                f"before it {self.images[0].channels}; convert all to one mode in the dataset "
                 "(image.convert('RGB'))."
             )
         return Sample((pixels,), label)
@@ -146,11 +145,9 @@ class _Items(Samples):
                 return pixels, label
         raise CacheError(
             f"{self._name}: sample {index} is {_describe(item)}; a cache takes (image, label) "
-            "pairs: a PIL image, a "
-            "uint8 array (H, W, C) or a uint8 tensor (C, H, W) of 1 or 3 channels, and an int. "
-            "Take float conversion "
-            "and normalisation out of the dataset's transform and pass them to the loader, or "
-            "use backend='torch'."
+            "pairs: a PIL image, a uint8 array (H, W, C) or a uint8 tensor (C, H, W) of 1 or 3 "
+            "channels, and an int. Take float conversion and normalisation out of the dataset's "
+            "transform and pass them to the loader, or use backend='torch'."
         )
 
 

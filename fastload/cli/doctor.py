@@ -75,8 +75,8 @@ def _print(findings: list[Finding], console: Console) -> None:
         console.print(f"{off} to look at, marked warning or broken.")
     elif notes:
         console.print(
-            f"Nothing is wrong. {notes} {'note says' if notes == 1 else 'notes say'} what "
-            "could be added."
+            f"Nothing is wrong. {notes} {'note says' if notes == 1 else 'notes say'} what could be "
+            "added."
         )
     else:
         console.print("Nothing to change.")
@@ -139,8 +139,8 @@ def versions() -> Iterator[Finding]:
         # operator.
         value = f"does not work with this torch: {str(error).splitlines()[0]}"
         advice = (
-            "Install both together, from one registry: pip install --force-reinstall "
-            "torch torchvision"
+            "Install both together, from one registry: pip install --force-reinstall torch "
+            "torchvision"
         )
         yield Finding("versions", "torchvision", value, "broken", advice)
     else:
@@ -203,20 +203,19 @@ def pillow() -> Finding:
     advice = ""
     if not turbo:
         advice = (
-            "This Pillow decodes JPEG slowly: pip install --force-reinstall --no-binary "
-            ":none: pillow"
+            "This Pillow decodes JPEG slowly: pip install --force-reinstall --no-binary :none: "
+            "pillow"
         )
     elif simd and int(PIL.__version__.split(".")[0]) < 12:
         advice = (
-            "Years of Pillow's security fixes are missing, which version 12.1 has: "
-            f"{_PILLOW_SIMD} --upgrade"
+            f"Years of Pillow's security fixes are missing, which version 12.1 has: {_PILLOW_SIMD} "
+            "--upgrade"
         )
     elif not simd and platform.machine() == "x86_64":
         advice = (
             "Pillow-SIMD resizes some five times as fast, if your own code resizes with Pillow "
-            "(the native core does "
-            f"not): pip uninstall -y pillow && {_PILLOW_SIMD}. What it brings here: fastload "
-            "bench decode --pillow-simd"
+            f"(the native core does not): pip uninstall -y pillow && {_PILLOW_SIMD}. What it "
+            "brings here: fastload bench decode --pillow-simd"
         )
     return Finding.advised("Pillow", name, value, advice, "note" if turbo else "warning")
 
@@ -254,8 +253,8 @@ def processor() -> Iterator[Finding]:
             f"shared with the other processes of LOCAL_WORLD_SIZE={os.environ['LOCAL_WORLD_SIZE']}"
         )
     advice = (
-        "One core for loading and training: give the process or the container more "
-        "(docker run --cpus, taskset)."
+        "One core for loading and training: give the process or the container more (docker run "
+        "--cpus, taskset)."
     )
     value = f"{usable} ({', '.join(limits)})"
     yield Finding.advised("machine", "usable cores", value, advice if usable == 1 else "")
@@ -293,7 +292,7 @@ def gpus() -> Iterator[Finding]:
     built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
     value = f"{'usable' if usable else 'not usable'} ({built})"
     advice = (
-        "There is a GPU that this torch cannot use: install a build for this driver "
-        "(pytorch.org, Get Started)."
+        "There is a GPU that this torch cannot use: install a build for this driver (pytorch.org, "
+        "Get Started)."
     )
     yield Finding.advised("GPU", "torch.cuda", value, advice if found.names and not usable else "")

@@ -24,14 +24,12 @@ _OLDEST_DRIVER = {11: "450", 12: "525", 13: "580"}
 table 1)."""
 _TOOLKIT = (
     "If Docker then finds no device driver, the host lacks the NVIDIA Container Toolkit: sudo "
-    "apt-get install -y "
-    "nvidia-container-toolkit && sudo nvidia-ctk runtime configure --runtime=docker && sudo "
-    "systemctl restart docker"
+    "apt-get install -y nvidia-container-toolkit && sudo nvidia-ctk runtime configure "
+    "--runtime=docker && sudo systemctl restart docker"
 )
 _SMALL_SHM = (
-    "Worker processes pass batches through it and die when it is full: docker run "
-    "--shm-size=8g (shm_size: 8g in a "
-    "compose file; or --ipc=host)."
+    "Worker processes pass batches through it and die when it is full: docker run --shm-size=8g "
+    "(shm_size: 8g in a compose file; or --ipc=host)."
 )
 
 Status = Literal["ok", "note", "warning", "broken"]
@@ -149,8 +147,7 @@ def nvidia(
         )
         advice = (
             f"Install {oldest} on the host, or take a torch for CUDA {driver.cuda[0]} "
-            "(pytorch.org, Get Started; "
-            "in an image: docker build --build-arg TORCH_INDEX_URL=...)."
+            "(pytorch.org, Get Started; in an image: docker build --build-arg TORCH_INDEX_URL=...)."
         )
     elif kernel is not None:
         value = f"{kernel} runs on this machine, and cannot be loaded here ({driver.reason})"
@@ -163,9 +160,8 @@ def nvidia(
             f"none in this container (NVIDIA_VISIBLE_DEVICES={wanted}), so training runs on the CPU"
         )
         advice = (
-            f"On a machine with GPUs: docker run --gpus all. {_TOOLKIT}. On one without, say "
-            "so: docker run -e "
-            "NVIDIA_VISIBLE_DEVICES=void"
+            f"On a machine with GPUs: docker run --gpus all. {_TOOLKIT}. On one without, say so: "
+            "docker run -e NVIDIA_VISIBLE_DEVICES=void"
         )
     else:
         return

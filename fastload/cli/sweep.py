@@ -237,9 +237,8 @@ def _compare(files: Sequence[str]) -> None:
         print_comparison(own[0], own[1], output())
     else:
         raise ConfigurationError(
-            f"compare: give two files that `fastload sweep --json` wrote, got {len(files)}; or "
-            "one of them and "
-            f"{PREFIX}PRESET, for what others measured."
+            f"compare: give two files that `fastload sweep --json` wrote, got {len(files)}; or one "
+            f"of them and {PREFIX}PRESET, for what others measured."
         )
 
 

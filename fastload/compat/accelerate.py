@@ -41,13 +41,13 @@ def already_prepared(kind: type) -> str:
     if not is_accelerate(kind.__module__):
         return ""
     return (
-        f"it is a {kind.__name__}: Accelerate has prepared it already. Adopt first, prepare "
-        "then: accelerator.prepare("
-        "fastload.from_dataloader(loader)). In a Trainer's get_train_dataloader write, in place of "
-        "fastload.from_dataloader(super().get_train_dataloader()): return self.accelerator.prepare("
-        "fastload.from_dataloader(DataLoader(self.train_dataset, self.args.train_batch_size, "
-        "shuffle=True, "
-        "collate_fn=self.data_collator, num_workers=self.args.dataloader_num_workers)))"
+        f"it is a {kind.__name__}: Accelerate has prepared it already. Adopt first, prepare then: "
+        "accelerator.prepare(fastload.from_dataloader(loader)). In a Trainer's "
+        "get_train_dataloader write, in place of "
+        "fastload.from_dataloader(super().get_train_dataloader()): return "
+        "self.accelerator.prepare(fastload.from_dataloader(DataLoader(self.train_dataset, "
+        "self.args.train_batch_size, shuffle=True, collate_fn=self.data_collator, "
+        "num_workers=self.args.dataloader_num_workers)))"
     )
 
 
@@ -83,9 +83,9 @@ class PreparedByAccelerate:
         sampled = config.sampler is not None or config.batch_sampler is not None
         if sampled and shard.world_size > 1 and not order.shared:
             raise ConfigurationError(
-                f"accelerator.prepare: {type(config.sampler).__name__} gives every rank all of "
-                "its samples, and "
-                "fastload cannot share them. Give the loader shuffle=True in place of the sampler."
+                f"accelerator.prepare: {type(config.sampler).__name__} gives every rank all of its "
+                "samples, and fastload cannot share them. Give the loader shuffle=True in place of "
+                "the sampler."
             )
         batch_size, odd = divmod(
             config.batch_size, shard.world_size if getattr(options, "split_batches", False) else 1
@@ -93,8 +93,8 @@ class PreparedByAccelerate:
         if odd:
             raise ConfigurationError(
                 "batch_size: with split_batches=True it is shared by "
-                f"{counted(shard.world_size, 'process')}, and "
-                f"{config.batch_size} cannot be. Use a multiple of {shard.world_size}."
+                f"{counted(shard.world_size, 'process')}, and {config.batch_size} cannot be. Use a "
+                f"multiple of {shard.world_size}."
             )
         tail: Tail = (
             "pad" if getattr(options, "even_batches", True) else "filled"

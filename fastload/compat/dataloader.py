@@ -21,11 +21,9 @@ from fastload.sampler import EpochOrder, Order, UncountedOrder
 from fastload.sources.base import Source
 
 REMEDY = (
-    "Give the framework a loader that is shared already: fastload.create_loader(..., "
-    "shard='auto') or "
-    "fastload.from_dataloader(..., shard='auto'), and let it wrap nothing around it (see "
-    "docs/clients.md). In place of "
-    "Accelerate's skip_first_batches there is loader.skip(n)."
+    "Give the framework a loader that is shared already: fastload.create_loader(..., shard='auto') "
+    "or fastload.from_dataloader(..., shard='auto'), and let it wrap nothing around it (see "
+    "docs/clients.md). In place of Accelerate's skip_first_batches there is loader.skip(n)."
 )
 
 
@@ -46,9 +44,8 @@ class SourceView(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         raise ConfigurationError(
-            f"dataset: the samples of {self.source.name} are read by the fastload Loader, "
-            "batch by batch. If a "
-            f"framework has put its own DataLoader in its place: {REMEDY}"
+            f"dataset: the samples of {self.source.name} are read by the fastload Loader, batch by "
+            f"batch. If a framework has put its own DataLoader in its place: {REMEDY}"
         )
 
     def __repr__(self) -> str:

@@ -38,11 +38,9 @@ def position_of_torchdata_state(state: Any, order: Order, epoch: int) -> tuple[i
     steps = sum(counts)
     if not order.sequential or not 0 <= steps <= order.steps:
         raise StateMismatchError(
-            f"state: it is of torchdata's StatefulDataLoader, after {counted(steps, 'batch')}, "
-            "and this loader "
-            f"({order.describe()}) does not give them in that order. Finish that epoch there, "
-            "or begin one here with "
-            "set_epoch()."
+            f"state: it is of torchdata's StatefulDataLoader, after {counted(steps, 'batch')}, and "
+            f"this loader ({order.describe()}) does not give them in that order. Finish that epoch "
+            "there, or begin one here with set_epoch()."
         )
     return (epoch + 1, 0) if state["_iterator_finished"] else (epoch, steps)
 
@@ -61,8 +59,8 @@ def stateful_dataloader_state(loader: Any) -> dict[str, Any]:
     order = loader.sampler.order
     if not order.sequential:
         raise ConfigurationError(
-            f"loader: a StatefulDataLoader cannot go on in this order ({order.describe()}). "
-            "Finish the epoch here."
+            f"loader: a StatefulDataLoader cannot go on in this order ({order.describe()}). Finish "
+            "the epoch here."
         )
     step = loader.state_dict()["step"]
     samples = sum(len(order.batch(n)) for n in range(step))

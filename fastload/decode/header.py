@@ -217,8 +217,8 @@ def pixel_chunks(data: bytes) -> bytes:
         )
     if compressed > (4 if interlaced else 2) * raw + (64 << 10):
         raise ValueError(
-            f"{compressed:,} bytes of data for {width} x {height} pixels: made to keep a "
-            "decoder busy"
+            f"{compressed:,} bytes of data for {width} x {height} pixels: made to keep a decoder "
+            "busy"
         )
     return b"".join([*kept, b"\0\0\0\0IEND\xaeB`\x82"])
 
@@ -288,12 +288,12 @@ def _looks_like(data: bytes) -> str:
     start = data[:256].lstrip().lower()
     if start.startswith((b"<!doctype", b"<html", b"<?xml", b"<")):
         return (
-            f"its first bytes look like HTML or XML: {data[:40]!r}, as a failed download "
-            "leaves them"
+            f"its first bytes look like HTML or XML: {data[:40]!r}, as a failed download leaves "
+            "them"
         )
     if not any(data[:256]):
         return (
-            f"it begins with zeros ({len(data)} bytes in all), as a broken copy or a full "
-            "disk leaves them"
+            f"it begins with zeros ({len(data)} bytes in all), as a broken copy or a full disk "
+            "leaves them"
         )
     return f"its first bytes are {data[:16]!r}, no known image format"

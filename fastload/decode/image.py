@@ -194,9 +194,9 @@ def _check_work(data: bytes, header: ImageHeader, name: str, settings: DecodeSet
     # marks is quick and never too low; following the markers is exact.
     if len(data) // 10 > most and data.count(_SOS) > most and (scans := count_scans(data)) > most:
         raise DecodeError(
-            f"{name}: {scans} scans of {header.width} x {header.height} pixels, where {most} "
-            "are allowed in an image "
-            f"of this size: a file that is made to keep the decoder busy. {REMEDY}"
+            f"{name}: {scans} scans of {header.width} x {header.height} pixels, where {most} are "
+            "allowed in an image of this size: a file that is made to keep the decoder busy. "
+            f"{REMEDY}"
         )
 
 
@@ -226,8 +226,8 @@ def _with_pillow(data: bytes, format: str, as_stored: bool) -> Pixels:
             if as_stored and values.max() > 255:
                 most = values.max()
                 raise ValueError(
-                    f"a mask of 16 bits with the number {most}; fastload keeps masks as uint8, "
-                    "0 to 255"
+                    f"a mask of 16 bits with the number {most}; fastload keeps masks as uint8, 0 "
+                    "to 255"
                 )
             if as_stored:
                 return values.astype(np.uint8)[..., None]

@@ -135,10 +135,8 @@ class PyTurboJpegDecoder:
             reason = str(error).splitlines()[0]
             raise BackendUnavailableError(
                 "PyTurboJPEG is installed, but not the library libturbojpeg that it needs "
-                f"({reason}). Install it: "
-                "apt install libturbojpeg0 (Debian; libturbojpeg on Ubuntu), or use another "
-                "decoder: "
-                "pip install simplejpeg"
+                f"({reason}). Install it: apt install libturbojpeg0 (Debian; libturbojpeg on "
+                "Ubuntu), or use another decoder: pip install simplejpeg"
             ) from error
         self.version = version("PyTurboJPEG")
         self._rgb: int = turbojpeg.TJPF_RGB
@@ -193,9 +191,8 @@ class TorchvisionDecoder:
             self._decode = torch.ops.image.decode_jpeg
         except (ImportError, AttributeError, RuntimeError) as error:
             raise BackendUnavailableError(
-                "The decoder torchvision is not available: this torchvision cannot read "
-                f"images ({error}). "
-                "Use another one: pip install simplejpeg"
+                "The decoder torchvision is not available: this torchvision cannot read images "
+                f"({error}). Use another one: pip install simplejpeg"
             ) from error
         self.version = str(torchvision.__version__)
 

@@ -84,8 +84,7 @@ class Composition:
             self.fail(
                 ((before > widest) | (after > widest)).any(axis=1),
                 f"{mode!r} padding is wider than the image of {{height}}x{{width}} pixels has "
-                "pixels to mirror; "
-                "resize the image first, pad less, or use padding_mode='edge'.",
+                "pixels to mirror; resize the image first, pad less, or use padding_mode='edge'.",
             )
         self._fold()
         self.start = self.start - np.where(self.mirror, after, before)

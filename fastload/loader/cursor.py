@@ -138,9 +138,8 @@ def read_state(state: Any, mine: Mapping[str, Any], steps: int) -> tuple[Positio
             f"{key}: state {theirs.get(key)!r}, this loader {mine.get(key)!r}" for key in differing
         )
         raise StateMismatchError(
-            f"state: it was taken from a loader that differs in {rows}. Create the loader with "
-            "the same arguments, "
-            "or start the epoch again with set_epoch()."
+            f"state: it was taken from a loader that differs in {rows}. Create the loader with the "
+            "same arguments, or start the epoch again with set_epoch()."
         )
     epoch, step = state.get("epoch"), state.get("step")
     if (

@@ -90,9 +90,8 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
                 and dataset is not config.source
             ):
                 raise ConfigurationError(
-                    f"dataset: this Loader serves {type(config.source).__name__}, and cannot "
-                    "be made again with a "
-                    f"{type(dataset).__name__}. {REMEDY}"
+                    f"dataset: this Loader serves {type(config.source).__name__}, and cannot be "
+                    f"made again with a {type(dataset).__name__}. {REMEDY}"
                 )
             length = len(config.source if dataset is None else dataset)
             config = config.with_sampler(given, length, rebuilt=True)
@@ -208,8 +207,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         if self._settled:
             raise ConfigurationError(
                 f"{asked_by}: this loader has been iterated already, by one rank. Prepare it "
-                "before its first iter(), "
-                "or make a new one."
+                "before its first iter(), or make a new one."
             )
         self.config = config
         self._assemble_again()
@@ -292,11 +290,10 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
                 "create_loader"
             )
             logger.warning(
-                f"This is one of {counted(world, 'process')}, and this loader gives each of "
-                "them all "
-                f"{counted(len(self._parts.source), 'sample')}: they train on duplicates, and "
-                "count each sample "
-                f"{world} times. {remedy}; shard=fastload.Shard(0, 1) says that it is meant."
+                f"This is one of {counted(world, 'process')}, and this loader gives each of them "
+                f"all {counted(len(self._parts.source), 'sample')}: they train on duplicates, and "
+                f"count each sample {world} times. {remedy}; shard=fastload.Shard(0, 1) says that "
+                "it is meant."
             )
 
     @property
@@ -382,11 +379,9 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
             and self._parts.order.fingerprint(self._feed.order_of(epoch)) != fingerprint
         ):
             raise StateMismatchError(
-                f"state: the sampler {sampler} gives another order for epoch {epoch} than it "
-                "gave when "
-                "the state was taken, so the remaining batches cannot be known. Use a sampler "
-                "whose order follows "
-                "from set_epoch(), or shuffle=True."
+                f"state: the sampler {sampler} gives another order for epoch {epoch} than it gave "
+                "when the state was taken, so the remaining batches cannot be known. Use a sampler "
+                "whose order follows from set_epoch(), or shuffle=True."
             )
         return epoch, step
 
@@ -436,9 +431,9 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
 
     def __repr__(self) -> str:
         return (
-            f"<fastload.Loader: {self._parts.explanation['source'].splitlines()[0]}; batch "
-            f"size {self.batch_size}, "
-            f"{self._parts.order.describe()}; backend {self.backend}, on {self.device}>"
+            f"<fastload.Loader: {self._parts.explanation['source'].splitlines()[0]}; batch size "
+            f"{self.batch_size}, {self._parts.order.describe()}; backend {self.backend}, on "
+            f"{self.device}>"
         )
 
 

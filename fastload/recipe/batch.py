@@ -38,8 +38,8 @@ class BatchProgram:
         for _, op in self.ops:
             if op.is_opaque:
                 raise UnsupportedTransformError(
-                    f"{op.describe()} does not run on batches; the 'torch' backend runs it on "
-                    "each sample."
+                    f"{op.describe()} does not run on batches; the 'torch' backend runs it on each "
+                    "sample."
                 )
 
     @property

@@ -126,8 +126,8 @@ class RandomCrop(_FixedSize):
             composition.pad(before, after)
         composition.fail(
             (composition.extent < target).any(axis=1),
-            f"RandomCrop(size={self.size}) is larger than the image of {{height}}x{{width}} pixels"
-            f"{' with its padding' if self.padding else ''}; resize the image first, or set "
+            f"RandomCrop(size={self.size}) is larger than the image of {{height}}x{{width}} "
+            f"pixels{' with its padding' if self.padding else ''}; resize the image first, or set "
             "pad_if_needed=True.",
         )
         padding = np.maximum(composition.extent - target, 0)

@@ -45,8 +45,8 @@ class _Blending(Mix):
         if labels.ndim not in (1, 2) or images.ndim != 4 or len(labels) != len(images):
             raise ConfigurationError(
                 f"{name} needs images (B, C, H, W) and labels (B,) or (B, K), got shapes "
-                f"{tuple(images.shape)} and "
-                f"{tuple(labels.shape)}; mix before anything that changes them."
+                f"{tuple(images.shape)} and {tuple(labels.shape)}; mix before anything that "
+                "changes them."
             )
         if labels.ndim == 1:
             if self.num_classes is None:
@@ -58,8 +58,8 @@ class _Blending(Mix):
         elif self.num_classes is not None and labels.shape[1] != self.num_classes:
             raise ConfigurationError(
                 f"{name}(num_classes={self.num_classes}) got labels of "
-                f"{counted(labels.shape[1], 'class')}; make the "
-                "two equal, or leave num_classes out."
+                f"{counted(labels.shape[1], 'class')}; make the two equal, or leave num_classes "
+                "out."
             )
         return labels if labels.is_floating_point() else labels.to(torch.float32)
 
@@ -77,8 +77,8 @@ class MixUp(_Blending):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if not images.is_floating_point():
             raise ConfigurationError(
-                f"MixUp needs floating-point images, got {images.dtype}; "
-                "add ToDtype(torch.float32, scale=True) to the transform, or use CutMix."
+                f"MixUp needs floating-point images, got {images.dtype}; add "
+                "ToDtype(torch.float32, scale=True) to the transform, or use CutMix."
             )
         targets = self.targets(images, labels)
         lam = self.weight(draws)
@@ -162,8 +162,7 @@ def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:
     if transform is not None and not callable(transform) and not isinstance(transform, Mix):
         raise ConfigurationError(
             f"batch_transform={transform!r} is not callable; give v2.MixUp, v2.CutMix, or a "
-            "function of "
-            "(images, labels) that returns both."
+            "function of (images, labels) that returns both."
         )
     result: Mix | Callable[..., Any] | None = transform
     return result

@@ -134,9 +134,8 @@ def decode_jpeg(
     top, left, height, width = (0, 0, header.height, header.width) if box is None else box
     if not (0 <= top < top + height <= header.height and 0 <= left < left + width <= header.width):
         raise ConfigurationError(
-            f"box={box} (top, left, height, width) does not lie in the image of "
-            f"{header.height} x {header.width} "
-            "pixels (height x width); keep it inside."
+            f"box={box} (top, left, height, width) does not lie in the image of {header.height} x "
+            f"{header.width} pixels (height x width); keep it inside."
         )
     out_height, out_width = (height, width) if size is None else size
     if out_height < 1 or out_width < 1:

@@ -62,9 +62,9 @@ class Shard:
             return cls(int(rank), int(world))
         except ValueError as error:
             raise ConfigurationError(
-                f"shard: the environment has RANK={rank!r}, WORLD_SIZE={world!r}, which is not "
-                "a rank of a world "
-                f"({error}); unset them or pass shard=fastload.Shard(rank, world_size)."
+                f"shard: the environment has RANK={rank!r}, WORLD_SIZE={world!r}, which is not a "
+                f"rank of a world ({error}); unset them or pass shard=fastload.Shard(rank, "
+                "world_size)."
             ) from None
 
 

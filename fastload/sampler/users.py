@@ -42,9 +42,8 @@ class _UsersOrder(Order):
     def __post_init__(self) -> None:
         if not hasattr(self.sampler, "__len__"):
             raise ConfigurationError(
-                f"{self.argument}: {type(self.sampler).__name__} has no __len__, so the number "
-                "of batches is unknown; "
-                f"give it one, or pass {self.instead}."
+                f"{self.argument}: {type(self.sampler).__name__} has no __len__, so the number of "
+                f"batches is unknown; give it one, or pass {self.instead}."
             )
 
     def draws(
@@ -143,8 +142,8 @@ class ForeignOrder(_UsersOrder):
         order = self._settled(sampler, list(sampler))
         if len(order) != self.samples:
             raise ConfigurationError(
-                f"sampler: {type(sampler).__name__} says that its length is {self.samples}, "
-                f"but gave {len(order)}."
+                f"sampler: {type(sampler).__name__} says that its length is {self.samples}, but "
+                f"gave {len(order)}."
             )
         return order
 
@@ -236,8 +235,7 @@ class BatchOrder(_UsersOrder):
         if len(batches) != self.steps:
             raise ConfigurationError(
                 f"batch_sampler: {type(sampler).__name__} says that it has "
-                f"{counted(self.steps, 'batch')}, but gave "
-                f"{len(batches)}."
+                f"{counted(self.steps, 'batch')}, but gave {len(batches)}."
             )
         self._ends[:] = [0, *np.cumsum([len(batch) for batch in batches]).tolist()]
         return self._settled(sampler, [key for batch in batches for key in batch])
@@ -379,8 +377,7 @@ def _checked(sampler: Any, indices: Iterable[int], length: int) -> Int64Array:
     if len(outside):
         raise ConfigurationError(
             f"sampler: {type(sampler).__name__} gave index {int(order[outside[0]])}, but the "
-            "source has "
-            f"{counted(length, 'sample')} (0 to {length - 1})."
+            f"source has {counted(length, 'sample')} (0 to {length - 1})."
         )
     return order
 
@@ -419,8 +416,8 @@ class StreamOrder(Order):
     def describe(self) -> str:
         return (
             f"as the IterableDataset {type(self.dataset).__name__} gives them, rank "
-            f"{self.shard.rank} of "
-            f"{self.shard.world_size}; a loaded state is found again by reading up to it"
+            f"{self.shard.rank} of {self.shard.world_size}; a loaded state is found again by "
+            "reading up to it"
         )
 
     def reproducible(self) -> dict[str, Any]:

@@ -112,9 +112,8 @@ def _unpacked(path: str) -> Iterator[IO[bytes]]:
         raise
     except _DAMAGED as error:
         raise SourceError(
-            f"{path}: this archive cannot be read ({str(error) or type(error).__name__}); if "
-            "it is truncated or "
-            "damaged, fetch it again."
+            f"{path}: this archive cannot be read ({str(error) or type(error).__name__}); if it is "
+            "truncated or damaged, fetch it again."
         ) from error
 
 
@@ -289,8 +288,8 @@ def _files(
             continue
         if kind not in _FILE or is_sparse:
             raise SourceError(
-                f"{path}: {name} is not a plain file but a link, sparse or special one; "
-                "write the archive with its content: tar --dereference --hard-dereference."
+                f"{path}: {name} is not a plain file but a link, sparse or special one; write the "
+                "archive with its content: tar --dereference --hard-dereference."
             )
         yield FileInTar(name.removeprefix("./"), start, size)
 

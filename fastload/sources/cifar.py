@@ -116,8 +116,7 @@ def open_cifar(path: str, options: OpenOptions) -> Opened:
         if file not in contents:
             raise SourceError(
                 f"{path}: {file} is missing, which is part of the {split} split of the "
-                f"{layout.title}; "
-                "download and unpack it again."
+                f"{layout.title}; download and unpack it again."
             )
         read = _binary if layout.binary else _pickled
         parts.append(read(contents[file], layout, kind, f"{path}: {file}"))
@@ -218,9 +217,8 @@ def _binary(
     record = len(layout.counts) + _PIXELS
     if not content or len(content) % record:
         raise SourceError(
-            f"{name}: {len(content):,} bytes are not a whole number of records of {record}; it "
-            "is truncated or not the "
-            "binary version: download it again."
+            f"{name}: {len(content):,} bytes are not a whole number of records of {record}; it is "
+            "truncated or not the binary version: download it again."
         )
     rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, record)
     return rows[:, len(layout.counts) :], rows[:, list(layout.counts).index(kind)]
@@ -251,9 +249,8 @@ def _load_arrays(data: bytes, name: str) -> dict[str, Any]:
         raise SourceError(f"{name}: {error}") from None
     except Exception as error:  # crafted or damaged opcodes raise whatever they please
         raise SourceError(
-            f"{name}: cannot be read as a pickle ({type(error).__name__}: {error}); the file "
-            "is damaged or "
-            "truncated: download it again."
+            f"{name}: cannot be read as a pickle ({type(error).__name__}: {error}); the file is "
+            "damaged or truncated: download it again."
         ) from error
     if not isinstance(content, dict):
         raise SourceError(
@@ -291,8 +288,8 @@ def _array(raw: Any, dtype: Any, shape: Any, order: str, *_: Any) -> npt.NDArray
     data = raw.encode("latin1") if isinstance(raw, str) else bytes(raw)
     if not isinstance(dtype, _DType) or math.prod(shape) != len(data):
         raise SourceError(
-            f"an array of shape {shape} has {len(data)} bytes; the file is damaged: download "
-            "it again."
+            f"an array of shape {shape} has {len(data)} bytes; the file is damaged: download it "
+            "again."
         )
     return np.frombuffer(data, dtype=np.uint8).reshape(shape, order="F" if order == "F" else "C")
 
@@ -322,9 +319,8 @@ class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _KNOWN:
             raise SourceError(
-                f"this pickle refers to {module}.{name}, which is not part of an array file; "
-                "it was not loaded. "
-                "Download the archive again from its official source."
+                f"this pickle refers to {module}.{name}, which is not part of an array file; it "
+                "was not loaded. Download the archive again from its official source."
             )
         return _KNOWN[module, name]
 

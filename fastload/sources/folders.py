@@ -279,13 +279,12 @@ def refuse_splits(root: str, names: Collection[str], split: str | None = None) -
     example = next(iter([*splits_in(names).values(), *names]))
     if split is not None:
         raise ConfigurationError(
-            f"split={split!r}: {root} has the splits {', '.join(names)}; name one of them, "
-            f"such as split={example!r}."
+            f"split={split!r}: {root} has the splits {', '.join(names)}; name one of them, such as "
+            f"split={example!r}."
         )
     raise SourceError(
-        f"{root}: holds splits ({', '.join(names)}), not classes; say which one: "
-        f"split={example!r} (of a command: "
-        f"--split {example})."
+        f"{root}: holds splits ({', '.join(names)}), not classes; say which one: split={example!r} "
+        f"(of a command: --split {example})."
     )
 
 
@@ -306,25 +305,24 @@ def refuse_reserved(root: str, classes: Sequence[str], below: Collection[str]) -
         refuse_splits(root, list(splits.values()))
     if reserved:
         raise SourceError(
-            f"{root}: going by the names, {', '.join(reserved)} are not classes. fastload "
-            "opens one folder of images a "
-            "class; images/ and masks/ with equal names in both; or images and a table of "
-            "their labels beside them "
-            f"(labels.csv with two columns, file and label). {insist}"
+            f"{root}: going by the names, {', '.join(reserved)} are not classes. fastload opens "
+            "one folder of images a class; images/ and masks/ with equal names in both; or images "
+            "and a table of their labels beside them (labels.csv with two columns, file and "
+            f"label). {insist}"
         )
     if len(classes) == 1 and below:
         raise SourceError(
-            f"{root}: only one class ({first}), so that all labels would be 0; give the folder "
-            "in which each class has "
-            f"a folder. If {first} is the data set, open {os.path.join(root, first)!r}. "
+            f"{root}: only one class ({first}), so that all labels would be 0; give the folder in "
+            f"which each class has a folder. If {first} is the data set, open "
+            f"{os.path.join(root, first)!r}. "
             f"{insist.replace('they are meant as classes', 'it is meant as a class')}"
         )
     deeper = list(splits_in(below).values())
     if len(deeper) > 1:
         raise SourceError(
-            f"{root}: {first} holds splits ({', '.join(deeper)}): classes are further down, "
-            "and training and test data "
-            f"would be mixed. Open {os.path.join(root, first)!r} with split={deeper[0]!r}. {insist}"
+            f"{root}: {first} holds splits ({', '.join(deeper)}): classes are further down, and "
+            f"training and test data would be mixed. Open {os.path.join(root, first)!r} with "
+            f"split={deeper[0]!r}. {insist}"
         )
 
 
@@ -353,13 +351,12 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
         if any(map(is_image_name, names)):
             raise SourceError(
                 f"{root}: the images in it lie in no class folders {listed}; expected one "
-                "subfolder a class, with "
-                "images in it. format='images' serves them without labels."
+                "subfolder a class, with images in it. format='images' serves them without labels."
             )
         found = f"no class folders and no images in it {listed}"
         raise SourceError(
-            f"{root}: {found if names else 'the folder is empty'}; expected one subfolder a "
-            "class, with images in it."
+            f"{root}: {found if names else 'the folder is empty'}; expected one subfolder a class, "
+            "with images in it."
         )
     if options.split is not None:
         splits = list(splits_in(classes).values())
@@ -404,9 +401,8 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
     if empty:
         # torchvision's wording, so that a search for it finds the known answers.
         raise SourceError(
-            f"{root}: found no valid file for the classes {', '.join(empty)}. "
-            f"Supported extensions are: {', '.join(TORCHVISION_EXTENSIONS)}, and what else "
-            "this Pillow reads. Remove "
+            f"{root}: found no valid file for the classes {', '.join(empty)}. Supported extensions "
+            f"are: {', '.join(TORCHVISION_EXTENSIONS)}, and what else this Pillow reads. Remove "
             "these folders, or put images into them."
         )
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)

@@ -118,19 +118,18 @@ def _up_to(file: IO[bytes], limit: int) -> bytes:
 def _shape(head: bytes, sizes: bytes, dimensions: int, path: str) -> tuple[int, ...]:
     if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _DTYPES:
         raise SourceError(
-            f"{path}: starts with {head.hex(' ') or 'nothing'}, which is not the magic number "
-            "of an IDX file "
-            f"(expected 00 00 08 {dimensions:02x}); download it again."
+            f"{path}: starts with {head.hex(' ') or 'nothing'}, which is not the magic number of "
+            f"an IDX file (expected 00 00 08 {dimensions:02x}); download it again."
         )
     if head[2] != 0x08:
         raise SourceError(
-            f"{path}: values are {_DTYPES[head[2]]}, only unsigned bytes are served; convert "
-            "the file."
+            f"{path}: values are {_DTYPES[head[2]]}, only unsigned bytes are served; convert the "
+            "file."
         )
     if head[3] != dimensions:
         raise SourceError(
-            f"{path}: has {counted(head[3], 'dimension')}, expected {dimensions}; is it the "
-            "other file of the two?"
+            f"{path}: has {counted(head[3], 'dimension')}, expected {dimensions}; is it the other "
+            "file of the two?"
         )
     if len(sizes) < 4 * dimensions:
         raise SourceError(f"{path}: ends within its header; download it again.")

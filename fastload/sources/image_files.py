@@ -145,20 +145,19 @@ class LeftOut:
             )
         if self._unlabelled:
             words = (
-                f"{counted(len(self._unlabelled), 'image')} beside the class folders, "
-                "without a label"
+                f"{counted(len(self._unlabelled), 'image')} beside the class folders, without a "
+                "label"
             )
             found.append(f"{words} (first {min(self._unlabelled)})")
         if found and self._strict:
             raise SourceError(
-                f"{self._name}: strict=True, and {' and '.join(found)} would be left out. "
-                "Convert, label or remove "
-                "them; without strict they are left out, and explain() says so."
+                f"{self._name}: strict=True, and {' and '.join(found)} would be left out. Convert, "
+                "label or remove them; without strict they are left out, and explain() says so."
             )
         if self._images or self._unlabelled:
             logger.warning(
-                "%s: left out: %s. Convert what you need, for example to .png; strict=True "
-                "makes this an error.",
+                "%s: left out: %s. Convert what you need, for example to .png; strict=True makes "
+                "this an error.",
                 self._name,
                 " and ".join(found),
             )

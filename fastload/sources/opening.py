@@ -101,9 +101,8 @@ def _existing(path: str) -> str:
     if not os.path.exists(absolute):
         if _PIPE.match(path):
             raise SourceError(
-                f"{path}: only what can be read at random can be opened; download the data, "
-                "mount them, or register a "
-                "format that reads them (fastload.sources.register_format)."
+                f"{path}: only what can be read at random can be opened; download the data, mount "
+                "them, or register a format that reads them (fastload.sources.register_format)."
             )
         raise SourceError(f"{absolute}: no such file or folder; check the path.")
     return absolute
@@ -114,8 +113,8 @@ def _there(url: str) -> str:
     with stores.seen_kept():
         if not (stores.is_folder(url) or stores.is_file(url)):
             raise SourceError(
-                f"{url}: no such file or folder; check the URL and that the credentials may "
-                "list it."
+                f"{url}: no such file or folder; check the URL and that the credentials may list "
+                "it."
             )
     return url
 
@@ -407,8 +406,7 @@ def _advice(path: str) -> str:
     if suffix in (".csv", ".tsv", ".txt"):
         return (
             "a table alone has no images; give the folder of the images that it names "
-            f"({folder!r}, if they are "
-            "there): the table is found in it or beside it."
+            f"({folder!r}, if they are there): the table is found in it or beside it."
         )
     if suffix in (".zip", ".rar", ".7z"):
         unpack = {".zip": "unzip", ".rar": "unrar x", ".7z": "7z x"}[suffix]

@@ -71,9 +71,8 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
         empty = mask_folder if images else image_folder
         names = ", ".join(folders.files_in(os.path.join(base, empty))[:3])
         raise SourceError(
-            f"{root}: the folder {empty} holds no "
-            f"images{f' (found {names})' if names else ''}; expected "
-            "images and masks under equal names in two folders, both as image files."
+            f"{root}: the folder {empty} holds no images{f' (found {names})' if names else ''}; "
+            "expected images and masks under equal names in two folders, both as image files."
         )
     ending = _ending(images, masks)
     masks = {stem.removesuffix(ending): path for stem, path in masks.items()}
@@ -88,15 +87,14 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
             if other != stem:
                 raise SourceError(
                     f"{os.path.join(base, image_folder)}: the list of the split {name!r} names "
-                    f"{os.path.basename(stem)}, which may be {other} or {stem}; rename one of "
-                    "the two."
+                    f"{os.path.basename(stem)}, which may be {other} or {stem}; rename one of the "
+                    "two."
                 )
         missing = sorted(listed.difference(named))
         if missing:
             raise SourceError(
-                f"{os.path.join(base, image_folder)}: {missing[0]}.* is missing, which the "
-                f"list of the split {name!r} "
-                f"names{and_more(missing)}; add it, or correct the list."
+                f"{os.path.join(base, image_folder)}: {missing[0]}.* is missing, which the list of "
+                f"the split {name!r} names{and_more(missing)}; add it, or correct the list."
             )
     for ours, theirs, kind, other in (
         (images, masks, "image", mask_folder),
@@ -107,8 +105,7 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
             partner = f"{other}/{alone[0]}{ending if kind == 'image' else ''}.*"
             raise SourceError(
                 f"{os.path.join(base, ours[alone[0]])}: this {kind} has no partner "
-                f"{partner}{and_more(alone)}; add the "
-                "missing file, or remove this one."
+                f"{partner}{and_more(alone)}; add the missing file, or remove this one."
             )
     columns = {
         "image": EncodedFiles(PathTable.of(images.values(), base)),
@@ -203,8 +200,8 @@ def _names(path: str) -> frozenset[str]:
             if name in found:
                 raise SourceError(
                     f"{path}: lines {found[name]} and {number} both name {name}; an image is "
-                    "served once an epoch: "
-                    "remove one of the lines (or give the order yourself: sampler=)."
+                    "served once an epoch: remove one of the lines (or give the order yourself: "
+                    "sampler=)."
                 )
             found[name] = number
     return frozenset(found)
@@ -218,9 +215,8 @@ def _by_stem(base: str, folder: str, left_out: LeftOut) -> dict[str, str]:
         stem = os.path.splitext(path)[0][len(folder) + 1 :]
         if stem in found:
             raise SourceError(
-                f"{os.path.join(base, path)}: {found[stem]} has the same stem, so its partner "
-                "is ambiguous; "
-                "rename or remove one of the two."
+                f"{os.path.join(base, path)}: {found[stem]} has the same stem, so its partner is "
+                "ambiguous; rename or remove one of the two."
             )
         found[stem] = path
     return found

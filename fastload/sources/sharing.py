@@ -49,11 +49,9 @@ def share(source: Source) -> Source:
     free = free_shared_memory() if needed else 0
     if free < needed:
         logger.warning(
-            f"{source.name}: its metadata and pixels need {needed / 1e6:.0f} MB of shared "
-            f"memory and {_SHARED_MEMORY} "
-            f"has {free / 1e6:.0f} MB free, so each worker process gets its own copy. Give the "
-            "machine more (docker "
-            "run --shm-size=8g)."
+            f"{source.name}: its metadata and pixels need {needed / 1e6:.0f} MB of shared memory "
+            f"and {_SHARED_MEMORY} has {free / 1e6:.0f} MB free, so each worker process gets its "
+            "own copy. Give the machine more (docker run --shm-size=8g)."
         )
         return source
     return dataclasses.replace(

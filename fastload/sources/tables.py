@@ -106,11 +106,9 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
         if split in ("val", "test"):
             raise SourceError(
                 f"{table.path}: its labels are words, and which number each has is for the "
-                "training data to say: a "
-                f"class may be missing in the {split} split. Put the training split beside it "
-                "(train/ with a folder "
-                "a class, or its own table), or give the classes: fastload.open_source(folder, "
-                "classes=[...])."
+                f"training data to say: a class may be missing in the {split} split. Put the "
+                "training split beside it (train/ with a folder a class, or its own table), or "
+                "give the classes: fastload.open_source(folder, classes=[...])."
             )
         notes += ", classes those of this table, sorted"
         classes = sorted({label.text for label in labels})
@@ -119,11 +117,10 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
     for label, number, image in zip(labels, numbers, images, strict=True):
         if not 0 <= number < len(classes):
             raise SourceError(
-                f"{table.path}: row {label.row}: {image} has the label {_shown(label.text)}, "
-                "which is none of "
-                f"{counted(len(classes), 'class')} "
-                f"({', '.join(classes[:3])}{'...' if classes[3:] else ''}); numbers "
-                "count from 0. Correct the table, the training split beside it, or classes=."
+                f"{table.path}: row {label.row}: {image} has the label {_shown(label.text)}, which "
+                f"is none of {counted(len(classes), 'class')} "
+                f"({', '.join(classes[:3])}{'...' if classes[3:] else ''}); numbers count from 0. "
+                "Correct the table, the training split beside it, or classes=."
             )
     files = EncodedFiles(PathTable.of(images, folder))
     source = classified_images(
@@ -209,8 +206,8 @@ def _number(table: _Table, label: _Label) -> int:
     if len(label.text) > _LONGEST_NUMBER:
         raise SourceError(
             f"{table.path}: row {label.row}: the label is a number of "
-            f"{counted(len(label.text), 'digit')} "
-            f"({_shown(label.text)}); labels are numbers of classes, counted from 0: correct it."
+            f"{counted(len(label.text), 'digit')} ({_shown(label.text)}); labels are numbers of "
+            "classes, counted from 0: correct it."
         )
     return int(label.text)
 
@@ -239,16 +236,14 @@ class _Table:
             label = label.partition(" ")[0] if boxes else label
             if not label:
                 raise SourceError(
-                    f"{self.path}: row {number}: the label of {row[self.file_column]} is "
-                    "empty; write it, or remove "
-                    "the row and the image."
+                    f"{self.path}: row {number}: the label of {row[self.file_column]} is empty; "
+                    "write it, or remove the row and the image."
                 )
             if found.setdefault(place, _Label(number, label)).text != label:
                 raise SourceError(
-                    f"{self.path}: {row[self.file_column]} comes twice, as {found[place].text} "
-                    f"and as {label}; an "
-                    "image has one class here. Boxes and several classes an image are for a "
-                    "Dataset of your own."
+                    f"{self.path}: {row[self.file_column]} comes twice, as {found[place].text} and "
+                    f"as {label}; an image has one class here. Boxes and several classes an image "
+                    "are for a Dataset of your own."
                 )
         lacking = [name for place, name in enumerate(images) if place not in found]
         if lacking:
@@ -283,11 +278,9 @@ class _Table:
             where = f", where others are {usual}" if len(odd) < len(others) else ""
             raise SourceError(
                 f"{self.path}: row {first.row}: the label is {_shown(first.text)}{where} "
-                f"({counted(len(odd), 'row')} of this kind). Numbers count classes from 0, as "
-                "5 and not 5.0; words "
-                "are names of classes. Correct the table, or, where such texts are names, give "
-                "all of them: "
-                "fastload.open_source(folder, classes=[...])."
+                f"({counted(len(odd), 'row')} of this kind). Numbers count classes from 0, as 5 "
+                "and not 5.0; words are names of classes. Correct the table, or, where such texts "
+                "are names, give all of them: fastload.open_source(folder, classes=[...])."
             )
         return False
 
@@ -309,8 +302,8 @@ class _Table:
             return 1
         raise SourceError(
             f"{self.path}: cannot tell which column is the label (columns: "
-            f"{', '.join(self.header or rows[0])}); write "
-            "a table of two columns, file and label, in its place."
+            f"{', '.join(self.header or rows[0])}); write a table of two columns, file and label, "
+            "in its place."
         )
 
 
@@ -330,12 +323,10 @@ def _chosen(folder: str, images: Sequence[str]) -> _Table:
         reasons = [f"{os.path.basename(path)} {reason}" for path, reason in read.items()]
         beside = f" ({', '.join(reasons)})" if paths else ""
         raise SourceError(
-            f"{folder}: {counted(len(images), 'image')} ({images[0]}...) but no class folders, "
-            "and no table of their "
-            f"labels{beside}. Move them into one subfolder a class "
-            f"({folder}/<class>/{images[0]}), put a labels.csv "
-            "with the columns file and label beside them, or say that labels are not wanted: "
-            "format='images'."
+            f"{folder}: {counted(len(images), 'image')} ({images[0]}...) but no class folders, and "
+            f"no table of their labels{beside}. Move them into one subfolder a class "
+            f"({folder}/<class>/{images[0]}), put a labels.csv with the columns file and label "
+            "beside them, or say that labels are not wanted: format='images'."
         )
     most = max(len(table.rows) for table in tables)
     fullest = [table for table in tables if len(table.rows) == most]

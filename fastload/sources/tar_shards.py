@@ -84,8 +84,8 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
     if packed and all(is_image_name(file) and "/" in file for file in first_names(name, 8)):
         paths = [uncompressed_copy(name)]
         notes = (
-            f"unpacked to {paths[0]} until this process ends; to save that at each start: tar "
-            f"-xf {name}",
+            f"unpacked to {paths[0]} until this process ends; to save that at each start: tar -xf "
+            f"{name}",
         )
     left_out = LeftOut(name, strict=options.strict)
     columns = _index(paths, options, left_out)
@@ -130,9 +130,8 @@ def _index(paths: list[str], options: OpenOptions, left_out: LeftOut) -> dict[st
         packed = compression_of(path)
         if packed is not None:
             raise SourceError(
-                f"{path}: is compressed ({packed}) and cannot be read from the middle; "
-                "decompress it first, images "
-                "hardly shrink anyway: gunzip, bunzip2, unxz or zstd -d."
+                f"{path}: is compressed ({packed}) and cannot be read from the middle; decompress "
+                "it first, images hardly shrink anyway: gunzip, bunzip2, unxz or zstd -d."
             )
         for key, sample in _samples_in(path, options.fields, left_out):
             if not columns:
@@ -145,11 +144,10 @@ def _index(paths: list[str], options: OpenOptions, left_out: LeftOut) -> dict[st
                     else f"has also {', '.join(sorted(extra))}"
                 )
                 raise SourceError(
-                    f"{path}:{key}: this sample {found}, unlike those before it; the files of "
-                    "a sample must follow "
-                    "each other, and each sample have the same fields (write with tar "
-                    "--sort=name, or name the common "
-                    f"ones: open_source(..., fields={tuple(columns)}))."
+                    f"{path}:{key}: this sample {found}, unlike those before it; the files of a "
+                    "sample must follow each other, and each sample have the same fields (write "
+                    "with tar --sort=name, or name the common ones: open_source(..., "
+                    f"fields={tuple(columns)}))."
                 )
             for name, (_, file) in sample.items():
                 columns[name].append(shard, file)
@@ -182,15 +180,14 @@ def _samples_in(
                 continue
             if kind is None:
                 raise SourceError(
-                    f"{path}:{file.name}: cannot tell how to serve .{extension}; name the "
-                    "fields that you want: "
-                    "open_source(..., fields=('jpg', 'cls'))."
+                    f"{path}:{file.name}: cannot tell how to serve .{extension}; name the fields "
+                    "that you want: open_source(..., fields=('jpg', 'cls'))."
                 )
             if name in sample:
                 raise SourceError(
                     f"{path}:{file.name}: the sample has this field already, as "
-                    f"{sample[name][1].name}; "
-                    "remove one, or prefix it: <key>.left.jpg, <key>.right.jpg."
+                    f"{sample[name][1].name}; remove one, or prefix it: <key>.left.jpg, "
+                    "<key>.right.jpg."
                 )
             sample[name] = (kind, file)
         if sample:
@@ -298,9 +295,9 @@ def _number(data: bytes, files: EncodedFiles, row: int) -> int:
     if len(text) <= 19 and re.fullmatch(rb"[+-]?[0-9]+", text) and int(text) < 1 << 63:
         return int(text)
     raise SourceError(
-        f"{files.describe(row)}: expected a label as a decimal number of at most 18 digits, "
-        f"got {data[:32]!r}; "
-        "write the class's number, or leave the field out: open_source(..., fields=('jpg',))."
+        f"{files.describe(row)}: expected a label as a decimal number of at most 18 digits, got "
+        f"{data[:32]!r}; write the class's number, or leave the field out: open_source(..., "
+        "fields=('jpg',))."
     )
 
 
@@ -317,10 +314,9 @@ def _stacked(files: EncodedFiles) -> npt.NDArray[Any]:
             result = np.empty((len(files), *value.shape), value.dtype)
         if (value.shape, value.dtype) != (result.shape[1:], result.dtype):
             raise SourceError(
-                f"{files.describe(row)}: {value.dtype} of shape {value.shape}, but "
-                f"{result.dtype} of shape "
-                f"{result.shape[1:]} in {files.describe(0)}; store arrays of one shape, or "
-                "leave the field out."
+                f"{files.describe(row)}: {value.dtype} of shape {value.shape}, but {result.dtype} "
+                f"of shape {result.shape[1:]} in {files.describe(0)}; store arrays of one shape, "
+                "or leave the field out."
             )
         result[row] = value
     assert result is not None, "a column has samples"
@@ -390,9 +386,7 @@ def _refuse_images_of_no_class(archive: str, image: str, splits: Mapping[str, st
     or on all splits."""
     among = f" (of the splits {', '.join(splits.values())})" if splits else ""
     raise SourceError(
-        f"{archive}: {image}{among} lies in no folder of a class, so that its label is "
-        "unknown. Put the images of "
-        "each class into one folder. Or, if all of them are wanted as one set without labels, "
-        "give the .tar in a list: "
-        f"fastload.create_loader([{archive!r}])."
+        f"{archive}: {image}{among} lies in no folder of a class, so that its label is unknown. "
+        "Put the images of each class into one folder. Or, if all of them are wanted as one set "
+        f"without labels, give the .tar in a list: fastload.create_loader([{archive!r}])."
     )

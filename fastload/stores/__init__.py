@@ -71,9 +71,9 @@ def located(url: str) -> str:
     authority = url.partition("://")[2].partition("/")[0]
     if ("@" in authority and not url.startswith("abfs")) or "?" in url or "#" in url:
         raise SourceError(
-            f"{url.partition('://')[0]}://...: credentials and parameters in a URL would be "
-            "shown with every message; "
-            "leave them out, and set them in the environment, as the store's own tools read them."
+            f"{url.partition('://')[0]}://...: credentials and parameters in a URL would be shown "
+            "with every message; leave them out, and set them in the environment, as the store's "
+            "own tools read them."
         )
     return url.rstrip("/")
 

@@ -245,8 +245,8 @@ class Store(ABC):
         if os.getpid() != self._process:
             raise StoreError(
                 f"{self.url}: this process was forked from one that reads from there, and the "
-                "threads of its client "
-                "are not in it. Start processes by 'spawn' (multiprocessing_context='spawn')."
+                "threads of its client are not in it. Start processes by 'spawn' "
+                "(multiprocessing_context='spawn')."
             )
 
     def _tried(self, name: str, action: Callable[[], T]) -> T:

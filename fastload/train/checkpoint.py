@@ -92,8 +92,7 @@ def _replacing(path: Path) -> Iterator[Path]:
     except (OSError, RuntimeError) as error:  # torch says a failed write in a RuntimeError
         raise CheckpointError(
             f"{path}: the checkpoint could not be written ({error}). Is the disk full, or the "
-            "folder not yours? "
-            "Choose another with --out."
+            "folder not yours? Choose another with --out."
         ) from error
 
 
@@ -120,8 +119,7 @@ def load(path: Path) -> dict[str, Any]:
     if version != VERSION:
         raise StateMismatchError(
             f"resume: {path} is a checkpoint of version {version!r}, this is {VERSION}; give "
-            "another one, or --resume "
-            "never."
+            "another one, or --resume never."
         )
     found: dict[str, Any] = state
     return found
@@ -141,9 +139,8 @@ def state_to_resume(config: TrainConfig) -> dict[str, Any] | None:
     missing = [key for key in _KEYS if key not in state]
     if missing:
         raise StateMismatchError(
-            f"resume: {path} is no whole checkpoint, it lacks {', '.join(missing)}; give "
-            "another one, or --resume "
-            "never."
+            f"resume: {path} is no whole checkpoint, it lacks {', '.join(missing)}; give another "
+            "one, or --resume never."
         )
     mine, theirs = _binding(asdict(config)), _binding(state["config"])
     differing = [name for name in mine if mine[name] != theirs[name]]
@@ -152,9 +149,8 @@ def state_to_resume(config: TrainConfig) -> dict[str, Any] | None:
             f"{name}: checkpoint {theirs[name]!r}, now {mine[name]!r}" for name in differing
         )
         raise StateMismatchError(
-            f"resume: {path} is of a run that differs in {rows}. Give the same settings, "
-            "another folder (--out), or "
-            "--resume never to start again in this one."
+            f"resume: {path} is of a run that differs in {rows}. Give the same settings, another "
+            "folder (--out), or --resume never to start again in this one."
         )
     return state
 
@@ -267,8 +263,7 @@ class Progress:
         except StateMismatchError as error:
             raise StateMismatchError(
                 f"resume: the checkpoint cannot be gone on with here: {error} (Or give another "
-                "folder, --out, or "
-                "--resume never to start again in this one.)"
+                "folder, --out, or --resume never to start again in this one.)"
             ) from error
         components.task.load_state_dict(state["task"])
         components.network.load_state_dict(state["model"])
@@ -312,9 +307,8 @@ class Progress:
             sums = [each["sums"] for each in ranks]
             self.sums.load({name: sum(each[name] for each in sums) for name in sums[0]})
         return (
-            f"saved by {counted(len(ranks), 'process')} and resumed by {world_size}: the "
-            "samples are the ones that "
-            "would have come, dropout and the like draw other numbers."
+            f"saved by {counted(len(ranks), 'process')} and resumed by {world_size}: the samples "
+            "are the ones that would have come, dropout and the like draw other numbers."
         )
 
     def _seed_this_rank(self) -> None:

@@ -229,10 +229,8 @@ def _closing(summary: Summary) -> str:
 
         words.append(
             f"{number(summary.images_per_second)} samples a second; of its time the device was "
-            "busy "
-            f"{idle.busy_share:.1%}, waited for data {idle.wait_share:.1%}, for the host "
-            f"{idle.launch_share:.1%}, for "
-            f"other ranks {idle.exchange_share:.1%}"
+            f"busy {idle.busy_share:.1%}, waited for data {idle.wait_share:.1%}, for the host "
+            f"{idle.launch_share:.1%}, for other ranks {idle.exchange_share:.1%}"
         )
     if summary.best is not None:
         words.append(f"best validation {summary.best:.4g}")

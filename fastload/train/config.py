@@ -326,15 +326,14 @@ class TrainConfig(_Group):
             return
         if self.model.compile:
             raise ConfigurationError(
-                "compile: DataParallel makes new copies of the network in threads at every "
-                "step, which torch.compile "
-                "cannot follow; leave --compile out, or take --parallel ddp under torchrun."
+                "compile: DataParallel makes new copies of the network in threads at every step, "
+                "which torch.compile cannot follow; leave --compile out, or take --parallel ddp "
+                "under torchrun."
             )
         if self.optimizer.amp == "bf16":
             raise ConfigurationError(
-                "amp: DataParallel runs the network in threads of its own, where torch's "
-                "autocast is always fp16; take "
-                "--amp fp16, or --parallel ddp under torchrun."
+                "amp: DataParallel runs the network in threads of its own, where torch's autocast "
+                "is always fp16; take --amp fp16, or --parallel ddp under torchrun."
             )
         if self.model.sync_batchnorm:
             raise ConfigurationError(

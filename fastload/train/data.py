@@ -28,8 +28,8 @@ from fastload.train.settings import NONE, did_you_mean
 from fastload.train.texts import TOKENS, VALIDATION, open_texts
 
 _NO_VALIDATION = (
-    "nothing is validated: no validation data beside the training data "
-    "(--val-data; --split 0.9 takes some)"
+    "nothing is validated: no validation data beside the training data (--val-data; --split 0.9 "
+    "takes some)"
 )
 
 
@@ -73,9 +73,8 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
     if not config.data.shuffle and not drop_last and 0 < last < shard.world_size:
         raise ConfigurationError(
             f"drop_last: the last batch of {source.name} has {counted(last, 'sample')} for "
-            f"{counted(shard.world_size, 'rank')}, and in order they cannot be shared out; "
-            "leave it out "
-            "(--drop-last), shuffle, or take another batch size."
+            f"{counted(shard.world_size, 'rank')}, and in order they cannot be shared out; leave "
+            "it out (--drop-last), shuffle, or take another batch size."
         )
     images = next(iter(source.images.values()), None)
     channels = 1 if images is None else images.channels
@@ -152,10 +151,9 @@ def _open(config: TrainConfig) -> tuple[Opened, Validation]:
     if isinstance(settings.split, float):
         if isinstance(val, Opened):
             raise ConfigurationError(
-                f"split: {settings.split:g} of the data is to be trained on, but "
-                f"{settings.data} is validated on "
-                f"{val.source.name}; give --split none (a preset may set a split), or data "
-                "without a validation part."
+                f"split: {settings.split:g} of the data is to be trained on, but {settings.data} "
+                f"is validated on {val.source.name}; give --split none (a preset may set a split), "
+                "or data without a validation part."
             )
         train, val = _split(train, settings.split, config.run.seed)
     return train, val if settings.val else "nothing is validated, as --no-val says"
@@ -170,9 +168,8 @@ def _split(opened: Opened, share: float, seed: int) -> tuple[Opened, Opened]:
     if not 0 < count < len(source):
         raise ConfigurationError(
             f"split: {share:g} of the {counted(len(source), 'sample')} of {source.name} leaves "
-            "none to "
-            f"{'train' if not count else 'validate'} on; give another share, or --split none "
-            "and --val-data."
+            f"none to {'train' if not count else 'validate'} on; give another share, or --split "
+            "none and --val-data."
         )
     shuffled = np.argsort(keys, kind="stable")
     train, val = (
@@ -285,8 +282,8 @@ def _check_kind(source: Source, config: TrainConfig) -> None:
     if not fits:
         raise SourceError(
             f"{source.name}: {config.task} needs {wanted}; these are {source.format} with the "
-            "columns "
-            f"{', '.join(source.columns)}. Choose the task that fits (--task), or other data."
+            f"columns {', '.join(source.columns)}. Choose the task that fits (--task), or other "
+            "data."
         )
     if config.task == "masked-lm":
         _check_tokens(source, config.model.num_classes)
@@ -295,9 +292,8 @@ def _check_kind(source: Source, config: TrainConfig) -> None:
 def _check_tokens(source: Source, vocabulary: int | None) -> None:
     if vocabulary is None:
         raise ConfigurationError(
-            "num_classes: masked-lm needs the size of the vocabulary, the last id of which is "
-            "the mask token; "
-            "say --num-classes 50265 for RoBERTa's."
+            "num_classes: masked-lm needs the size of the vocabulary, the last id of which is the "
+            "mask token; say --num-classes 50265 for RoBERTa's."
         )
     some = source.values[TOKENS].at(sampled_rows(len(source)))
     if some.ndim != 2 or some.dtype.kind not in "iu":
@@ -307,9 +303,9 @@ def _check_tokens(source: Source, vocabulary: int | None) -> None:
         )
     if some.min() < 0 or some.max() >= vocabulary:
         raise ConfigurationError(
-            f"num_classes: the vocabulary has ids from 0 to {vocabulary - 1}, but "
-            f"{source.name} has ids from "
-            f"{some.min()} to {some.max()}; give the size of the tokenizer's vocabulary."
+            f"num_classes: the vocabulary has ids from 0 to {vocabulary - 1}, but {source.name} "
+            f"has ids from {some.min()} to {some.max()}; give the size of the tokenizer's "
+            "vocabulary."
         )
 
 
@@ -326,9 +322,8 @@ def _num_classes(sources: Sequence[Source], config: TrainConfig) -> int:
         if names and other.classes and other.classes != names:
             differing = sorted(set(names) ^ set(other.classes)) or list(other.classes)
             raise SourceError(
-                f"{other.name}: its classes are not those of {sources[0].name}, so that its "
-                "labels mean others "
-                f"(differing: {', '.join(differing[:5])}); make the two alike."
+                f"{other.name}: its classes are not those of {sources[0].name}, so that its labels "
+                f"mean others (differing: {', '.join(differing[:5])}); make the two alike."
             )
     labels = [source.values["label"] for source in sources]
     found = max(
@@ -353,8 +348,7 @@ def _transforms(
     if len(data.mean) not in (1, channels):
         raise ConfigurationError(
             f"mean: {len(data.mean)} numbers, but {source.name} has images of {channels} "
-            "channel(s); give --mean and "
-            "--std as many."
+            "channel(s); give --mean and --std as many."
         )
     if data.augment in ("trivial", "rand") and config.task == "segmentation":
         raise ConfigurationError(

@@ -85,8 +85,8 @@ def idle_gpus(world: World) -> str | None:
     if world.device.type != "cuda" or world.parallel == "ddp" or idle < 1:
         return None
     return (
-        f"{counted(idle, 'GPU')} of this machine {'is' if idle == 1 else 'are'} idle: "
-        "--processes all trains on all."
+        f"{counted(idle, 'GPU')} of this machine {'is' if idle == 1 else 'are'} idle: --processes "
+        "all trains on all."
     )
 
 
@@ -134,9 +134,8 @@ def open_world(run: RunConfig) -> Iterator[World]:
     gpu = device if device.type == "cuda" else None
     if parallel == "dp" and gpu is None:
         warnings.warn(
-            "parallel: dp (DataParallel) divides a batch among the GPUs of one process, and "
-            "this runs on the "
-            "processor: one device, which gets the whole batch. CPUs train together in "
+            "parallel: dp (DataParallel) divides a batch among the GPUs of one process, and this "
+            "runs on the processor: one device, which gets the whole batch. CPUs train together in "
             f"several processes: {_TORCHRUN}",
             stacklevel=2,
         )
@@ -175,9 +174,8 @@ def open_world(run: RunConfig) -> Iterator[World]:
             raise
         time.sleep(_CULPRIT_FIRST)
         raise FastloadError(
-            f"rank {rank} lost the connection to another rank, which has died or failed: look "
-            "for the error "
-            f"of that one, which torchrun lists as the root cause ({error})."
+            f"rank {rank} lost the connection to another rank, which has died or failed: look for "
+            f"the error of that one, which torchrun lists as the root cause ({error})."
         ) from error
     dist.destroy_process_group()
 
@@ -192,17 +190,15 @@ def _environment() -> dict[str, int]:
     missing = [name for name in _VARIABLES if name not in os.environ]
     if missing:
         raise ConfigurationError(
-            f"parallel: the environment has WORLD_SIZE but not {', '.join(missing)}; start "
-            "with torchrun, which sets "
-            "them all, or set them too."
+            f"parallel: the environment has WORLD_SIZE but not {', '.join(missing)}; start with "
+            "torchrun, which sets them all, or set them too."
         )
     try:
         return {name: int(os.environ[name]) for name in _VARIABLES if name != "MASTER_ADDR"}
     except ValueError as error:
         raise ConfigurationError(
             "parallel: RANK, WORLD_SIZE and the like in the environment must be whole numbers "
-            f"({error}); start with "
-            "torchrun, which sets them."
+            f"({error}); start with torchrun, which sets them."
         ) from None
 
 
@@ -215,9 +211,9 @@ def _parallel(run: RunConfig, world_size: int, launched: bool) -> Literal["none"
         )
     if run.parallel != "ddp" and world_size > 1:
         raise ConfigurationError(
-            f"parallel: {run.parallel} is for one process, but torchrun has started "
-            f"{world_size}, which would train "
-            f"{world_size} times the same; give --parallel ddp, or start without torchrun."
+            f"parallel: {run.parallel} is for one process, but torchrun has started {world_size}, "
+            f"which would train {world_size} times the same; give --parallel ddp, or start without "
+            "torchrun."
         )
     return run.parallel
 
@@ -228,8 +224,8 @@ def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
     device = torch.device(wanted)
     if run.devices and (device.type != "cuda" or device.index is not None):
         raise ConfigurationError(
-            f"devices: {run.devices} are GPUs by number, and the device is {wanted}; leave one "
-            "of the two out."
+            f"devices: {run.devices} are GPUs by number, and the device is {wanted}; leave one of "
+            "the two out."
         )
     if device.type != "cuda":
         return device
@@ -239,8 +235,8 @@ def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
         )
     if parallel == "ddp" and device.index is not None:
         raise ConfigurationError(
-            f"device: {run.device!r} would put every rank on one GPU; say cuda, and each takes "
-            "its own."
+            f"device: {run.device!r} would put every rank on one GPU; say cuda, and each takes its "
+            "own."
         )
     if parallel == "none" and len(run.devices) > 1:
         raise ConfigurationError(
@@ -248,16 +244,14 @@ def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
         )
     if max(run.devices, default=-1) >= gpus:
         raise ConfigurationError(
-            f"devices: GPU {max(run.devices)} was asked for, and torch sees {gpus} (numbered "
-            "from 0); "
-            f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')} says which."
+            f"devices: GPU {max(run.devices)} was asked for, and torch sees {gpus} (numbered from "
+            f"0); CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')} says which."
         )
     if run.devices and parallel == "ddp" and local_rank >= len(run.devices):
         raise ConfigurationError(
-            f"devices: {run.devices} are for {counted(len(run.devices), 'process')} of a "
-            "machine, and this is number "
-            f"{local_rank}; start {len(run.devices)} (--nproc-per-node {len(run.devices)}), or "
-            "name more."
+            f"devices: {run.devices} are for {counted(len(run.devices), 'process')} of a machine, "
+            f"and this is number {local_rank}; start {len(run.devices)} (--nproc-per-node "
+            f"{len(run.devices)}), or name more."
         )
     # Where each task sees a GPU of its own (SLURM's --gpus-per-task=1), that is number 0 in all of
     # them.
@@ -267,9 +261,9 @@ def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
     )
     if index >= gpus:
         raise ConfigurationError(
-            f"device: GPU {index} was asked for, and there are {gpus} (numbered from 0); start "
-            "at most "
-            f"{counted(gpus, 'process')} a machine (--nproc-per-node {gpus}), or take --device cpu."
+            f"device: GPU {index} was asked for, and there are {gpus} (numbered from 0); start at "
+            f"most {counted(gpus, 'process')} a machine (--nproc-per-node {gpus}), or take "
+            "--device cpu."
         )
     return torch.device("cuda", index)
 
@@ -315,8 +309,8 @@ def _answer(store: Any, name: str, missing: set[int], deadline: float) -> None:
     while missing := {rank for rank in missing if not store.check([f"confirmed/{name}/{rank}"])}:
         if time.monotonic() > deadline:
             raise FastloadError(
-                f"rank 0: ranks {', '.join(map(str, sorted(missing)))} have not come. Have "
-                "they started?"
+                f"rank 0: ranks {', '.join(map(str, sorted(missing)))} have not come. Have they "
+                "started?"
             )
         for rank in missing:
             if store.check([f"word/{rank}"]):
@@ -340,10 +334,9 @@ def require_own_gpus(store: Any, rank: int, world_size: int, device: torch.devic
     shared_ranks = store.get("shared gpu").decode()
     if shared_ranks:
         raise ConfigurationError(
-            f"device: ranks {shared_ranks} share a GPU; each rank needs one of its own. Start "
-            "at most as many "
-            "processes as there are GPUs (--nproc-per-node), and see CUDA_VISIBLE_DEVICES and "
-            "SLURM's --gpus-per-task."
+            f"device: ranks {shared_ranks} share a GPU; each rank needs one of its own. Start at "
+            "most as many processes as there are GPUs (--nproc-per-node), and see "
+            "CUDA_VISIBLE_DEVICES and SLURM's --gpus-per-task."
         )
 
 
@@ -457,8 +450,8 @@ class Stopping:
             grace = min(_GRACE + 3 * self._longest_step, _LONGEST_GRACE)
             if received[0] in _SIGNALS and not self._over.wait(grace):
                 words = (
-                    f"rank {self._world.rank}: asked to stop, and the step under way does "
-                    "not end; ending now."
+                    f"rank {self._world.rank}: asked to stop, and the step under way does not end; "
+                    "ending now."
                 )
                 with contextlib.suppress(OSError):
                     print(words, file=sys.stderr, flush=True)

@@ -176,9 +176,8 @@ def _tensorboard(folder: Path, first_step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise BackendUnavailableError(
-            f"tensorboard: the package is not installed ({error}): {install_command('train')}, "
-            "or leave "
-            "--tensorboard out; epochs.jsonl is written without it."
+            f"tensorboard: the package is not installed ({error}): {install_command('train')}, or "
+            "leave --tensorboard out; epochs.jsonl is written without it."
         ) from error
     # TensorBoard hides what was written at this step and later before the run was stopped.
     return SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)

@@ -40,10 +40,9 @@ def mask_classes(source: Source) -> int:
     if near >= 0.9 * pixels.sum() and pixels[240:].sum() > pixels[128:240].sum():
         return 1
     raise ConfigurationError(
-        f"num_classes: the masks of {source.name} have values up to {largest}, which may be "
-        "class numbers or shades of "
-        f"grey; say --num-classes {largest + 1} for the former, --num-classes 1 for one class, "
-        "the brighter half."
+        f"num_classes: the masks of {source.name} have values up to {largest}, which may be class "
+        f"numbers or shades of grey; say --num-classes {largest + 1} for the former, --num-classes "
+        "1 for one class, the brighter half."
     )
 
 

@@ -78,8 +78,8 @@ def create_model(config: ModelConfig, shape: Shape) -> nn.Module:
         if not options:
             raise
         raise ConfigurationError(
-            f"model_option {', '.join(config.model_option)}: {config.model} does not take "
-            f"them: {error}."
+            f"model_option {', '.join(config.model_option)}: {config.model} does not take them: "
+            f"{error}."
         ) from error
     except Exception as error:
         if config.weights is None or not _is_of_the_network(error):
@@ -87,10 +87,9 @@ def create_model(config: ModelConfig, shape: Shape) -> nn.Module:
         found = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigurationError(
             f"weights {config.weights!r}: those of {config.model} cannot be downloaded here "
-            f"({found}). Run once where "
-            "there is a network and copy what was downloaded (the folders TORCH_HOME, by "
-            "default ~/.cache/torch, and "
-            "HF_HOME, by default ~/.cache/huggingface), or leave --weights out."
+            f"({found}). Run once where there is a network and copy what was downloaded (the "
+            "folders TORCH_HOME, by default ~/.cache/torch, and HF_HOME, by default "
+            "~/.cache/huggingface), or leave --weights out."
         ) from error
     return network
 
@@ -120,8 +119,8 @@ def import_library(module: str) -> Any:
             raise  # it is there, and something that it needs is not
         package = module.replace("_", "-")
         raise BackendUnavailableError(
-            f"{package} is not installed, which this job needs: {install_command('train')} "
-            f"(or: pip install {package})."
+            f"{package} is not installed, which this job needs: {install_command('train')} (or: "
+            f"pip install {package})."
         ) from None
 
 
@@ -327,8 +326,7 @@ class _TokenLogits(nn.Module):
         if input_ids.shape[1] > _ROBERTA_LENGTH:
             raise ConfigurationError(
                 f"data: sequences of {counted(input_ids.shape[1], 'token')}, but RoBERTa takes "
-                f"{_ROBERTA_LENGTH}; cut "
-                "the rows."
+                f"{_ROBERTA_LENGTH}; cut the rows."
             )
         padding = self.network.config.pad_token_id
         logits: torch.Tensor = self.network(

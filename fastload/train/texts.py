@@ -157,8 +157,8 @@ def _rows_of_table(path: Path, file: Iterable[str]) -> Iterator[tuple[str, str]]
     for row in table:
         if len(row) != len(names):
             raise SourceError(
-                f"{path}, line {table.line_num}: {counted(len(row), 'column')}, but the first "
-                f"line has {len(names)}."
+                f"{path}, line {table.line_num}: {counted(len(row), 'column')}, but the first line "
+                f"has {len(names)}."
             )
         yield row[text], row[label]
 
@@ -170,9 +170,8 @@ def _columns(path: Path, names: Iterable[str]) -> tuple[str, str]:
     if text is None or "label" not in names:
         missing = "label" if text is not None else "text"
         raise SourceError(
-            f"{path}: there is no column {missing!r}; the first line (or each JSON object) "
-            "must name a column text "
-            "(or sentence, document) and a column label, found "
+            f"{path}: there is no column {missing!r}; the first line (or each JSON object) must "
+            "name a column text (or sentence, document) and a column label, found "
             f"{', '.join(map(repr, names)) or 'none'}."
         )
     return text, "label"
@@ -183,8 +182,8 @@ def _classes(tables: Sequence[_Table]) -> tuple[str, ...]:
     path, train = tables[0].path, set(tables[0].labels)
     if len(train) < 2:
         raise SourceError(
-            f"{path}: every text has the label {tables[0].labels[0]!r}; there is nothing to "
-            "tell apart."
+            f"{path}: every text has the label {tables[0].labels[0]!r}; there is nothing to tell "
+            "apart."
         )
     numbers = all(label.isascii() and label.isdigit() for label in train)
     if not numbers and all(map(_NUMBER.fullmatch, train)):
@@ -236,9 +235,8 @@ def _encoder(name: str | None, texts: Sequence[str]) -> _Encoder:
     ids = (found.bos_token_id, found.pad_token_id, found.eos_token_id)
     if ids != (_BEGIN, PADDING, _END):
         raise ConfigurationError(
-            f"tokenizer {name!r}: begin, padding and end are {ids}, and of RoBERTa's "
-            "tokenizers they are "
-            f"{(_BEGIN, PADDING, _END)}; take one of those."
+            f"tokenizer {name!r}: begin, padding and end are {ids}, and of RoBERTa's tokenizers "
+            f"they are {(_BEGIN, PADDING, _END)}; take one of those."
         )
     return _Encoder(
         lambda some: found(some, add_special_tokens=False, verbose=False)["input_ids"],

@@ -164,9 +164,8 @@ class _Run:
             self._throughput.end()
             self._save()
             self._log.say(
-                f"stopped after step {self._progress.step:,}, saved "
-                f"{self._out / checkpoint.LAST}; the same command "
-                "goes on from there."
+                f"stopped after step {self._progress.step:,}, saved {self._out / checkpoint.LAST}; "
+                "the same command goes on from there."
             )
         self._profiler.close()
         self._write_trace()
@@ -343,9 +342,8 @@ class _Run:
         if not math.isfinite(sums["loss"]):
             raise FastloadError(
                 f"step {step:,}: the loss is {sums['loss']}. The learning rate "
-                f"{self._components.rate.value:g} may be "
-                "too high (--lr, --warmup-epochs, --clip-norm), or a sample broken; the last "
-                "checkpoint is from before."
+                f"{self._components.rate.value:g} may be too high (--lr, --warmup-epochs, "
+                "--clip-norm), or a sample broken; the last checkpoint is from before."
             )
 
     def _report_loss(self, done: int) -> None:
@@ -399,8 +397,7 @@ class _Run:
         )
         say(
             f"{config.model.model}, {counted(count, 'parameter')}, on {world.device.type}, "
-            f"{ranks}; "
-            f"{data.source.name}: {data.source.summary}"
+            f"{ranks}; {data.source.name}: {data.source.summary}"
         )
         if (idle := idle_gpus(world)) is not None:
             say(idle)
@@ -415,9 +412,8 @@ class _Run:
             )
         say(
             f"a step: batch {config.optimizer.batch_size} x {ranks} x "
-            f"{config.optimizer.accumulate} accumulated = "
-            f"{components.global_batch:,} {components.task.unit}; "
-            f"{counted(components.windows, 'step')} an epoch; "
+            f"{config.optimizer.accumulate} accumulated = {components.global_batch:,} "
+            f"{components.task.unit}; {counted(components.windows, 'step')} an epoch; "
             f"{components.rate.sentence}"
         )
         if resumed:
@@ -433,9 +429,8 @@ class _Run:
             say(remark)
         if progress.epoch >= schedule.epochs:
             say(
-                f"the run in {self._out} is finished: nothing is left of its {epochs}; give "
-                "more with --epochs, or "
-                "another folder with --out."
+                f"the run in {self._out} is finished: nothing is left of its {epochs}; give more "
+                "with --epochs, or another folder with --out."
             )
 
     def _write_trace(self) -> None:

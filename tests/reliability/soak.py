@@ -223,8 +223,8 @@ def main(
     print(f"{rounds} rounds in {(time.monotonic() - started) / 60:.1f} minutes, seed {seed}")
     print(", ".join(f"{count} {what}" for what, count in sorted(soak.done.items())))
     print(
-        f"memory {first:.0f} MiB after a quarter, {last:.0f} MiB at the end; {files} open "
-        f"files; {len(left)} children"
+        f"memory {first:.0f} MiB after a quarter, {last:.0f} MiB at the end; {files} open files; "
+        f"{len(left)} children"
     )
     print(f"{len(soak.wrong)} wrong", *soak.wrong[:10], sep="\n")
     if soak.wrong or (first and last > first + GROWTH) or left:

@@ -54,8 +54,8 @@ def compare_results(before: Results, after: Results) -> Comparison:
     benchmarks."""
     if before.benchmark != after.benchmark:
         raise ConfigurationError(
-            f"One file is of `bench {before.benchmark}`, the other of `bench "
-            f"{after.benchmark}`; give two of one kind."
+            f"One file is of `bench {before.benchmark}`, the other of `bench {after.benchmark}`; "
+            "give two of one kind."
         )
     old = {row.key: (row, rate) for row in before.measurements if (rate := row.rate)}
     new = {row.key: (row, rate) for row in after.measurements if (rate := row.rate)}
@@ -136,17 +136,14 @@ def _verdict(comparison: Comparison) -> list[str]:
     count = Counter(change.verdict for change in comparison.changes)
     few = count["cannot tell"]
     words = [
-        f"Of {counted(len(comparison.changes), 'row')} that both have: {count['faster']} "
-        f"faster, {count['slower']} "
-        f"slower, {count['within noise']} within noise.",
+        f"Of {counted(len(comparison.changes), 'row')} that both have: {count['faster']} faster, "
+        f"{count['slower']} slower, {count['within noise']} within noise.",
         f"{counted(few, 'row')} with fewer than three rounds on a side, too few to tell."
         if few
         else "",
         "Rates are samples per second. A change counts when the quartiles of the rounds do not "
-        "overlap and the medians "
-        "are more than two standard deviations apart. Two runs at different times can differ "
-        "by more than the rounds "
-        "of each: repeat what matters.",
+        "overlap and the medians are more than two standard deviations apart. Two runs at "
+        "different times can differ by more than the rounds of each: repeat what matters.",
     ]
     return list(filter(None, words))
 

@@ -38,9 +38,9 @@ def print_decode(results: Results, console: Console) -> None:
         tables[f"{_title(mode)}, {_SOURCES.get(source, source)}"] = _cells(members)
     settings = results.settings
     about = (
-        f"{settings['images']} {_format(settings)}s, {settings['megapixels']:.1f} megapixels, "
-        f"of {settings['folder']}; "
-        f"{settings['rounds']} interleaved rounds. ± is half the range between the quartiles."
+        f"{settings['images']} {_format(settings)}s, {settings['megapixels']:.1f} megapixels, of "
+        f"{settings['folder']}; {settings['rounds']} interleaved rounds. ± is half the range "
+        "between the quartiles."
     )
     versions = {row.contestant: row.version for row in rows if row.version}
     batches = sorted(
@@ -91,12 +91,10 @@ def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:
     colour = colours([row.contestant for row in rows])
     settings = results.settings
     about = (
-        f"{settings['images']} {_format(settings)}s of {settings['folder']}, "
-        f"{settings['rounds']} interleaved rounds. "
-        "Error bars and ±: the middle half of the rounds. p50, p99: milliseconds an image "
-        "takes (* a batch). memory: "
-        "what a decoder adds to the process. max, mean, PSNR: distance of its pixels (0 to "
-        "255) from the reference."
+        f"{settings['images']} {_format(settings)}s of {settings['folder']}, {settings['rounds']} "
+        "interleaved rounds. Error bars and ±: the middle half of the rounds. p50, p99: "
+        "milliseconds an image takes (* a batch). memory: what a decoder adds to the process. max, "
+        "mean, PSNR: distance of its pixels (0 to 255) from the reference."
     )
     html = f"<p>{escape(about)}</p>\n"
     sections = {}

@@ -134,8 +134,8 @@ class Accimage(_LoadersResampling):
             self._open: Any = import_module("accimage").Image
         except ImportError as error:
             raise BackendUnavailableError(
-                f"The decoder accimage is not available ({error}). Install it: conda install "
-                "-c conda-forge accimage"
+                f"The decoder accimage is not available ({error}). Install it: conda install -c "
+                "conda-forge accimage"
             ) from error
 
     @classmethod
@@ -422,7 +422,7 @@ def chosen_contestants(names: Sequence[str] | None) -> list[type[Contestant]]:
     for name in names or ():
         if name not in known:
             raise ConfigurationError(
-                f"--decoders: {name!r} is not known; choose from {', '.join(known)} "
-                "(with commas between)."
+                f"--decoders: {name!r} is not known; choose from {', '.join(known)} (with commas "
+                "between)."
             )
     return [known[name] for name in dict.fromkeys(names or known)]

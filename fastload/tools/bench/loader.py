@@ -194,9 +194,8 @@ def _notes(images: LoaderImages, names: Sequence[str], watch: GpuMonitor) -> lis
         notes.append(f"GPU busy share and windows at 0%: not measured, {watch.reason}.")
     if images.total > taken:
         notes.append(
-            f"Measured on {taken:,} of the {counted(images.total, 'image')}: they stay in the "
-            "page cache, and an epoch "
-            f"ends {images.total / taken:,.0f} times as often as with all."
+            f"Measured on {taken:,} of the {counted(images.total, 'image')}: they stay in the page "
+            f"cache, and an epoch ends {images.total / taken:,.0f} times as often as with all."
         )
     if images.damaged:
         named = f"{counted(len(images.damaged), 'damaged file')} among {taken:,}"

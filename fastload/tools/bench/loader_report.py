@@ -34,8 +34,8 @@ _DROPPABLE = ("GPU memory", "at 0%", "replaced", "memory", "±", "CPU", "epoch g
 """Columns that a narrow terminal does without, in this order; --csv has them all."""
 _LEGEND = (
     "waited: share of its time in which the trainer had no batch. epoch gap: that wait at the "
-    "first batch of an epoch. "
-    "CPU: share of the usable cores, trainer included. memory: of all processes, shared pages once."
+    "first batch of an epoch. CPU: share of the usable cores, trainer included. memory: of all "
+    "processes, shared pages once."
 )
 _SWEPT = {"workers": "workers", "prefetch": "batches of prefetch"}
 """Parameter that can be varied: what it counts, for people."""
@@ -65,9 +65,9 @@ def _what_was_done(results: Results) -> str:
     else:
         trainer = f"the network '{settings['network']}' in training"
     return (
-        f"{counted(settings['images'], 'image')} of {settings['folder']}, "
-        "RandomResizedCrop(224) and flip, normalised "
-        f"float32, batches of {settings['batch_size']} on {settings['device']}, into {trainer}; "
+        f"{counted(settings['images'], 'image')} of {settings['folder']}, RandomResizedCrop(224) "
+        f"and flip, normalised float32, batches of {settings['batch_size']} on "
+        f"{settings['device']}, into {trainer}; "
         f"{counted(settings['rounds'], 'interleaved round')}. ± is half the range between the "
         "quartiles."
     )
@@ -295,9 +295,8 @@ def verdict(
         said.append(words[change(base.rate, first.rate)])
     if cache and cache_bytes > memory:
         said.append(
-            f"The cache would be larger than this machine's memory ({gigabytes(memory)}) and "
-            "be read from the disk in "
-            "part; here its sample was read from memory."
+            f"The cache would be larger than this machine's memory ({gigabytes(memory)}) and be "
+            "read from the disk in part; here its sample was read from memory."
         )
     for parameter in swept:
         if found := curves(measured, parameter):
@@ -321,8 +320,8 @@ def _about_cache(cache: Measurement, best: Measurement | None, size: str) -> str
     if turned == "cannot tell":
         rounds = counted(min(best.rate.count, cache.rate.count), "round")
         return (
-            f"a cache ({size}) gives {rate}, and {rounds} cannot tell whether that is a "
-            "gain (three can)"
+            f"a cache ({size}) gives {rate}, and {rounds} cannot tell whether that is a gain "
+            "(three can)"
         )
     if turned == "faster" or (turned == "within noise" and _waits_less(cache, best)):
         return f"build a cache ({size}) for {rate}"

@@ -283,8 +283,8 @@ def read_images(folder: str | os.PathLike[str], most: int, format: str = "jpeg")
             good.append((path, data, size))
     if not good:
         raise SourceError(
-            f"{root}: none of the {count} {kind} files that were read is whole. Give a folder "
-            "of good ones."
+            f"{root}: none of the {count} {kind} files that were read is whole. Give a folder of "
+            "good ones."
         )
     names, contents, sizes = zip(*good, strict=True)
     return ImageSet(Images(names, contents, sizes, format), damaged, left_out, len(paths))

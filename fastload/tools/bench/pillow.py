@@ -112,9 +112,9 @@ def build_pillow_simd() -> Path:
         code, output = _run(building, command, os.environ | {"CC": "cc -mavx2"})
         if code:
             raise BackendUnavailableError(
-                f"Pillow-SIMD could not be built ({_reason(output)}). It needs pip, a network, "
-                "a C compiler and "
-                "headers: sudo apt-get install -y gcc zlib1g-dev libjpeg-dev python3-dev"
+                f"Pillow-SIMD could not be built ({_reason(output)}). It needs pip, a network, a C "
+                "compiler and headers: sudo apt-get install -y gcc zlib1g-dev libjpeg-dev "
+                "python3-dev"
             )
         if not (folder / "PIL").is_dir():  # another process may have been faster
             building.rename(folder)
@@ -168,9 +168,9 @@ class PillowSimd(Contestant):
         folder = pillow_simd_folder()
         if not (folder / "PIL").is_dir():
             raise BackendUnavailableError(
-                "Pillow-SIMD is not built. Add --pillow-simd: it is built into a folder of its "
-                "own (a minute or two; "
-                "needs a C compiler, zlib1g-dev and libjpeg-dev), and your Pillow stays as it is."
+                "Pillow-SIMD is not built. Add --pillow-simd: it is built into a folder of its own "
+                "(a minute or two; needs a C compiler, zlib1g-dev and libjpeg-dev), and your "
+                "Pillow stays as it is."
             )
         return RemotePillow(task, folder, known)
 
@@ -195,8 +195,7 @@ class RemotePillow:
             self.close()
             raise WorkerError(
                 f"Pillow-SIMD: {error} Build it again (delete its folder under the cache), or "
-                "leave it out of "
-                "--decoders."
+                "leave it out of --decoders."
             ) from error
 
     def run(self, seconds: float) -> Work:

@@ -108,8 +108,8 @@ def _images(settings: DemoSettings, console: Console, temporary: Path) -> ImageF
         if is_image_name(path.name)
     ]
     size = (
-        f"{sum(path.stat().st_size for path in files) / max(len(files), 1) / 1000:.0f} KB "
-        "on average"
+        f"{sum(path.stat().st_size for path in files) / max(len(files), 1) / 1000:.0f} KB on "
+        "average"
     )
     if settings.folder is None:
         where = f"in {settings.keep}" if settings.keep else "in a temporary folder"
@@ -158,11 +158,9 @@ class _Tour:
         """What people have today, and each backend, or why not."""
         settings, transform = self.settings, training()
         self.console.print(
-            "RandomResizedCrop(224), flip, normalised float32, batches of "
-            f"{settings.batch_size}. The simulated "
-            f"trainer takes {settings.trainer_rate:,.0f} images/s and sleeps in between, as a "
-            "process does whose GPU "
-            "is at work."
+            f"RandomResizedCrop(224), flip, normalised float32, batches of {settings.batch_size}. "
+            f"The simulated trainer takes {settings.trainer_rate:,.0f} images/s and sleeps in "
+            "between, as a process does whose GPU is at work."
         )
 
         def feed(name: str) -> Feed:
@@ -211,9 +209,9 @@ class _Tour:
             if not row.rounds:
                 self.console.print(f"{row.contestant}: {row.note}", soft_wrap=True)
         self.console.print(
-            "One short run each, on few images that stay in the page cache: an impression, not "
-            "a benchmark. The first "
-            "batch includes what a backend does once: starting workers, building the cache.",
+            "One short run each, on few images that stay in the page cache: an impression, not a "
+            "benchmark. The first batch includes what a backend does once: starting workers, "
+            "building the cache.",
             style="dim",
         )
         return rows
@@ -223,9 +221,8 @@ class _Tour:
         all is in bounds."""
         first = backends[0].name
         self.console.print(
-            "Images with Resize(256) and CenterCrop(224) against torchvision alone; then "
-            "shuffled, randomly cropped "
-            f"and flipped ones against the backend '{first}'. Pixels are 0 to 255."
+            "Images with Resize(256) and CenterCrop(224) against torchvision alone; then shuffled, "
+            f"randomly cropped and flipped ones against the backend '{first}'. Pixels are 0 to 255."
         )
         compared = list(self._comparisons(backends))
         self.console.print()
@@ -281,8 +278,8 @@ class _Tour:
         console, epochs = self.console, self.settings.epochs
         classes = sum(1 for entry in self.folders.train.iterdir() if entry.is_dir())
         console.print(
-            f"A small convolutional network, {_SIDE} pixels, {counted(classes, 'class')}, "
-            f"batches from '{name}'."
+            f"A small convolutional network, {_SIDE} pixels, {counted(classes, 'class')}, batches "
+            f"from '{name}'."
         )
         same = self.folders.train == self.folders.val
         which = "the training images (there is no val folder)" if same else "the validation images"
@@ -317,9 +314,8 @@ class _Tour:
                         progress(step / len(train_loader))
                 mean, rate = float(total) / seen, seen / (time.perf_counter() - started)
                 console.print(
-                    f"epoch {epoch}   loss {mean:.3f}   {_accuracy(network, val_loader):.0%} "
-                    f"of {which} right   "
-                    f"{number(rate)} images/s",
+                    f"epoch {epoch}   loss {mean:.3f}   {_accuracy(network, val_loader):.0%} of "
+                    f"{which} right   {number(rate)} images/s",
                     soft_wrap=True,
                 )
 

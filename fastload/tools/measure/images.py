@@ -79,9 +79,8 @@ def _class_folder(folder: Path) -> Source:
     if source.format != "class folder":
         raise ConfigurationError(
             f"{folder}: is {source.format}; here fastload is compared with torchvision's "
-            "ImageFolder: give a folder "
-            "with one folder of images per class. To see what fastload makes of this one: "
-            f"fastload.create_loader({str(folder)!r}).explain()."
+            "ImageFolder: give a folder with one folder of images per class. To see what fastload "
+            f"makes of this one: fastload.create_loader({str(folder)!r}).explain()."
         )
     return source
 

@@ -229,8 +229,8 @@ class NetworkTrainer:
         except torch.cuda.OutOfMemoryError as error:
             raise ConfigurationError(
                 f"--batch-size: a batch of {len(images)} does not fit in the memory of "
-                f"{self._device} "
-                f"({str(error).splitlines()[0]}). Take a smaller one, or a smaller --network."
+                f"{self._device} ({str(error).splitlines()[0]}). Take a smaller one, or a smaller "
+                "--network."
             ) from error
         self._clock.end()
 
@@ -266,8 +266,7 @@ def _network(name: str, classes: int) -> nn.Module:
     except (ValueError, TypeError) as error:  # unknown; or made for other tasks
         raise ConfigurationError(
             f"--network {name}: torchvision cannot build it as a classifier ({error}). Take "
-            f"{SMALL!r}, or a name such "
-            "as resnet18 or resnet50."
+            f"{SMALL!r}, or a name such as resnet18 or resnet50."
         ) from error
     return built
 

@@ -219,9 +219,8 @@ def write_photographs(
     """
     if count < 2 * len(SCENES):
         raise ConfigurationError(
-            f"count={count}: each of the {len(SCENES)} scenes needs an image to train and one "
-            "to validate; "
-            f"ask for {2 * len(SCENES)} or more."
+            f"count={count}: each of the {len(SCENES)} scenes needs an image to train and one to "
+            f"validate; ask for {2 * len(SCENES)} or more."
         )
     root = Path(folder)
     names = sorted(SCENES)

@@ -211,9 +211,9 @@ def from_json(text: str, name: str) -> Results:
         version = msgspec.json.decode(text, type=_Version).schema_version
         if version is not None and version not in _READ:
             raise ConfigurationError(
-                f"{name}: results of schema version {version}, this fastload reads {_READ[0]} "
-                f"to {_READ[-1]}. "
-                "Measure again, or read it with the version of fastload that wrote it."
+                f"{name}: results of schema version {version}, this fastload reads {_READ[0]} to "
+                f"{_READ[-1]}. Measure again, or read it with the version of fastload that wrote "
+                "it."
             )
         return msgspec.json.decode(text, type=Results)
     except msgspec.ValidationError as error:

@@ -59,8 +59,7 @@ class DeviceProfile:
         longest = max((gap.seconds for gap in idle.gaps), default=0.0)
         return (
             f"{counted(idle.steps, 'step')} in {idle.seconds:.3f} s on the {whose}: busy "
-            f"{100 * idle.busy_share:.1f}%; "
-            "idle for "
+            f"{100 * idle.busy_share:.1f}%; idle for "
             f"{', '.join(f'{name} {100 * share:.1f}%' for name, share in causes.items())}; "
             f"{counted(idle.long_gaps, 'gap')} from 0.1 ms on, the longest {1000 * longest:.1f} ms"
         )

@@ -109,10 +109,9 @@ def refused(row: Row, rows: Sequence[Row], situation: SweepContext) -> str | Non
         if gain > allowed / _NEAR:
             return (
                 f"Refused: {cell.name} with batch {cell.batch} came to {gain:.2f} times one "
-                "process with batch "
-                f"{one.cell.batch}, more than the {allowed:.3g} that {why} allow: something "
-                "has disturbed one of the "
-                "two, so measure again on a quiet machine."
+                f"process with batch {one.cell.batch}, more than the {allowed:.3g} that {why} "
+                "allow: something has disturbed one of the two, so measure again on a quiet "
+                "machine."
             )
     return None
 
@@ -123,8 +122,8 @@ def _disturbed(rows: Sequence[Row], situation: SweepContext) -> Iterator[str]:
     if most >= _FOREIGN * situation.cores:
         yield (
             f"Other work took up to {most:.1f} of the {counted(situation.cores, 'core')} "
-            "meanwhile: rates are too low, "
-            "and by how much differs from row to row. Measure again on a quiet machine."
+            "meanwhile: rates are too low, and by how much differs from row to row. Measure again "
+            "on a quiet machine."
         )
 
 
@@ -150,20 +149,18 @@ def _recommendation(rows: Sequence[Row], situation: SweepContext) -> str:
     best = max(learning, key=lambda row: row.speed)
     if len(rows) > 1 and not _enough_rounds(*rows):
         return (
-            f"No recommendation: {counted(min(len(row.rates) for row in rows), 'round')} of a "
-            "row say nothing of how "
-            f"much rates scatter; give --rounds {ROUNDS} or more. The highest rate was "
-            f"{number(best.speed)} "
-            f"{situation.unit}/s, {best.cell.name} with batch {best.cell.batch}."
+            f"No recommendation: {counted(min(len(row.rates) for row in rows), 'round')} of a row "
+            f"say nothing of how much rates scatter; give --rounds {ROUNDS} or more. The highest "
+            f"rate was {number(best.speed)} {situation.unit}/s, {best.cell.name} with batch "
+            f"{best.cell.batch}."
         )
     good = [row for row in learning if _as_fast(row, best)]
     if len(rows) > 1 and len(good) == len(rows):
         return (
             f"No recommendation: the rates of all {counted(len(rows), 'row')} lie within the "
-            "spread of their rounds "
-            f"({number(min(row.speed for row in good))} to {number(best.speed)} "
-            f"{situation.unit}/s). Choose by memory "
-            f"or accuracy, or measure more rounds.{_loss_of_learning(best)}"
+            f"spread of their rounds ({number(min(row.speed for row in good))} to "
+            f"{number(best.speed)} {situation.unit}/s). Choose by memory or accuracy, or measure "
+            f"more rounds.{_loss_of_learning(best)}"
         )
     chosen = min(good, key=lambda row: (row.cell.processes, row.cell.global_batch))
     cell = chosen.cell
@@ -176,8 +173,8 @@ def _recommendation(rows: Sequence[Row], situation: SweepContext) -> str:
         f" a process ({cell.global_batch} in all)" if cell.processes > 1 else ""
     )
     text = (
-        f"Recommended: {cell.name}, {batch}: {', '.join(parts)}, the device busy "
-        f"{chosen.busy:.0%} of the time."
+        f"Recommended: {cell.name}, {batch}: {', '.join(parts)}, the device busy {chosen.busy:.0%} "
+        "of the time."
     )
     if best is not chosen:
         text += (
@@ -190,8 +187,8 @@ def _recommendation(rows: Sequence[Row], situation: SweepContext) -> str:
         name, score = fastest.score
         text += (
             f" {_capital(fastest.cell.name)} with batch {fastest.cell.batch} is faster, "
-            f"{number(fastest.speed)}, but "
-            f"learns less: its {name} is {score:.4g} instead of {chosen.score[1]:.4g}."
+            f"{number(fastest.speed)}, but learns less: its {name} is {score:.4g} instead of "
+            f"{chosen.score[1]:.4g}."
         )
     return text + _loss_of_learning(chosen)
 
@@ -264,10 +261,9 @@ def _no_faster(enough: Row, largest: Row, situation: SweepContext) -> str:
     text = f"a batch of {b} is {what} ({rates})"
     if largest.busy >= _BUSY:
         text += (
-            f", because computing is the limit: the device is busy {enough.busy:.0%} of the "
-            f"time at {a} and "
-            f"{largest.busy:.0%} at {b}, where a step of {b / a:.3g} times the samples takes "
-            f"{largest.step_seconds / enough.step_seconds:.2g} times as long."
+            f", because computing is the limit: the device is busy {enough.busy:.0%} of the time "
+            f"at {a} and {largest.busy:.0%} at {b}, where a step of {b / a:.3g} times the samples "
+            f"takes {largest.step_seconds / enough.step_seconds:.2g} times as long."
         )
         if slower:
             each = [1e3 * row.busy / row.speed * row.cell.processes for row in (enough, largest)]
@@ -288,12 +284,10 @@ def _no_faster(enough: Row, largest: Row, situation: SweepContext) -> str:
         free = largest.speed / (1 - share)
         return text + (
             f", because the data is the limit: the loader gives about {number(largest.speed)} "
-            f"{situation.unit}/s "
-            f"{f'at {b}' if slower else 'whatever the batch'}, so a bigger one only waits "
-            f"longer, {seconds} "
-            f"({share:.0%} of the time). Without waiting it would be about {number(free)}: "
-            "more workers or cores for "
-            "the loader, smaller images or a cache would help, a bigger batch would not."
+            f"{situation.unit}/s {f'at {b}' if slower else 'whatever the batch'}, so a bigger one "
+            f"only waits longer, {seconds} ({share:.0%} of the time). Without waiting it would be "
+            f"about {number(free)}: more workers or cores for the loader, smaller images or a "
+            "cache would help, a bigger batch would not."
         )
     return text + f", because of {_CAUSES[limit]}: {seconds}, {share:.0%} of the time."
 
@@ -352,14 +346,13 @@ def _scaling(one: Row, many: Row, how: str, part: float, situation: SweepContext
     )
     text += (
         f", not {count}. A step takes {_ms(many.step_seconds)} where "
-        f"{_ms(part * one.step_seconds)} would be ideal: "
-        f"{reasons}."
+        f"{_ms(part * one.step_seconds)} would be ideal: {reasons}."
     )
     if gain < 1 - _SAME and named and named[0] in ("exchange", "launch", "copy", "update"):
         text += (
-            f" So {many.cell.parallel} is slower than one: in "
-            f"{_ms(one.busy * one.step_seconds)} of computing a step "
-            "there is too little to share; larger batches or a larger network would share better."
+            f" So {many.cell.parallel} is slower than one: in {_ms(one.busy * one.step_seconds)} "
+            "of computing a step there is too little to share; larger batches or a larger network "
+            "would share better."
         )
     return text
 
@@ -395,10 +388,9 @@ def _dp_against_ddp(rows: Sequence[Row]) -> Iterator[str]:
     if pairs:
         dp, ddp = max(pairs, key=lambda pair: pair[0].cell.global_batch)
         yield (
-            f"DataParallel runs at {dp.speed / ddp.speed:.2f} times the speed of ddp with the "
-            "same global batch, "
-            f"{dp.cell.global_batch}: in every step one process copies the network to all GPUs "
-            "and queues their work."
+            f"DataParallel runs at {dp.speed / ddp.speed:.2f} times the speed of ddp with the same "
+            f"global batch, {dp.cell.global_batch}: in every step one process copies the network "
+            "to all GPUs and queues their work."
         )
 
 
@@ -414,10 +406,9 @@ def _first_gpu(rows: Sequence[Row]) -> Iterator[str]:
         busy = f" (busy {each(row.utilisation, percentage)})" if row.utilisation else ""
         yield (
             f"With {row.cell.name} and batch {row.cell.batch} the GPUs hold "
-            f"{each(row.memory, gigabytes)}{busy}: "
-            "DataParallel gathers all outputs on the first, which computes the loss, sums the "
-            "gradients and keeps the "
-            "optimizer's state. It is the first that limits the batch; ddp loads all alike."
+            f"{each(row.memory, gigabytes)}{busy}: DataParallel gathers all outputs on the first, "
+            "which computes the loss, sums the gradients and keeps the optimizer's state. It is "
+            "the first that limits the batch; ddp loads all alike."
         )
 
 
@@ -437,11 +428,9 @@ def _accumulation(rows: Sequence[Row], situation: SweepContext) -> Iterator[str]
             continue
         ratio = many.speed / few.speed
         text = (
-            f"{_capital(name)} with batch {batch}: {many.cell.accumulate} accumulated batches "
-            "a step "
-            f"instead of {few.cell.accumulate} are {ratio:.2f} times as fast "
-            f"({number(few.speed)} and "
-            f"{number(many.speed)} {situation.unit}/s)"
+            f"{_capital(name)} with batch {batch}: {many.cell.accumulate} accumulated batches a "
+            f"step instead of {few.cell.accumulate} are {ratio:.2f} times as fast "
+            f"({number(few.speed)} and {number(many.speed)} {situation.unit}/s)"
         )
         if not _enough_rounds(few, many):
             text += ", each measured once: whether that is more than they scatter is not known"
@@ -453,9 +442,8 @@ def _accumulation(rows: Sequence[Row], situation: SweepContext) -> Iterator[str]
         possible = many.shares.get("compute", 0.0) / max(few.shares.get("compute", 0.0), 1e-9)
         if max(ratio, 1 / ratio) > max(possible, 1) / _NEAR:
             text += (
-                f"; by these shares it could be {possible:.2f} times, so something has "
-                "disturbed one of the two: "
-                "measure again"
+                f"; by these shares it could be {possible:.2f} times, so something has disturbed "
+                "one of the two: measure again"
             )
         yield f"{text}.{_cost(few, many)}"
 
@@ -468,8 +456,8 @@ def _cost(few: Row, many: Row) -> str:
     after = many.score[1]
     updates = " and ".join(f"{row.samples / row.cell.global_batch:,.3g}" for row in (few, many))
     text = (
-        f" The last validation's {name} is {before:.4g} and {after:.4g}, with {updates} "
-        "updates an epoch"
+        f" The last validation's {name} is {before:.4g} and {after:.4g}, with {updates} updates an "
+        "epoch"
     )
     if name != "top1":
         return f"{text}."
@@ -482,8 +470,8 @@ def _cost(few: Row, many: Row) -> str:
     costs = "costs accuracy; more epochs or a higher rate may win it back"
     verdict = costs if after < before else "does not cost accuracy"
     return (
-        f"{text}: more than {counted(few.val_samples, 'sample')} scatter ({scatter:.2g}), "
-        f"so it {verdict}."
+        f"{text}: more than {counted(few.val_samples, 'sample')} scatter ({scatter:.2g}), so it "
+        f"{verdict}."
     )
 
 

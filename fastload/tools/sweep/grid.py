@@ -351,8 +351,8 @@ def unavailable(cell: Cell, device: str, gpus: int) -> str | None:
         return "torch finds no GPU here: give --device cpu."
     if cell.mode == "dp" and cell.processes > 1 and device != "cuda":
         return (
-            "DataParallel divides a batch among GPUs, and this runs on the processor: use "
-            "ddp, which can do both."
+            "DataParallel divides a batch among GPUs, and this runs on the processor: use ddp, "
+            "which can do both."
         )
     if cell.processes > gpus and device == "cuda":
         needed = counted(cell.processes, "GPU")

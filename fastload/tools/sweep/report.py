@@ -45,17 +45,13 @@ _DROPPABLE = (
 )
 """Columns that a narrow terminal does without, in this order; --csv has them all."""
 _LEGEND = (
-    "spread: half the range between the quartiles of the rounds. CPU: seconds of all processes "
-    "for 1,000 samples. "
-    "foreign: cores that everything else on the machine took. whole job: training in all its "
-    "epochs, extrapolated. "
-    "batch: samples of a batch on each process; in all: of a step. memory: the peak of every "
-    "GPU in turn, or, on the "
-    "CPU, of every process. GPU: the utilisation of each that the driver tells. busy: compute "
-    "and update. The other "
-    "shares are of the time in which the device had nothing to do: wait, no batch was there; "
-    "copy, it was on its way; "
-    "launch, the host had queued no work; exchange, gradients were under way."
+    "spread: half the range between the quartiles of the rounds. CPU: seconds of all processes for "
+    "1,000 samples. foreign: cores that everything else on the machine took. whole job: training "
+    "in all its epochs, extrapolated. batch: samples of a batch on each process; in all: of a "
+    "step. memory: the peak of every GPU in turn, or, on the CPU, of every process. GPU: the "
+    "utilisation of each that the driver tells. busy: compute and update. The other shares are of "
+    "the time in which the device had nothing to do: wait, no batch was there; copy, it was on its "
+    "way; launch, the host had queued no work; exchange, gradients were under way."
 )
 
 
@@ -92,14 +88,13 @@ def _what_was_done(results: Results) -> str:
     what += f"{counted(turns, 'round')} in turn with all others, of " if turns > 1 else ""
     if settings.get("epochs"):
         return (
-            f"{what}a whole run of {counted(settings['epochs'], 'epoch')} in processes of its "
-            "own. epoch: training in "
-            f"one of them, measured, without its first {counted(settings['warmup'], 'step')}."
+            f"{what}a whole run of {counted(settings['epochs'], 'epoch')} in processes of its own. "
+            "epoch: training in one of them, measured, without its first "
+            f"{counted(settings['warmup'], 'step')}."
         )
     return (
         f"{what}{counted(settings['steps'], 'step')} in processes of its own, after "
-        f"{settings['warmup']} to warm up. "
-        "epoch: extrapolated from the rate, training only."
+        f"{settings['warmup']} to warm up. epoch: extrapolated from the rate, training only."
     )
 
 
@@ -294,8 +289,7 @@ def _verdict(pairs: Sequence[tuple[Row, Row]], found: Sequence[dict[Cell, Row]])
         return f"The two have no run in common. {fastest}"
     ratios = summarise([b.speed / a.speed for a, b in pairs])
     return (
-        f"Over the {counted(len(pairs), 'run')} that both have, the second is "
-        f"{ratios.median:.2f} times as fast as the "
-        f"first (quartiles {ratios.low:.2f} to {ratios.high:.2f}). {fastest} What lies within the "
-        "spread of the rounds is no difference."
+        f"Over the {counted(len(pairs), 'run')} that both have, the second is {ratios.median:.2f} "
+        f"times as fast as the first (quartiles {ratios.low:.2f} to {ratios.high:.2f}). {fastest} "
+        "What lies within the spread of the rounds is no difference."
     )

@@ -116,8 +116,8 @@ def print_beside_reported(name: str, own: Results, console: Console) -> None:
         )
     console.print(
         Text(
-            "Other people's figures, measured without fastload on other machines: no ratio of "
-            "the two is a verdict."
+            "Other people's figures, measured without fastload on other machines: no ratio of the "
+            "two is a verdict."
         )
     )
     found: set[int] = set()

@@ -19,15 +19,12 @@ if TYPE_CHECKING:
     from fastload.tools.measure.charts import Timeline
 
 LEGEND = (
-    "GPU: the share of time in which at least one kernel ran, as the driver says (what "
-    "nvidia-smi shows). 0%: windows "
-    "in which none ran, at one look a second. Queues work: the main thread of the process that "
-    "holds the GPU, of one "
-    "core. Rest of the script: all its other threads and processes. Foreign: everything else "
-    "on the machine. Storage: "
-    "bytes that came from the disk for the script; page cache: what it read() beside that, "
-    "from memory or a pipe "
-    "(memory maps are not counted)."
+    "GPU: the share of time in which at least one kernel ran, as the driver says (what nvidia-smi "
+    "shows). 0%: windows in which none ran, at one look a second. Queues work: the main thread of "
+    "the process that holds the GPU, of one core. Rest of the script: all its other threads and "
+    "processes. Foreign: everything else on the machine. Storage: bytes that came from the disk "
+    "for the script; page cache: what it read() beside that, from memory or a pipe (memory maps "
+    "are not counted)."
 )
 
 
@@ -76,8 +73,8 @@ def closing(watched: Watched) -> Iterator[str]:
             longest = totals.longest_idle_seconds
             yield (
                 f"{totals.name}: used {totals.busy_share:.0%}; at 0% {totals.idle_windows} times, "
-                f"{totals.idle_seconds:.0f} s together, {longest:.0f} s the longest; "
-                f"at most {gigabytes(totals.peak_memory)}"
+                f"{totals.idle_seconds:.0f} s together, {longest:.0f} s the longest; at most "
+                f"{gigabytes(totals.peak_memory)}"
             )
     yield watched.verdict
     if watched.change:

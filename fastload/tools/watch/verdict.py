@@ -54,8 +54,8 @@ def verdict(watched: Watched) -> Verdict:
     if foreign >= FOREIGN * watched.cores:
         words = (
             f"{found.words} Other processes took {foreign:.1f} of the "
-            f"{counted(watched.cores, 'core')} meanwhile: "
-            "repeat it on a quiet machine before you change anything."
+            f"{counted(watched.cores, 'core')} meanwhile: repeat it on a quiet machine before you "
+            "change anything."
         )
         found = found._replace(words=words)
     return found
@@ -69,9 +69,8 @@ def _of_gpus(watched: Watched, moments: Sequence[Moment]) -> Verdict:
         why = watched.reason or "no GPU that the driver tells of was used by it"
         return Verdict(
             "no GPU",
-            f"No GPU was watched ({why}), so whether a device waited is not known. The script "
-            f"took {ours:.1f} of "
-            f"{counted(watched.cores, 'core')}{_reading(moments)}.",
+            f"No GPU was watched ({why}), so whether a device waited is not known. The script took "
+            f"{ours:.1f} of {counted(watched.cores, 'core')}{_reading(moments)}.",
         )
     busy = min(gpu.busy_share or 0.0 for gpu in used)
     windows = sum(gpu.idle_windows for gpu in used)
@@ -87,8 +86,7 @@ def _of_gpus(watched: Watched, moments: Sequence[Moment]) -> Verdict:
         return Verdict(
             "computing",
             f"{first}: it computes. The driver counts time in which at least one kernel runs, "
-            "however small, and does "
-            "not see gaps below a sixth of a second.",
+            "however small, and does not see gaps below a sixth of a second.",
             "larger batches, --amp bf16 or torch.compile make the GPU itself faster; a loader "
             "cannot",
         )
@@ -96,8 +94,8 @@ def _of_gpus(watched: Watched, moments: Sequence[Moment]) -> Verdict:
         return Verdict(
             "unknown",
             f"{first}, and never below {IDLE:.0%} at one look: gaps this short cannot be "
-            "distinguished from outside. "
-            "`fastload.monitor.step_clock` measures them in the script.",
+            "distinguished from outside. `fastload.monitor.step_clock` measures them in the "
+            "script.",
         )
     cause = _when_idle(idle, watched)
     return cause._replace(words=f"{first}. {cause.words}")
@@ -127,16 +125,15 @@ def _when_idle(idle: Sequence[Moment], watched: Watched) -> Verdict:
         if reads and wanted < WORK:
             return Verdict(
                 "data",
-                f"{worked}, nothing else of the script worked, and it read "
-                f"{_rate(read + cached)}: the thread probably "
-                "makes the batches itself (num_workers=0), so the GPU waits for data.",
+                f"{worked}, nothing else of the script worked, and it read {_rate(read + cached)}: "
+                "the thread probably makes the batches itself (num_workers=0), so the GPU waits "
+                "for data.",
                 "train = fastload.from_dataloader(train)  # or DataLoader(..., num_workers=4)",
             )
         return Verdict(
             "host",
-            f"{worked}: it waits for the host. That is Python beside the GPU (logging, "
-            ".item(), printing, many small "
-            "kernels); what exactly, `fastload.monitor.profile_steps` shows.",
+            f"{worked}: it waits for the host. That is Python beside the GPU (logging, .item(), "
+            "printing, many small kernels); what exactly, `fastload.monitor.profile_steps` shows.",
             "model = torch.compile(model)  # or a larger batch; and no .item() in each step",
         )
     if wanted >= WORK or read >= FLOW or received >= FLOW:
@@ -149,31 +146,29 @@ def _when_idle(idle: Sequence[Moment], watched: Watched) -> Verdict:
     return Verdict(
         "unknown",
         f"What it waited for is not known: meanwhile {quiet}, all else {others:.1f} of a core, "
-        f"{_rate(read)} came from "
-        "storage and little over the network. It may be a lock, a sleep, another machine, or a "
-        "first download.",
+        f"{_rate(read)} came from storage and little over the network. It may be a lock, a sleep, "
+        "another machine, or a first download.",
     )
 
 
 def _gradients(share: float, watched: Watched) -> Verdict:
     words = (
         f"In {share:.0%} of that time another GPU was at {BUSY:.0%} or more: the GPUs wait for "
-        "each other's gradients, "
-        "and the kernel that waits counts as use."
+        "each other's gradients, and the kernel that waits counts as use."
     )
     if watched.gpu_processes <= 1:
         return Verdict(
             "gradients",
             f"{words} One process holds all GPUs, as DataParallel does.",
-            "torchrun --nproc-per-node N train.py, with DistributedDataParallel(model) in "
-            "place of DataParallel(model)",
+            "torchrun --nproc-per-node N train.py, with DistributedDataParallel(model) in place of "
+            "DataParallel(model)",
         )
     return Verdict(
         "gradients",
-        f"{words} There is a process a GPU, so one rank is slower than the others, or the "
-        "exchange is.",
-        "with model.no_sync():  # for all but the last of some accumulated batches; and "
-        "batches of equal work",
+        f"{words} There is a process a GPU, so one rank is slower than the others, or the exchange "
+        "is.",
+        "with model.no_sync():  # for all but the last of some accumulated batches; and batches of "
+        "equal work",
     )
 
 
