@@ -52,7 +52,7 @@ class Flight:
         self._rate, self._clock = rate, clock
         self._changed = threading.Condition()
         self._in_flight, self._waited = 0, False
-        self._second, self._in_second, self._told = -1, 0, False
+        self._second, self._in_second, self._warned = -1, 0, False
         self._window_began, self._window_bytes, self._window_count = clock(), 0, 0
         self._last_rate, self._grew = 0.0, True
         self._refused_at = float("-inf")
@@ -145,8 +145,8 @@ class Flight:
             self._second, self._in_second = int(now), 0
         if self._in_second >= self._rate:
             self._second, self._in_second = self._second + 1, 0
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 logger.info(
                     "Requests are held at %.0f a second, which is what one prefix of S3 gives; "
                     "spread the objects over several, or store them as tar shards.",
