@@ -71,9 +71,8 @@ class SampleError(DecodeError):
         in a note."""
         if self.raised is None:
             return self
-        if hasattr(self.raised, "add_note") and not getattr(
-            self.raised, "__notes__", ()
-        ):  # Python 3.11
+        # Errors have notes from Python 3.11 on.
+        if hasattr(self.raised, "add_note") and not getattr(self.raised, "__notes__", ()):
             self.raised.add_note(f"fastload: {self}")
         self.raised.__cause__ = SampleError(f"{self}\n{self.trace}")
         return self.raised

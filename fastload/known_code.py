@@ -448,9 +448,8 @@ def depends_on_argument_alone(function: Any) -> bool:
     if not isinstance(function, FunctionType) or function.__defaults__ or function.__kwdefaults__:
         return False
     code = function.__code__
-    if (
-        code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & 0x2AC
-    ):  # *args, **kwargs, generators
+    # 0x2AC: *args, **kwargs, generators and coroutines.
+    if code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & 0x2AC:
         return False
     return _only_computes(list(_instructions(code)), function.__globals__, _free(function))
 

@@ -47,9 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SLOW_OF_THE_CONTRACT.search(item.name):
             item.add_marker(pytest.mark.slow)
-    items.sort(
-        key=lambda item: item.get_closest_marker("slow") is not None
-    )  # fast ones first; else as they were
+    # Fast ones first; else as they were.
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device; torch sees none here")

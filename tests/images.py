@@ -31,9 +31,8 @@ def photo(height: int, width: int, *, seed: int = 0, channels: int = 3) -> Pixel
     spectrum = np.fft.rfft2(rng.standard_normal((3, height, width)))
     planes = np.fft.irfft2(spectrum * amplitude, s=(height, width))
     planes /= planes.std(axis=(1, 2), keepdims=True) + 1e-9
-    mix = np.array(
-        [[1.0, 0.35, 0.1], [1.0, 0.0, 0.0], [1.0, -0.2, 0.35]]
-    )  # mostly luminance, as in photographs
+    # Mostly luminance, as in photographs.
+    mix = np.array([[1.0, 0.35, 0.1], [1.0, 0.0, 0.0], [1.0, -0.2, 0.35]])
     image = 120.0 + 48.0 * np.einsum("ck,khw->hwc", mix, planes)
     return np.ascontiguousarray(np.clip(image, 0, 255).astype(np.uint8)[..., :channels])
 

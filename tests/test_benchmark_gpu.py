@@ -623,9 +623,8 @@ def parts_in(
 def test_a_part_that_hangs_is_ended_with_all_it_started_and_keeps_what_it_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        run, "_GRACE", -20.0
-    )  # 60 s left for it, of which a busy machine needs 20 to start Python
+    # 60 s left for it, of which a busy machine needs 20 to start Python.
+    monkeypatch.setattr(run, "_GRACE", -20.0)
     found = parts_in(tmp_path, "hangs", [], monkeypatch, 80)
     (row,) = found.results.measurements
     assert row.contestant == "hung"

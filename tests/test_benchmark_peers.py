@@ -142,10 +142,11 @@ def test_crops_are_drawn_as_torchvision_draws_them() -> None:
 
 
 def test_bars_compare_round_by_round() -> None:
+    # The machine was twice as fast in the first round.
     ours, theirs = (
         rounds(600, 300, 330),
         rounds(120, 60, 66),
-    )  # the machine was twice as fast in the first round
+    )
     measured = [
         Measurement(FASTLOAD_TURBOJPEG.contestant, FASTLOAD_TURBOJPEG.task, rounds=ours),
         Measurement(PILLOW.contestant, PILLOW.task, rounds=theirs),

@@ -233,9 +233,8 @@ def test_without_a_terminal_a_long_build_says_how_long_it_takes(
     monkeypatch.setattr("fastload.terminal.time", Clock(0.75))
     build_cache(source, tmp_path / "cache")
     lines = capsys.readouterr().err.splitlines()
-    assert (
-        len(lines) == 3
-    )  # 30 s of building: after 1, 11 and 21; the headers are one task of less than a second
+    # 30 s of building: after 1, 11 and 21; the headers are one task of less than a second.
+    assert len(lines) == 3
     assert all(
         line.startswith(f"fastload: Building the cache of {source.name} in {tmp_path} (once")
         for line in lines

@@ -376,9 +376,8 @@ def test_nothing_starts_before_the_first_next_and_all_stops_at_close(
     next(iterator)
     loader.close()
     loader.close()
-    wait_until(
-        lambda: threading.active_count() <= before
-    )  # the feeder of a multiprocessing queue ends when it likes
+    # The feeder of a multiprocessing queue ends when it likes.
+    wait_until(lambda: threading.active_count() <= before)
     with pytest.raises(FastloadError):
         next(iter(loader))
 

@@ -112,18 +112,16 @@ def test_decoders_say_whether_they_are_strict(decoder: str) -> None:
 def test_harmless_warnings() -> None:
     assert is_harmless("Corrupt JPEG data: 4 extraneous bytes before marker 0xd9")
     assert is_harmless("Invalid SOS parameters for sequential JPEG")
-    assert not is_harmless(
-        "Corrupt JPEG data: 4 extraneous bytes before marker 0xd3"
-    )  # lost its place
+    # Lost its place.
+    assert not is_harmless("Corrupt JPEG data: 4 extraneous bytes before marker 0xd3")
     assert not is_harmless("Corrupt JPEG data: premature end of data segment")
     assert not is_harmless("a message of the future")
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_pixel_limit_before_decoding(decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        type(get_decoder(decoder)), "decode", None
-    )  # calling it would fail otherwise
+    # Calling it would fail otherwise.
+    monkeypatch.setattr(type(get_decoder(decoder)), "decode", None)
     limit = DecodeSettings(max_pixels=75 * 101 - 1)
     for data in (GOOD, images.png(PHOTO), images.cmyk_jpeg(PHOTO)):
         with pytest.raises(

@@ -73,9 +73,8 @@ def test_orientation_out_of_range_counts_as_upright() -> None:
 
 def test_stray_bytes_between_markers_are_skipped() -> None:
     data = images.jpeg(PHOTO)
-    header = read_header(
-        data[:2] + b"\xff\xff\xff" + data[3:], "x"
-    )  # padding, as the standard allows
+    # Padding, as the standard allows.
+    header = read_header(data[:2] + b"\xff\xff\xff" + data[3:], "x")
     assert (header.height, header.width) == (31, 47)
     header = read_header(data[:20] + b"\0\0" + data[20:], "x")  # after the JFIF segment
     assert (header.height, header.width) == (31, 47)

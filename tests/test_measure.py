@@ -321,9 +321,8 @@ def test_cpu_time_of_children_counts_while_they_live_and_when_they_have_ended() 
 def test_peak_memory_sees_what_was_there_for_a_moment() -> None:
     reset_peak_memory()
     before = resident_memory()
-    with mmap.mmap(
-        -1, 64 << 20
-    ) as block:  # which, unlike what an allocator was given back, is gone at once
+    # Which, unlike what an allocator was given back, is gone at once.
+    with mmap.mmap(-1, 64 << 20) as block:
         for page in range(0, 64 << 20, mmap.PAGESIZE):
             block[page] = 1
     assert peak_memory() - before >= 60 << 20

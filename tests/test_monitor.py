@@ -122,9 +122,8 @@ def test_a_slow_source_is_reported_as_waiting_for_data() -> None:
     assert worked.seconds / whole.seconds <= summary.busy_share <= 1 - summary.wait_share
     assert summary.first_batch_seconds >= first.seconds
     assert (summary.steps, len([gap for gap in summary.gaps if gap.cause == "wait"])) == (21, 20)
-    if (
-        waited_at_most.seconds < 1.02 * waited.seconds
-    ):  # the machine was not busy: then these are good to 5%
+    # The machine was not busy: then these are good to 5%.
+    if waited_at_most.seconds < 1.02 * waited.seconds:
         truth = waited.seconds / (waited.seconds + worked.seconds)
         assert summary.wait_share == pytest.approx(truth, rel=0.05)
 
@@ -711,9 +710,8 @@ def test_a_profile_without_a_gpu_shows_the_operations_of_the_host() -> None:
     result = profiling.result
     idle = result.idle
     assert (result.timeline, idle.steps) == ("host", 4)
-    assert (
-        0.99 * waited.seconds <= idle.wait_seconds <= 1.01 * waited_at_most.seconds
-    )  # by the profiler's own clock
+    # By the profiler's own clock.
+    assert 0.99 * waited.seconds <= idle.wait_seconds <= 1.01 * waited_at_most.seconds
     assert 0.5 * worked.seconds <= idle.compute_seconds <= 1.01 * worked.seconds
     assert idle.launch_seconds >= 0.99 * paused.seconds
     assert "on the host (no GPU: its operations in place of kernels)" in str(result)

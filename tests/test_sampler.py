@@ -72,9 +72,8 @@ def test_ranks_are_disjoint_complete_and_share_global_batches(
 
 def test_no_rank_trains_on_an_empty_batch() -> None:
     ranks = [all_batches(EpochOrder(9, 1, Shard(rank, 4), shuffle=True)) for rank in range(4)]
-    last = [
-        batches[-1] for batches in ranks
-    ]  # 9 samples over 4 ranks: one is left for the third step
+    # 9 samples over 4 ranks: one is left for the third step.
+    last = [batches[-1] for batches in ranks]
     assert [len(batch) for batch in last] == [1, 1, 1, 1]
     assert {i for batches in ranks for batch in batches for i in batch} == set(range(9))
 

@@ -118,9 +118,8 @@ def test_a_loader_records_the_stages_of_each_batch() -> None:
         ("wait for a batch", "trainer"),
     ):
         spans = _named(log, name)
-        assert [span.args for span in spans][: len(places)] == places, (
-            name
-        )  # more of them are ahead of the trainer
+        # More of them are ahead of the trainer.
+        assert [span.args for span in spans][: len(places)] == places, name
         assert {span.track for span in spans} == {track}
         assert all(span.begin <= span.end for span in spans)
     for submit, stay, receive in zip(
@@ -134,9 +133,8 @@ def test_a_loader_records_the_stages_of_each_batch() -> None:
 
 def test_recording_begins_and_ends_where_it_is_asked_to() -> None:
     log = SpanLog()
-    with _loader(
-        TOKENS, backend="torch"
-    ) as loader:  # without workers: nothing is ahead of the trainer
+    # Without workers: nothing is ahead of the trainer.
+    with _loader(TOKENS, backend="torch") as loader:
         for step, _ in enumerate(loader):
             loader.record(log if step == 1 else None)
     assert [span.args["step"] for span in _named(log, "wait for a batch")] == [2]

@@ -342,9 +342,8 @@ def test_a_bigger_batch_is_still_faster() -> None:
 
 def test_why_two_processes_on_the_same_cores_are_not_twice_as_fast() -> None:
     one = row("none", 1, 32, 1000)  # 32 ms: all of it computing
-    two = row(
-        "ddp", 2, 32, 1000, wait=0.125, exchange=0.25
-    )  # 64 ms: 8 wait, 16 exchange, 40 compute
+    # 64 ms: 8 wait, 16 exchange, 40 compute.
+    two = row("ddp", 2, 32, 1000, wait=0.125, exchange=0.25)
     said = advice([one, two], CPU)
     assert said[0].startswith("No recommendation: the rates of all 2 rows lie within the spread")
     (why,) = (sentence for sentence in said if sentence.startswith("Against one process"))

@@ -129,9 +129,8 @@ def test_auto_takes_the_one_that_says_it_suits_best() -> None:
     loader = fastload.create_loader(TOKENS, 4)
     assert loader.backend == "described"
     assert "described: nobody knows these arrays better" in loader.explain()
-    assert (
-        fastload.create_loader(TOKENS, 4, collate_fn=list).backend == "torch"
-    )  # it runs no Python on samples
+    # It runs no Python on samples.
+    assert fastload.create_loader(TOKENS, 4, collate_fn=list).backend == "torch"
 
 
 @pytest.mark.usefixtures("installed")

@@ -138,9 +138,8 @@ def interrupt_starts(first: int, stride: int) -> int:
     """Interrupts the start at each `stride`-th step, then goes on with the iterator and the next
     epoch. How often."""
     interrupted = 0
-    os.register_at_fork(
-        after_in_child=lambda: sys.settrace(None)
-    )  # the trainer is interrupted, not its workers
+    # The trainer is interrupted, not its workers.
+    os.register_at_fork(after_in_child=lambda: sys.settrace(None))
     for step in range(first, 10_000, stride):
         with fastload.create_loader(Augmented(), 2, backend="torch", num_workers=1) as loader:
             iterator = iter(loader)

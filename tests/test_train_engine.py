@@ -555,9 +555,8 @@ class _Calls(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        to_cpu = function is torch.Tensor.to and args[1:2] == (
-            "cpu",
-        )  # not the device of another tensor
+        # Not the device of another tensor.
+        to_cpu = function is torch.Tensor.to and args[1:2] == ("cpu",)
         if to_cpu or function in (
             torch.Tensor.cpu,
             torch.Tensor.tolist,

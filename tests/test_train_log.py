@@ -106,9 +106,8 @@ def test_a_terminal_gets_a_bar_and_the_lines(tmp_path: Path) -> None:
             log.progress(21, rate=43210.9, wait=0.253, loss=0.51239)
             log.progress(22, rate=43210.9, wait=0.253, loss=0.51239)
             if config.progress:
-                wait_until(
-                    lambda: "22/500" in text_of(console)
-                )  # drawn by a thread, a few times a second
+                # Drawn by a thread, a few times a second.
+                wait_until(lambda: "22/500" in text_of(console))
             log.say("above the bar")
             log.end_epoch(record(3))
         return text_of(console)

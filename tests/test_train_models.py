@@ -125,9 +125,8 @@ def test_a_token_is_answered_with_scores_for_the_vocabulary_whatever_the_padding
 
 def test_pyramidnet_is_that_of_the_paper() -> None:
     model = PyramidNet(110, 48, num_classes=10)
-    assert (
-        round(sum(weight.numel() for weight in model.parameters()) / 1e6, 1) == 1.8
-    )  # "1.7M", cut off, in table 4
+    # "1.7M", cut off, in table 4.
+    assert round(sum(weight.numel() for weight in model.parameters()) / 1e6, 1) == 1.8
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
     assert len(layers) == 110
     assert layers[-1].in_features == 16 + 48  # type: ignore[union-attr]

@@ -196,9 +196,8 @@ def test_two_ranks_one_of_them_killed_or_asked_to_stop(
     assert codes[0] not in (0, -signal.SIGKILL)
     assert "rank 0 lost the connection to another rank" in said(tmp_path / "b")
 
-    summary = run(
-        with_fault(whole, "SIGTERM", 7, rank=1), tmp_path / "c", ranks=2
-    )  # only one rank is asked
+    # Only one rank is asked.
+    summary = run(with_fault(whole, "SIGTERM", 7, rank=1), tmp_path / "c", ranks=2)
     assert summary["interrupted"]
     state = loaded(tmp_path / "out")
     assert len(state["ranks"]) == 2

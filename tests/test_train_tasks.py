@@ -245,9 +245,8 @@ def voc(root: Path) -> Path:
             images.jpeg(images.photo(24, 32, seed=number))
         )
         indexed = Image.fromarray(mask)
-        indexed.putpalette(
-            [value * 7 % 256 for value in range(768)]
-        )  # which makes it one of palette indices
+        # Which makes it one of palette indices.
+        indexed.putpalette([value * 7 % 256 for value in range(768)])
         indexed.save(folder / "SegmentationClass" / f"{name}.png")
     for split, numbers in (("train", range(4)), ("val", range(4, 6))):
         (folder / "ImageSets" / "Segmentation" / f"{split}.txt").write_text(
@@ -497,11 +496,12 @@ def test_no_split_into_batches_and_ranks_changes_a_result(name: str) -> None:
     whole = results_of(task, [(output, target(slice(None)))])
     rng = np.random.default_rng(6)
     for _ in range(20):
+        # Equal cuts make empty batches.
         cuts = [
             0,
             *sorted(rng.integers(0, 65, rng.integers(1, 9))),
             64,
-        ]  # equal cuts make empty batches
+        ]
         ranks = [MetricSums(task.counted, CPU) for _ in range(3)]
         for first, last in itertools.pairwise(cuts):
             rows = slice(first, last)

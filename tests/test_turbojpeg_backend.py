@@ -195,9 +195,8 @@ def test_masks_get_the_same_geometry_and_nearest(tmp_path: Path) -> None:
         mask=encoded([tmp_path / "mask.png"] * 8, role="mask"),
     )
     nearest = v2.RandomResizedCrop(32, interpolation=InterpolationMode.NEAREST)
-    transform = v2.Compose(
-        [v2.ToImage(), nearest, v2.RandomHorizontalFlip()]
-    )  # of a tensor; Pillow's nearest differs
+    # Of a tensor; Pillow's nearest differs.
+    transform = v2.Compose([v2.ToImage(), nearest, v2.RandomHorizontalFlip()])
     batch = reader_of(source, transform).batch(draws_of(*range(8)))
     mask = np.asarray(batch.columns["mask"])
     assert mask.shape == (8, 32, 32, 1)

@@ -361,9 +361,8 @@ def used(batches: Batches, *, keep: int = 0, late: bool = True) -> list[int]:
         if late:
             _hold_up(waiting[0][0])
         if len(waiting) > keep:
-            sums.append(
-                _sum(waiting.popleft())
-            )  # from here on its memory is the loader's again; nothing is done yet
+            # From here on its memory is the loader's again; nothing is done yet.
+            sums.append(_sum(waiting.popleft()))
     sums += [_sum(batch) for batch in waiting]
     return [int(value) for value in sums]
 

@@ -34,9 +34,8 @@ _FLOATS = [
 
 
 def run(setting: Setting, found: Found) -> None:
-    rng = np.random.default_rng(
-        0
-    )  # random content, on which neither cropping nor training depends in speed
+    # Random content, on which neither cropping nor training depends in speed.
+    rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (setting.small_images, 32, 32, 3), dtype=np.uint8)
     source = images, rng.integers(0, 10, setting.small_images)
     _share(setting, found, source)

@@ -52,9 +52,8 @@ class Decoder:
 
     name: str
     mode: str
-    rate: Callable[
-        [int], Round
-    ]  # with so many threads. Raises BackendUnavailableError where its package is missing
+    # With so many threads. Raises BackendUnavailableError where its package is missing.
+    rate: Callable[[int], Round]
     may_die: bool = False
     same: Callable[[], dict[str, float | None]] | None = None  # compares the pixels with the CPU's
 
@@ -91,9 +90,8 @@ def decoders(setting: Setting) -> list[Decoder]:
 
 
 def run(setting: Setting, found: Found) -> None:
-    warnings.filterwarnings(
-        "ignore", message=".*decod.*", module="torchvision"
-    )  # newer ones: use torchcodec
+    # Newer ones: use torchcodec.
+    warnings.filterwarnings("ignore", message=".*decod.*", module="torchvision")
     for decoder in decoders(setting):
         if decoder.name not in setting.only if setting.only else decoder.may_die:
             continue

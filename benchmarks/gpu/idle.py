@@ -81,9 +81,8 @@ def run(setting: Setting, found: Found) -> None:
             return feed
 
         for number, network in enumerate(setting.networks):
-            reserve = found.left * (
-                1 - 1 / (len(setting.networks) - number)
-            )  # must be left at the end of this one
+            # Must be left at the end of this one.
+            reserve = found.left * (1 - 1 / (len(setting.networks) - number))
             try:
                 trainer = of_torchvision(network, setting.where())
                 trainer.warm_up(next(synthetic(setting)), compiled=setting.compile)

@@ -63,9 +63,8 @@ class Part:
     # "module:function" of this package: (setting, found); it leaves out what it has no time for
     function: str
     weight: float  # its share of the time, relative to the others
-    apart: Callable[[Setting], list[str]] = (
-        lambda setting: []
-    )  # contestants that may end their process
+    # Contestants that may end their process.
+    apart: Callable[[Setting], list[str]] = lambda setting: []
 
 
 def _backends(setting: Setting) -> list[str]:
@@ -436,7 +435,6 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # so that the part under way is ended, too
+    # So that the part under way is ended, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

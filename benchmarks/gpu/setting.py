@@ -31,10 +31,11 @@ class Setting:
     batch_size: int = 256
     size: int = 224  # side of the images that the networks see [pixels]
     short_side: int = 256  # of the cached images [pixels]
+    # Of torchvision, in the order in which they are measured.
     networks: tuple[str, ...] = (
         "resnet50",
         "resnet18",
-    )  # of torchvision, in the order in which they are measured
+    )
     compile: bool = True
     dataloader_workers: tuple[int, ...] = (0, 4, 16)
     rounds: int = 3  # at most; the time of the part may end before

@@ -79,9 +79,8 @@ def _registered() -> dict[str, EntryPoint]:
 def _status(entry: EntryPoint) -> BackendStatus:
     try:
         traits = traits_of(entry.load())
-    except (
-        Exception
-    ) as error:  # somebody else's code, or a broken torch: reported, and no reason to stop
+    except Exception as error:
+        # Code of a third party, or a broken torch: it is reported, and the others go on.
         return BackendStatus(
             entry.name, False, f"its import failed with {type(error).__name__}: {error}"
         )

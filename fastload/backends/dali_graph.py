@@ -290,7 +290,6 @@ class DaliPipeline:
         exit."""
         pipe, self._pipe = self._pipe, None
         if pipe is not None and pipe._pipe is not None:
-            ctypes.pythonapi.Py_IncRef(
-                ctypes.py_object(pipe._pipe)
-            )  # for ever: its destructor would wait, too
+            # For ever: its destructor would wait, too.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipe._pipe))
             pipe._pipe = None

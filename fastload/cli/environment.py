@@ -132,9 +132,8 @@ def nvidia(
     if built is None or wanted in ("void", "none"):
         return
     if driver.version is not None:
-        if (
-            driver.cuda[0] >= built[0]
-        ):  # within a major version of CUDA an older driver runs newer libraries
+        # Within a major version of CUDA an older driver runs newer libraries.
+        if driver.cuda[0] >= built[0]:
             return
         oldest = (
             f"driver {_OLDEST_DRIVER[built[0]]} or newer"

@@ -96,9 +96,8 @@ class PreparedByAccelerate:
                 f"{counted(shard.world_size, 'process')}, and {config.batch_size} cannot be. Use a "
                 f"multiple of {shard.world_size}."
             )
-        tail: Tail = (
-            "pad" if getattr(options, "even_batches", True) else "filled"
-        )  # the first samples come twice
+        # "pad": the first samples come twice.
+        tail: Tail = "pad" if getattr(options, "even_batches", True) else "filled"
         changed = replace(
             config,
             batch_size=batch_size,

@@ -347,9 +347,8 @@ def get_decoder(name: str = "auto") -> Decoder:
     """
     if name == "auto":
         for factory in _DECODERS.values():
-            with contextlib.suppress(
-                BackendUnavailableError
-            ):  # Pillow needs nothing that is not a dependency
+            # Pillow needs nothing that is not a dependency.
+            with contextlib.suppress(BackendUnavailableError):
                 return factory()
     if name not in _DECODERS:
         known = ", ".join(repr(n) for n in ("auto", *_DECODERS))

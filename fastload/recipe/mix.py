@@ -148,9 +148,8 @@ def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:
     """
     if type(transform) is v2.RandomChoice:
         choices = [lower_batch_transform(choice) for choice in transform.transforms]
-        known = tuple(
-            choice for choice in choices if isinstance(choice, _Blending)
-        )  # not again a choice
+        # A choice within a choice is not known.
+        known = tuple(choice for choice in choices if isinstance(choice, _Blending))
         if len(known) == len(choices):
             return MixChoice(known, tuple(float(p) for p in transform.p))
     kind = {v2.MixUp: MixUp, v2.CutMix: CutMix}.get(type(transform))

@@ -215,9 +215,8 @@ def render_into(
         if not mirrored:
             np.copyto(out, part)
             return
-        for channel in range(
-            out.shape[2]
-        ):  # numpy copies long rows of one channel faster than pixels of three
+        # numpy copies long rows of one channel faster than pixels of three.
+        for channel in range(out.shape[2]):
             np.copyto(out[..., channel], part[:, ::-1, channel])
         return
     rows, columns = (

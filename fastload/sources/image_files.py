@@ -114,9 +114,8 @@ class LeftOut:
         suffix = os.path.splitext(name)[1].lower()
         is_image = suffix in _OTHER_IMAGES
         if is_image == self._images:
-            self._first = min(
-                path, self._first or path
-            )  # whatever order the file system lists them in
+            # The file system may list them in any order.
+            self._first = min(path, self._first or path)
         elif is_image:
             self._first = path
         self._images |= is_image

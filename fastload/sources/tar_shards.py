@@ -368,9 +368,8 @@ def _class_folders(
     if titles[0] == "":
         _refuse_images_of_no_class(name, names[rows[0]], splits)
     label_of = {title: label for label, title in enumerate(dict.fromkeys(titles))}
-    if (
-        len(label_of) > 1
-    ):  # of one class the archive may be made so, with nothing to be distinguished
+    # An archive of one class may be made so: there is nothing to distinguish.
+    if len(label_of) > 1:
         folders.refuse_reserved(name, list(label_of), ())
     labels = np.array([label_of[title] for title in titles])
     paths = PathTable.of(f"{folder}/{base}" for folder, base in zip(below, bases, strict=True))

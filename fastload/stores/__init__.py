@@ -106,9 +106,8 @@ def _made(url: str) -> Store:
             f"{url}: reading from there needs a package that is not installed ({error}): "
             f"{install_command('remote')}"
         ) from None
-    except (
-        Exception
-    ) as error:  # of the clients, whatever they raise at a name or a setting that is wrong
+    except Exception as error:
+        # What the clients raise at a wrong name or setting.
         words = str(error).split("\n")[0]
         raise SourceError(
             f"{url}: cannot be opened ({words}); check the URL and the settings in the environment."

@@ -213,10 +213,11 @@ def _open_splits(
         except SourceError as error:
             if split_of(name) != "test":
                 raise
+            # A test split may have no labels, as a competition's.
             return (
                 train,
                 f"nothing is validated: {error}",
-            )  # a test split may have no labels, as a competition's
+            )
     return train, _NO_VALIDATION
 
 

@@ -436,9 +436,8 @@ class Stopping:
         thread.start()
         self._undo.callback(thread.join)
         self._undo.enter_context(writer)
-        self._undo.callback(
-            writer.shutdown, socket.SHUT_RDWR
-        )  # closing is not enough: forked workers have it too
+        # Closing is not enough: forked workers have it too.
+        self._undo.callback(writer.shutdown, socket.SHUT_RDWR)
         writer.setblocking(False)
         self._undo.callback(
             signal.set_wakeup_fd, signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)

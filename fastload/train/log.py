@@ -143,9 +143,8 @@ class RunLog(ExitStack):
             for part, results in (("train", record.train), ("val", record.val))
             if results
         ]
-        if (
-            record.images_per_second
-        ):  # else the training of this epoch was over when the run was resumed
+        # Else the training of this epoch was over when the run was resumed.
+        if record.images_per_second:
             rate, wait = (
                 f"{number(record.images_per_second)} {self._unit}/s",
                 f"wait {record.wait_share:.1%}",

@@ -145,10 +145,11 @@ def _torchvision(name: str, weights: str | None, options: Options, shape: Shape)
     names = torchvision.models.list_models(module=torchvision.models)
     if name not in names:
         raise _unknown(f"model 'torchvision:{name}'", name, names)
+    # With two more outputs while training, for losses of their own.
     if name in (
         "googlenet",
         "inception_v3",
-    ):  # with two more outputs while training, for losses of their own
+    ):
         options |= {"aux_logits": False, "init_weights": True}
     if name.startswith("vit_"):
         height, width = shape.image_size

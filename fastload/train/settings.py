@@ -399,8 +399,7 @@ def read_preset(path: Path, files: Mapping[str, Path]) -> Preset:
         raise ConfigurationError(
             f"{path}: like {like!r}: no such preset{did_you_mean(like, files)}."
         )
-    rest = {
-        name: file for name, file in files.items() if name != like
-    }  # nobody twice: none is like itself
+    # Nobody twice: none is like itself.
+    rest = {name: file for name, file in files.items() if name != like}
     other = _on_this_machine(read_preset(files[like], rest))
     return replace(other, name=path.stem, settings={**other.settings, **settings}, **texts)

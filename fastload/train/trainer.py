@@ -71,9 +71,8 @@ def algorithms(*, deterministic: bool, benchmark: bool) -> Iterator[None]:
     fastest, by trying them on every new shape (`benchmark`) or by its own rules."""
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     if deterministic:
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # cuBLAS reads it when it is first used
+        # cuBLAS reads it when it is first used.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic or before[0])
     torch.backends.cudnn.benchmark = benchmark and not deterministic
     try:

@@ -20,9 +20,8 @@ def run(loader: Any, accelerator: Accelerator) -> dict[str, Any]:
     found: dict[str, Any] = {"lengths": len(loader), "batches": [], "gathered": []}
     for (index,) in loader:
         found["batches"].append(index.tolist())
-        if (
-            accelerator.even_batches
-        ):  # else a DataLoader gives the ranks different numbers of batches
+        # Else a DataLoader gives the ranks different numbers of batches.
+        if accelerator.even_batches:
             found["gathered"] += accelerator.gather_for_metrics(index).tolist()
     skipped = accelerator.skip_first_batches(loader, 1)
     found["skipped"], found["ends"] = [], []

@@ -152,9 +152,8 @@ def test_it_can_be_copied_and_pickled(tmp_path: Path, duplicate: Any) -> None:
             )
             iterator = iter(loader)
             next(iterator)
-            with duplicate(
-                loader
-            ) as third:  # starts with the first batch, as a copy of a DataLoader
+            # Starts with the first batch, as a copy of a DataLoader.
+            with duplicate(loader) as third:
                 assert len(list(iterator)) == 3
                 assert len(list(third)) == 4
 

@@ -29,9 +29,8 @@ def grey_jpeg_of_scans(height: int, width: int, scans: int) -> bytes:
     blocks = -(-height // 8) * -(-width // 8)
     runs = ""
     left = blocks
-    while (
-        left
-    ):  # "the next 2^n + ... blocks have nothing": the symbols of end-of-band runs (T.81, G.1.2.2)
+    # "the next 2^n + ... blocks have nothing": the symbols of end-of-band runs (T.81, G.1.2.2).
+    while left:
         n = min(left.bit_length() - 1, 14)
         run = min(left, 2 ** (n + 1) - 1)
         runs += f"{n:04b}" + (f"{run - 2**n:0{n}b}" if n else "")

@@ -72,13 +72,11 @@ def test_orders(vary: str) -> None:
     check_uniform(table, (SAMPLES - 1) ** 2)  # each sample in each place
     follows = np.zeros((SAMPLES, SAMPLES))
     np.add.at(follows, (found[:, :-1], found[:, 1:]), 1)
-    check_uniform(
-        follows[~np.eye(SAMPLES, dtype=bool)], SAMPLES * (SAMPLES - 2)
-    )  # each sample after each other
+    # Each sample after each other.
+    check_uniform(follows[~np.eye(SAMPLES, dtype=bool)], SAMPLES * (SAMPLES - 2))
     half = SAMPLES // 2
-    together = (
-        (found[:, :half, None] == np.arange(half)).any(axis=1).sum(axis=1)
-    )  # of one half in the first half
+    # Of one half in the first half.
+    together = (found[:, :half, None] == np.arange(half)).any(axis=1).sum(axis=1)
     assert abs(together.mean() - half / 2) < SIGMAS * np.sqrt(
         half * half / 4 / (SAMPLES - 1) / EPOCHS
     )

@@ -197,9 +197,8 @@ def rank_main(rank: int, port: int, folder: str, backend: str) -> None:
     with loader_of(backend, folder, on_error="substitute", own=f"{folder}/own{rank}") as loader:
         found, steps = [], 0
         for _, labels in loader:
-            torch.distributed.all_reduce(
-                torch.ones(1)
-            )  # as a trainer does: ranks of unequal length would hang here
+            # As a trainer does: ranks of unequal length would hang here.
+            torch.distributed.all_reduce(torch.ones(1))
             found += labels.tolist()
             steps += 1
         gathered: list[Any] = [None, None]
@@ -219,9 +218,8 @@ def test_bad_files_in_one_ranks_shard(contestant: Contestant, tmp_path: Path) ->
     """The other rank neither waits for ever nor gets other samples."""
     loader_of("torch-0", str(tmp_path)).close()
     paths = sorted((tmp_path / "data").rglob("*.jpg"))
-    bad = [
-        index for index in range(SAMPLES) if index % 4 < 2 and index % 3 == 0
-    ]  # batches of two: 0, 1 are rank 0's
+    # Batches of two: 0, 1 are rank 0's.
+    bad = [index for index in range(SAMPLES) if index % 4 < 2 and index % 3 == 0]
     for index in bad:
         paths[index].write_bytes(b"")
     (first, second) = outside(two_ranks, str(tmp_path), contestant.name).answer
@@ -229,9 +227,8 @@ def test_bad_files_in_one_ranks_shard(contestant: Contestant, tmp_path: Path) ->
     mine = [index for index in range(SAMPLES) if index % 4 < 2]
     assert second[0] == [index for index in range(SAMPLES) if index % 4 >= 2]
     assert second[2] == 0
-    assert (
-        len(bad) <= first[2] <= 2 * len(bad)
-    )  # the next epoch's, which are made ahead, may be among them
+    # The next epoch's, which are made ahead, may be among them.
+    assert len(bad) <= first[2] <= 2 * len(bad)
     for got, wanted in zip(first[0], mine, strict=True):
         assert got == wanted or (wanted in bad and got in mine and got not in bad)
 

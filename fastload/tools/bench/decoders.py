@@ -199,10 +199,11 @@ class NativeRegion(Native):
 
     name = "native-region"
     resampler = "its own"
+    # Where the whole image is wanted as it is, there is no region to save.
     modes = (
         "resize256",
         "crop224",
-    )  # where the whole image is wanted as it is, there is no region to save
+    )
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
         return self._decode(data, place or ((0, 0, *size), size))

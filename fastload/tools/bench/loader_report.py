@@ -97,10 +97,11 @@ def _cells(row: Measurement, best: float = 0.0) -> dict[str, str | Text]:
     }
 
 
+# How often the GPU fell to 0%, and how long in all.
 _IDLE = {
     "windows": "{:.0f}x".format,
     "seconds": "{:.1f} s".format,
-}  # how often the GPU fell to 0%, and how long in all
+}
 
 
 # -- The page --------------------------------------------------------------------------------------
@@ -356,9 +357,8 @@ class Curve:
     """Throughput of one contestant against one setting that was varied."""
 
     contestant: str
-    points: tuple[
-        tuple[int, Summary], ...
-    ]  # (value, samples per second), values ascending; at least two
+    # (value, samples per second), values ascending; at least two.
+    points: tuple[tuple[int, Summary], ...]
 
     @property
     def turn(self) -> int:

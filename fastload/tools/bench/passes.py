@@ -336,9 +336,8 @@ def is_cached(path: str) -> bool:
     """Whether the system holds its first byte in memory. Raises OSError."""
     with open(path, "rb", buffering=0) as file:
         try:
-            os.preadv(
-                file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT
-            )  # fails rather than wait for the disk
+            # Fails rather than wait for the disk.
+            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
     return True

@@ -240,9 +240,8 @@ class _Tour:
         def beside(
             backend: BackendStatus, name: str, ours: Batch, reference: Batch
         ) -> tuple[dict[str, str | Text], bool]:
-            same = torch.equal(
-                ours[1], reference[1]
-            )  # over shuffled samples that means the same order as well
+            # Over shuffled samples that means the same order as well.
+            same = torch.equal(ours[1], reference[1])
             pixels, tolerance = (
                 PixelDifference.between(ours[0], reference[0]),
                 backend.traits.tolerance,

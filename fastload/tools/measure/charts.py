@@ -71,9 +71,8 @@ class Stack(NamedTuple):
 
 class Timeline(NamedTuple):
     name: str
-    points: Sequence[
-        tuple[float, float]
-    ]  # (begin [seconds], share 0 to 1), each until the next one
+    # (begin [seconds], share 0 to 1), each until the next one.
+    points: Sequence[tuple[float, float]]
     colour: str
 
 
@@ -141,9 +140,8 @@ def style_sheet() -> str:
 
 
 def _figure(width: int, height: int) -> Figure:
-    return Figure(
-        figsize=(width / 72, height / 72), layout="constrained"
-    )  # SVG has 72 units an inch
+    # SVG has 72 units an inch.
+    return Figure(figsize=(width / 72, height / 72), layout="constrained")
 
 
 def _settings(palette: Mapping[str, str]) -> dict[Any, Any]:
@@ -259,9 +257,8 @@ def curves(title: str, x: str, y: str, given: Sequence[Line]) -> Chart:
     def draw(figure: Any, width: int) -> None:
         axes = figure.add_subplot()
         places = sorted({point[0] for line in given for point in line.points})
-        at = {
-            value: place for place, value in enumerate(places)
-        }  # evenly spaced, as 1, 2, 4, 8 would be on a log
+        # Evenly spaced, as 1, 2, 4, 8 would be on a log.
+        at = {value: place for place, value in enumerate(places)}
         for turn, line in enumerate(given):
             xs = [at[point[0]] for point in line.points]
             values = [point[1] for point in line.points]

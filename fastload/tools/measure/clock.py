@@ -25,9 +25,8 @@ def cpu_seconds() -> float:
     total = sum(usage.ru_utime + usage.ru_stime for usage in usages)
     for process in descendants():
         with suppress(psutil.Error):
-            total += sum(
-                process.cpu_times()[:4]
-            )  # user, system, and those of its own ended children
+            # User, system, and those of its own ended children.
+            total += sum(process.cpu_times()[:4])
     return total
 
 

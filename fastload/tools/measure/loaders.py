@@ -29,13 +29,11 @@ from fastload.tools.monitor import GpuMonitor, step_clock
 DATALOADER = "DataLoader"  # the name of `PlainLoader` in tables
 SMALL = "small"  # the name of `SmallNetwork`; all others are torchvision's
 
-Batch = tuple[
-    torch.Tensor, torch.Tensor
-]  # images (B, 3, H, W) and labels (B,) int64, on the device
+# Images (B, 3, H, W) and labels (B,) int64, on the device.
+Batch = tuple[torch.Tensor, torch.Tensor]
 
-Steps = Sequence[
-    tuple[float, float]
-]  # (begin, end) of each step [seconds since the restart], in order
+# (begin, end) of each step [seconds since the restart], in order.
+Steps = Sequence[tuple[float, float]]
 
 _PATIENCE = 3.0  # how many times its time a round may go on to see the end of an epoch
 # steps that the host may be ahead of the GPU: enough to keep it busy, and the round still ends in

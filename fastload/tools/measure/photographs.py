@@ -138,9 +138,8 @@ def _photograph(
     *coloured, white = surfaces
     texture = coloured[round(float(rng.random()) * (len(coloured) - 1))]
     luminance = _window(texture, rng, height, width) * contrast[which]
-    luminance += 26.0 * _window(
-        coloured[-1], rng, height, width
-    )  # uneven light over the whole scene
+    # Uneven light over the whole scene.
+    luminance += 26.0 * _window(coloured[-1], rng, height, width)
     image += luminance[:, :, None]
     tint = _window(coloured[-1], rng, height, width) * (0.12 * contrast[which] + 5.0)
     image[:, :, 0] += tint
@@ -167,10 +166,11 @@ def _occlude(
     # small ones are seen.
     low, high = 3.0**-2, 130.0**-2
     radii = np.sort((low + rng.random(count) * (high - low)) ** -0.5 * 1.6)[::-1]
+    # More of them lower down: the ground.
     x, y = (
         rng.random(count) * width,
         (rng.random(count) ** 0.7) * height,
-    )  # more of them lower down: the ground
+    )
     aspect = rng.uniform(*scene.aspect, count) ** 0.5
     for index, (r, cx, cy, a) in enumerate(zip(radii, x, y, aspect, strict=True)):
         box = (cx - r * a, cy - r / a, cx + r * a, cy + r / a)
@@ -232,9 +232,8 @@ def write_photographs(
     val_each = max(1, min(round(count / len(names) * _VAL_SHARE), count // len(names) - 1))
 
     def write(index: int) -> None:
-        rng = np.random.default_rng(
-            [seed, 1, index]
-        )  # its own generator: threads cannot change the images
+        # Its own generator: threads cannot change the images.
+        rng = np.random.default_rng([seed, 1, index])
         name, number = names[index % len(names)], index // len(names)
         data = _encode(_photograph(SCENES[name], rng, surfaces), rng)
         (root / ("val" if number < val_each else "train") / name / f"{number:05d}.jpg").write_bytes(

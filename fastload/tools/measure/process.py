@@ -50,12 +50,10 @@ _LOOK = 0.1  # how often to see whether a silent process is still there [seconds
 class Outcome:
     """What came of a `run`."""
 
-    answers: dict[int, Any] = field(
-        default_factory=dict
-    )  # what the function returned, by rank; 0 of one process
-    errors: list[str] = field(
-        default_factory=list
-    )  # what ranks raised, as "Kind: words", the first one first
+    # What the function returned, by rank; 0 of one process.
+    answers: dict[int, Any] = field(default_factory=dict)
+    # What ranks raised, as "Kind: words", the first one first.
+    errors: list[str] = field(default_factory=list)
     code: int | None = (
         None  # exit status, or minus the signal that ended it; None: ended, its time was over
     )
@@ -72,9 +70,8 @@ class Outcome:
         telling line."""
         if self.errors:
             return short(self.errors[0])
-        if killed := re.search(
-            r"Signal (\d+) \(\w+\) received by PID", self.output
-        ):  # as torchrun says it
+        # As torchrun says it.
+        if killed := re.search(r"Signal (\d+) \(\w+\) received by PID", self.output):
             return _killed(int(killed[1]))
         if self.code is not None and self.code < 0:
             return _killed(-self.code)

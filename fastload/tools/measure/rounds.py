@@ -43,9 +43,8 @@ class Work:
     memory_growth: int | None = None
     latencies: Sequence[float] = ()  # [seconds], one per sample or per batch
     latency_of: str = "sample"
-    failures: Mapping[str, str] = field(
-        default_factory=dict
-    )  # name of the sample: what is wrong with it
+    # Name of the sample: what is wrong with it.
+    failures: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     """Further numbers of the round, named with their unit; `Measurement.metric(name)` gives median
     and spread."""
@@ -181,9 +180,8 @@ class _ContestantRounds:
                 self._runner = self._warm_up(opened, warmup_seconds)
             elif self._runner is not None:
                 self._round(self._runner, seconds, alone=False)
-        except (
-            Exception
-        ) as error:  # also of a library: minutes of the others' rounds must not go with it
+        except Exception as error:
+            # Also an error of a library: the rounds of the others must not be lost with it.
             self._status, self._note = status_of(error)
 
     def _warm_up(self, opened: ExitStack, seconds: float) -> Runner:

@@ -14,9 +14,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-Change = Literal[
-    "faster", "slower", "within noise", "cannot tell"
-]  # `cannot tell`: fewer than three rounds on a side
+# `cannot tell`: fewer than three rounds on a side.
+Change = Literal["faster", "slower", "within noise", "cannot tell"]
 
 
 class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

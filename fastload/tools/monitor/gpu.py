@@ -197,9 +197,8 @@ class GpuMonitor:
 
     def _traffic(self, direction: str) -> float:
         counter = getattr(self._nvml, f"NVML_PCIE_UTIL_{direction}_BYTES")
-        return (
-            float(self._nvml.nvmlDeviceGetPcieThroughput(self._handle, counter)) * 1024
-        )  # reported in KB/s
+        # Reported in KB/s.
+        return float(self._nvml.nvmlDeviceGetPcieThroughput(self._handle, counter)) * 1024
 
     def _memory(self) -> int:
         nvml = self._nvml

@@ -101,9 +101,8 @@ class IdleSummary:
     first_batch_seconds: (
         float  # until the very first batch was in place: start-up, in no other figure
     )
-    gaps: tuple[
-        Gap, ...
-    ]  # those of at least the clock's threshold, oldest first; the latest 1,000 of them
+    # Those of at least the clock's threshold, oldest first; the latest 1,000 of them.
+    gaps: tuple[Gap, ...]
     long_gaps: int  # how many gaps reached the threshold
     short_gaps: int  # how many did not
 

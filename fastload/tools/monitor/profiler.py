@@ -177,10 +177,11 @@ def _result(events: Any, device_index: int | None) -> DeviceProfile:
     ranges: list[Segment] = []
     steps = 0
     for event in events:
+        # Reported in microseconds.
         started, done = (
             (event.time_range.start - zero) / 1e6,
             (event.time_range.end - zero) / 1e6,
-        )  # reported in microseconds
+        )
         if _on_host(event):
             if event.thread != window.thread or event is window:
                 continue

@@ -77,9 +77,8 @@ class StepClock:
         self._threshold = threshold
         self._ahead = ahead
         self._open: list[TimeStamp] = []  # the step under way
-        self._pending: deque[list[TimeStamp]] = (
-            deque()
-        )  # steps that the device may not have done yet
+        # Steps that the device may not have done yet.
+        self._pending: deque[list[TimeStamp]] = deque()
         self._recent: deque[Step] = deque(maxlen=keep)
         self._number = 0
         self._before: float | None = None  # when the device had done the latest step that is known
@@ -246,9 +245,8 @@ class CudaStamps(HostStamps):
         self._last: tuple[Any, float] | None = None
         """The event known last, and its time. Times are chained: CUDA's float32 is exact for short
         distances only."""
-        self._delays: deque[float] = deque(
-            maxlen=_ANCHORS
-        )  # time of the device minus that of the host, at anchors
+        # Time of the device minus that of the host, at anchors.
+        self._delays: deque[float] = deque(maxlen=_ANCHORS)
 
     def take(self, phase: Phase | None) -> TimeStamp:
         now = time.perf_counter()

@@ -124,9 +124,8 @@ class Row:
     utilisation: tuple[
         float, ...
     ] = ()  # of every GPU, as the driver says, 0 to 1; none where it does not
-    shares: Mapping[Share, float] = field(
-        default_factory=dict
-    )  # parts of the time of rank 0; they add up to 1
+    # Parts of the time of rank 0; they add up to 1.
+    shares: Mapping[Share, float] = field(default_factory=dict)
 
     @property
     def speed(self) -> float:

@@ -49,9 +49,8 @@ class SweepSettings:
     config: TrainConfig  # of every cell, but for batch size, mode and length
     batch_sizes: Sequence[int]  # of a rank
     parallel: Sequence[Mode] = ("none", "ddp")
-    axes: Mapping[str, Sequence[Any]] = field(
-        default_factory=dict
-    )  # values of other settings, by the names of `AXES`
+    # Values of other settings, by the names of `AXES`
+    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     processes: int | None = (
         None  # of ddp, and GPUs of dp; None: all GPUs, and 2 where there are fewer
     )
@@ -221,9 +220,8 @@ def run_cell(cell: Cell, settings: SweepSettings) -> Row:
     """Train for some steps, or to the end, in processes of its own."""
     with tempfile.TemporaryDirectory(prefix="fastload-sweep-") as folder:
         config = cell_config(cell, settings, out=str(Path(folder) / "run"))
-        beside = ProcessWatch(
-            period=0.5
-        )  # this process and all that it starts: what is left of the machine is foreign
+        # This process and all that it starts: what is left of the machine is foreign.
+        beside = ProcessWatch(period=0.5)
         try:
             outcome = process.run(
                 f"{__name__}:train_cell",

@@ -18,9 +18,8 @@ _MOST = 4096
 class GpuMoment(msgspec.Struct, frozen=True):
     """One GPU in a moment. None: the driver does not tell."""
 
-    utilisation: (
-        float | None
-    )  # 0 to 1: the share of time in which at least one kernel ran, as the driver says
+    # 0 to 1: the share of time in which at least one kernel ran, as the driver says.
+    utilisation: float | None
     memory: int | None  # of the whole GPU [bytes]
     # by a process that is watched; where the driver does not know its processes: by anybody
     used: bool = True

@@ -61,9 +61,8 @@ class Ending:
     def leave(self) -> None:
         """End this process in the same way."""
         if self.signal:
-            resource.setrlimit(
-                resource.RLIMIT_CORE, (0, 0)
-            )  # the core that counts is the command's
+            # The core that counts is the command's.
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             if self.signal not in (signal.SIGKILL, signal.SIGSTOP):
                 signal.signal(self.signal, signal.SIG_DFL)
             os.kill(os.getpid(), self.signal)
