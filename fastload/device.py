@@ -137,7 +137,7 @@ def use_one_thread_here() -> None:
     """Let torch's CPU kernels run on the calling thread alone; other threads are not affected.
 
     Otherwise each kernel wakes a team of OpenMP threads that wait for each other by spinning.
-    ProcessWatch threads that decode, which leave no core free, that made batches of 32 photographs
+    Beside threads that decode, which leave no core free, that made batches of 32 photographs
     four times slower (2 cores). As `torch.set_num_threads` would change the whole process, the
     number that OpenMP keeps for each thread ("nthreads-var", OpenMP 5.2, section 2.4) is set in
     every OpenMP library that is loaded, if there is any.

@@ -305,14 +305,16 @@ class Backend(Protocol):
     The class is called with (context, options). All calls come from one thread at a time. A backend
     may start threads or processes at the first `submit`, not before.
 
-    ProcessWatch what is listed here it may have `traits: Traits`, what others must know of it; a
-    class
-    method `fit(workload: Workload) -> Fit`, how well it suits a workload (without it,
-    `backend="auto"` chooses it only where nothing else is able to do the workload, or where `tune`
-    measures that it is faster);
-    `light: bool`, True from the first `submit` on where it makes a batch sooner than threads hand
-    it over: the trainer's thread may then call it, too, one thread at a time as ever; and
-    `decoded`, the images decoded so far by what did it, for `Loader.stats`.
+    It may also have:
+
+    - `traits: Traits`, what others must know of it
+    - a class method `fit(workload: Workload) -> Fit`, how well it suits a workload. Without it,
+      `backend="auto"` chooses it only where no other backend can do the workload, or where `tune`
+      measures that it is faster
+    - `light: bool`, True from the first `submit` on where making a batch takes less time than
+      handing it from thread to thread. The trainer's thread may then call it, too; still one thread
+      at a time
+    - `decoded`, how many images each decoder has decoded so far, for `Loader.stats`
     """
 
     Options: ClassVar[type[BackendOptions]]

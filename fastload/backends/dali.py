@@ -412,7 +412,7 @@ class DaliBackend:
         for bad ones."""
         if len(numbers) == len(out) and not bad:
             return pixels
-        # ProcessWatch the default stream, where work would wait for all that the trainer has
+        # Beside the default stream, where work would wait for all that the trainer has
         # queued.
         with torch.cuda.device(pixels.device), torch.cuda.stream(self._pipes[0].stream):
             joined = torch.as_tensor(out).to(pixels.device)
