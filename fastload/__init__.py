@@ -1,10 +1,10 @@
-"""fastload: a data loader for PyTorch. One iterator, interchangeable backends, the same samples
-from each.
+"""fastload: a data loader for PyTorch. One iterator, several interchangeable backends, and the same
+samples from each.
 
     import fastload
 
     train = fastload.create_loader("data/train", batch_size=256, shuffle=True, transform=...)
-    train = fastload.from_dataloader(train)  # or, from the DataLoader that you have
+    train = fastload.from_dataloader(train)  # or from a DataLoader that you have
 
 Names are imported when first used: `import fastload` loads neither torch nor any backend, and
 changes no global state.
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# The module that defines each public name.
 _MODULES = {
     "BackendUnavailableError": "fastload.errors",
     "DecodeError": "fastload.errors",
@@ -59,9 +60,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"fastload.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(
-        importlib.import_module(_MODULES[name]), name
-    )  # which is found next time
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value  # the next use finds it without this function
     return value
 
 

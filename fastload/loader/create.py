@@ -58,57 +58,58 @@ def create_loader(
         batch_size: samples a batch on this rank.
         shuffle: a new order every epoch, from (seed, epoch).
         drop_last: leave out the last, incomplete global batch. If False, every sample comes exactly
-            once an epoch, the last batch spread over the ranks. With `shard=Shard(...)` a rank may
-            then get an empty one (B = 0) when not shuffling; where the rank was found, samples of
-            the batch before it prevent that.
-        transform: torchvision transforms (v2 or v1), a Recipe, or any callable on one sample's
-            image. None: the dataset's own, or uint8 pixels as they are.
-        batch_transform: torchvision v2.MixUp or CutMix (the draws then depend on (seed, epoch,
-            batch) alone), or any callable taking the batch's parts; runs on the device.
+            once an epoch, and the last batch is divided among the ranks. If that batch has fewer
+            samples than there are ranks and the order is not shuffled: with `shard=Shard(...)` some
+            ranks get an empty batch (B = 0); with `shard=None` or "auto" they get samples of the
+            batch before it.
+        transform: torchvision transforms (v2 or v1), a Recipe, or any function of one sample's
+            image. None: the dataset's own transform, or else uint8 pixels without changes.
+        batch_transform: torchvision v2.MixUp or CutMix, whose random numbers then depend on (seed,
+            epoch, batch) alone; or any function of the batch's parts. Runs on the device.
         backend: "auto", "torch", "turbojpeg", "cache", "dali", or one registered by a third party.
-        num_workers: threads or processes. None: what suits this machine.
-        prefetch_factor: batches in flight per worker. None: what suits the backend.
-        pin_memory: page-locked host memory. None: if `device` is a GPU.
-        sampler: the order, as this rank's own indices, in place of `shuffle`.
-        collate_fn: makes a batch from a list of samples; only a backend that runs Python on samples
-            can run one.
-        seed: of the order and of every random choice.
+        num_workers: how many threads or processes. None: chosen for this machine.
+        prefetch_factor: batches that each worker makes ahead. None: chosen by the backend.
+        pin_memory: use page-locked host memory. None: if `device` is a GPU.
+        sampler: the indices of this rank, in order; in place of `shuffle`.
+        collate_fn: makes a batch from a list of samples. Only a backend that runs Python on single
+            samples can call it.
+        seed: the order and every random choice follow from it.
         shard: this process's rank among those that share the data. None: from torch.distributed,
-            else torchrun's environment, else 0 of 1. "auto": the same, but looked up at the first
+            else from torchrun's environment, else 0 of 1. "auto": the same, but read at the first
             `iter()`, for loaders that are made before `init_process_group`.
         device: where the batches are delivered.
-        dtype: of the images delivered; values keep their range. None: as the transform says (uint8
+        dtype: dtype of the images delivered; values keep their range. None: the transform's (uint8
             if it converts nothing).
-        memory_format: of the images delivered.
-        on_error: "raise", or "substitute": replace a sample that cannot be read by another one of
-            this rank's, log it once, and count it in `stats()`.
+        memory_format: memory format of the images delivered.
+        on_error: "raise"; or "substitute": replace a sample that cannot be read by another sample
+            of this rank, log it once, and count it in `stats()`.
         tune: with backend="auto", choose by measuring the candidates on this data for some seconds.
-        options: the chosen backend's options (a frozen dataclass), or a BackendOptions for what all
-            of them have.
-        split: which part of a source that holds several: "train", "val", "test". None: the whole;
-            of CIFAR, IDX and archives of splits, the training part.
+        options: the chosen backend's options (a frozen dataclass), or a BackendOptions, which holds
+            the options that all backends have.
+        split: which part of a source that has several: "train", "val", "test". None: all of it; of
+            CIFAR, IDX and archives of splits, the training part.
         strict: refuse a data set some of whose files are not served (formats that Pillow cannot
             read, images without a label). False: `explain()` counts and names them, once.
-        format: what the source is, where that does not follow from its names: "folder" (one folder
-            a class), "images" (without labels), "table", "pairs", "tar", "cifar", "idx", "arrays",
-            "dataset", "cache", or a registered one. None: what it looks like.
-        generator: its seed, in place of `seed`; the generator itself is not drawn from.
+        format: what the source is, where its names leave that open: "folder" (one folder a
+            class), "images" (without labels), "table", "pairs", "tar", "cifar", "idx", "arrays",
+            "dataset", "cache", or a registered one. None: it is recognised.
+        generator: a torch.Generator whose seed is taken in place of `seed`; no number is drawn from
+            it.
         batch_sampler: this rank's own batches, lists of indices, in place of batch_size, shuffle,
             sampler, drop_last.
-        worker_init_fn, multiprocessing_context, timeout: of worker processes, as DataLoader has
-            them; a backend of threads has none, and `explain()` says so.
-        persistent_workers, in_order: True is what there is: workers live as long as the Loader,
-            batches come in order.
-        pin_memory_device: "", as in DataLoader; the place for batches is `device`.
+        worker_init_fn, multiprocessing_context, timeout: settings of worker processes, as in
+            DataLoader. A backend that uses threads has none, and `explain()` says so.
+        persistent_workers, in_order: must be True: workers live as long as the Loader, and batches
+            come in order.
+        pin_memory_device: must be ""; give `device` instead.
 
     Returns:
-        A Loader yielding [images, labels]: images (B, C, H, W), labels (B,) int64, on `device`;
-            masks are (B, H, W)
-        uint8; dicts where the source has named columns. A batch is a list where a sample is a
-        tuple, as torch's `default_collate` makes it.
+        A Loader that yields [images, labels] on `device`: images (B, C, H, W), labels (B,) int64,
+        masks (B, H, W) uint8. A batch is a list where a sample is a tuple, as torch's
+        `default_collate` makes it, and a dict where the source has named columns.
 
     Raises:
-        ConfigurationError: an argument that cannot be honoured.
+        ConfigurationError: an argument is wrong, or cannot have an effect.
         SourceError: the data cannot be opened as a data set.
         UnsupportedTransformError: the backend asked for cannot run this transform; the message
             names those that can.

@@ -1,7 +1,6 @@
-"""Where the trainer is in the epochs, and where its next `iter()` begins: all rules of it; and what
-a state must say.
+"""Where the trainer is in the epochs, and where its next `iter()` starts. Also reads saved states.
 
-A state comes from a file, so from anybody.
+A state comes from a file, so nothing in it is trusted: each value is checked.
 """
 
 from __future__ import annotations
@@ -19,19 +18,18 @@ Position = tuple[int, int]
 STATE_VERSION = 1
 
 _EPOCHS = 1 << 31
-"""Epochs that may be asked for. The draws count twice as many, so that prefetching goes past the
-last one unharmed."""
+"""Epochs are numbered below this. The draws allow twice as many, so that prefetching may go past
+the last one."""
 
 
 @dataclass
 class Cursor:
-    """Counts batches handed out. Epochs follow each other by themselves; a place can be chosen for
-    the next `iter()`.
+    """Counts the batches handed out. Epochs follow each other without a call; a place can be chosen
+    for the next `iter()`.
 
-    An epoch under way goes on until its end, or until the next `iter()`. One of which no batch was
-    taken has not
-    started: the next `iter()` gives it again, and another may be chosen in its place (Lightning
-    does that, between `iter()` and the first `next`).
+    An epoch goes on until its end, or until the next `iter()`. An epoch of which no batch was taken
+    has not started: the next `iter()` gives it again, and another may be chosen in its place
+    (Lightning does that, between `iter()` and the first `next`).
     """
 
     epoch: int = 0
@@ -51,8 +49,8 @@ class Cursor:
 
     @property
     def start(self) -> Position:
-        """Where a copy of the Loader begins: where it would without the batches that were handed
-        out of this one."""
+        """Where a copy of the Loader starts: at `chosen`; else, if a batch of the epoch was handed
+        out, at the first batch of it."""
         return self.chosen or ((self.epoch, 0) if self.taken else (self.epoch, self.step))
 
     def begin(self) -> int:
@@ -70,14 +68,14 @@ class Cursor:
         self.went_on = self.chosen is not None
 
     def end(self) -> None:
-        """All batches of the epoch have been handed out, and it was asked for one more."""
+        """All batches of the epoch have been handed out, and one more was asked for."""
         self.move(*(self.chosen or (self.epoch + 1, 0)))
 
     def choose(self, epoch: int) -> None:
         """`set_epoch`: the epoch under way goes on, and the next `iter()` begins this one.
 
-        If none is under way it is this one's turn; what would resume in the middle of this very
-        epoch still does.
+        If no epoch is under way, this one is next. A position in the middle of this same epoch,
+        from a loaded state, is kept.
         """
         if self.taken:
             self.chosen, self.went_on = (epoch, 0), False
@@ -117,9 +115,11 @@ def read_state(state: Any, mine: Mapping[str, Any], steps: int) -> tuple[Positio
     """Check a state, or whatever was given as one, against what has to be equal and the steps of an
     epoch.
 
-    Returns the place; the fingerprint of the epoch's order or None; and the sampler's name, for
-    messages. Raises
-    StateMismatchError: it is no state, or of another loader; both sides are in the message.
+    Returns the position; the fingerprint of the epoch's order or None; and the sampler's name, for
+    messages.
+
+    Raises:
+        StateMismatchError: it is no state, or of another loader; both sides are in the message.
     """
     version = state.get("version") if isinstance(state, Mapping) else None
     if not isinstance(state, Mapping) or not _same(version, STATE_VERSION):

@@ -1,5 +1,5 @@
-"""The batches of a Loader, each by its position: made ahead by a `Prefetcher`, or on demand in the
-trainer's thread."""
+"""The batches of a Loader, by position. They are made ahead of the trainer by a `Prefetcher`, or on
+demand in the trainer's thread."""
 
 from __future__ import annotations
 
@@ -55,13 +55,12 @@ class OnDemand:
 
 
 class Feed:
-    """Gives the batch at any position. Batches that follow each other come without a pause, also
-    over an epoch's end.
+    """Gives the batch at any position. Consecutive batches come without a pause, also from one
+    epoch to the next.
 
-    Nothing is started before the first batch is asked for. That one is asked for in the trainer's
-    thread: it may fork workers, and no other thread of ours may hold a lock then. After an
-    exception, of whatever kind and at whatever line, the next call starts again from the position
-    that it is given.
+    Nothing starts before the first call of `batch`. That call submits in the trainer's thread,
+    because workers may be forked then, and no other thread of ours may hold a lock at a fork. After
+    any exception, at any line, the next call starts again from the position that it is given.
     """
 
     def __init__(
@@ -84,8 +83,8 @@ class Feed:
         self._maker: OnDemand | Prefetcher | None = None
         """None: nothing has been started."""
         self._expected: Position | None = None
-        """The position whose batch comes next if nobody asks for another; None: whatever is asked
-        for is a start."""
+        """The position whose batch comes next without a new start; None: the next call is a new
+        start."""
         self._closed = False
         self._pid = os.getpid()
 
@@ -160,9 +159,9 @@ class Feed:
 
     @property
     def _on_demand(self) -> bool:
-        """Whether there is nothing to gain from a thread: the backend works in its caller's, or a
-        batch takes less time than to hand it from thread to thread. Known from the first `submit`
-        on."""
+        """Whether a thread would gain nothing: the backend works in its caller's thread, or making
+        a batch takes less time than handing it from thread to thread. Known after the first
+        `submit`."""
         backend = self._backend
         if self._endless:
             # the user's sampler is read in the trainer's thread, and no further than the backend
@@ -186,9 +185,9 @@ class Feed:
 
 @contextlib.contextmanager
 def _ignoring_ended_workers() -> Iterator[None]:
-    """While workers are ended nobody wants to hear that one has died: torch's handler of SIGCHLD
-    raises that in the main thread, wherever it is. Whoever handled the signal before goes on doing
-    so."""
+    """While workers are being ended, that one of them has ended is no error. torch's handler of
+    SIGCHLD would raise it in the main thread, at any line. The handler that was set before is still
+    called, and is set again afterwards."""
     before: Any = signal.getsignal(signal.SIGCHLD)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield

@@ -22,13 +22,13 @@ from fastload.spans import SpanLog
 
 
 class OneThread:
-    """Around what two threads must not do at once: each would wait for batches that the other one
+    """Guards what two threads must not do at once: each would wait for batches that the other one
     asked for."""
 
     def __init__(self) -> None:
         self._inside: dict[str, int] = {}
-        """{"thread": the one that is inside}. `setdefault` looks and enters in one step, which no
-        signal handler can interrupt."""
+        """{"thread": id of the thread inside}. `setdefault` reads and writes in one step, so that
+        no signal handler runs in between."""
 
     def __enter__(self) -> None:
         here = threading.get_ident()
@@ -61,7 +61,7 @@ class Watcher(Protocol):
 
 @dataclass
 class Progress:
-    """What serves the batches, and how far it has come: of a Loader and its iterators together."""
+    """What a Loader and its iterators share: what serves the batches, and how far it has come."""
 
     parts: LoaderParts
     feed: Feed
@@ -85,14 +85,14 @@ class Progress:
 class LoaderIterator(Iterator[Any]):
     """The batches of one epoch. An error in one batch ends neither the iterator nor the epoch.
 
-    As under a DataLoader, `next` after an error goes on with the batch after it; a saved state
-    still names the one that failed until then. After an interrupt (KeyboardInterrupt) `next` gives
-    the batch that it was waiting for.
+    As in a DataLoader, `next` after an error goes on with the batch after it. A state saved before
+    that `next` still names the batch that failed. After KeyboardInterrupt, `next` gives the batch
+    that it was waiting for.
     """
 
     def __init__(self, progress: Progress, owner: object) -> None:
-        """`owner`: the Loader, which ends what serves the batches when nobody refers to it any
-        more."""
+        """`owner`: the Loader. The reference keeps it alive: threads and workers end with the
+        Loader."""
         self._progress = progress
         self._owner = owner
         self._iteration = progress.iteration
@@ -104,8 +104,8 @@ class LoaderIterator(Iterator[Any]):
         """Whether all batches of the epoch were handed out."""
 
     def __len__(self) -> int:
-        """Batches of the epoch, those handed out included. Raises TypeError: only its end will
-        tell."""
+        """Batches of the epoch, those handed out included. Raises TypeError: the number is not
+        known before the end."""
         order = self._progress.parts.order
         if order.endless:
             raise TypeError("an epoch of data that can only be iterated has no length")

@@ -41,12 +41,12 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
     `from_dataloader`.
 
     Iterating is lazy: nothing is read, no thread started before the first `next`. An epoch may be
-    abandoned at any batch; the next `iter()` begins the next epoch. Only one iterator is alive at a
-    time: making a new one ends the old one. Epochs count up by themselves; `set_epoch` overrides.
+    left at any batch; the next `iter()` starts the next epoch. Only one iterator is alive at a
+    time: making a new one ends the old one. Epochs count up; `set_epoch` chooses another one.
 
-    It is a DataLoader to whoever asks, with all attributes of one, but shares no code with it. An
-    unstarted one can be pickled and deep-copied; the copy of a started one is unstarted, and begins
-    with the first batch of the epoch.
+    `isinstance(loader, DataLoader)` holds and it has all attributes of a DataLoader, but
+    iterates with code of its own. A Loader can be pickled and deep-copied before it is iterated.
+    The copy of one that was iterated starts with the first batch of the epoch.
     """
 
     dataset: Any
@@ -68,12 +68,17 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         batch_sampler: Any = None,
         drop_last: bool = False,
     ) -> None:
-        """Of a configuration, and what was built for it, if it was.
+        """
+        Args:
+            config: the arguments of `create_loader` or `from_dataloader`.
+            parts: what was built for this configuration; None: it is built here.
+            dataset, batch_size, shuffle, sampler, batch_sampler, drop_last: given by frameworks
+                that make a DataLoader again from the attributes of an old one. The sampler, or that
+                of the batch sampler, says the rank and whether to shuffle. Batch size and data stay
+                those of `config`.
 
-        The other arguments are what a framework gives that makes a DataLoader again from the
-        attributes of an old one. The sampler, or that of the batch sampler, says the rank, and
-        whether to shuffle; batch size and data stay those of `config`. Raises ConfigurationError:
-        it was called as DataLoader is, or the data are to be others.
+        Raises:
+            ConfigurationError: it was called with the arguments of DataLoader, or with other data.
         """
         if not isinstance(config, LoaderConfig):
             raise ConfigurationError(
@@ -139,7 +144,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         return self._progress.feed
 
     def _show(self) -> None:
-        """Have the attributes that follow from its parts. Nothing has been started."""
+        """Set the attributes that follow from its parts. Nothing is started here."""
         parts = self._parts
         order = parts.order
         self.backend, self.device = parts.backend.name, parts.stage.device
@@ -151,10 +156,10 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         vars(self).update(sampler=sampler, batch_sampler=None if self.config.unbatched else batches)
 
     def _settle(self, *, thoroughly: bool = False) -> None:
-        """Be what the arguments mean by now.
+        """Build the parts again if what the arguments mean has changed.
 
-        With shard="auto" that is the rank, until something has been started; of an adopted
-        DataLoader it is the data set as it has become, between two epochs.
+        With shard="auto" that is the rank, before the first `iter()`; for an adopted DataLoader the
+        data set, between two epochs.
         """
         progress = self._progress
         auto = self.config.shard == "auto" and Shard.detect() != progress.parts.order.shard
@@ -162,7 +167,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
             self._assemble_again()
 
     def _assemble_again(self) -> None:
-        parts = assemble(self.config)  # which may raise, and leaves what there is
+        parts = assemble(self.config)  # if this raises, the old parts stay
         self._finalizer()
         self._progress.parts, self._progress.feed = parts, parts.feed(self.config)
         self._feed.record(self._progress.spans)
@@ -202,8 +207,8 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         return self._cursor.position[0]
 
     def _reconfigure(self, config: LoaderConfig, asked_by: str) -> None:
-        """A hook for frameworks: be a loader of another configuration. Raises ConfigurationError:
-        it was iterated."""
+        """A hook for frameworks: take another configuration. Raises ConfigurationError: the loader
+        was iterated."""
         if self._settled:
             raise ConfigurationError(
                 f"{asked_by}: this loader has been iterated already, by one rank. Prepare it "
@@ -213,7 +218,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         self._assemble_again()
 
     def _watch(self, watcher: Watcher) -> None:
-        """A hook for frameworks: tell the watcher of epochs and batches."""
+        """A hook for frameworks: from now on `watcher` is called at each epoch and batch."""
         self._progress.watcher = watcher
 
     @property
@@ -269,7 +274,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         return LoaderIterator(progress, self)
 
     def _begin_epoch(self) -> None:
-        """The next epoch: where the script has set one on its own sampler, that."""
+        """Start the next epoch, or the one that the script has set on its own sampler."""
         config, followed = self.config, self._followed
         if followed.chosen is not None:
             self._cursor.choose(followed.chosen)
@@ -279,8 +284,8 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         followed.note()
 
     def _warn_of_duplicates(self) -> None:
-        """Once: several processes, and each of them gets all the data without anybody having asked
-        for it."""
+        """Warn, once, if there are several processes and each gets all the data though the caller
+        did not ask for that."""
         world = Shard.detect().world_size
         if world > 1 and self.config.shard is None and not self._parts.order.shared:
             remedy = (
@@ -298,19 +303,20 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
 
     @property
     def batches_in_flight(self) -> int:
-        """How many batches may be under way or ready ahead of the trainer."""
+        """How many batches may be made ahead of the trainer, finished ones included."""
         return self._feed.in_flight
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next `iter()`; one under way goes on. Optional: epochs count up
-        by themselves.
+        """Choose the epoch of the next `iter()`; the present one goes on. Optional: epochs count up
+        without it.
 
-        The epoch that a loaded state is in the middle of may be set again without losing its place.
+        After `load_state_dict` in the middle of an epoch, setting that same epoch keeps the
+        position.
         """
         self._cursor.choose(checked_epoch(epoch))
 
     def skip(self, batches: int) -> None:
-        """Leave out the first batches of the epoch that comes next; none of them is read.
+        """Leave out this many batches at the start of the next epoch; they are not read.
 
         Raises:
             ConfigurationError: a negative number, or more than an epoch has.
@@ -322,11 +328,11 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         self._cursor.skip(batches)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the trainer is: small, made of plain Python values, the same on every rank.
+        """Where the trainer is, as a small dict of plain Python values, the same on every rank.
 
-        It counts batches handed out, not those prefetched. Taken after the last batch of an epoch
-        but before the loop has ended, it resumes to an epoch that is over: the loop ends at once,
-        and the next one begins the next epoch.
+        It counts the batches handed out, not those prefetched. A state taken after the last batch
+        of an epoch, before the loop has ended, resumes at the end of that epoch: the first loop
+        ends at once, and the second one starts the next epoch.
         """
         self._settle()
         epoch, step = self._cursor.position
@@ -350,13 +356,13 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         """Go on where `state_dict` was taken: the next `iter()` gives the remaining batches of that
         epoch.
 
-        The number of ranks may differ, as long as the global batch size is the same. A state of
-        torchdata's StatefulDataLoader is taken as well, where the order is not a random one: only
-        then it is the same here.
+        The number of ranks may be another one if the global batch size is the same. A state of
+        torchdata's StatefulDataLoader is accepted if the order is not random, since only then the
+        order is the same here.
 
         Raises:
             StateMismatchError: the state is of another data set, seed, global batch size, order or
-                recipe. Both sides are in the message, and the loader is left as it was.
+                recipe. The message has both sides, and the loader does not change.
         """
         self._settle()
         place = position_of_torchdata_state(state, self._parts.order, self.epoch)
