@@ -1,9 +1,8 @@
 """The contract of a backend: it turns (indices, draws) into batches of pixels, and knows nothing
 else.
 
-Epochs, ranks, resuming, the device stage and substitution live once, in the Loader. What others
-must know of a backend it says of itself, in its `Traits` and its `fit`: nobody asks for one by
-name.
+Epochs, ranks, resuming, the device stage and substitution are in the Loader. What other code must
+know of a backend is in its `Traits` and its `fit`; no other code depends on its name.
 """
 
 from __future__ import annotations
@@ -49,14 +48,13 @@ class BackendOptions:
 
     @property
     def risk(self) -> str:
-        """Why a backend with these options might end the process that it runs in; empty if it will
-        not. Nobody tries such options unasked in a process with work to lose."""
+        """Why a backend with these options may end the process that it runs in; empty if it does
+        not. Such options are tried without being asked for only in a process of their own."""
         return ""
 
     @classmethod
     def within(cls, directory: Path) -> BackendOptions:
-        """The defaults, but without a bar on a terminal, and what is left on disk is in
-        `directory`: for benchmarks."""
+        """The defaults for benchmarks: no progress bar, and all files are in `directory`."""
         return cls()
 
 
@@ -91,17 +89,16 @@ class PixelDifference:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a backend's pixels may be from torchvision's on the same box: the bound that it
-    publishes.
+    """How far a backend's pixels may be from torchvision's on the same box; it is published.
 
-    The default is that of a backend whose resampling is torchvision's. One with a resampler of its
-    own gives a PSNR instead, which then counts alone.
+    The default is for a backend that resamples as torchvision does. A backend with a resampler of
+    its own gives a PSNR instead; then only that counts.
     """
 
     largest: int = 2
-    """Of all differences, of 255."""
+    """Largest difference, of 255."""
     mean: float = 0.2
-    """Of the differences, of 255."""
+    """Mean difference, of 255."""
     psnr_cpu: float | None = None
     """Least PSNR where it works on the CPU [dB]."""
     psnr_gpu: float | None = None
@@ -147,8 +144,8 @@ Needs = Dependency
 
 @dataclass(frozen=True)
 class Traits:
-    """What a backend says of itself, as the class attribute `traits`; all have defaults, which suit
-    a backend of threads that renders as torchvision does."""
+    """Properties of a backend, as the class attribute `traits`. The defaults are those of a backend
+    that uses threads and renders as torchvision does."""
 
     summary: str = ""
     """One line for people: what it is."""
@@ -162,8 +159,8 @@ class Traits:
     """Whether it makes several views of an image: `recipe.geometries`, each into
     `recipe.views.view_column`."""
     moves_columns: bool = False
-    """Whether it moves columns with the images: those of `source.moved`, by `recipe.points` (or
-    makes its batches with what the built-in backends share, which does)."""
+    """Whether it moves the columns of `source.moved` with the images, by `recipe.points`. A backend
+    that makes its batches with the code that the built-in ones share does."""
     tolerance: Tolerance = field(default_factory=Tolerance)
     needs: Dependency | None = None
     """The module of the class must be importable without it."""
@@ -175,7 +172,7 @@ class Traits:
 
 @dataclass(frozen=True)
 class Workload:
-    """What a backend is to be chosen for."""
+    """What a backend shall do; `backend="auto"` chooses one for it."""
 
     source: Source
     recipe: SplitRecipe
@@ -208,8 +205,8 @@ class Fit:
     """How well a backend suits a workload; `backend="auto"` takes the one of the highest score."""
 
     score: float
-    """0: cannot do it; below 0.5: can; from 0.5 to 1: made for such workloads. Of equal scores the
-    backend listed first wins, and the built-in ones are listed first."""
+    """0: cannot do it. Below 0.5: can do it. From 0.5 to 1: made for it. Of equal scores the
+    backend listed first is taken; the built-in ones are listed first."""
     reason: str
     """For a person, as in "turbojpeg: compressed images, decoded by threads without worker
     processes"."""
@@ -217,8 +214,8 @@ class Fit:
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """How worker processes are started, as torch's DataLoader has it; nothing to a backend of
-    threads."""
+    """How worker processes are started, as in torch's DataLoader. A backend that uses threads
+    ignores it."""
 
     init: Callable[[int], None] | None = None
     """`worker_init_fn`: called in each worker with its number, before anything else."""
@@ -227,8 +224,8 @@ class WorkerSettings:
     timeout: float = 0.0
     """Give up on a batch after this long [seconds]; 0: wait as long as the workers live."""
     seeds: Callable[[int], torch.Generator | None] | None = None
-    """The generator that the seed of the workers is drawn from that start in an epoch, as
-    DataLoader's `generator`: its None is torch's global one. None: always the same seed."""
+    """From an epoch to the generator that the seed of its workers is drawn from, as DataLoader's
+    `generator`; where it returns None, torch's global generator. None: always the same seed."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +235,7 @@ class Context:
     source: Source
     recipe: SplitRecipe
     """Split for the source: the backend runs `recipe.geometry` (or `recipe.opaque`), the rest is
-    not its workload."""
+    done elsewhere."""
     batch_size: int
     num_workers: int | None = None
     """Threads or processes; None: the backend's choice for this machine."""
@@ -247,19 +244,21 @@ class Context:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     """Where the batches end up. A backend that decodes on the GPU may produce them there."""
     allocate: BufferAllocator | None = None
-    """Gives a uint8 array of a shape, pinned and recycled; None: plain numpy."""
+    """Returns a uint8 array of this shape, pinned and used again later; None: numpy's memory."""
     collate_fn: Callable[[list[Any]], Any] | None = None
     workers: WorkerSettings = field(default_factory=WorkerSettings)
 
     def require_whole_batches(self, backend: str) -> None:
-        """For a backend that does not run Python on samples. Raises ConfigurationError: there is a
-        collate function.
-        UnsupportedTransformError: the recipe has an opaque part."""
+        """For a backend that does not run Python on samples.
+
+        Raises:
+            ConfigurationError: there is a collate function.
+            UnsupportedTransformError: the recipe has an opaque part.
+        """
         if self.collate_fn is not None:
             raise ConfigurationError(
                 f"collate_fn: backend {backend!r} makes whole batches and has no samples to "
-                "collate. Use "
-                "backend='torch', or leave collate_fn out."
+                "collate. Use backend='torch', or leave collate_fn out."
             )
         from fastload.backends import available_backends
 
@@ -281,22 +280,21 @@ class Failure:
 
 @dataclass
 class HostBatch:
-    """What a backend hands over."""
+    """A batch as a backend returns it, in host memory or on a device."""
 
     columns: dict[str, npt.NDArray[Any] | torch.Tensor]
     """Images (B, H, W, C) uint8, or of the dtype that an opaque transform made of them; masks (B,
     H, W, 1) uint8; values (B, ...). Tensors where they are on a device."""
     failures: list[Failure] = field(default_factory=list)
     collated: Any = None
-    """Instead of columns: a finished batch from a dataset or collate function that fastload cannot
-    look into."""
+    """Instead of columns: a finished batch from a dataset or collate function of the user's."""
     layout: Literal["tuple", "dict", "single"] | None = None
-    """How the columns are handed to the trainer, where the source does not know (foreign
-    datasets)."""
+    """What the trainer gets, where the source does not know it (datasets of the user's)."""
 
 
 class EndOfData(Exception):  # noqa: N818
-    """The epoch is over: what a backend raises in place of a batch, where only it can know."""
+    """The epoch is over. Raised by a backend in place of a batch, where the length of an epoch is
+    not known before."""
 
 
 class Backend(Protocol):
@@ -323,8 +321,8 @@ class Backend(Protocol):
     depth: int
     """How many batches it wants in flight."""
     background: bool
-    """Whether work goes on between calls. If not, the Loader calls it in the thread that
-    iterates."""
+    """Whether it works between calls, in threads or processes. If not, the Loader calls it in the
+    trainer's thread."""
 
     def submit(self, draws: Draws) -> None:
         """Ask for a batch: `draws.indices` in that order. Does not block."""
@@ -337,9 +335,9 @@ class Backend(Protocol):
         """
 
     def reread(self, draws: Draws) -> HostBatch:
-        """The same as submit and receive, now, in the calling thread, past everything submitted.
+        """Make this batch at once, in the calling thread, before all that was submitted.
 
-        For the odd sample that replaces one that could not be read: it need not be fast.
+        Used for a sample that replaces one that could not be read: it need not be fast.
         """
 
     def cancel(self) -> None:
@@ -350,7 +348,7 @@ class Backend(Protocol):
         submit."""
 
     def explain(self) -> Mapping[str, str]:
-        """What was chosen and why, for a person: {"decoder": "simplejpeg 1.9 (libjpeg-turbo 3.1)",
+        """What was chosen and why, for people: {"decoder": "simplejpeg 1.9 (libjpeg-turbo 3.1)",
         ...}."""
 
 

@@ -1,5 +1,5 @@
-"""Assembly: from a `LoaderConfig` to the parts of a Loader; backend="auto" is decided here, by rule
-or by speed."""
+"""Builds the parts of a Loader from a `LoaderConfig`. backend="auto" is decided here, by rule or by
+measured speed."""
 
 from __future__ import annotations
 
@@ -63,31 +63,31 @@ _PRECISIONS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 @dataclass(frozen=True)
 class LoaderParts:
-    """What was chosen and built for a configuration; the Loader puts it to work."""
+    """What was chosen and built for a configuration. The Loader uses it."""
 
     source: Source
     order: Order
     backend: Backend
     stage: DeviceStage
     recipe_fingerprints: tuple[str, ...]
-    """The one that states get, and others that are accepted."""
+    """The first is saved in states; the others are accepted, too."""
     batch_transform: Callable[..., Any] | None = None
-    """Runs on each finished batch in the trainer's thread: what could not be lowered to mixup or
-    cutmix."""
+    """The user's function of batches, where it is not MixUp or CutMix. Runs on each finished batch,
+    in the trainer's thread."""
     explanation: Mapping[str, str] = field(default_factory=dict)
     renewed: bool = False
-    """Whether worker processes are started again with each epoch, and so get what the user has done
-    to the data set."""
+    """Whether worker processes are started again with each epoch, so that they get a data set that
+    the user has changed."""
     changed: Callable[..., bool] = never_changed
-    """Whether the data set of an adopted DataLoader is another one than it was."""
+    """Whether the data set of an adopted DataLoader has changed."""
 
     def feed(self, config: LoaderConfig) -> Feed:
-        """Gives their batches. Nothing is started yet."""
+        """A Feed of their batches; nothing is started yet."""
         return Feed(self.backend, self.stage, self.order, config.on_error, ahead=not self.renewed)
 
 
 def assemble(config: LoaderConfig) -> LoaderParts:
-    """Open the source, choose the backend, and put together what a Loader puts to work."""
+    """Open the source, choose the backend, and build the parts of a Loader."""
     if config.streamed:
         return _streaming(config)
     opened = _opened(config)
@@ -152,9 +152,9 @@ def _opened(config: LoaderConfig) -> Opened:
 
 
 def _run_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) -> Opened:
-    """A data set that fastload could read, by its own code: what runs in Python gets from it what
-    it always got, such as PIL images with all that Pillow knows of them, and labels of Python's
-    types."""
+    """Open a data set so that its own code makes the samples, though fastload could read its files.
+    Then Python code of the user gets the same objects as before: PIL images with all their
+    attributes, and labels of Python's types."""
     if config.collate_fn is not None:
         reason = (
             f"the collate_fn {qualified_name(config.collate_fn)} takes them; leave it out, or "
@@ -183,8 +183,7 @@ MEASURED_SECONDS = 2.0
 
 
 def _by_rule(workload: Workload) -> tuple[str, str]:
-    """(backend, reason): the one that says it suits best, from the kinds of columns and transforms
-    alone."""
+    """(backend, reason): the one whose `fit` has the highest score. Nothing is measured."""
     names = [status.name for status in available_backends() if status.available]
     fits = {name: fit_of(backend_class(name), workload) for name in names}
     best = max(names, key=lambda name: fits[name].score)  # of equals the first
@@ -196,10 +195,10 @@ def _by_rule(workload: Workload) -> tuple[str, str]:
 
 
 def _measured(workload: Workload, measure: Callable[[str], float]) -> tuple[str, str]:
-    """(backend, reason), by running each candidate on this data for some seconds: `measure` gives
-    its samples/s.
+    """(backend, reason): the fastest, when each candidate runs on this data for some seconds.
+    `measure` returns the samples/s of one.
 
-    One that has to prepare all of the data first (to build a cache) is no candidate.
+    A backend that has to prepare all of the data first (to build a cache) is no candidate.
     """
     rates: dict[str, float] = {}
     notes: list[str] = []

@@ -1,5 +1,5 @@
-"""The steps that make one batch: ask the backend, receive, replace what could not be read, start
-the device stage.
+"""The steps that make one batch: submit it to the backend, receive it, replace samples that could
+not be read, start the device stage.
 
 They run in one thread at a time: that of a `Prefetcher`, or the trainer's.
 """
@@ -28,8 +28,8 @@ class _Submitted(NamedTuple):
 
 
 class Production:
-    """Makes the batches of a schedule, in order; the backend always has as many in flight as it
-    wants."""
+    """Makes the batches of a schedule, in order. The backend always has as many submitted as its
+    `depth` says."""
 
     def __init__(
         self, backend: Backend, stage: DeviceStage, schedule: Schedule, substitution: Substitution
@@ -71,8 +71,13 @@ class Production:
             self._submitted.append(_Submitted(position, draws, at))
 
     def make(self) -> Staged | None:
-        """The next batch; None if the schedule has no more. Raises EndOfData: the user's sampler
-        has no more; and what went wrong with a batch. `cancel` must follow."""
+        """The next batch; None if the schedule has no more. After an exception `cancel` must
+        follow.
+
+        Raises:
+            EndOfData: the user's sampler has no more.
+            Exception: what went wrong with the batch.
+        """
         self.submit()
         if not self._submitted:
             if self._schedule.ended:

@@ -1,4 +1,4 @@
-"""Which batch follows which, over the ends of epochs, and what a backend is asked for each."""
+"""Which batch comes after which, also across epochs, and the draws of each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _Drawn = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]
 
 
 class Schedule:
-    """Batches one after the other from any position, endlessly where the order allows it."""
+    """Consecutive batches from any position, without an end where the order allows it."""
 
     def __init__(self, order: Order, *, ahead: bool = True) -> None:
-        """`ahead`: whether batches may be made before their epoch begins. Not where the data may
+        """`ahead`: whether batches may be made before their epoch starts. False where the data may
         change until then."""
         self._order = order
         self._ahead = order.ahead and ahead
@@ -26,12 +26,13 @@ class Schedule:
         """The epochs under way."""
         self._next: Position | None = None
         self.ended = False
-        """Whether the sampler had no more batches, which it did not say before."""
+        """Whether the sampler had no more batches, where it has no length."""
 
     def ask_sampler(self, position: Position) -> None:
-        """Have the user's own sampler give the epoch that begins here. Called in the trainer's
-        thread, and not ahead of time, since the sampler may look at anything; our own orders are
-        drawn when they are needed."""
+        """Read the order of the epoch that starts at this position from the user's own sampler.
+
+        Called in the trainer's thread when the epoch starts and not before, since a sampler may
+        depend on anything. Our own orders are computed when they are needed."""
         epoch, step = position
         # In the middle of an epoch the sampler was asked before: at its start, or when a saved
         # state was loaded.
@@ -43,7 +44,7 @@ class Schedule:
         self._next, self.ended = position, False
 
     def next(self) -> tuple[Position, Draws] | None:
-        """The next batch; None where the epoch after this one has to wait until it begins."""
+        """The next batch; None where the next epoch cannot be read before it starts."""
         if self._next is None:
             return None
         position, self._next = self._next, self.after(self._next)

@@ -1,7 +1,7 @@
-"""Transforms as data: lowered from torchvision, split into a part for decoding and a part for
+"""Transforms as data: lowered from torchvision, then split into a part at decoding and a part on
 batches.
 
-One class an operation, found through a registry that packages of your own can join: see `register`.
+There is one class for each operation. `register` adds operations of other packages.
 """
 
 from __future__ import annotations

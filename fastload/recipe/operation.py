@@ -1,9 +1,9 @@
-"""What an operation of a recipe is, and the registry of them.
+"""The base classes of the operations of a recipe, and their registry.
 
-One class an operation: a frozen dataclass whose fields and meanings are torchvision's. Nothing else
-in fastload knows which operations there are; a package of your own adds one with `register`. Sizes
-are (height, width) in pixels; boxes and paddings are in pixels; probabilities in [0, 1]. Values
-that torchvision would refuse when it meets an image raise ConfigurationError at construction.
+An operation is a frozen dataclass whose fields have torchvision's names and meanings. No other code
+of fastload has a list of operations; other packages add theirs with `register`. Sizes are (height,
+width) in pixels; boxes and paddings are in pixels; probabilities in [0, 1]. Values that torchvision
+would refuse at the first image raise ConfigurationError at construction.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ Size = tuple[int, int]
 
 @dataclass
 class ImageState:
-    """What is known of the image where the next transform meets it."""
+    """What is known of the image before the next transform."""
 
     tensor: bool = False
-    """Whether it is a tensor by now. (Data sets give PIL images.)"""
+    """Whether it is a tensor. (Data sets give PIL images.)"""
     dtype: torch.dtype = torch.uint8
     known: bool = True
     """False after an opaque transform."""
     forked: bool = False
-    """Whether there are several by now."""
+    """Whether there are several views of it."""
 
 
 class NotLowerableError(Exception):
-    """Why a transform of a known type has no operation that means the same: it then runs as it
-    is."""
+    """Why a transform of a known type has no equivalent operation: it then runs as the user wrote
+    it."""
 
 
 class Operation:
@@ -50,18 +50,18 @@ class Operation:
     dataclasses."""
 
     transforms: ClassVar[tuple[type, ...]] = ()
-    """The transforms that `from_transform` takes: these very types, not their subclasses, which may
-    do anything."""
+    """The types of transforms that `from_transform` takes; exactly these, because a subclass may do
+    anything."""
     is_opaque: ClassVar[bool] = False
     """Whether only Python can run it, on one sample at a time."""
     moves_pixels: ClassVar[bool] = True
-    """Whether it may put pixels elsewhere: then boxes and points in the image are no longer
-    right."""
+    """Whether it may move pixels. Boxes and points in the image must then be moved, too."""
     light: ClassVar[bool] = False
     """Whether it costs no more than a multiplication for each value."""
     pointwise: ClassVar[bool] = False
-    """Whether it treats all pixels of a sample alike, each by itself. Crops, flips and nothing else
-    that moves pixels may then run before it though they come after it."""
+    """Whether each output pixel depends on the same input pixel alone, in the same way for all
+    pixels of a sample. Crops and flips that come after it may then run before it; no other
+    operation that moves pixels may."""
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> Operation | None:
@@ -86,9 +86,10 @@ class Operation:
         return dtype
 
     def rescaling(self, dtype: torch.dtype) -> float | None:
-        """By how much it divides the values of images of `dtype`, if all it does is to convert them
-        to a dtype that holds them, so that geometry may run before it though it comes after; None:
-        it does more."""
+        """For an operation that only converts images of `dtype` to another dtype: the number that
+        it
+        divides the values by. Geometry that comes after it may then run before it. None: it does
+        more."""
         return None
 
     def fits_batches(self, size: Size | None) -> bool:
@@ -121,7 +122,7 @@ class Operation:
 
     @property
     def loses_points(self) -> str:
-        """Why nobody can say where it puts a point of an image; empty where `move` can."""
+        """Why it is not known where it moves a point of an image; empty where `move` knows."""
         return f"{self.describe()} does not say where it puts pixels" if self.moves_pixels else ""
 
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
@@ -168,8 +169,9 @@ class GeometryOperation(GeometryStep, Operation):
     """Moves pixels. Define `compose`; see `GeometryStep` for the defaults, which are those of a
     plain crop.
 
-    It runs where images are decoded if it composes with what came before, and else on batches; both
-    ways it is drawn and composed by `compose`, and rendered by what renders everything.
+    It runs where images are decoded if it composes with the operations before it, and else on
+    batches. In both cases `compose` draws its random numbers and makes its geometry, and the same
+    code renders it.
     """
 
     def size_after(self, size: Size | None) -> Size | None:

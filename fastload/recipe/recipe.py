@@ -40,10 +40,10 @@ class SplitRecipe:
     through `programs`."""
 
     geometries: tuple[GeometryPlan, ...]
-    """One for each view; one, unless `several_views`. The identity where there is
-    an opaque part."""
+    """One for each view; a single one unless `several_views`. The identity where there is an opaque
+    part."""
     programs: tuple[BatchProgram, ...]
-    """Likewise."""
+    """One for each view, as `geometries`."""
     placement: tuple[Placement, ...]
     opaque: Callable[..., Any] | None = field(default=None, compare=False)
     """The user's own transforms: from what the data set gives, a PIL image or an image and a mask,
@@ -57,18 +57,18 @@ class SplitRecipe:
 
     @property
     def geometry(self) -> GeometryPlan:
-        """Of the first view."""
+        """The geometry of the first view."""
         return self.geometries[0]
 
     @property
     def batch(self) -> BatchProgram:
-        """Of the first view."""
+        """The batch program of the first view."""
         return self.programs[0]
 
     @property
     def moves_pixels(self) -> bool:
-        """Whether an operation puts pixels elsewhere, wherever it runs. What opaque transforms do
-        is not known."""
+        """Whether an operation moves pixels, wherever it runs. Opaque transforms do not count: what
+        they do is not known."""
         return any(op.moves_pixels and not op.is_opaque for path in self.paths for _, op in path)
 
     @property
@@ -82,9 +82,8 @@ class SplitRecipe:
         )
 
     def points(self, view: int, sizes: Int64Array, draws: Draws) -> PointMap:
-        """Where points of B source images of these (B, 2) sizes are in what the trainer gets of a
-        view. All operations count, those that run on the device later too: their draws are
-        known."""
+        """Where points of B source images of these (B, 2) sizes are in a view as the trainer gets
+        it. That includes operations that run later on the device, since their draws are known."""
         points = PointMap.identity(sizes)
         for stream, op in self.paths[view]:
             points = op.move(points, draws, stream)
@@ -103,15 +102,15 @@ class SplitRecipe:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The operations that make a training image out of a source image, in order.
+    """The operations that make a training image from a source image, in order.
 
     The position of an operation in `ops` is the stream of its random draws, wherever it runs.
     """
 
     ops: tuple[Operation, ...] = ()
     origins: tuple[Origin, ...] = field(default=(), compare=False, repr=False)
-    """The transforms that the operations were lowered from, which run where operations cannot; ()
-    if made by hand."""
+    """The transforms that the operations were lowered from. They run where operations cannot. ():
+    the recipe was made by hand."""
 
     @classmethod
     def from_transform(cls, transform: Any) -> Recipe:
@@ -140,8 +139,8 @@ class Recipe:
         return any(op.is_opaque for op in self.ops)
 
     def split(self, fixed_size: tuple[int, int] | None = None) -> SplitRecipe:
-        """Say which operation runs where, for a source whose images are all (height, width) =
-        `fixed_size`, or differ.
+        """Decide where each operation runs. `fixed_size`: (height, width) of all images of the
+        source; None: they differ.
 
         Raises:
             ConfigurationError: operations that no image can go through in this order.
@@ -190,8 +189,9 @@ class Recipe:
         )
 
     def as_opaque(self, reason: str) -> SplitRecipe:
-        """All of it as the user's own transforms, one sample at a time, for what needs finished
-        samples; `reason`: why, for messages."""
+        """The whole recipe as the user's own transforms, one sample at a time, where finished
+        samples
+        are needed. `reason`: why, for messages."""
         opaque: Callable[..., Any] | None = None
         if self.origins:
             opaque = _in_order([origin.transform for origin in self.origins])
@@ -210,8 +210,7 @@ class Recipe:
 
     @property
     def _paths(self) -> list[list[Step]]:
-        """Each view as a recipe of its own, whose streams are those of its operations
-        in this one."""
+        """The operations of each view, with the streams that they have in this recipe."""
         return (
             [list(enumerate(self.ops))]
             if self._branching is None
@@ -244,7 +243,8 @@ class Recipe:
 
 
 def _check_dtypes(path: list[Step]) -> None:
-    """torchvision refuses to normalise integers; say so before the first image."""
+    """Raise ConfigurationError for what torchvision refuses, such as to normalise integers, before
+    the first image."""
     dtype = torch.uint8
     for _, op in path:
         op.check_dtype(dtype)
@@ -333,7 +333,8 @@ class _GeometryPrefix:
             if self._only_exact or self._resampling is not None or self._padding is not None:
                 return False
             if resampling.interpolation in ("nearest", "nearest-exact") and self._flipped:
-                # of pixels equally near it takes one by its side: mirroring does not commute
+                # Of two pixels equally near it takes the left or upper one: mirroring first would
+                # choose the other one.
                 return False
             self._resampling = resampling
         if padding is not None and (

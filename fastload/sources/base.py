@@ -1,7 +1,7 @@
-"""What a source is: columns of samples, by index.
+"""A source: columns of samples, by index.
 
-Every format, from a folder of JPEGs to a file of token ids, is opened into one `Source`: a few
-columns of equal length (`columns.py`).
+Every format, from a folder of JPEGs to a file of token ids, is opened as a `Source`: a few columns
+of equal length (`columns.py`).
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ class Source:
     name: str
     """For messages: the folder or file it was opened from."""
     layout: Literal["tuple", "dict"] = "tuple"
-    """Whether a sample is a tuple in column order or a dict by column name; of tuples a batch is a
-    list, as torch's `default_collate` makes it."""
+    """Whether a sample is a tuple in column order, or a dict by column name. The batch is then a
+    list or a dict, as torch's `default_collate` makes it."""
     classes: tuple[str, ...] | None = None
     """Class names by label, where there are any."""
     format: str = "arrays"
-    """What it was recognised as ("class folder", "CIFAR-10 python archive"...), for `explain()`."""
+    """The format that was recognised ("class folder", "CIFAR-10 python archive", ...), for
+    `explain()`."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Anything else worth telling a person."""
+    """Further facts for people, by name."""
 
     def __post_init__(self) -> None:
         for name, column in self.columns.items():
@@ -61,14 +62,12 @@ class Source:
                     "from EncodedImages, PixelImages, Values or Objects of fastload.sources."
                 )
             try:
-                column.kind  # noqa: B018  # which complains of a role that nobody has registered
+                column.kind  # noqa: B018  # raises SourceError if its role is not registered
             except SourceError as error:
                 raise SourceError(f"{self.name}: column {name!r}: {error}") from None
         lengths = {name: len(column) for name, column in self.columns.items()}
         if len(set(lengths.values())) != 1:
-            raise SourceError(
-                f"{self.name}: the columns must have one length each other, got {lengths}."
-            )
+            raise SourceError(f"{self.name}: the columns must have equal lengths, got {lengths}.")
         if not len(self):
             raise SourceError(f"{self.name}: no samples found.")
 
@@ -106,8 +105,8 @@ class Source:
 
     @cached_property
     def class_count(self) -> int | None:
-        """Of the names of classes, or of a column `label` of whole numbers; None where there is
-        neither."""
+        """How many classes: the number of names, or 1 + the largest value of a column `label` of
+        whole numbers; None where there is neither."""
         if self.classes is not None:
             return len(self.classes)
         labels = self.values.get("label")
@@ -146,18 +145,18 @@ class Source:
 
 @dataclass(frozen=True, repr=False)
 class Opened:
-    """A source, and what else the thing it was opened from said about how to use it."""
+    """A source, and what is known about how to use it."""
 
     source: Source
     transform: Callable[[Any], Any] | None = None
-    """The transform of a torchvision dataset whose samples are served natively, so without it: the
-    caller must apply it. None for everything else."""
+    """The transform of a torchvision dataset whose files fastload reads itself: the source does not
+    apply it, the caller must. None for everything else."""
     notes: tuple[str, ...] = ()
-    """Decisions a person may want to know ("the training split, as no split was named"), for
+    """Decisions that the user may want to know ("the training split, as no split was named"), for
     `explain()`."""
     bare: Any = None
-    """The torch Dataset that the source stands for, without its transform: where Python must run on
-    single samples, it makes them. None for everything else."""
+    """The torch Dataset that the source was opened from, without its transform. It makes the
+    samples where Python must run on single ones. None for everything else."""
 
     def __repr__(self) -> str:
         transform = (
@@ -168,8 +167,8 @@ class Opened:
 
 @dataclass(frozen=True)
 class OpenOptions:
-    """What a caller may add to the specification, as `open_source` says; a format is given what is
-    in `Format.options`, and the rest is refused."""
+    """Optional arguments of `open_source`, which explains them. A format takes those that its
+    `Format.options` names; the others are refused."""
 
     split: str | None = None
     labels: Literal["fine", "coarse"] | None = None
