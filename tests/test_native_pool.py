@@ -1,5 +1,5 @@
-"""The native core as a citizen: bad input, cancelling, forks, several batches at once, the GIL, its
-absence."""
+"""The native core in a process with others: bad input, cancelling, forks, several batches at once,
+the GIL, its absence."""
 
 from __future__ import annotations
 

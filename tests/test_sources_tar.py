@@ -350,7 +350,7 @@ def test_an_archive_whose_labels_are_unknown_is_refused(
     assert str(error.value).startswith(f"{path}: {image}")
     assert f"create_loader([{str(path)!r}])" in str(error.value)
     assert list(open_source([str(path)]).source.columns) == ["image"], (
-        "whoever insists gets the images"
+        "with the option the images are served"
     )
 
 

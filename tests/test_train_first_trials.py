@@ -83,7 +83,7 @@ def test_without_validation(run: Run, splits: Path, tmp_path: Path) -> None:
     assert said.startswith("0\n"), said
     assert "nothing is validated: no validation data" in said
     assert "--val-data; --split 0.9" in said
-    assert "best_by is moot" in said
+    assert "best_by has no effect" in said
     said = run(tmp_path / "off", "--data", str(splits), "--epochs", "1", "--no-val")
     assert "nothing is validated, as --no-val says" in said
     assert "val loss" not in said

@@ -1,7 +1,7 @@
 """All parts in one command: `python -m benchmarks.gpu.run --photos FOLDER --out DIR`; see
 benchmarks/README.md.
 
-Every part is a process of its own, because an error on a GPU can spoil the process that it happens
+Every part is a process of its own, because an error on a GPU can break the process that it happens
 in, and whatever may end its process has one more of its own. What a part has found is kept whatever
 becomes of it.
 """

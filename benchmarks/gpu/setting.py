@@ -92,7 +92,7 @@ DRY = replace(
 
 
 class Found:
-    """What a part has found so far. The parent hears of it at once: a part that is killed leaves
+    """What a part has found so far. The parent gets it at once: a part that is killed leaves
     what it had."""
 
     def __init__(self, seconds: float) -> None:

@@ -70,10 +70,8 @@ def shared_memory(path: str = "/dev/shm") -> Iterator[Finding]:
     try:
         stat = os.statvfs(path)
     except OSError as error:
-        value, advice = (
-            f"absent ({error.strerror})",
-            "Worker processes need it: mount a tmpfs there.",
-        )
+        value = f"absent ({error.strerror})"
+        advice = "Worker processes need it: mount a tmpfs there."
     else:
         total, free = stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
         value = f"{_size(free)} free of {_size(total)}" + (

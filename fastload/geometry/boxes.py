@@ -202,15 +202,11 @@ def resized_sizes(
     short, long = sizes.min(axis=1), sizes.max(axis=1)
     if shorter is None:
         assert max_size is not None, "checked by Resize"
-        new_short, new_long = (
-            (max_size * short / long).astype(np.int64),
-            np.full_like(long, max_size),
-        )
+        new_short = (max_size * short / long).astype(np.int64)
+        new_long = np.full_like(long, max_size)
     else:
-        new_short, new_long = (
-            np.full_like(short, shorter),
-            (shorter * long / short).astype(np.int64),
-        )
+        new_short = np.full_like(short, shorter)
+        new_long = (shorter * long / short).astype(np.int64)
         if max_size is not None:
             too_long = new_long > max_size
             new_short = np.where(

@@ -74,8 +74,8 @@ class BatchProgram:
             roles: the names of the kinds of columns; columns without one are left alone.
             draws: of the B samples.
             empty: makes the tensor (B, C, H, W), of this shape and dtype, that a batch on a CPU is
-                put together in; None: a new one each time. Above some 32 MB, page faults make a new
-                one dearer than what is done to it.
+                put together in; None: a new one each time. Above some 32 MB, page faults make a
+                new one cost more time than the operations.
             dtype: that images are to have in the end, as if `.to(dtype)` followed; None: as the
                 operations leave them.
 

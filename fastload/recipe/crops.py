@@ -92,11 +92,9 @@ class RandomCrop(_FixedSize):
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomCrop:
-        padding, mode, if_needed = (
-            transform.padding,
-            transform.padding_mode,
-            bool(transform.pad_if_needed),
-        )
+        padding = transform.padding
+        mode = transform.padding_mode
+        if_needed = bool(transform.pad_if_needed)
         if type(transform) is v2.RandomCrop:
             if padding is not None:
                 left, right, top, bottom = padding

@@ -116,11 +116,9 @@ def _filter(transform: Any, image: ImageState) -> Interpolation:
 
 
 def _random_resized_crop(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    size, scale, ratio = (
-        read_pair(transform.size),
-        read_bounds(transform.scale),
-        read_bounds(transform.ratio),
-    )
+    size = read_pair(transform.size)
+    scale = read_bounds(transform.scale)
+    ratio = read_bounds(transform.ratio)
     if isinstance(transform.interpolation, tuple | list):
         names = [read_interpolation(one, image) for one in transform.interpolation]
         if names != ["bilinear", "bicubic"] or image.tensor:

@@ -349,11 +349,9 @@ def recolour(
                 elif kind == HUE:
                     if CHANNELS == 3:
                         # 1 / 255 in float32, by which torch multiplies.
-                        red, green, blue = (
-                            red * 0.003921568859368563,
-                            green * 0.003921568859368563,
-                            blue * 0.003921568859368563,
-                        )
+                        red = red * 0.003921568859368563
+                        green = green * 0.003921568859368563
+                        blue = blue * 0.003921568859368563
                         largest = tl.maximum(tl.maximum(red, green), blue)
                         chroma = largest - tl.minimum(tl.minimum(red, green), blue)
                         divisor = tl.maximum(chroma, 1e-12)
@@ -364,11 +362,9 @@ def recolour(
                             tl.where(largest == red, tl.math.div_rn(green - blue, divisor), hue)
                             + factor
                         )
-                        red, green, blue = (
-                            _turned(5.0, hue, largest, chroma),
-                            _turned(3.0, hue, largest, chroma),
-                            _turned(1.0, hue, largest, chroma),
-                        )
+                        red = _turned(5.0, hue, largest, chroma)
+                        green = _turned(3.0, hue, largest, chroma)
+                        blue = _turned(1.0, hue, largest, chroma)
                 elif kind == POSTERIZE:
                     mask = factor.to(tl.int32)
                     red = (red.to(tl.int32) & mask).to(tl.float32)

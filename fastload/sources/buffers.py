@@ -67,10 +67,8 @@ def _reference_to(array: AnyArray) -> _ArrayReference | None:
         # addresses. Mode "c" is private to this process: what was written there is not in the file.
         if root.filename is None or root.mode == "c":
             return None
-        buffer, start = (
-            str(root.filename),
-            root.offset + address - root.__array_interface__["data"][0],
-        )
+        buffer = str(root.filename)
+        start = root.offset + address - root.__array_interface__["data"][0]
     else:
         owner: Any = root.base  # tensor.numpy() keeps the tensor here
         if (

@@ -118,10 +118,8 @@ class Flight:
         now = self._clock()
         rate = self._window_bytes / max(1e-9, now - self._window_began)
         if self._waited:
-            better, worse = (
-                rate > self._last_rate * (1 + _GAIN),
-                rate < self._last_rate * (1 - _GAIN),
-            )
+            better = rate > self._last_rate * (1 + _GAIN)
+            worse = rate < self._last_rate * (1 - _GAIN)
             if better and self._grew:
                 self._set(self.limit * 3 // 2)
             elif worse and self._grew:

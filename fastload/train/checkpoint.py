@@ -42,20 +42,21 @@ _BINDING = ("task", "model", "num_classes", "ema", "accumulate", "optimizer", "b
 transforms.)"""
 
 _KEYS = (
-    *(
-        "config",
-        "epoch",
-        "batch",
-        "step",
-        "best",
-        "records",
-        "model",
-        "ema",
-        "ema_updates",
-        "optimizer",
-        "scheduler",
-    ),
-    *("scaler", "task", "loader", "ranks"),
+    "config",
+    "epoch",
+    "batch",
+    "step",
+    "best",
+    "records",
+    "model",
+    "ema",
+    "ema_updates",
+    "optimizer",
+    "scheduler",
+    "scaler",
+    "task",
+    "loader",
+    "ranks",
 )
 """What `Progress.state` gives."""
 

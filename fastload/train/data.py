@@ -64,10 +64,8 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
     for each in sources:
         _check_kind(each, config)
     num_classes = _num_classes(sources, config)
-    batch, global_batch = (
-        config.optimizer.batch_size,
-        config.optimizer.batch_size * shard.world_size,
-    )
+    batch = config.optimizer.batch_size
+    global_batch = config.optimizer.batch_size * shard.world_size
     drop_last = config.data.drop_last and len(source) >= global_batch
     last = len(source) % global_batch
     if not config.data.shuffle and not drop_last and 0 < last < shard.world_size:

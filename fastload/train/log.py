@@ -145,10 +145,8 @@ class RunLog(ExitStack):
         ]
         # Else the training of this epoch was over when the run was resumed.
         if record.images_per_second:
-            rate, wait = (
-                f"{number(record.images_per_second)} {self._unit}/s",
-                f"wait {record.wait_share:.1%}",
-            )
+            rate = f"{number(record.images_per_second)} {self._unit}/s"
+            wait = f"wait {record.wait_share:.1%}"
             parts.append(f"{rate}, {wait}, {record.seconds:.1f} s")
         return f"epoch {record.epoch + 1}/{self._epochs}: {'; '.join(parts)}"
 

@@ -305,11 +305,9 @@ class _Run:
                 )
 
     def _update(self) -> None:
-        components, scaler, optimizer = (
-            self._components,
-            self._components.scaler,
-            self._components.optimizer,
-        )
+        components = self._components
+        scaler = self._components.scaler
+        optimizer = self._components.optimizer
         if self._config.optimizer.clip_norm is not None:
             scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(
@@ -381,12 +379,10 @@ class _Run:
 
     def _introduce(self, remark: str | None, *, resumed: bool, changed: list[str]) -> None:
         """What the run is, in some lines."""
-        world, config, components, progress = (
-            self._world,
-            self._config,
-            self._components,
-            self._progress,
-        )
+        world = self._world
+        config = self._config
+        components = self._components
+        progress = self._progress
         schedule, data, say = config.schedule, components.data, self._log.say
         ranks, epochs = counted(world.world_size, "process"), counted(schedule.epochs, "epoch")
         count = sum(
@@ -407,7 +403,8 @@ class _Run:
             )
         if data.remark is not None:
             say(
-                data.remark + ("; best_by is moot" if config.checkpoint.best_by is not None else "")
+                data.remark
+                + ("; best_by has no effect" if config.checkpoint.best_by is not None else "")
             )
         say(
             f"a step: batch {config.optimizer.batch_size} x {ranks} x "

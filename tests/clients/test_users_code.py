@@ -1,4 +1,4 @@
-"""The user's code runs, each sample, each epoch, where it is not known: however seldom it does
+"""The user's code runs, each sample, each epoch, where it is not known: however rarely it does
 something of its own."""
 
 from __future__ import annotations

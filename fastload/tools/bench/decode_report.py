@@ -147,11 +147,9 @@ def _cells(rows: Sequence[Measurement]) -> list[dict[str, str | Text]]:
 
 
 def _line(row: Measurement, best: float, source: str) -> dict[str, str | Text]:
-    cpu, largest, latency = (
-        row.cpu_seconds_per_1000,
-        row.metric("pixel_difference_max"),
-        row.latency,
-    )
+    cpu = row.cpu_seconds_per_1000
+    largest = row.metric("pixel_difference_max")
+    latency = row.latency
     star = "" if latency is None or latency.of == "sample" else "*"
     p50, p99 = (
         ("", "")

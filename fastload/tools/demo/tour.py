@@ -242,10 +242,8 @@ class _Tour:
         ) -> tuple[dict[str, str | Text], bool]:
             # Over shuffled samples that means the same order as well.
             same = torch.equal(ours[1], reference[1])
-            pixels, tolerance = (
-                PixelDifference.between(ours[0], reference[0]),
-                backend.traits.tolerance,
-            )
+            pixels = PixelDifference.between(ours[0], reference[0])
+            tolerance = backend.traits.tolerance
             fits = tolerance.allows(pixels, on_gpu=on_gpu)
             cells: dict[str, str | Text] = {
                 "backend": backend.name,

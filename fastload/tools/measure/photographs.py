@@ -167,10 +167,8 @@ def _occlude(
     low, high = 3.0**-2, 130.0**-2
     radii = np.sort((low + rng.random(count) * (high - low)) ** -0.5 * 1.6)[::-1]
     # More of them lower down: the ground.
-    x, y = (
-        rng.random(count) * width,
-        (rng.random(count) ** 0.7) * height,
-    )
+    x = rng.random(count) * width
+    y = (rng.random(count) ** 0.7) * height
     aspect = rng.uniform(*scene.aspect, count) ** 0.5
     for index, (r, cx, cy, a) in enumerate(zip(radii, x, y, aspect, strict=True)):
         box = (cx - r * a, cy - r / a, cx + r * a, cy + r / a)

@@ -1,5 +1,5 @@
-"""One protocol for what is measured in processes of its own: start it, give it a task, hear of it,
-end it.
+"""One protocol for what is measured in processes of its own: start it, give it a task, get the
+answer, end it.
 
     done = run("benchmarks.gpu.idle:run", setting, limit=60.0)  # calls the function once
     done.answer, done.words, done.code

@@ -241,26 +241,22 @@ def read_json(path: str | os.PathLike[str]) -> Results:
 # -- CSV -------------------------------------------------------------------------------------------
 
 _COLUMNS = (
-    *(
-        "contestant",
-        "mode",
-        "status",
-        "version",
-        "rounds",
-        "rate_median",
-        "rate_q1",
-        "rate_q3",
-        "rate_mad",
-    ),
-    *(
-        "cpu_seconds_per_1000",
-        "latency_p50",
-        "latency_p99",
-        "peak_memory",
-        "memory_growth",
-        "failures",
-        "note",
-    ),
+    "contestant",
+    "mode",
+    "status",
+    "version",
+    "rounds",
+    "rate_median",
+    "rate_q1",
+    "rate_q3",
+    "rate_mad",
+    "cpu_seconds_per_1000",
+    "latency_p50",
+    "latency_p99",
+    "peak_memory",
+    "memory_growth",
+    "failures",
+    "note",
 )
 
 
@@ -281,17 +277,19 @@ def to_csv(results: Results) -> str:
         found = [row.metric(name) for name in metrics]
         writer.writerow(
             [
-                *(row.contestant, row.mode),
+                row.contestant,
+                row.mode,
                 *(row.parameters.get(name) for name in parameters),
-                *(
-                    row.status,
-                    row.version,
-                    len(row.rounds),
-                    *rates,
-                    row.cpu_seconds_per_1000,
-                    *latencies,
-                ),
-                *(row.peak_memory, row.memory_growth, len(row.failures), row.note),
+                row.status,
+                row.version,
+                len(row.rounds),
+                *rates,
+                row.cpu_seconds_per_1000,
+                *latencies,
+                row.peak_memory,
+                row.memory_growth,
+                len(row.failures),
+                row.note,
                 *(None if summary is None else summary.median for summary in found),
             ]
         )

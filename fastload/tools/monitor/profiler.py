@@ -178,10 +178,8 @@ def _result(events: Any, device_index: int | None) -> DeviceProfile:
     steps = 0
     for event in events:
         # Reported in microseconds.
-        started, done = (
-            (event.time_range.start - zero) / 1e6,
-            (event.time_range.end - zero) / 1e6,
-        )
+        started = (event.time_range.start - zero) / 1e6
+        done = (event.time_range.end - zero) / 1e6
         if _on_host(event):
             if event.thread != window.thread or event is window:
                 continue

@@ -94,11 +94,9 @@ def refused(row: Row, rows: Sequence[Row], situation: SweepContext) -> str | Non
         if cell.batch == one.cell.batch or cell.global_batch == one.cell.global_batch
     ]
     for one in same:
-        gain, allowed, why = (
-            row.speed / one.speed,
-            float(cell.processes),
-            counted(cell.processes, "process"),
-        )
+        gain = row.speed / one.speed
+        allowed = float(cell.processes)
+        why = counted(cell.processes, "process")
         if (cell.device or situation.device).startswith("cpu"):
             allowed, why = min(allowed, situation.cores), f"{counted(situation.cores, 'core')}"
             if one.cores and situation.cores / one.cores < allowed:

@@ -2,7 +2,7 @@
 say together.
 
 A run that takes all memory, crashes or hangs must not take the sweep with it, and what it leaves
-after (a CUDA context, compiled kernels, a warm allocator) must not flatter the next one.
+after (a CUDA context, compiled kernels, a warm allocator) must not make the next one faster.
 """
 
 from __future__ import annotations
@@ -225,7 +225,9 @@ def run_cell(cell: Cell, settings: SweepSettings) -> Row:
         try:
             outcome = process.run(
                 f"{__name__}:train_cell",
-                *(cell, config, settings.warmup),
+                cell,
+                config,
+                settings.warmup,
                 limit=settings.limit,
                 launcher=launcher(cell),
                 environment=environment(cell),

@@ -114,10 +114,8 @@ def _when_idle(idle: Sequence[Moment], watched: Watched) -> Verdict:
     )
     others = _mean(idle, lambda moment: moment.others)
     wanted = others + _mean(idle, lambda moment: moment.queued)
-    read, cached = (
-        _mean(idle, lambda moment: moment.read or 0.0),
-        _mean(idle, lambda moment: moment.cached or 0.0),
-    )
+    read = _mean(idle, lambda moment: moment.read or 0.0)
+    cached = _mean(idle, lambda moment: moment.cached or 0.0)
     received = _mean(idle, lambda moment: moment.received)
     reads = read + cached >= FLOW
     if feeder is not None and feeder >= FEEDER:
