@@ -8,12 +8,12 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+# In the package index. The import name and the command are `fastload`; the index's `fastload` is
+# another project.
 NAME = "torch-fastload"
-"""In the package index. The import name and the command are `fastload`; the index's `fastload` is
-another project."""
 
+# The folder that `fastload` is imported from: site-packages, or a checkout.
 _SOURCES = Path(__file__).resolve().parents[1]
-"""The folder that `fastload` is imported from: site-packages, or a checkout."""
 
 
 def install_command(extra: str, *, upgrade: bool = False) -> str:

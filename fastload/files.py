@@ -21,9 +21,9 @@ from typing import IO, cast
 
 import psutil
 
+# Images with more pixels are refused unread, unless options say otherwise: decompression bombs. It
+# is where Pillow refuses (twice its MAX_IMAGE_PIXELS of 1024 * 1024 * 1024 // 4 // 3).
 MAX_PIXELS = 178_956_970
-"""Images with more pixels are refused unread, unless options say otherwise: decompression bombs. It
-is where Pillow refuses (twice its MAX_IMAGE_PIXELS of 1024 * 1024 * 1024 // 4 // 3)."""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ import torch
 from PIL import Image
 from torch import nn
 
+# In place of an attribute or a name that is not there.
 MISSING = object()
-"""In place of an attribute or a name that is not there."""
 
 
 # -- Patterns --------------------------------------------------------------------------------------
@@ -290,13 +290,13 @@ def _counts_and_batches_as_known(dataset: Any, found: Mapping[str, str]) -> bool
 # -- Functions that set seeds ----------------------------------------------------------------------
 
 
+# `worker_init_fn` of frameworks that set seeds, and nothing else: module and name.
 _SEEDING_FUNCTIONS = (
     ("timm.data.loader", "_worker_init"),
     ("transformers.trainer_utils", "seed_worker"),
     ("lightning.fabric.utilities.seed", "pl_worker_init_function"),
     ("lightning_fabric.utilities.seed", "pl_worker_init_function"),
 )
-"""`worker_init_fn` of frameworks that set seeds, and nothing else: module and name."""
 _SEEDING_MODULES = (random, np, torch, os)
 
 
@@ -348,6 +348,8 @@ def _free(function: FunctionType) -> dict[str, Any]:
 # -- Functions of one number -----------------------------------------------------------------------
 
 
+# Instructions that take values and give values; none of them changes an object. (BINARY_OP has
+# forms that do: those of `+=`, whose sign ends with "=".)
 _COMPUTES = frozenset(
     {
         "BINARY_ADD",
@@ -406,9 +408,8 @@ _COMPUTES = frozenset(
         "UNARY_POSITIVE",
     }
 )
-"""Instructions that take values and give values; none of them changes an object. (BINARY_OP has
-forms that do: those of `+=`, whose sign ends with "=".)"""
 
+# What only computes, whatever it is given.
 _FUNCTIONS: tuple[Any, ...] = (
     int,
     float,
@@ -432,7 +433,6 @@ _FUNCTIONS: tuple[Any, ...] = (
     math.sqrt,
     operator.index,
 )
-"""What only computes, whatever it is given."""
 
 
 def depends_on_argument_alone(function: Any) -> bool:

@@ -18,9 +18,8 @@ from typing import NamedTuple
 import psutil
 
 _CPUINFO = Path("/proc/cpuinfo")
+# Instruction sets that libjpeg-turbo and resizing kernels choose from, as /proc/cpuinfo calls them.
 _SIMD = {"x86_64": ("sse2", "sse4_1", "avx2", "avx512bw"), "aarch64": ("asimd", "sve")}
-"""Instruction sets that libjpeg-turbo and resizing kernels choose from, as /proc/cpuinfo calls
-them."""
 
 
 def usable_cores() -> int:

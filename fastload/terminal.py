@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fastload")
 
+# Seconds after which a task says how long it will take.
 _FIRST_LINE = 1.0
-"""Seconds after which a task says how long it will take."""
+# Seconds from one line to the next.
 _NEXT_LINE = 10.0
-"""Seconds from one line to the next."""
+# Seconds to go that are not worth a line.
 _SHORT = 2.0
-"""Seconds to go that are not worth a line."""
 
 
 def output() -> Console:

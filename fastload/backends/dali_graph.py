@@ -127,16 +127,16 @@ def regions_of(geometry: Geometry, rows: npt.NDArray[np.intp], plan: GeometryPla
 
 Encoded = npt.NDArray[np.uint8]
 
+# The version that all of this was tried with. Older ones cannot pad by anything but a constant.
 _OLDEST = (2, 4)
-"""The version that all of this was tried with. Older ones cannot pad by anything but a constant."""
 
+# torchvision's padding modes in the words of `fn.slice`.
 _OUT_OF_BOUNDS = {
     "constant": "constant",
     "edge": "edge",
     "reflect": "reflect_101",
     "symmetric": "reflect",
 }
-"""torchvision's padding modes in the words of `fn.slice`."""
 
 
 def import_dali() -> Any:

@@ -31,8 +31,8 @@ from fastload.machine import usable_cores
 P = ParamSpec("P")
 T = TypeVar("T")
 
+# One being received, one being finished, one to keep the threads busy meanwhile.
 BATCHES_IN_FLIGHT = 3
-"""One being received, one being finished, one to keep the threads busy meanwhile."""
 
 
 class Part(Protocol):

@@ -16,9 +16,9 @@ from fastload.errors import FastloadError, counted
 
 T = TypeVar("T")
 
+# Samples. Enough to make the work per slice small (50 microseconds of 20 milliseconds), few enough
+# to share evenly.
 _LARGEST_SLICE = 32
-"""Samples. Enough to make the work per slice small (50 microseconds of 20 milliseconds), few enough
-to share evenly."""
 
 
 class PythonPixels(PixelMaker):

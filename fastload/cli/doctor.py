@@ -187,9 +187,9 @@ def libjpeg_turbo() -> Finding:
     )
 
 
+# Its instructions are chosen when it is compiled: a wheel of pip's cache may have been compiled
+# without.
 _PILLOW_SIMD = 'CC="cc -mavx2" pip install --no-cache-dir pillow-simd'
-"""Its instructions are chosen when it is compiled: a wheel of pip's cache may have been compiled
-without."""
 
 
 def pillow() -> Finding:

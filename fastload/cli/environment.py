@@ -19,9 +19,9 @@ from typing import Literal
 from fastload.machine import cache_home
 
 _GIB, _MIB = 1 << 30, 1 << 20
+# The oldest driver for any minor version of a CUDA major version (NVIDIA, CUDA Compatibility, table
+# 1).
 _OLDEST_DRIVER = {11: "450", 12: "525", 13: "580"}
-"""The oldest driver for any minor version of a CUDA major version (NVIDIA, CUDA Compatibility,
-table 1)."""
 _TOOLKIT = (
     "If Docker then finds no device driver, the host lacks the NVIDIA Container Toolkit: sudo "
     "apt-get install -y nvidia-container-toolkit && sudo nvidia-ctk runtime configure "

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from fastload.tools.sweep import Cell, Row
 
+# What each run of a sweep has of its own.
 _OWN = (
     "batch_size",
     "parallel",
@@ -35,7 +36,7 @@ _OWN = (
     "cudnn_benchmark",
     "compile",
 )
-"""What each run of a sweep has of its own."""
+# What a run of a sweep does not do.
 _MOOT = (
     "out",
     "resume",
@@ -46,7 +47,6 @@ _MOOT = (
     "trace",
     "profile_steps",
 )
-"""What a run of a sweep does not do."""
 _SEVERAL = (
     "; several values with commas between are tried one by one. Without it: as the job has it."
 )

@@ -19,6 +19,7 @@ from torch.utils.data import get_worker_info
 from fastload.errors import ConfigurationError, counted
 from fastload.sampler import Order, Shard, Tail
 
+# The attributes of a DataLoader that starts no processes.
 NO_WORKERS = {
     "num_workers": 0,
     "persistent_workers": False,
@@ -27,7 +28,6 @@ NO_WORKERS = {
     "worker_init_fn": None,
     "_DataLoader__multiprocessing_context": None,
 }
-"""The attributes of a DataLoader that starts no processes."""
 
 
 def is_accelerate(module: str) -> bool:

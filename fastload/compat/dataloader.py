@@ -27,8 +27,8 @@ REMEDY = (
 )
 
 
+# Packages that may make a DataLoader of a Loader's attributes.
 _REBUILDING = ("accelerate", "lightning", "pytorch_lightning", "ray", "torchdata", "transformers")
-"""Packages that may make a DataLoader of a Loader's attributes."""
 
 
 class SourceView(Dataset[Any]):

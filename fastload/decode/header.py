@@ -29,14 +29,14 @@ _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # those three are tabl
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _ARITHMETIC = frozenset({0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length: TEM, RST0 to RST7, SOI
+# A marker that ends entropy-coded data: neither a stuffed zero, nor a restart, nor padding.
 _SCAN_END = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
-"""A marker that ends entropy-coded data: neither a stuffed zero, nor a restart, nor padding."""
 _ORIENTATION = 0x0112
 _PNG_COMPONENTS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _PNG_PIXELS = (b"IHDR", b"PLTE", b"IDAT")
+# Bytes that a byte of deflated data makes at most.
 _DEFLATED = 258 * 4
-"""Bytes that a byte of deflated data makes at most."""
 
 
 @dataclass(frozen=True)

@@ -44,11 +44,11 @@ T = TypeVar("T")
 Fetched = tuple[bytes, ImageHeader, str]
 
 _SOS, _EOI = b"\xff\xda", b"\xff\xd9"
+# How much of an image is read for its header, at first and if that was not enough [bytes].
 _PREFIXES = (16 << 10, 256 << 10)
-"""How much of an image is read for its header, at first and if that was not enough [bytes]."""
+# Memory kept; larger images get an array of their own, so that one of them does not hold its memory
+# for ever.
 _SCRATCH_BYTES = 64 << 20
-"""Memory kept; larger images get an array of their own, so that one of them does not hold its
-memory for ever."""
 
 
 class Scratch:

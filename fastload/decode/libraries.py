@@ -171,8 +171,8 @@ def _raise_on_damage(base: type[Any]) -> type[Any]:
     return type("StrictTurboJPEG", (base,), {report: report_error})
 
 
+# torchvision.io.ImageReadMode.RGB
 _TORCHVISION_RGB = 3
-"""torchvision.io.ImageReadMode.RGB"""
 
 
 class TorchvisionDecoder:

@@ -22,9 +22,8 @@ PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 the edge row."""
 
 _ATTEMPTS = 10
+# Uniform numbers that one RandomResizedCrop takes: 10 for areas, 10 for ratios, then top and left.
 RANDOM_RESIZED_CROP_UNIFORMS = 2 * _ATTEMPTS + 2
-"""Uniform numbers that one RandomResizedCrop takes: 10 for areas, 10 for ratios, then top and
-left."""
 
 _LOG2_E = 1.4426950408889634
 # ln 2 in two parts, the first with its low bits zero, so that k * _LN2_HIGH is exact (fdlibm,

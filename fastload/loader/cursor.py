@@ -17,9 +17,9 @@ Position = tuple[int, int]
 
 STATE_VERSION = 1
 
+# Epochs are numbered below this. The draws allow twice as many, so that prefetching may go past the
+# last one.
 _EPOCHS = 1 << 31
-"""Epochs are numbered below this. The draws allow twice as many, so that prefetching may go past
-the last one."""
 
 
 @dataclass

@@ -21,10 +21,10 @@ from fastload.errors import FastloadError, WorkerError
 from fastload.loader.cursor import Position
 from fastload.loader.production import Production
 
+# Finished batches kept for the trainer: one it is about to take, one being finished.
 READY = 2
-"""Finished batches kept for the trainer: one it is about to take, one being finished."""
+# Seconds that `stop` waits for the batch that is being made.
 _PATIENCE = 10.0
-"""Seconds that `stop` waits for the batch that is being made."""
 
 
 class State(Enum):

@@ -21,9 +21,9 @@ from fastload.sources.kinds import PixelKind, pixel_kinds
 
 Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
+# Pixels that a CPU core works on at a time. Intermediate results in float32 take four times as much
+# and still stay in its cache; whole batches do not, and run several times slower.
 _CACHE_BYTES = 1 << 19
-"""Pixels that a CPU core works on at a time. Intermediate results in float32 take four times as
-much and still stay in its cache; whole batches do not, and run several times slower."""
 
 
 @dataclass(frozen=True)

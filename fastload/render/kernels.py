@@ -19,9 +19,9 @@ GATHER, NEAREST, NEAREST_EXACT, ANTIALIASED, INTERPOLATED = (tl.constexpr(n) for
 """How `render` finds a pixel."""
 CONSTANT, EDGE, REFLECT, SYMMETRIC = (tl.constexpr(n) for n in range(4))
 """What lies outside of an image."""
+# 1.5 * 2^23: adding it to a float32 of magnitude below 2^22 and taking it away rounds to whole
+# numbers, halves to even ones, as torch.round.
 _TO_WHOLE = tl.constexpr(12582912.0)
-"""1.5 * 2^23: adding it to a float32 of magnitude below 2^22 and taking it away rounds to whole
-numbers, halves to even ones, as torch.round."""
 
 
 @triton.jit

@@ -34,18 +34,17 @@ _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb
 _OPENERS: dict[str, Any] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _DAMAGED: tuple[type[Exception], ...] = (EOFError, zlib.error, lzma.LZMAError, OSError)
 
+# Bytes: compressed archives that unpack to more are refused; the time to do it again at every start
+# adds up.
 LARGEST_UNPACKED = 2 << 30
-"""Bytes: compressed archives that unpack to more are refused; the time to do it again at every
-start adds up."""
 
 _BLOCK = 512
 _FILE, _FOLDER = b"\x000\x37", b"5"
 _PAX, _PAX_GLOBAL, _GNU_NAME, _GNU_LINK = b"x", b"g", b"L", b"K"
+# Bytes of a long name or pax header: more is damage, not a name.
 _LARGEST_NAME = 1 << 20
-"""Bytes of a long name or pax header: more is damage, not a name."""
+# Records of a pax header; real ones have a name, times, an owner and perhaps some dozen attributes.
 _MOST_RECORDS = 1000
-"""Records of a pax header; real ones have a name, times, an owner and perhaps some dozen
-attributes."""
 
 
 def is_archive_name(path: str) -> bool:

@@ -29,12 +29,12 @@ from fastload.sources.image_files import (
 
 logger = logging.getLogger("fastload")
 
+# Likeliest first: what an example in a message says.
 SPLITS = {
     "train": ("train", "training"),
     "val": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing"),
 }
-"""Likeliest first: what an example in a message says."""
 NO_SPLIT_NAMED = "the training split, as no split was named"
 
 _SPLIT = re.compile(

@@ -15,14 +15,15 @@ from fastload.stores import INDEX_NAME
 
 logger = logging.getLogger("fastload")
 
+# torchvision.datasets.folder.IMG_EXTENSIONS, which a test compares.
 TORCHVISION_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""torchvision.datasets.folder.IMG_EXTENSIONS, which a test compares."""
 
+# Formats of Pillow that it recognises and cannot decode by itself; EPS is run as a program, by
+# Ghostscript.
 _NOT_READ = frozenset({"BUFR", "GRIB", "HDF5", "MPEG", "WMF", "EPS"})
-"""Formats of Pillow that it recognises and cannot decode by itself; EPS is run as a program, by
-Ghostscript."""
+# Formats of Pillow that need a library which not every build of it has.
 _FEATURES = {"AVIF": "avif", "JPEG2000": "jpg_2000"}
-"""Formats of Pillow that need a library which not every build of it has."""
+# Images, too, that most builds of Pillow cannot read: leaving them out deserves a warning.
 _OTHER_IMAGES = (
     ".heic",
     ".heif",
@@ -49,8 +50,9 @@ _OTHER_IMAGES = (
     ".jp2",
     ".dcm",
 )
-"""Images, too, that most builds of Pillow cannot read: leaving them out deserves a warning."""
 
+# The index; and what macOS, Windows, Jupyter and network disks leave in folders and archives.
+# Compared in lower case.
 _NEVER_DATA = frozenset(
     {
         "__macosx",
@@ -62,8 +64,6 @@ _NEVER_DATA = frozenset(
         INDEX_NAME,
     }
 )
-"""The index; and what macOS, Windows, Jupyter and network disks leave in folders and archives.
-Compared in lower case."""
 
 
 def is_image_name(name: str) -> bool:

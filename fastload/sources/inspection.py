@@ -21,13 +21,13 @@ from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.folders import sampled_bytes, sampled_rows, sampled_sizes
 
+# Elements of a list that are looked into in turn; of a longer one it is noted which objects they
+# are.
 SOME = 64
-"""Elements of a list that are looked into in turn; of a longer one it is noted which objects they
-are."""
+# How far to look into objects within objects.
 DEPTH = 6
-"""How far to look into objects within objects."""
+# Arrays up to this size [bytes] are copied, to tell later whether they were changed.
 COPIED = 16 << 20
-"""Arrays up to this size [bytes] are copied, to tell later whether they were changed."""
 
 
 def content_of(dataset: Any, depth: int = DEPTH) -> str:

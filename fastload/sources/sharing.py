@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SHARED_MEMORY = "/dev/shm"
+# Smaller arrays [bytes] are pickled: each shared one costs a file descriptor in every process.
 _WORTH_SHARING = 1 << 16
-"""Smaller arrays [bytes] are pickled: each shared one costs a file descriptor in every process."""
 
 
 def free_shared_memory() -> float:

@@ -43,8 +43,8 @@ Sample = dict[str, tuple[Kind, FileInTar]]
 """Kind and file by column name."""
 
 _MASKS = ("mask", "seg")
+# Labels and arrays asked of a store together.
 _LABELS_AT_ONCE = 4096
-"""Labels and arrays asked of a store together."""
 
 
 def is_tar_shards(spec: object) -> bool:

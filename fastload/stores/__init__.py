@@ -50,8 +50,8 @@ __all__ = [
     "versions_of",
 ]
 
+# An index of the data set, beside the data (`fastload index --output`).
 INDEX_NAME = "fastload.index"
-"""An index of the data set, beside the data (`fastload index --output`)."""
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 

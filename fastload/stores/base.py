@@ -28,14 +28,14 @@ ATTEMPTS = 5
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 """Seconds: before attempt n + 1, anything up to 0.1 * 2^n, so that clients that failed together do
 not return so."""
+# Bytes: ranges of one object that are no further apart are one request. To read 64 KiB costs a
+# millisecond, a request some 30.
 _GAP = 64 << 10
-"""Bytes: ranges of one object that are no further apart are one request. To read 64 KiB costs a
-millisecond, a request some 30."""
+# Bytes of a request that ranges are joined into.
 _LARGEST = 16 << 20
-"""Bytes of a request that ranges are joined into."""
 
+# Seconds without an answer before it is looked which of them are slow.
 _LOOK = 0.05
-"""Seconds without an answer before it is looked which of them are slow."""
 _TOO_MANY = re.compile(r"\b(429|503)\b|SlowDown|TooManyRequests")
 
 _random = random.Random()

@@ -17,24 +17,24 @@ import numpy as np
 
 logger = logging.getLogger("fastload")
 
+# Requests at once, a machine. At 30 ms each that is 1,000 a second.
 START = 32
-"""Requests at once, a machine. At 30 ms each that is 1,000 a second."""
 FEWEST, MOST = 4, 256
+# Requests a second, a machine. S3 gives 5,500 GETs a second and prefix (its user guide, "Best
+# practices design patterns: optimizing Amazon S3 performance").
 S3_RATE = 5_000.0
-"""Requests a second, a machine. S3 gives 5,500 GETs a second and prefix (its user guide,
-"Best practices design patterns: optimizing Amazon S3 performance")."""
+# Answers for each request in flight, before the number is changed.
 _WINDOW = 4
-"""Answers for each request in flight, before the number is changed."""
+# Rates that are no further apart are the same.
 _GAIN = 0.1
-"""Rates that are no further apart are the same."""
+# Answers whose times are known.
 _REMEMBERED = 512
-"""Answers whose times are known."""
+# Answers before any is called slow: the slowest of a hundred.
 _ENOUGH = 100
-"""Answers before any is called slow: the slowest of a hundred."""
+# Seconds: nothing is asked twice before.
 _SOONEST = 0.05
-"""Seconds: nothing is asked twice before."""
+# Of all requests, the share that may be asked twice.
 _TWICE = 0.02
-"""Of all requests, the share that may be asked twice."""
 
 
 class Flight:

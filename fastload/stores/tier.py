@@ -31,28 +31,28 @@ from fastload.machine import cache_home
 
 logger = logging.getLogger("fastload")
 
+# Mark, digest of the name, CRC-32 of the data, their length [bytes].
 _TRAILER = struct.Struct("<8s16sIQ")
-"""Mark, digest of the name, CRC-32 of the data, their length [bytes]."""
 _MARK = b"fltier1\n"
 _FOLDERS = 256
+# Bytes: longer ranges are not kept; none of a sample is so long.
 _LARGEST = 64 << 20
-"""Bytes: longer ranges are not kept; none of a sample is so long."""
 _DEFAULT_LIMIT = 50 << 30
+# Without a setting: a quarter of what is free, at most 50 GiB.
 _SHARE_OF_FREE = 4
-"""Without a setting: a quarter of what is free, at most 50 GiB."""
+# A twentieth of the disk stays free.
 _LEFT_FREE = 20
-"""A twentieth of the disk stays free."""
+# Seconds. What was used since is not evicted: the new is not kept then. A data set larger than the
+# tier, read whole every epoch, would otherwise push out each sample before its next use.
 _KEPT_FOR = 3600.0
-"""Seconds. What was used since is not evicted: the new is not kept then. A data set larger than
-the tier, read whole every epoch, would otherwise push out each sample before its next use."""
+# Seconds: a use is noted (as the time of the last change) if the last note is older.
 _TOUCHED_AFTER = 600.0
-"""Seconds: a use is noted (as the time of the last change) if the last note is older."""
+# Seconds to wait for a neighbour's fetch, before fetching oneself.
 _LONGEST_WAIT = 60.0
-"""Seconds to wait for a neighbour's fetch, before fetching oneself."""
+# Seconds: unfinished files that are older are removed; who wrote them was killed.
 _LEFT_OVER = 3600.0
-"""Seconds: unfinished files that are older are removed; who wrote them was killed."""
+# Seconds without writing after the disk was full.
 _PAUSE = 60.0
-"""Seconds without writing after the disk was full."""
 
 
 class Usage(NamedTuple):

@@ -37,10 +37,11 @@ VERSION = 1
 LAST = "last.pt"
 BEST = "best.pt"
 
+# Settings that a run cannot change on the way. (The loader compares its own: data, batches, order,
+# transforms.)
 _BINDING = ("task", "model", "num_classes", "ema", "accumulate", "optimizer", "best_by", "seed")
-"""Settings that a run cannot change on the way. (The loader compares its own: data, batches, order,
-transforms.)"""
 
+# What `Progress.state` gives.
 _KEYS = (
     "config",
     "epoch",
@@ -58,7 +59,6 @@ _KEYS = (
     "loader",
     "ranks",
 )
-"""What `Progress.state` gives."""
 
 
 def save(path: Path, state: Mapping[str, Any]) -> None:

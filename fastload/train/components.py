@@ -118,8 +118,8 @@ def seed_generators(seed: int, *place: int) -> None:
 # -- Optimizer -------------------------------------------------------------------------------------
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+# Share of the rate that the first step of a warm-up takes.
 _WARMUP_START = 0.01
-"""Share of the rate that the first step of a warm-up takes."""
 
 
 def scaled_lr(config: OptimizerConfig, *, global_batch: int) -> LearningRate:

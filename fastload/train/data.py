@@ -33,8 +33,8 @@ _NO_VALIDATION = (
 )
 
 
+# What autocast computes in, by the setting `amp`.
 AMP_DTYPES = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""What autocast computes in, by the setting `amp`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,10 +37,10 @@ from fastload.train.config import RunConfig
 
 _TORCHRUN = "torchrun --nproc-per-node 2 -m fastload.train ..."
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+# How long a rank that only lost its peer leaves it to that one to be noticed first [seconds].
 _CULPRIT_FIRST = 1.0
-"""How long a rank that only lost its peer leaves it to that one to be noticed first [seconds]."""
+# Between two looks into the store [seconds].
 _POLL = 0.02
-"""Between two looks into the store [seconds]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,10 +349,10 @@ def require_own_gpus(store: Any, rank: int, world_size: int, device: torch.devic
 # step in time.
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# A SIGINT that comes later than this after the first one is a person's second Ctrl-C, which ends
+# the run at once [seconds]. Earlier ones are the same press: a terminal sends it to torchrun and
+# its ranks, and torchrun passes it on.
 _SECOND_PRESS = 1.0
-"""A SIGINT that comes later than this after the first one is a person's second Ctrl-C, which ends
-the run at once [seconds]. Earlier ones are the same press: a terminal sends it to torchrun and its
-ranks, and torchrun passes it on."""
 _GRACE, _LONGEST_GRACE = 5.0, 25.0
 """How long several ranks have to come to their next step, besides three times the longest step so
 far, and at most [seconds]: torchrun kills after 30."""

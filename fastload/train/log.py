@@ -25,8 +25,8 @@ from fastload.train.config import TrainConfig
 from fastload.train.results import EpochRecord
 
 EPOCHS_FILE = "epochs.jsonl"
+# What GPUs, cores and disks did meanwhile: `fastload watch --show` makes a page of it.
 WATCH_FILE = "watch.json"
-"""What GPUs, cores and disks did meanwhile: `fastload watch --show` makes a page of it."""
 
 
 class RunLog(ExitStack):

@@ -13,12 +13,11 @@ from fastload.files import DecodeSettings
 from fastload.machine import usable_cores
 from fastload.sources.base import Source
 
+# In a mask of class numbers: a pixel that has none, as PASCAL VOC, Cityscapes and ADE20K have it.
 NO_CLASS = 255
-"""In a mask of class numbers: a pixel that has none, as PASCAL VOC, Cityscapes and ADE20K have
-it."""
+# Masks that the classes and the positive weight are counted on, at most: enough for it, and seconds
+# of decoding.
 _COUNTED_MASKS = 2_000
-"""Masks that the classes and the positive weight are counted on, at most: enough for it, and
-seconds of decoding."""
 
 
 def mask_classes(source: Source) -> int:

@@ -255,6 +255,7 @@ def _smp(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
     return model
 
 
+# Layers, and width; a head has 64 of it, an intermediate layer four times as many.
 _ROBERTA_SIZES = {
     # Of Liu et al. (2019), RoBERTa; the small ones of Turc et al. (2019), "Well-read students learn
     # better".
@@ -263,11 +264,10 @@ _ROBERTA_SIZES = {
     "roberta-small": (4, 512),
     "roberta-tiny": (2, 128),
 }
-"""Layers, and width; a head has 64 of it, an intermediate layer four times as many."""
 
+# Tokens in a sequence. The position embeddings have two rows more: RoBERTa counts from its padding
+# id, 1.
 _ROBERTA_LENGTH = 512
-"""Tokens in a sequence. The position embeddings have two rows more: RoBERTa counts from its padding
-id, 1."""
 
 
 def _transformers(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
@@ -453,6 +453,7 @@ class _Block(nn.Module):
         return residual + F.pad(self.shortcut(images), (0, 0, 0, 0, 0, self.added))
 
 
+# By library, the tasks that its networks can be trained for, and what makes them.
 LIBRARIES: Mapping[
     str, tuple[tuple[str, ...], Callable[[str, str | None, Options, Shape], Any]]
 ] = {
@@ -462,4 +463,3 @@ LIBRARIES: Mapping[
     "transformers": (("masked-lm", "text-classification"), _transformers),
     "fastload": (("classification",), _own),
 }
-"""By library, the tasks that its networks can be trained for, and what makes them."""

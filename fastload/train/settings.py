@@ -38,8 +38,8 @@ from fastload.errors import ConfigurationError
 from fastload.machine import usable_cores
 from fastload.train.config import TrainConfig
 
+# What stands for None on the command line and in TOML, which has no word of its own for it.
 NONE = "none"
-"""What stands for None on the command line and in TOML, which has no word of its own for it."""
 
 
 # -- What settings there are -----------------------------------------------------------------------

@@ -34,18 +34,18 @@ from fastload.train.models import import_library
 
 logger = logging.getLogger("fastload")
 
+# The key of token ids in a batch of text.
 TOKENS = "input_ids"
-"""The key of token ids in a batch of text."""
+# RoBERTa's id of it; 0 begins a text, 2 ends it.
 PADDING = 1
-"""RoBERTa's id of it; 0 begins a text, 2 ends it."""
 _BEGIN, _END = 0, 2
 _SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+# Of a vocabulary made from the texts, at most.
 _VOCABULARY = 8192
-"""Of a vocabulary made from the texts, at most."""
 _FORMATS = (".tsv", ".csv", ".jsonl")
 _TEXT_COLUMNS = ("text", "sentence", "document")
+# Names of what is validated on, the first that there is.
 VALIDATION = (*SPLITS["val"], *SPLITS["test"])
-"""Names of what is validated on, the first that there is."""
 _NUMBER = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?", re.IGNORECASE)
 _VERSION = 1
 

@@ -23,8 +23,8 @@ _SOURCES = {
     "page cache": "files in the page cache",
     "cold": "files on disk",
 }
+# Columns that a narrow terminal does without, in this order; --csv has them all.
 _DROPPABLE = ("mean", "MP/s", "memory", "p50", "max", "p99")
-"""Columns that a narrow terminal does without, in this order; --csv has them all."""
 _COMMON = "pillow"  # what most scripts decode with
 
 

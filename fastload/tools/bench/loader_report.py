@@ -30,15 +30,15 @@ from fastload.tools.measure.table import (
 ALONE = "trainer alone"  # the trainer with a batch that is there already: no loader can be faster
 DEFAULT = "default"  # a parameter that was left to the contestant
 
+# Columns that a narrow terminal does without, in this order; --csv has them all.
 _DROPPABLE = ("GPU memory", "at 0%", "replaced", "memory", "±", "CPU", "epoch gap")
-"""Columns that a narrow terminal does without, in this order; --csv has them all."""
 _LEGEND = (
     "waited: share of its time in which the trainer had no batch. epoch gap: that wait at the "
     "first batch of an epoch. CPU: share of the usable cores, trainer included. memory: of all "
     "processes, shared pages once."
 )
+# Parameter that can be varied: what it counts, for people.
 _SWEPT = {"workers": "workers", "prefetch": "batches of prefetch"}
-"""Parameter that can be varied: what it counts, for people."""
 _CLOSE = 0.95  # share of the best rate from which on a setting is as good as the best
 
 

@@ -28,19 +28,19 @@ to."""
 
 Metrics = Mapping[str, float | None]
 
+# Where the compressed bytes come from: memory of the process; files that the system holds in
+# memory; files on disk.
 READINGS = ("memory", "page cache", "cold")
-"""Where the compressed bytes come from: memory of the process; files that the system holds in
-memory; files on disk."""
 
+# What is done with each image: name, and title.
 MODES = {
     "full": "full decode",
     "resize256": "decode, resize the shorter side to 256",
     "crop224": "decode, RandomResizedCrop(224)",
 }
-"""What is done with each image: name, and title."""
 
+# Which files are taken: name, and suffixes.
 FORMATS = {"jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "png": (".png",), "webp": (".webp",)}
-"""Which files are taken: name, and suffixes."""
 
 
 @dataclass(frozen=True)

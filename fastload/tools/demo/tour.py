@@ -50,9 +50,9 @@ from fastload.tools.measure.table import metric, number, percentage, print_fitti
 
 _COMPARED = 64  # images whose pixels are compared
 _PLAIN = "(plain DataLoader)"
+# Pixels of the images that the small network is trained on: enough for four kinds of scene, quick
+# on a processor.
 _SIDE = 96
-"""Pixels of the images that the small network is trained on: enough for four kinds of scene, quick
-on a processor."""
 
 
 def run_demo(settings: DemoSettings, console: Console) -> bool:

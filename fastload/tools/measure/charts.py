@@ -29,8 +29,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fastload.tools.measure.table import number
 
+# Variables of the style sheet, in the order of the cycle.
 _NAMES = (*(f"c{number}" for number in range(10)), "ink", "muted", "grid", "paper")
-"""Variables of the style sheet, in the order of the cycle."""
 SERIES = tuple(f"C{number}" for number in range(10))  # of contestants, in their order
 INK, MUTED, _PAPER = "C10", "C11", "C13"
 _ON_PAGE = {name: f"#0102{number:02x}" for number, name in enumerate(_NAMES, 16)}
@@ -38,12 +38,12 @@ _ON_PAGE = {name: f"#0102{number:02x}" for number, name in enumerate(_NAMES, 16)
 WIDE, _NARROW = 1032, 342
 """Pixels: the page on a desktop, and a phone of 390 pixels, each without its margins."""
 _MARKERS = "os^Dvp*X<>"  # of curves, so that they are distinguished without their colours
+# What is behind a label: paper, so that no line of the grid or of a limit goes through it.
 _UNCROSSED: dict[str, Any] = {
     "boxstyle": "square,pad=0.15",
     "facecolor": _PAPER,
     "edgecolor": "none",
 }
-"""What is behind a label: paper, so that no line of the grid or of a limit goes through it."""
 _THOUSANDS = FuncFormatter(
     lambda value, position: f"{value:,.0f}" if value == int(value) else f"{value:g}"
 )

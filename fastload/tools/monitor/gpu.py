@@ -16,9 +16,9 @@ import torch
 
 from fastload.errors import ConfigurationError
 
+# Least time between two questions about PCIe [seconds]: the driver counts for 20 ms before it
+# answers those.
 _PCIE_EVERY = 0.5
-"""Least time between two questions about PCIe [seconds]: the driver counts for 20 ms before it
-answers those."""
 
 
 @dataclass(frozen=True)

@@ -224,9 +224,9 @@ class HostStamps:
         return [Mark(stamp.phase, stamp.host, stamp.host) for stamp in stamps]
 
 
+# Between two comparisons of the clocks of host and device [seconds], which drift by some 10
+# microseconds a second.
 _ANCHOR_PERIOD = 0.25
-"""Between two comparisons of the clocks of host and device [seconds], which drift by some 10
-microseconds a second."""
 _ANCHORS = 4  # comparisons that count: the one with the least delay is taken to be the truth
 
 

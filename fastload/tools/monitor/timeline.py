@@ -22,8 +22,8 @@ from fastload.files import replacing
 from fastload.spans import Span
 from fastload.tools.monitor.idle import BUSY, Activity, Segment, Step
 
+# From top to bottom; others follow in the order of their names.
 _TRACKS = ("step", "trainer", "copy", "loader", "backend")
-"""From top to bottom; others follow in the order of their names."""
 _ZERO = "unix_seconds_at_zero"
 
 Event = dict[str, Any]
@@ -195,6 +195,8 @@ def _write(path: str | os.PathLike[str], events: list[Event], metadata: Mapping[
 
 # -- Loaders compared ------------------------------------------------------------------------------
 
+# (what the legend says, colour, activities). They differ in lightness too, for those who see no red
+# and green.
 _KINDS: tuple[tuple[str, str, tuple[Activity, ...]], ...] = (
     ("working", "#1f7a4d", BUSY),
     ("waiting for data", "#d9482b", ("wait",)),
@@ -202,8 +204,6 @@ _KINDS: tuple[tuple[str, str, tuple[Activity, ...]], ...] = (
     ("gradient exchange", "#7a5cc0", ("exchange",)),
     ("host busy elsewhere", "#9aa3ab", ("launch",)),
 )
-"""(what the legend says, colour, activities). They differ in lightness too, for those who see no
-red and green."""
 _INK, _MUTED = "#1c2126", "#5b646c"
 _INCHES = 9.6, 0.62  # width of the picture, height of a strip
 _VISIBLE = 0.002  # share of the time from which on the legend names a kind

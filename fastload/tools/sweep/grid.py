@@ -21,6 +21,8 @@ Share = Literal["wait", "copy", "launch", "compute", "update", "exchange"]
 """What a step's time goes to, as `fastload.tools.monitor.Activity` explains."""
 SHARES: tuple[Share, ...] = get_args(Share)
 
+# Settings of a run, by field name, that may have several values in a sweep, beside batch size and
+# parallel mode.
 AXES = (
     "accumulate",
     "device",
@@ -31,8 +33,6 @@ AXES = (
     "cudnn_benchmark",
     "compile",
 )
-"""Settings of a run, by field name, that may have several values in a sweep, beside batch size and
-parallel mode."""
 
 
 @dataclass(frozen=True)
@@ -251,6 +251,7 @@ class Row:
         )
 
 
+# Fields of a row that are metrics of the same name.
 _NUMBERS = {
     "epoch_seconds": float,
     "steps": int,
@@ -261,7 +262,6 @@ _NUMBERS = {
     "job_epochs": int,
     "best": float,
 }
-"""Fields of a row that are metrics of the same name."""
 
 
 def joined(runs: Sequence[Row]) -> Row:

@@ -32,6 +32,7 @@ from fastload.tools.sweep.grid import SHARES, Cell, Row, Share
 if TYPE_CHECKING:
     from fastload.tools.measure.charts import Chart
 
+# Columns that a narrow terminal does without, in this order; --csv has them all.
 _DROPPABLE = (
     "update",
     "launch",
@@ -43,7 +44,6 @@ _DROPPABLE = (
     "CPU",
     "epoch",
 )
-"""Columns that a narrow terminal does without, in this order; --csv has them all."""
 _LEGEND = (
     "spread: half the range between the quartiles of the rounds. CPU: seconds of all processes for "
     "1,000 samples. foreign: cores that everything else on the machine took. whole job: training "
@@ -168,6 +168,7 @@ def _title(row: Measurement) -> str:
 # -- Page and picture ------------------------------------------------------------------------------
 
 _BATCH = "samples of a batch on each process"
+# Of the shares, by number; first what is work.
 _COLOURS: dict[Share, int] = {
     "compute": 2,
     "update": 5,
@@ -176,7 +177,6 @@ _COLOURS: dict[Share, int] = {
     "copy": 3,
     "launch": 8,
 }
-"""Of the shares, by number; first what is work."""
 
 
 def write_html(results: Results, path: str | os.PathLike[str]) -> None:

@@ -11,8 +11,8 @@ from fastload.errors import ConfigurationError
 from fastload.files import replacing
 
 VERSION = 1
+# Moments that are kept; of a longer run, each two neighbours become one.
 _MOST = 4096
-"""Moments that are kept; of a longer run, each two neighbours become one."""
 
 
 class GpuMoment(msgspec.Struct, frozen=True):
