@@ -63,7 +63,6 @@ Reason BaselineDecoder::prepare() {
         const Component& component = frame_.component[i];
         Plane& plane = planes_[i];
         plane.first_block = blocks_;
-        plane.dc = 0;
         for (int k = 0; k < component.h * component.v; ++k) component_of_[blocks_++] = i;
         const Frame::Quantisers& from =
             frame_.one_scan ? frame_.quantisers[component.quantisers] : scans_.quantisers(i);
@@ -73,8 +72,8 @@ Reason BaselineDecoder::prepare() {
             plane.quantisers[kPlaces.at[k + 1]] = static_cast<int16_t>(value);
         }
     }
-    columns_ = divide_up(frame_.width, 8 * frame_.h);
-    rows_ = divide_up(frame_.height, 8 * frame_.v);
+    columns_ = mcu_columns(frame_);
+    rows_ = mcu_rows(frame_);
     return frame_.one_scan && !prepare_tables() ? Reason::unusual : Reason::none;
 }
 
@@ -93,10 +92,6 @@ bool BaselineDecoder::prepare_tables() {
             planes_[i].order[1][k] = static_cast<uint16_t>(block + component.h);
         }
     }
-    source_.start(data_ + frame_.scan, data_ + size_);
-    mcu_ = 0;
-    until_restart_ = frame_.restart_interval;
-    restart_number_ = 0;
     return true;
 }
 
@@ -118,12 +113,11 @@ void BaselineDecoder::plan(const Box& box) {
     if (is_context() && (bottom - 1) % mcu_height_ >= mcu_height_ - 2)
         last_row_ = std::min(last_row_ + 1, rows_ - 1);
 
-    if (frame_.one_scan) plan_blocks();
     const int mcus = stop_column_ - first_column_;
     for (int i = 0; i < frame_.components; ++i) {
         const Component& component = frame_.component[i];
         const int width = planes_[i].block * component.h * mcus,
-                  height = planes_[i].block * component.v + 1;
+                  height = kStreams * planes_[i].block * component.v + 1;
         planes_[i].stride =
             static_cast<ptrdiff_t>(padded(kRowLead + static_cast<size_t>(width) + kRowTail));
         grow(planes_[i].samples,
@@ -136,109 +130,217 @@ void BaselineDecoder::plan(const Box& box) {
 }
 
 // The blocks of a chunk, and the tables that they are looked up in.
-void BaselineDecoder::plan_blocks() {
-    // Entries for skipping take time to make, and are not needed for a whole image.
-    const int64_t all = int64_t{rows_} * columns_;
-    const bool skips = int64_t{last_row_ - first_row_ + 1} * (stop_column_ - first_column_) < all;
-    grow(coefficients_, size_t{64} * kMostBlocks + 64 + 1);
+void BaselineDecoder::plan_blocks(Stream& stream) {
+    grow(stream.coefficients, size_t{64} * kMostBlocks + 64 + 1);
     const int begin = kMostBlocks - most_mcus_ * blocks_;
     for (int i = begin; i < kMostBlocks; ++i) {
         const Component& component = frame_.component[component_of_[(i - begin) % blocks_]];
         CodeTables& dc = dc_tables_[component.dc_table];
         CodeTables& ac = ac_tables_[component.ac_table];
         const bool mean = planes_[component_of_[(i - begin) % blocks_]].block == 1;
-        decoded_[i] = {&dc.full(), mean ? &ac.passing() : &ac.full(),
-                       coefficients_.data() + 64 * i};
-        if (skips) skipped_[i] = {&dc.skipping(), &ac.skipping()};
+        stream.blocks[i] = {&dc.full(), mean ? &ac.passing() : &ac.full(),
+                            stream.coefficients.data() + 64 * i};
     }
     for (int i = kMostBlocks; i < kMostBlocks + 2; ++i) {
-        decoded_[i] = {&kIdle<DoubleEntry>, &kIdle<DoubleEntry>,
-                       coefficients_.data() + 64 * kMostBlocks};
-        skipped_[i] = {&kIdle<Entry>, &kIdle<Entry>};
+        stream.blocks[i] = {&kIdle<DoubleEntry>, &kIdle<DoubleEntry>,
+                            stream.coefficients.data() + 64 * kMostBlocks};
     }
 }
 
-// Steps over the next chunk: up to `stop`, but not over a restart marker. How many MCUs it has; 0
-// where the marker that has to be before it is not.
-int BaselineDecoder::begin_chunk(int64_t stop) {
-    if (frame_.restart_interval != 0 && until_restart_ == 0) {
-        if (!source_.restart(restart_number_)) return 0;
-        restart_number_ = (restart_number_ + 1) & 7;
-        until_restart_ = frame_.restart_interval;
-        for (Plane& plane : planes_) plane.dc = 0;
+// The same for what is stepped over.
+void BaselineDecoder::plan_skipping() {
+    // Entries for skipping take time to make, and are not needed for a whole image.
+    const int64_t all = int64_t{rows_} * columns_;
+    if (int64_t{last_row_ - first_row_ + 1} * (stop_column_ - first_column_) >= all) return;
+    const int begin = kMostBlocks - most_mcus_ * blocks_;
+    for (int i = begin; i < kMostBlocks; ++i) {
+        const Component& component = frame_.component[component_of_[(i - begin) % blocks_]];
+        skipped_[i] = {&dc_tables_[component.dc_table].skipping(),
+                       &ac_tables_[component.ac_table].skipping()};
     }
-    source_.reserve();
-    const int64_t most = std::min(stop - mcu_, int64_t{most_mcus_});
-    const int64_t mcus = frame_.restart_interval == 0 ? most : std::min(most, until_restart_);
-    mcu_ += mcus;
-    until_restart_ -= mcus;
+    for (int i = kMostBlocks; i < kMostBlocks + 2; ++i)
+        skipped_[i] = {&kIdle<Entry>, &kIdle<Entry>};
+}
+
+// At the first MCU.
+void BaselineDecoder::start(Stream& stream) {
+    stream.source.start(data_ + frame_.scan, data_ + size_, noted_ != nullptr);
+    stream.mcu = 0;
+    stream.until_restart = frame_.restart_interval;
+    stream.restart_number = 0;
+    std::fill(stream.dc, stream.dc + kMostComponents, 0);
+}
+
+// At the point before a MCU that has one. False where no MCU can begin at that place. What is read
+// ends soon after the first point from `stop_column_` on.
+bool BaselineDecoder::seek(Stream& stream, int row, int column) {
+    const auto in_row = static_cast<size_t>(known_->in_row(columns_));
+    const size_t number = static_cast<size_t>(row) * in_row + static_cast<size_t>(column / step_);
+    const size_t after =
+        static_cast<size_t>(row) * in_row + static_cast<size_t>(divide_up(stop_column_, step_));
+    const Point& point = known_->points[number];
+    const auto size = static_cast<int64_t>(size_);
+    const int64_t byte = point.position >> 3;
+    int64_t stop = size;
+    if (after < known_->points.size()) {
+        // Two bytes more: one that is begun, and the zero that may be after it.
+        stop = std::min((known_->points[after].position >> 3) + 2, size);
+    }
+    if (byte < static_cast<int64_t>(frame_.scan) || byte >= stop) return false;
+    const uint8_t* const from = data_ + byte;
+    // Between a byte and the zero after it, which is left out.
+    if (from[-1] == 0xff && from[0] == 0 && byte > static_cast<int64_t>(frame_.scan)) return false;
+    stream.mcu = int64_t{row} * columns_ + column;
+    std::copy(point.dc, point.dc + kMostComponents, stream.dc);
+    if (frame_.restart_interval != 0) {
+        const int64_t interval = stream.mcu / frame_.restart_interval;
+        const int64_t in_interval = stream.mcu % frame_.restart_interval;
+        // A point between two intervals is before the marker, but for the first.
+        const bool before_marker = in_interval == 0 && stream.mcu > 0;
+        stream.until_restart = before_marker ? 0 : frame_.restart_interval - in_interval;
+        stream.restart_number = static_cast<int>((interval - (before_marker ? 1 : 0)) & 7);
+    }
+    return stream.source.start_in(from, static_cast<int>(point.position & 7), data_ + stop, true);
+}
+
+// Steps over the next chunk: up to `stop`, but over neither a restart marker nor a point. How many
+// MCUs it has; 0 where the marker that has to be before it is not.
+int BaselineDecoder::begin_chunk(Stream& stream, int64_t stop) {
+    if (frame_.restart_interval != 0 && stream.until_restart == 0) {
+        if (!stream.source.restart(stream.restart_number)) return 0;
+        stream.restart_number = (stream.restart_number + 1) & 7;
+        stream.until_restart = frame_.restart_interval;
+        std::fill(stream.dc, stream.dc + kMostComponents, 0);
+    }
+    stream.source.reserve();
+    int64_t mcus = stop - stream.mcu;
+    if (step_ > 0) {
+        const auto column = static_cast<int>(stream.mcu % columns_);
+        mcus = std::min(mcus, int64_t{std::min(step_ - column % step_, columns_ - column)});
+        // Chunks of one size: 8 and 8 MCUs rather than 12 and 4.
+        const int64_t chunks = (mcus + most_mcus_ - 1) / most_mcus_;
+        mcus = (mcus + chunks - 1) / chunks;
+    }
+    mcus = std::min(mcus, int64_t{most_mcus_});
+    if (frame_.restart_interval != 0) mcus = std::min(mcus, stream.until_restart);
+    stream.mcu += mcus;
+    stream.until_restart -= mcus;
     return static_cast<int>(mcus);
 }
 
-bool BaselineDecoder::skip_to(int64_t stop) {
-    while (mcu_ < stop) {
-        const int mcus = begin_chunk(stop), blocks = mcus * blocks_;
+// After a chunk, with its DC coefficients summed: where there is a point, it is noted, or compared.
+bool BaselineDecoder::end_chunk(Stream& stream) {
+    if (step_ == 0) return true;
+    const auto column = static_cast<int>(stream.mcu % columns_);
+    if (column % step_ != 0 || stream.mcu == int64_t{rows_} * columns_) return true;
+    int bit = 0;
+    Point point;
+    point.position = 8 * (stream.source.position(bit) - data_) + bit;
+    for (int i = 0; i < frame_.components; ++i) point.dc[i] = static_cast<int16_t>(stream.dc[i]);
+    if (noted_ != nullptr) {
+        noted_->points.push_back(point);
+        return true;
+    }
+    const auto in_row = static_cast<size_t>(known_->in_row(columns_));
+    return known_->points[static_cast<size_t>(stream.mcu / columns_) * in_row +
+                          static_cast<size_t>(column / step_)] == point;
+}
+
+bool BaselineDecoder::skip_to(Stream& stream, int64_t stop) {
+    while (stream.mcu < stop) {
+        const int mcus = begin_chunk(stream, stop), blocks = mcus * blocks_;
         if (mcus == 0) return false;
-        BlocksTask<Entry> task = {source_.state, skipped_ + kMostBlocks - blocks, blocks};
+        BlocksTask<Entry> task = {stream.source.state, skipped_ + kMostBlocks - blocks, blocks};
         if (!kernels_.skip_blocks(task)) return false;
-        source_.state = task.bits;
-        if (source_.overdrawn()) return false;
+        stream.source.state = task.bits;
+        if (stream.source.overdrawn()) return false;
         int32_t before = 0;
         for (int i = 0, in_mcu = 0; i < blocks; ++i) {
             const int32_t sum = task.blocks[i].result;
-            planes_[component_of_[in_mcu]].dc += static_cast<uint32_t>(sum - before);
+            stream.dc[component_of_[in_mcu]] += static_cast<uint32_t>(sum - before);
             before = sum;
             in_mcu = in_mcu + 1 == blocks_ ? 0 : in_mcu + 1;
         }
+        if (!end_chunk(stream)) return false;
     }
     return true;
 }
 
-// The samples of a MCU row.
-bool BaselineDecoder::decode_row(int row, const Box& box) {
-    const int64_t stop = int64_t{row} * columns_ + stop_column_;
-    for (int column = first_column_; column < stop_column_;) {
-        const int mcus = begin_chunk(stop), blocks = mcus * blocks_;
-        if (mcus == 0) return false;
-        BlocksTask<DoubleEntry> task = {source_.state, decoded_ + kMostBlocks - blocks, blocks,
-                                        planes_[0].block == 1};
-        std::memset(task.blocks[0].coefficients, 0,
-                    sizeof(int16_t) * 64 * static_cast<size_t>(blocks));
-        if (!kernels_.decode_blocks(task)) return false;
-        source_.state = task.bits;
-        if (source_.overdrawn()) return false;
-        for (int i = 0; i < frame_.components; ++i) {
-            const Component& component = frame_.component[i];
-            Plane& plane = planes_[i];
-            const int in_mcu = component.h * component.v;
-            uint32_t dc = plane.dc;
-            for (int first = plane.first_block; first < blocks; first += blocks_) {
-                for (int k = first; k < first + in_mcu; ++k) {
-                    int16_t& coefficient = *task.blocks[k].coefficients;
-                    dc += static_cast<uint32_t>(int32_t{coefficient});
-                    coefficient = static_cast<int16_t>(dc);
-                }
-            }
-            plane.dc = dc;
-            for (int down = 0; down < component.v; ++down) {
-                uint8_t* const out = samples_of(plane, i, row, down, component.h * column, box);
-                if (out == nullptr) continue;
-                kernels_.to_samples({task.blocks, plane.order[down], mcus * component.h,
-                                     plane.quantisers, out, plane.stride, plane.block});
+// The samples of `count` MCU rows, one a stream, each of which is at `column` of its row. What is
+// left of the box is decoded with it.
+bool BaselineDecoder::decode_rows(int row, int count, int column, const Box& box) {
+    int columns[kStreams] = {column, column};
+    const bool means = planes_[0].block == 1;
+    for (;;) {
+        int mcus[kStreams] = {}, busy[kStreams] = {}, chunks = 0;
+        BlocksTask<DoubleEntry> tasks[kStreams] = {};
+        for (int k = 0; k < count; ++k) {
+            if (columns[k] >= stop_column_) continue;
+            Stream& stream = streams_[k];
+            mcus[k] = begin_chunk(stream, int64_t{row + k} * columns_ + stop_column_);
+            if (mcus[k] == 0) return false;
+            const int blocks = mcus[k] * blocks_;
+            tasks[chunks] = {stream.source.state, stream.blocks + kMostBlocks - blocks, blocks,
+                             means};
+            std::memset(tasks[chunks].blocks[0].coefficients, 0,
+                        sizeof(int16_t) * 64 * static_cast<size_t>(blocks));
+            busy[chunks++] = k;
+        }
+        if (chunks == 0) return true;
+        if (!(chunks == 2 ? kernels_.decode_two(tasks[0], tasks[1])
+                          : kernels_.decode_blocks(tasks[0])))
+            return false;
+        for (int i = 0; i < chunks; ++i) {
+            const int k = busy[i];
+            Stream& stream = streams_[k];
+            stream.source.state = tasks[i].bits;
+            if (stream.source.overdrawn()) return false;
+            make_samples(stream, row + k, k, mcus[k], box);
+            if (!end_chunk(stream)) return false;
+            columns[k] += mcus[k];
+        }
+    }
+}
+
+// The chunk of `mcus` MCUs before the stream's next one, of a row that is the `in_work`-th of those
+// in work: DC coefficients in place of differences, and samples.
+void BaselineDecoder::make_samples(Stream& stream, int row, int in_work, int mcus, const Box& box) {
+    const int blocks = mcus * blocks_;
+    const Block<DoubleEntry>* const chunk = stream.blocks + kMostBlocks - blocks;
+    const auto column = static_cast<int>(stream.mcu - mcus - int64_t{row} * columns_);
+    const int before = std::min(std::max(first_column_ - column, 0), mcus);  // left of the box
+    for (int i = 0; i < frame_.components; ++i) {
+        const Component& component = frame_.component[i];
+        Plane& plane = planes_[i];
+        const int in_mcu = component.h * component.v;
+        uint32_t dc = stream.dc[i];
+        for (int first = plane.first_block; first < blocks; first += blocks_) {
+            for (int k = first; k < first + in_mcu; ++k) {
+                int16_t& coefficient = *chunk[k].coefficients;
+                dc += static_cast<uint32_t>(int32_t{coefficient});
+                coefficient = static_cast<int16_t>(dc);
             }
         }
-        column += mcus;
+        stream.dc[i] = dc;
+        if (before == mcus) continue;
+        for (int down = 0; down < component.v; ++down) {
+            uint8_t* const out =
+                samples_of(plane, i, row, in_work, down, component.h * (column + before), box);
+            if (out == nullptr) continue;
+            kernels_.to_samples({chunk, plane.order[down] + before * component.h,
+                                 (mcus - before) * component.h, plane.quantisers, out, plane.stride,
+                                 plane.block});
+        }
     }
-    return true;
 }
 
 // Where the samples of a block of a MCU row go; null where they are not needed.
-uint8_t* BaselineDecoder::samples_of(Plane& plane, int component, int row, int down, int column,
-                                     const Box& box) {
+uint8_t* BaselineDecoder::samples_of(Plane& plane, int component, int row, int in_work, int down,
+                                     int column, const Box& box) {
     // Luma above or below the box is in a MCU row for its chroma only.
     const int y = plane.block * (row * frame_.v + down);
     if (component == 0 && (y + plane.block <= box.top || y >= box.top + box.height)) return nullptr;
-    return plane.row(plane.block * down) +
+    return plane.row(plane.block * (in_work * frame_.component[component].v + down)) +
            plane.block * (column - frame_.component[component].h * first_column_);
 }
 
@@ -251,7 +353,7 @@ void BaselineDecoder::place_row(int row, const Box& box) {
         for (int down = 0; down < component.v; ++down) {
             const int stop = component.h * stop_column_;
             for (int column = component.h * first_column_; column < stop; column += kMostBlocks) {
-                uint8_t* const out = samples_of(plane, i, row, down, column, box);
+                uint8_t* const out = samples_of(plane, i, row, 0, down, column, box);
                 if (out == nullptr) break;
                 const int count = std::min(stop - column, kMostBlocks),
                           y = row * component.v + down;
@@ -269,10 +371,10 @@ void BaselineDecoder::place_row(int row, const Box& box) {
 
 // Copies of the outermost chroma samples of the image beside them: upsampling has no special cases
 // then.
-void BaselineDecoder::pad_edges() {
+void BaselineDecoder::pad_edges(int count) {
     const int width = divide_up(width_, across_) - planes_[1].block * first_column_;
     for (int i = 1; i < frame_.components; ++i) {
-        for (int y = 0; y < planes_[1].block; ++y) {
+        for (int y = 0; y < count * planes_[1].block; ++y) {
             uint8_t* row = planes_[i].row(y);
             if (first_column_ == 0) row[-1] = row[0];
             if (stop_column_ == columns_) row[width] = row[width - 1];
@@ -305,16 +407,16 @@ const uint8_t* BaselineDecoder::chroma_row(Plane& plane, int row, int y, const B
     return out.data() + box.left % across_;
 }
 
-// The pixel rows that are complete once MCU row `row` is decoded.
-void BaselineDecoder::emit(int row, const Box& box, RowSink& sink) {
+// The pixel rows that are complete once `count` MCU rows from `row` on are decoded.
+void BaselineDecoder::emit(int row, int count, const Box& box, RowSink& sink) {
     const int complete =
-        row == rows_ - 1 ? height_ : mcu_height_ * (row + 1) - (is_context() ? 1 : 0);
+        row + count == rows_ ? height_ : mcu_height_ * (row + count) - (is_context() ? 1 : 0);
     const int stop = std::min(complete, box.top + box.height);
     const size_t stride = padded(4 * static_cast<size_t>(box.width) + kRowTail);
     while (next_y_ < stop) {
-        const int count = std::min(kChunkRows, stop - next_y_);
+        const int rows_at_once = std::min(kChunkRows, stop - next_y_);
         const uint8_t* finished[kChunkRows];
-        for (int i = 0; i < count; ++i) {
+        for (int i = 0; i < rows_at_once; ++i) {
             const int y = next_y_ + i;
             const uint8_t* rows[3];
             rows[0] = planes_[0].row(y - mcu_height_ * row) + box.left - mcu_width_ * first_column_;
@@ -328,39 +430,87 @@ void BaselineDecoder::emit(int row, const Box& box, RowSink& sink) {
                                                                                          box.width);
             finished[i] = out;
         }
-        sink.take(finished, count);
-        next_y_ += count;
+        sink.take(finished, rows_at_once);
+        next_y_ += rows_at_once;
     }
 }
 
-Reason BaselineDecoder::read(const Box& box, bool whole, RowSink& sink) {
+// What follows once the samples of MCU rows are there.
+void BaselineDecoder::finish_rows(int row, int count, const Box& box, RowSink& sink) {
+    if (across_ == 2) pad_edges(count);
+    emit(row, count, box, sink);
+    if (!is_context()) return;
+    for (int i = 0; i < frame_.components; ++i) {
+        Plane& plane = planes_[i];
+        const uint8_t* last = plane.row(count * plane.block * frame_.component[i].v - 1);
+        std::memcpy(plane.row(-1) - kRowLead, last - kRowLead, static_cast<size_t>(plane.stride));
+    }
+}
+
+Reason BaselineDecoder::read(const Box& box, bool whole, RowSink& sink, Points* noted) {
+    if (noted != nullptr) noted->points.clear();
     if (const Reason reason = prepare(); reason != Reason::none) {
         scans_.release();
         return reason;
     }
     plan(box);
     next_y_ = box.top;
-    for (int row = first_row_; row <= last_row_; ++row) {
-        if (!frame_.one_scan) {
+    if (!frame_.one_scan) {
+        for (int row = first_row_; row <= last_row_; ++row) {
             place_row(row, box);
-        } else if (!skip_to(int64_t{row} * columns_ + first_column_) || !decode_row(row, box)) {
+            finish_rows(row, 1, box, sink);
+        }
+        scans_.release();
+        return Reason::none;
+    }
+    known_ = nullptr;
+    noted_ = noted;
+    step_ = noted == nullptr ? 0 : noted->step;
+    Stream& stream = streams_[0];
+    plan_blocks(stream);
+    plan_skipping();
+    start(stream);
+    if (noted != nullptr) {
+        noted->points.emplace_back();
+        noted->points[0].position = 8 * static_cast<int64_t>(frame_.scan);
+    }
+    for (int row = first_row_; row <= last_row_; ++row) {
+        if (!skip_to(stream, int64_t{row} * columns_ + first_column_) ||
+            !decode_rows(row, 1, first_column_, box)) {
             return Reason::unusual;
         }
-        if (across_ == 2) pad_edges();
-        emit(row, box, sink);
-        if (is_context()) {
-            for (int i = 0; i < frame_.components; ++i) {
-                const Plane& plane = planes_[i];
-                const uint8_t* last = planes_[i].row(plane.block * frame_.component[i].v - 1);
-                std::memcpy(planes_[i].row(-1) - kRowLead, last - kRowLead,
-                            static_cast<size_t>(plane.stride));
-            }
-        }
+        finish_rows(row, 1, box, sink);
     }
-    scans_.release();
-    if (!frame_.one_scan) return Reason::none;
-    if (!skip_to(int64_t{whole ? rows_ : last_row_ + 1} * columns_)) return Reason::unusual;
-    return source_.ends() ? Reason::none : Reason::unusual;
+    const int64_t all = int64_t{rows_} * columns_;
+    if (!skip_to(stream, whole ? all : int64_t{last_row_ + 1} * columns_) || !stream.source.ends())
+        return Reason::unusual;
+    // Damage below the box is no fault of what was asked for.
+    if (noted != nullptr && !skip_to(stream, all)) noted->points.clear();
+    return Reason::none;
+}
+
+bool BaselineDecoder::read_by_points(const Points& points, const Box& box, RowSink& sink) {
+    if (!frame_.one_scan || prepare() != Reason::none) return false;
+    if (points.step < 1 || points.points.size() != static_cast<size_t>(points.in_row(columns_)) *
+                                                       static_cast<size_t>(rows_)) {
+        return false;
+    }
+    plan(box);
+    next_y_ = box.top;
+    known_ = &points;
+    noted_ = nullptr;
+    step_ = points.step;
+    const int column = first_column_ / step_ * step_;
+    for (Stream& stream : streams_) plan_blocks(stream);
+    for (int row = first_row_; row <= last_row_; row += kStreams) {
+        const int count = std::min(kStreams, last_row_ - row + 1);
+        for (int k = 0; k < count; ++k) {
+            if (!seek(streams_[k], row + k, column)) return false;
+        }
+        if (!decode_rows(row, count, column, box)) return false;
+        finish_rows(row, count, box, sink);
+    }
+    return true;
 }
 
 }  // namespace fastload::jpeg

@@ -15,6 +15,7 @@
 #include "jpeg/frame.hpp"
 #include "jpeg/huffman.hpp"
 #include "jpeg/kernels.hpp"
+#include "jpeg/points.hpp"
 #include "jpeg/scans.hpp"
 
 namespace fastload::jpeg {
@@ -33,16 +34,35 @@ class BaselineDecoder {
     // Gives the rows of `box`, which lies in the image, to `sink`. If the answer is not
     // `Reason::none`, it may have given some. `whole`: the entropy-coded data below the box are
     // read, too.
-    Reason read(const Box& box, bool whole, RowSink& sink);
+    // `noted`, with its step set: of an image in one scan gets its points. For that the data below
+    // the box are read, too; if anything there is wrong, it gets none.
+    Reason read(const Box& box, bool whole, RowSink& sink, Points* noted = nullptr);
+
+    // The same by the points of an image in one scan, as `unpack` gives them for this frame: no
+    // data but those of the rows of the box are read, from the point before it to its right edge.
+    // False where the points do not fit the data, or the data are bad; it may have given rows then.
+    bool read_by_points(const Points& points, const Box& box, RowSink& sink);
 
   private:
-    // Samples of the MCU row in work, and the row above them.
+    // A place in the entropy-coded data, and the chunk of blocks that is decoded from there.
+    struct Stream {
+        BitSource source;
+        int64_t mcu = 0;  // the next one
+        int64_t until_restart = 0;
+        int restart_number = 0;
+        uint32_t dc[kMostComponents] = {};  // of the block before, modulo 2^32
+        // The chunk's blocks are the last before the two idle ones, so that it may be shorter.
+        Block<DoubleEntry> blocks[kMostBlocks + 2];
+        std::vector<int16_t> coefficients;
+    };
+    static constexpr int kStreams = 2;
+
+    // Samples of the MCU rows in work, as many as there are streams, and the row above them.
     struct Plane {
         std::vector<uint8_t> samples;
         ptrdiff_t stride = 0;
         int16_t quantisers[64];
         int block = 8;        // samples on each side of a block, fewer in a reduced image
-        uint32_t dc = 0;      // of the block before, modulo 2^32
         int first_block = 0;  // in a MCU
         uint16_t order[2][kMostBlocks];  // of a chunk, those in the upper and in the lower row of a
                                          // MCU, from left to right
@@ -54,15 +74,22 @@ class BaselineDecoder {
     Reason prepare();
     bool prepare_tables();
     void plan(const Box& box);
-    void plan_blocks();
-    int begin_chunk(int64_t stop);
-    bool skip_to(int64_t mcu);
-    bool decode_row(int row, const Box& box);
+    void plan_blocks(Stream& stream);
+    void plan_skipping();
+    void start(Stream& stream);
+    bool seek(Stream& stream, int row, int column);
+    int begin_chunk(Stream& stream, int64_t stop);
+    bool end_chunk(Stream& stream);
+    bool skip_to(Stream& stream, int64_t mcu);
+    bool decode_rows(int row, int count, int column, const Box& box);
+    void make_samples(Stream& stream, int row, int in_work, int mcus, const Box& box);
     // The same of coefficients that are there.
     void place_row(int row, const Box& box);
-    uint8_t* samples_of(Plane& plane, int component, int row, int down, int column, const Box& box);
-    void pad_edges();
-    void emit(int row, const Box& box, RowSink& sink);
+    uint8_t* samples_of(Plane& plane, int component, int row, int in_work, int down, int column,
+                        const Box& box);
+    void finish_rows(int row, int count, const Box& box, RowSink& sink);
+    void pad_edges(int count);
+    void emit(int row, int count, const Box& box, RowSink& sink);
     const uint8_t* chroma_row(Plane& plane, int row, int y, const Box& box,
                               std::vector<uint8_t>& out);
 
@@ -72,7 +99,6 @@ class BaselineDecoder {
     Frame frame_;
     int64_t max_work_ = 0;
     Scans scans_;  // where there are several
-    BitSource source_;
     CodeTables dc_tables_[4], ac_tables_[4];
 
     // The image as it is decoded.
@@ -90,14 +116,13 @@ class BaselineDecoder {
     // What of the image is decoded: MCU columns and rows.
     int first_column_ = 0, stop_column_ = 0, first_row_ = 0, last_row_ = 0;
 
-    int64_t mcu_ = 0;  // the next one
-    int64_t until_restart_ = 0;
-    int restart_number_ = 0;
+    Stream streams_[kStreams];
+    Block<Entry> skipped_[kMostBlocks + 2];  // of a chunk, as a stream's
 
-    // The blocks of a chunk, which has them before the two idle ones, so that it may be shorter.
-    Block<DoubleEntry> decoded_[kMostBlocks + 2];
-    Block<Entry> skipped_[kMostBlocks + 2];
-    std::vector<int16_t> coefficients_;
+    // The distance of the points that chunks end at, 0 for none: MCUs of a row.
+    int step_ = 0;
+    const Points* known_ = nullptr;  // what is found at these points is compared with them
+    Points* noted_ = nullptr;        // or added to these
 
     Plane planes_[kMostComponents];
     std::vector<uint8_t> upsampled_[2];

@@ -15,10 +15,34 @@ class BitSource {
   public:
     BitSource() : window_(kWindow + kPadding) {}
 
-    void start(const uint8_t* from, const uint8_t* end) {
+    // `places`: whether `position` will be asked for.
+    void start(const uint8_t* from, const uint8_t* end, bool places = false) {
         raw_ = from;
         end_ = end;
+        places_ = places;
         begin_segment();
+    }
+
+    // As `start`, from bit `bit` of the byte at `from` on, 0 being the highest. False if there is
+    // no such byte.
+    bool start_in(const uint8_t* from, int bit, const uint8_t* end, bool places) {
+        start(from, end, places);
+        reserve();
+        if (bit == 0) return true;
+        if (stop_ == state.next) return false;
+        state.bits = uint64_t{*state.next++} << 56 << bit;
+        state.count = static_cast<uint32_t>(8 - bit);
+        return true;
+    }
+
+    // Where the next bit is: its byte in the file, and in that its bit, 0 being the highest. Only
+    // after `start` with `places`, and where the data are not overdrawn.
+    const uint8_t* position(int& bit) {
+        const int64_t bits = 8 * (before_window_ + (state.next - window_.data())) - state.count;
+        const int64_t byte = bits >> 3;
+        while (passed_ < stuffed_.size() && stuffed_[passed_] < byte) ++passed_;
+        bit = static_cast<int>(bits & 7);
+        return segment_ + byte + passed_;
     }
 
     // Makes kMostChunkBytes readable from `state.next` on, zeros after the last of the data.
@@ -27,6 +51,7 @@ class BitSource {
         if (static_cast<size_t>(window_.data() + kWindow - state.next) < 2 * kMostChunkBytes) {
             const auto left = static_cast<size_t>(stop_ - state.next);
             std::memmove(window_.data(), state.next, left);
+            before_window_ += state.next - window_.data();
             state.next = window_.data();
             stop_ = window_.data() + left;
         }
@@ -79,6 +104,10 @@ class BitSource {
         state = BitState();
         state.next = stop_ = window_.data();
         dry_ = false;
+        segment_ = raw_;
+        before_window_ = 0;
+        passed_ = 0;
+        stuffed_.clear();
     }
 
     void unstuff() {
@@ -99,6 +128,7 @@ class BitSource {
                 dry_ = true;
                 break;
             }
+            if (places_) stuffed_.push_back(before_window_ + (stop_ - window_.data()));
             *stop_++ = 0xff;
             raw_ += 2;
         }
@@ -111,6 +141,13 @@ class BitSource {
     const uint8_t* raw_ = nullptr;  // the first byte not yet unstuffed
     const uint8_t* end_ = nullptr;
     bool dry_ = true;  // raw_ is at a marker, or at the end of the file
+
+    // For `position`. Bytes without stuffing are counted from the last marker or `start` on.
+    bool places_ = false;
+    const uint8_t* segment_ = nullptr;  // the first of these bytes in the file
+    int64_t before_window_ = 0;         // how many of them were before the window
+    std::vector<int64_t> stuffed_;      // the numbers of those after which a zero was left out
+    size_t passed_ = 0;  // of them, those before the position that was asked for last
 };
 
 }  // namespace fastload::jpeg

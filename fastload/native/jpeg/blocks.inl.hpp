@@ -64,13 +64,11 @@ struct Place {
     }
 };
 
-// Calls `step`, false where the data are bad, until all blocks are done; so many times for one
-// refill.
+// Calls `step`, false where the data are bad, until all blocks before `stop` are done; so many
+// times for one refill.
 template <int kSteps, typename E, typename Step>
-inline bool for_each_step(BlocksTask<E>& task, Step step) {
-    BitState state = begin(task.bits);
-    Place<E> place(task.blocks);
-    const Block<E>* const stop = task.blocks + task.count;
+inline __attribute__((always_inline)) bool for_each_step(BitState& state, Place<E>& place,
+                                                         const Block<E>* stop, Step step) {
     while (place.block < stop) {
         refill(state);
         for (int i = 0; i < kSteps; ++i) {
@@ -78,64 +76,109 @@ inline bool for_each_step(BlocksTask<E>& task, Step step) {
         }
     }
     state.count &= 63;
-    task.bits = state;
+    return true;
+}
+
+// One lookup of `decode_blocks`: false where the data are bad.
+inline __attribute__((always_inline)) bool decode_step(BitState& state, Place<DoubleEntry>& place) {
+    DoubleEntry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
+    uint64_t k = place.k + advance_of(entry);
+    uint64_t first = place.k + (entry >> 48);
+    if (__builtin_expect((k & kFilled) != 0, 0)) {
+        refill(state);
+        const Entry single = place.resolve(state.bits, static_cast<Entry>(entry));
+        if (single == 0) return false;
+        drop(state, single);
+        refill(state);
+        entry = doubled(single & ~kLengthMask);
+        k = place.k + advance_of(single);
+        first = k == (kEndAdvance | kFilled) ? kFilled : k;  // of an end, where nothing lies
+    }
+    drop(state, entry);
+    int16_t* const coefficients = place.block->coefficients;
+    // The second first: where there is none, its place is the first one's.
+    coefficients[kPlaces.at[k]] = static_cast<int16_t>(entry >> 32);
+    coefficients[kPlaces.at[first]] = static_cast<int16_t>(entry >> 16);
+    place.block->result = static_cast<int32_t>(k);
+    place.move(entry, k);
     return true;
 }
 
 template <int kSteps>
+inline __attribute__((always_inline)) bool decode_until(const Block<DoubleEntry>* stop,
+                                                        BitState& state,
+                                                        Place<DoubleEntry>& place) {
+    return for_each_step<kSteps>(state, place, stop,
+                                 [](BitState& bits, auto& at) __attribute__((always_inline)) {
+                                     return decode_step(bits, at);
+                                 });
+}
+
+template <int kSteps>
 bool decode_steps(BlocksTask<DoubleEntry>& task) {
-    return for_each_step<kSteps>(
-        task, [](BitState& state, auto& place) __attribute__((always_inline)) -> bool {
-            DoubleEntry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
-            uint64_t k = place.k + advance_of(entry);
-            uint64_t first = place.k + (entry >> 48);
-            if (__builtin_expect((k & kFilled) != 0, 0)) {
-                refill(state);
-                const Entry single = place.resolve(state.bits, static_cast<Entry>(entry));
-                if (single == 0) return false;
-                drop(state, single);
-                refill(state);
-                entry = doubled(single & ~kLengthMask);
-                k = place.k + advance_of(single);
-                first =
-                    k == (kEndAdvance | kFilled) ? kFilled : k;  // of an end, where nothing lies
-            }
-            drop(state, entry);
-            int16_t* const coefficients = place.block->coefficients;
-            // The second first: where there is none, its place is the first one's.
-            coefficients[kPlaces.at[k]] = static_cast<int16_t>(entry >> 32);
-            coefficients[kPlaces.at[first]] = static_cast<int16_t>(entry >> 16);
-            place.block->result = static_cast<int32_t>(k);
-            place.move(entry, k);
-            return true;
-        });
+    BitState state = begin(task.bits);
+    Place<DoubleEntry> place(task.blocks);
+    if (!decode_until<kSteps>(task.blocks + task.count, state, place)) return false;
+    task.bits = state;
+    return true;
 }
 
 bool decode_blocks(BlocksTask<DoubleEntry>& task) {
     return task.passes ? decode_steps<kStepsSkipping>(task) : decode_steps<kStepsDecoding>(task);
 }
 
+// Two chunks whose data are apart: the lookups of the one wait while the other's are made.
+template <int kSteps>
+bool decode_two_steps(BlocksTask<DoubleEntry>& a, BlocksTask<DoubleEntry>& b) {
+    BitState first = begin(a.bits), second = begin(b.bits);
+    Place<DoubleEntry> first_place(a.blocks), second_place(b.blocks);
+    const Block<DoubleEntry>* const first_stop = a.blocks + a.count;
+    const Block<DoubleEntry>* const second_stop = b.blocks + b.count;
+    while (first_place.block < first_stop && second_place.block < second_stop) {
+        refill(first);
+        refill(second);
+        for (int i = 0; i < kSteps; ++i) {
+            if (!decode_step(first, first_place)) return false;
+            if (!decode_step(second, second_place)) return false;
+        }
+    }
+    if (!decode_until<kSteps>(first_stop, first, first_place)) return false;
+    if (!decode_until<kSteps>(second_stop, second, second_place)) return false;
+    a.bits = first;
+    b.bits = second;
+    return true;
+}
+
+bool decode_two(BlocksTask<DoubleEntry>& a, BlocksTask<DoubleEntry>& b) {
+    return a.passes ? decode_two_steps<kStepsSkipping>(a, b)
+                    : decode_two_steps<kStepsDecoding>(a, b);
+}
+
 bool skip_blocks(BlocksTask<Entry>& task) {
     int32_t sum = 0;
-    return for_each_step<kStepsSkipping>(
-        task, [&](BitState& state, auto& place) __attribute__((always_inline)) -> bool {
-            Entry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
-            uint64_t k = place.k + advance_of(entry);
-            if (__builtin_expect((k & kFilled) != 0, 0)) {
-                refill(state);
-                entry = place.resolve(state.bits, entry);
-                if (entry == 0) return false;
-                drop(state, entry);
-                refill(state);
-                k = place.k + advance_of(entry);
-                entry &= place.table->code.dc ? ~kLengthMask : kEnd;
-            }
-            drop(state, entry);
-            sum += static_cast<int32_t>(entry) >> 16;
-            place.block->result = sum;
-            place.move(entry, k);
-            return true;
-        });
+    BitState state = begin(task.bits);
+    Place<Entry> place(task.blocks);
+    const auto step = [&](BitState& bits, auto& at) __attribute__((always_inline)) -> bool {
+        Entry entry = at.table->entries[bits.bits >> (64 - kLookupBits)];
+        uint64_t k = at.k + advance_of(entry);
+        if (__builtin_expect((k & kFilled) != 0, 0)) {
+            refill(bits);
+            entry = at.resolve(bits.bits, entry);
+            if (entry == 0) return false;
+            drop(bits, entry);
+            refill(bits);
+            k = at.k + advance_of(entry);
+            entry &= at.table->code.dc ? ~kLengthMask : kEnd;
+        }
+        drop(bits, entry);
+        sum += static_cast<int32_t>(entry) >> 16;
+        at.block->result = sum;
+        at.move(entry, k);
+        return true;
+    };
+    if (!for_each_step<kStepsSkipping>(state, place, task.blocks + task.count, step)) return false;
+    task.bits = state;
+    return true;
 }
 
 }  // namespace

@@ -190,8 +190,10 @@ constexpr size_t kRowTail = 256;
 constexpr size_t kRowLead = 64;
 
 struct JpegKernels {
-    // Both false where the data are not what a sound encoder makes.
+    // False where the data are not what a sound encoder makes.
     bool (*decode_blocks)(BlocksTask<DoubleEntry>&);
+    // Two tasks, with blocks and coefficients of their own, at the same time.
+    bool (*decode_two)(BlocksTask<DoubleEntry>&, BlocksTask<DoubleEntry>&);
     bool (*skip_blocks)(BlocksTask<Entry>&);
     // The first scan of a band, and one that adds a bit to each coefficient; false as the others.
     bool (*first_of_band)(BandTask&);

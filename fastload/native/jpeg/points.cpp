@@ -1,0 +1,125 @@
+#include "jpeg/points.hpp"
+
+#include <algorithm>
+
+namespace fastload::jpeg {
+namespace {
+
+// Step (2 bytes, the lower first), bits of a difference of positions, bits of a difference of DC
+// coefficients.
+constexpr size_t kHeader = 4;
+constexpr int kMostPositionBits = 40, kMostDcBits16 = 17;
+
+// The sign goes to the lowest bit: small differences are small numbers.
+uint32_t folded(int32_t value) {
+    return static_cast<uint32_t>(value) << 1 ^ static_cast<uint32_t>(value >> 31);
+}
+int32_t unfolded(uint32_t value) { return static_cast<int32_t>(value >> 1 ^ (~(value & 1) + 1)); }
+
+int bits_of(uint64_t value) {
+    int bits = 0;
+    for (; value != 0; value >>= 1) ++bits;
+    return bits;
+}
+
+size_t packed_bytes(size_t points, int position_bits, int dc_bits, int components) {
+    const auto each = static_cast<size_t>(position_bits + components * dc_bits);
+    return kHeader + (points * each + 7) / 8;
+}
+
+class BitWriter {
+  public:
+    explicit BitWriter(std::vector<uint8_t>& out) : out_(out) {}
+    void put(uint64_t value, int bits) {
+        for (int i = 0; i < bits; ++i, ++at_) {
+            if (at_ % 8 == 0) out_.push_back(0);
+            out_.back() = static_cast<uint8_t>(out_.back() | (value >> i & 1) << at_ % 8);
+        }
+    }
+
+  private:
+    std::vector<uint8_t>& out_;
+    int at_ = 0;
+};
+
+class BitReader {
+  public:
+    BitReader(const uint8_t* data, size_t size) : next_(data), end_(data + size) {}
+    // At most 40 bits.
+    uint64_t take(int bits) {
+        while (count_ < bits) {
+            held_ |= uint64_t{next_ < end_ ? *next_ : uint8_t{0}} << count_;
+            next_ += next_ < end_ ? 1 : 0;
+            count_ += 8;
+        }
+        const uint64_t value = held_ & ((uint64_t{1} << bits) - 1);
+        held_ >>= bits;
+        count_ -= bits;
+        return value;
+    }
+
+  private:
+    const uint8_t* next_;
+    const uint8_t* end_;
+    uint64_t held_ = 0;
+    int count_ = 0;
+};
+
+Point first_point(const Frame& frame) {
+    Point point;
+    point.position = 8 * static_cast<int64_t>(frame.scan);
+    return point;
+}
+
+}  // namespace
+
+void pack(const Frame& frame, const Points& points, std::vector<uint8_t>& out) {
+    int position_bits = 0, dc_bits = 0;
+    Point before = first_point(frame);
+    for (const Point& point : points.points) {
+        position_bits = std::max(position_bits,
+                                 bits_of(static_cast<uint64_t>(point.position - before.position)));
+        for (int i = 0; i < frame.components; ++i)
+            dc_bits = std::max(dc_bits, bits_of(folded(point.dc[i] - before.dc[i])));
+        before = point;
+    }
+    out.push_back(static_cast<uint8_t>(points.step & 255));
+    out.push_back(static_cast<uint8_t>(points.step >> 8));
+    out.push_back(static_cast<uint8_t>(position_bits));
+    out.push_back(static_cast<uint8_t>(dc_bits));
+    BitWriter writer(out);
+    before = first_point(frame);
+    for (size_t k = 1; k < points.points.size(); ++k) {
+        const Point& point = points.points[k];
+        writer.put(static_cast<uint64_t>(point.position - before.position), position_bits);
+        for (int i = 0; i < frame.components; ++i)
+            writer.put(folded(point.dc[i] - before.dc[i]), dc_bits);
+        before = point;
+    }
+}
+
+bool unpack(const Frame& frame, const uint8_t* data, size_t size, Points& points) {
+    if (!frame.one_scan || size < kHeader) return false;
+    points.step = data[0] | data[1] << 8;
+    const int position_bits = data[2], dc_bits = data[3];
+    if (points.step < 1 || position_bits > kMostPositionBits || dc_bits > kMostDcBits16)
+        return false;
+    const auto count = static_cast<size_t>(points.in_row(mcu_columns(frame))) *
+                       static_cast<size_t>(mcu_rows(frame));
+    if (size != packed_bytes(count - 1, position_bits, dc_bits, frame.components)) return false;
+    points.points.resize(count);
+    Point point = points.points[0] = first_point(frame);
+    BitReader reader(data + kHeader, size - kHeader);
+    for (size_t k = 1; k < count; ++k) {
+        point.position += static_cast<int64_t>(reader.take(position_bits));
+        for (int i = 0; i < frame.components; ++i) {
+            const int32_t value =
+                point.dc[i] + unfolded(static_cast<uint32_t>(reader.take(dc_bits)));
+            point.dc[i] = static_cast<int16_t>(value);
+        }
+        points.points[k] = point;
+    }
+    return true;
+}
+
+}  // namespace fastload::jpeg
