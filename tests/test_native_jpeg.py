@@ -52,7 +52,7 @@ class Decoder:
         self.pool = self.core.Pool(1, simd, always_libjpeg)
 
     def decode(
-        self, data: bytes, boxes: list[Box], *, whole: bool = False
+        self, data: bytes, boxes: list[Box], *, whole: bool = False, index: Any = None
     ) -> tuple[list[Pixels], list[Any]]:
         made, failures = [], []
         for box in boxes:
@@ -64,7 +64,7 @@ class Decoder:
             view = self.core.View(geometries, out, self.core.Resampling(2, True, 0, (0, 0, 0, 0)))
             encoded = self.core.Encoded.buffers([np.frombuffer(data, np.uint8)])
             failures += self.pool.decode(
-                encoded, [view], 1 << 30, False, whole, draft=False, here=True
+                encoded, [view], 1 << 30, False, whole, draft=False, here=True, index=index
             ).wait()
             made.append(out[0])
         return made, failures

@@ -26,6 +26,7 @@ from fastload.errors import ConfigurationError, DecodeError, FastloadError, Work
 from fastload.geometry import Geometry, GeometryPlan, View
 from fastload.geometry.points import PointMap
 from fastload.native.pool import Compressed, FusedGeometry, NativePool, Pending, fuse
+from fastload.native.seek import SeekIndexOption, open_seek_index
 from fastload.recipe.views import view_column
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedImages
@@ -47,6 +48,7 @@ def make_pixels(
     decoder: str = "auto",
     check_whole: bool = False,
     draft: bool = False,
+    seek_index: SeekIndexOption = False,
 ) -> PixelMaker:
     """The fastest that serves the source of a context, which has no objects; for the options see
     `TurboJpegOptions`.
@@ -58,7 +60,14 @@ def make_pixels(
         native.load()  # complains if it is not there
     if decoder in ("auto", "native") and native.available():
         if NativePixels.serves(context.source, context.recipe.geometries):
-            return NativePixels(context, rows, threads, check_whole=check_whole, draft=draft)
+            return NativePixels(
+                context,
+                rows,
+                threads,
+                check_whole=check_whole,
+                draft=draft,
+                seek_index=seek_index,
+            )
         if decoder == "native":
             raise ConfigurationError(
                 "options: decoder='native' serves one column of compressed images, to a size that "
@@ -83,6 +92,7 @@ class NativePixels(PixelMaker):
         *,
         check_whole: bool = False,
         draft: bool = False,
+        seek_index: SeekIndexOption = False,
     ) -> None:
         super().__init__(context, rows, threads)
         source, plans = self._source, self._plans
@@ -95,6 +105,9 @@ class NativePixels(PixelMaker):
         self.light = copied and _is_little(source, context.batch_size * len(plans))
         """Whether there is less to do than to hand it to other threads and to wait for them."""
         self._pool = NativePool(threads.count)
+        self._index, self._no_index = (
+            open_seek_index(seek_index, source) if source.encoded else (None, "")
+        )
 
     @staticmethod
     def serves(source: Source, plans: Sequence[GeometryPlan]) -> bool:
@@ -114,6 +127,8 @@ class NativePixels(PixelMaker):
 
     def close(self) -> None:
         self._pool.close()
+        if self._index is not None:
+            self._index.flush()
 
     def explain(self, decoded: Mapping[str, int]) -> Mapping[str, str]:
         core = f"native core ({self._pool.simd})"
@@ -135,6 +150,7 @@ class NativePixels(PixelMaker):
             rows["decoded"] = (
                 ", ".join(f"{what} {count}" for what, count in decoded.items()) or "nothing yet"
             )
+            rows["seek index"] = self._no_index or self._about_index()
         if self._draft:
             rows["draft"] = (
                 "JPEGs are decoded at 1/2, 1/4 or 1/8 where a crop is at least so many times its "
@@ -142,9 +158,23 @@ class NativePixels(PixelMaker):
             )
         return rows
 
+    def _about_index(self) -> str:
+        assert self._index is not None
+        self._index.flush()
+        more = "" if self._index.grows else "; no more are added"
+        return (
+            f"{self._index.contents}{more}, in {self._index.path}; {self._pool.indexed} decoded by "
+            f"it so far, {self._pool.noted} noted"
+        )
+
     @property
     def decoded(self) -> Mapping[str, int]:  # type: ignore[override]
-        counts = {**self._pool.decoded, "reduced": self._pool.reduced}
+        counts = {
+            **self._pool.decoded,
+            "reduced": self._pool.reduced,
+            "noted": self._pool.noted,
+            "indexed": self._pool.indexed,
+        }
         return {name: count for name, count in counts.items() if count}
 
     # Compressed images
@@ -228,7 +258,12 @@ class NativePixels(PixelMaker):
         ]
         settings, whole = self._rows.settings, self._check_whole
         return self._pool.decode_views(
-            images, views, settings=settings, check_whole=whole, draft=self._draft
+            images,
+            views,
+            settings=settings,
+            check_whole=whole,
+            draft=self._draft,
+            index=self._index,
         )
 
     # Pixels in arrays

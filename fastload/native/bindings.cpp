@@ -2,12 +2,14 @@
 // fastload/native/pool.py, which knows how to say what is wrong; here only what could reach outside
 // of memory is.
 #include <array>
+#include <cerrno>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <nanobind/nanobind.h>
@@ -23,6 +25,7 @@
 
 #include "draws.hpp"
 #include "jobs.hpp"
+#include "seek_index.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -278,7 +281,7 @@ std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept, 
 
 std::unique_ptr<Ticket> decode(Pool& pool, const Encoded& images,
                                const std::vector<BatchView>& views, int64_t max_pixels, bool exif,
-                               bool whole, bool draft, bool here) {
+                               bool whole, bool draft, bool here, std::optional<nb::handle> index) {
     require(!views.empty(), "views: at least one is needed");
     std::vector<View> made;
     Kept all = images.kept;
@@ -289,7 +292,12 @@ std::unique_ptr<Ticket> decode(Pool& pool, const Encoded& images,
         made.push_back(one.view);
         keep(all, one.kept);
     }
-    auto job = decode_job(images.open(), std::move(made), {{max_pixels}, exif, whole, draft});
+    SeekIndex* seek = nullptr;
+    if (index && !index->is_none()) {
+        seek = nb::cast<SeekIndex*>(*index);
+        all.push_back(nb::borrow(*index));
+    }
+    auto job = decode_job(images.open(), std::move(made), {{max_pixels}, exif, whole, draft, seek});
     return submit(pool, std::move(job), std::move(all), here);
 }
 
@@ -418,17 +426,43 @@ NB_MODULE(_core, m) {
             "cancel", [](const Ticket& self) { self.job()->cancel(); },
             nb::call_guard<WithoutGil>());
 
+    nb::class_<SeekIndex>(m, "SeekIndex")
+        .def(
+            "__init__",
+            [](SeekIndex* self, nb::bytes path, uint64_t images, uint64_t limit) {
+                try {
+                    new (self) SeekIndex({path.c_str(), path.size()}, images, limit);
+                } catch (const std::system_error& error) {
+                    errno = error.code().value();
+                    PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
+                    throw nb::python_error();
+                }
+            },
+            "path"_a, "images"_a, "limit"_a)
+        .def("flush", &SeekIndex::flush, nb::call_guard<WithoutGil>())
+        .def_prop_ro("is_open", &SeekIndex::is_open)
+        .def("contents", [](const SeekIndex& self) {
+            const SeekIndex::Contents found = self.contents();
+            return std::make_tuple(found.records, found.bytes, found.slots, found.limit);
+        });
+
     nb::class_<Pool>(m, "Pool")
         .def(nb::init<int, const char*, bool>(), "threads"_a, "simd"_a, "always_libjpeg"_a = false)
         .def_prop_ro("decoded", &decoded)
         .def_prop_ro(
             "reduced",
             [](const Pool& pool) { return pool.decoded().reduced.load(std::memory_order_relaxed); })
+        .def_prop_ro(
+            "indexed",
+            [](const Pool& pool) { return pool.decoded().indexed.load(std::memory_order_relaxed); })
+        .def_prop_ro(
+            "noted",
+            [](const Pool& pool) { return pool.decoded().noted.load(std::memory_order_relaxed); })
         .def_prop_ro("threads", &Pool::threads)
         .def_prop_ro("simd", &Pool::simd)
         .def("close", &Pool::close, nb::call_guard<WithoutGil>())
         .def("decode", &decode, "images"_a, "views"_a, "max_pixels"_a, "exif"_a, "whole"_a,
-             "draft"_a, "here"_a)
+             "draft"_a, "here"_a, "index"_a.none() = nb::none())
         .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a, "here"_a)
         .def("gather", &gather, "array"_a, "offsets"_a.none(), "sizes"_a.none(), "rows"_a, "view"_a,
              "here"_a);

@@ -224,6 +224,7 @@ class DecodeJob final : public Job {
 Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>& views, int row,
                      const DecodeOptions& options) {
     Decoder& decoder = worker.decoder;
+    decoder.use_index(options.index);
     if (Outcome opened = decoder.open(file.data, file.size, options.limits); !opened.ok())
         return opened;
     if (Outcome checked = decoder.check_length(); !checked.ok()) return checked;

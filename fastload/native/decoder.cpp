@@ -2,7 +2,9 @@
 
 #include <cstring>
 
+#include "hash.hpp"
 #include "kernels.hpp"
+#include "seek_index.hpp"
 
 namespace fastload {
 namespace {
@@ -48,6 +50,11 @@ int exif_orientation(const uint8_t* data, size_t size) {
     }
     return 1;
 }
+
+// MCUs from point to point: fewer make crops faster by 5% for twice the space.
+constexpr int kStep = 16;
+// Of images with fewer MCUs, what is left out by points is less than finding them takes.
+constexpr int kLeastMcus = 128;
 
 void count(std::atomic<int64_t>& counter) { counter.fetch_add(1, std::memory_order_relaxed); }
 
@@ -156,9 +163,39 @@ Outcome Decoder::read(const Box& box, bool whole, RowSink& sink) {
     return outcome;
 }
 
+// By the points of the index, where it has them; else as ever, and the index gets them. Points are
+// only of files that were once read to their end without a fault, so that with `whole`, too,
+// nothing else is read.
+jpeg::Reason Decoder::read_own(const Box& box, bool whole, RowSink& sink) {
+    const jpeg::Frame& frame = own_.frame();
+    if (index_ == nullptr || !frame.one_scan ||
+        int64_t{jpeg::mcu_rows(frame)} * jpeg::mcu_columns(frame) < kLeastMcus)
+        return own_.read(box, whole, sink);
+    const uint64_t hash = hash_bytes(data_, size_);
+    if (index_->find(hash, size_, packed_)) {
+        if (jpeg::unpack(frame, packed_.data(), packed_.size(), points_) &&
+            own_.read_by_points(points_, box, sink)) {
+            count(counts_.indexed);
+            return jpeg::Reason::none;
+        }
+        sink.restart();
+        index_->drop(hash, size_);
+        return own_.read(box, whole, sink);
+    }
+    if (!index_->is_open()) return own_.read(box, whole, sink);
+    points_.step = kStep;
+    const jpeg::Reason reason = own_.read(box, whole, sink, &points_);
+    if (reason != jpeg::Reason::none || points_.points.empty()) return reason;
+    packed_.clear();
+    jpeg::pack(frame, points_, packed_);
+    index_->add(hash, size_, packed_);
+    count(counts_.noted);
+    return reason;
+}
+
 Outcome Decoder::read_jpeg(const Box& box, bool whole, RowSink& sink) {
     const bool own = reason_ == jpeg::Reason::none;
-    if (own) reason_ = own_.read(box, whole, sink);
+    if (own) reason_ = read_own(box, whole, sink);
     count(counts_.of[static_cast<int>(reason_)]);
     if (shift_ > 0) count(counts_.reduced);
     if (reason_ == jpeg::Reason::none) return {};

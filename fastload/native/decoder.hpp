@@ -12,6 +12,7 @@
 namespace fastload {
 
 struct Kernels;
+class SeekIndex;
 
 struct ImageHeader {
     Size size;  // as stored, before any EXIF rotation
@@ -93,6 +94,8 @@ struct DecoderCounts {
     std::atomic<int64_t> of[jpeg::kReasons] = {};
     std::atomic<int64_t> png{0}, webp{0};
     std::atomic<int64_t> reduced{0};  // JPEGs, of all of these
+    std::atomic<int64_t> indexed{0};   // of those by our own decoder: by the points of an index
+    std::atomic<int64_t> noted{0};    // and those whose points were noted for it
 };
 
 // The decoder of the format that the first bytes say. Baseline JPEGs are decoded by our own; the
@@ -113,6 +116,10 @@ class Decoder final : public ImageDecoder {
     // From now on libjpeg-turbo decodes all JPEGs, or only those that it has to.
     void use_libjpeg(bool always) { always_libjpeg_ = always; }
 
+    // From now on JPEGs of many blocks are decoded by the points that the index has of them; those
+    // of which it has none, it is given. Null: no index. It must live as long as it is used.
+    void use_index(SeekIndex* index) { index_ = index; }
+
     // The formats beside JPEG that this build reads, by Pillow's names, and with which library.
     static std::map<std::string, std::string> formats();
 
@@ -120,12 +127,16 @@ class Decoder final : public ImageDecoder {
     Outcome open_jpeg();
     Outcome open_libjpeg();
     Outcome read_jpeg(const Box& box, bool whole, RowSink& sink);
+    jpeg::Reason read_own(const Box& box, bool whole, RowSink& sink);
 
     DecoderCounts& counts_;
     jpeg::BaselineDecoder own_;
     std::unique_ptr<LibJpegDecoder> libjpeg_;
     std::unique_ptr<ImageDecoder> png_, webp_;  // null where the build has none
     bool always_libjpeg_ = false;
+    SeekIndex* index_ = nullptr;
+    jpeg::Points points_;
+    std::vector<uint8_t> packed_;  // points
 
     // Of the image in work.
     ImageDecoder* other_ = nullptr;             // png_ or webp_; null for a JPEG

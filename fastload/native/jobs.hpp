@@ -69,6 +69,7 @@ struct DecodeOptions {
     bool whole = false;             // also check the data below the box
     bool draft =
         false;  // reduce in decoding what is at least twice the output, by whole powers of two
+    SeekIndex* index = nullptr;  // Decoder::use_index
 };
 
 // There may be several views of each image, out of one decoding.

@@ -21,6 +21,7 @@ from fastload.sources.columns import EncodedFiles, PixelArray
 
 if TYPE_CHECKING:
     from fastload.native import _core
+    from fastload.native.seek import SeekIndex
 
 Compressed = (
     EncodedFiles | PathTable | Sequence["bytes | bytearray | memoryview | npt.NDArray[np.uint8]"]
@@ -204,6 +205,16 @@ class NativePool:
         """How many JPEGs were decoded smaller than they are (`decode_batch(draft=True)`)."""
         return self._pool.reduced
 
+    @property
+    def indexed(self) -> int:
+        """How many JPEGs were decoded by the points of a seek index."""
+        return self._pool.indexed
+
+    @property
+    def noted(self) -> int:
+        """How many JPEGs had their points noted for a seek index."""
+        return self._pool.noted
+
     def close(self) -> None:
         """Cancel what is in work and join the threads. May be called twice; a later batch starts
         threads again."""
@@ -234,12 +245,19 @@ class NativePool:
         settings: DecodeSettings | None = None,
         check_whole: bool = False,
         draft: bool = False,
+        index: SeekIndex | None = None,
         here: bool = False,
     ) -> Pending:
         """`decode_views` with one view."""
         view = View(geometry, sampling or Resampling(), out)
         return self.decode_views(
-            images, [view], settings=settings, check_whole=check_whole, draft=draft, here=here
+            images,
+            [view],
+            settings=settings,
+            check_whole=check_whole,
+            draft=draft,
+            index=index,
+            here=here,
         )
 
     def decode_views(
@@ -250,6 +268,7 @@ class NativePool:
         settings: DecodeSettings | None = None,
         check_whole: bool = False,
         draft: bool = False,
+        index: SeekIndex | None = None,
         here: bool = False,
     ) -> Pending:
         """Decode each of B images once; crop, resize, cut and mirror it into one row of each view.
@@ -262,12 +281,16 @@ class NativePool:
             draft: decode a JPEG at 1/2, 1/4 or 1/8 where its boxes are at least so many times the
                 sizes they are resized to, on both sides. The pixels of the smaller image are
                 libjpeg-turbo's.
+            index: decode JPEGs by its points, and add those that it lacks. The same pixels.
         """
         settings = settings or DecodeSettings()
         encoded = _encoded(images)
         made = [_view(view, channels=3, images=len(encoded)) for view in views]
         limit, exif = settings.max_pixels, settings.exif_orientation
-        return Pending(self._pool.decode(encoded, made, limit, exif, check_whole, draft, here))
+        seek = None if index is None else index.native
+        return Pending(
+            self._pool.decode(encoded, made, limit, exif, check_whole, draft, here, seek)
+        )
 
     def gather_batch(
         self,

@@ -53,6 +53,23 @@ def seeds() -> dict[str, bytes]:
     return {name: rng.bytes(8) + data for name, data in found.items()}
 
 
+def seek_seeds() -> dict[str, bytes]:
+    """Images in one scan of at least some rows of MCUs. Two bytes more say how many bytes of the
+    rest change the index; the others are the file (`seek.cpp`)."""
+    rng = np.random.default_rng(3)
+    found: dict[str, bytes] = {}
+    for height, width in [(40, 70), (100, 90), (130, 200)]:
+        picture = images.photo(height, width)
+        for kind, options in KINDS.items():
+            if "progressive" in kind:
+                continue
+            data = images.jpeg(picture, **{"quality": 60, **options})
+            for changes in (0, 3, 12):
+                head = rng.bytes(8) + bytes([changes, 0]) + rng.bytes(changes)
+                found[f"{height}x{width}-{kind}-{changes}"] = head + data
+    return found
+
+
 def format_seeds() -> dict[str, bytes]:
     """For PNG and WebP. Where the sixth byte is odd, rows stand in place of compressed data
     (`formats.cpp`)."""
@@ -93,6 +110,7 @@ def resample_seeds() -> dict[str, bytes]:
 if __name__ == "__main__":
     for name, found in (
         ("decode", seeds()),
+        ("seek", seek_seeds()),
         ("formats", format_seeds()),
         ("resample", resample_seeds()),
     ):

@@ -1,0 +1,115 @@
+"""The seek index of a data set: where in its JPEGs decoding can start, noted when they are first
+decoded.
+
+The file is made and read by the core (`fastload/native/seek_index.cpp`). Here is decided where it
+is, and how large it may grow.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from fastload.errors import ConfigurationError, counted
+from fastload.machine import cache_home
+from fastload.native import load
+
+if TYPE_CHECKING:
+    from fastload.native import _core
+    from fastload.sources.base import Source
+
+SeekIndexOption = Literal["auto", False] | str | Path
+
+FEWEST_IMAGES = 256
+"""Of fewer images, "auto" makes no index: they are decoded again in a second."""
+LARGEST = 4 << 30
+"""Bytes that an index of "auto" may take: some 3.5 million photographs of 110 KB."""
+_FREE_SHARE = 10
+"""An index takes at most one part in so many of the space that is free where it is made."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is in the file of an index."""
+
+    images: int
+    """JPEGs whose points it has."""
+    bytes: int
+    """What it takes of the disk [bytes]."""
+    limit: int
+    """Bytes that it may grow to."""
+
+    def __str__(self) -> str:
+        size = f"{self.bytes / 1e6:,.1f} MB of at most {self.limit / 1e6:,.0f}"
+        return f"points of {counted(self.images, 'image')}, {size}"
+
+
+class SeekIndex:
+    """An open index. `path`: where it is."""
+
+    def __init__(self, path: Path, images: int, limit: int = LARGEST) -> None:
+        """Opens the index at `path`, or makes one for about so many images.
+
+        Raises:
+            OSError: it can be neither read nor made.
+            ConfigurationError: the file is something else, or of another version of fastload.
+        """
+        self.path = path
+        try:
+            self.native: _core.SeekIndex = load().SeekIndex(os.fsencode(path), images, limit)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"seek_index: {error}. Remove it, or name another file."
+            ) from error
+
+    @property
+    def contents(self) -> Contents:
+        images, size, _, limit = self.native.contents()
+        return Contents(images, size, limit)
+
+    @property
+    def grows(self) -> bool:
+        """Whether images that it lacks are added: not where the file cannot be written, nor beyond
+        its limit."""
+        return self.native.is_open
+
+    def flush(self) -> None:
+        """Write what was noted and is not in the file yet."""
+        self.native.flush()
+
+
+def default_path(source: Source) -> Path:
+    """Where the index of a source is unless a file is named."""
+    return cache_home() / "seek" / f"{source.fingerprint}.seek"
+
+
+def open_seek_index(option: SeekIndexOption, source: Source) -> tuple[SeekIndex | None, str]:
+    """The index of a source as `TurboJpegOptions.seek_index` asks for it, and where there is none,
+    why.
+
+    Raises ConfigurationError: a file was named that cannot be read or made.
+    """
+    if option is False:
+        return None, "off (seek_index=False)"
+    images = len(source)
+    if option == "auto":
+        path = default_path(source)
+        if images < FEWEST_IMAGES and not path.exists():
+            return None, f"none: the data set has fewer than {FEWEST_IMAGES} images"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            limit = min(LARGEST, shutil.disk_usage(path.parent).free // _FREE_SHARE)
+            return SeekIndex(path, images, limit), ""
+        except (OSError, ConfigurationError) as error:
+            return None, f"none: {error}"
+    path = Path(option).expanduser().absolute()
+    try:
+        return SeekIndex(path, images, shutil.disk_usage(path.parent).free // 2), ""
+    except OSError as error:
+        raise ConfigurationError(
+            f"seek_index: {path} can be neither read nor made ({error.strerror}). Name a file in a "
+            "folder that can be written, or use seek_index='auto' or False."
+        ) from error

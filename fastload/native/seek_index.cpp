@@ -1,0 +1,324 @@
+#include "seek_index.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "hash.hpp"
+#include "pool.hpp"
+
+namespace fastload {
+namespace {
+
+// The header: these, and a hash of them. Numbers are as the machine stores them; the order of bytes
+// tells a machine that stores them in another way.
+struct Header {
+    char magic[8] = {'f', 'l', 's', 'e', 'e', 'k', 0, 0};
+    uint32_t version = 1;
+    uint32_t byte_order = 0x01020304;
+    uint64_t slots = 0;  // a power of two
+    uint64_t limit = 0;  // bytes
+    uint64_t unused[3] = {};
+    uint64_t check = 0;
+};
+static_assert(sizeof(Header) == 64, "no gaps");
+constexpr size_t kChecked = sizeof(Header) - sizeof(uint64_t);
+
+// An entry of the table: the upper 24 bits of the hash, and where the record begins, in units of 8
+// bytes. A record is at its slot or at one of those after it. The table goes on after its last
+// slot.
+constexpr uint64_t kProbes = 64;
+constexpr uint64_t kEmpty = 0, kDropped = 1;  // no record begins at byte 8
+constexpr int kOffsetBits = 40;
+constexpr uint64_t kMostSlots = uint64_t{1} << 32, kLeastSlots = 1 << 10;
+
+struct RecordHeader {
+    uint64_t check = 0;  // the hash of all behind it
+    uint64_t hash = 0, size = 0;
+    uint64_t bytes = 0;  // of the points
+};
+constexpr uint64_t kMostPoints = uint64_t{64} << 20;  // bytes
+constexpr uint64_t kGuess = 4096;                     // read at once: most records
+
+constexpr size_t kFlushBytes = 256 << 10, kMostPending = 16 << 20;
+
+uint64_t entry_of(uint64_t hash, uint64_t offset) {
+    return hash >> kOffsetBits << kOffsetBits | offset / 8;
+}
+uint64_t tag_of(uint64_t hash) { return hash >> kOffsetBits; }
+uint64_t offset_of(uint64_t entry) { return (entry & ((uint64_t{1} << kOffsetBits) - 1)) * 8; }
+uint64_t table_end(uint64_t slots) { return sizeof(Header) + 8 * (slots + kProbes); }
+uint64_t padded(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
+
+// How many bytes there are of those asked for.
+size_t read_at(int file, uint64_t offset, void* into, size_t size) {
+    size_t done = 0;
+    while (done < size) {
+        const ssize_t got = ::pread(file, static_cast<char*>(into) + done, size - done,
+                                    static_cast<off_t>(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        done += static_cast<size_t>(got);
+    }
+    return done;
+}
+
+bool write_at(int file, uint64_t offset, const void* from, size_t size) {
+    size_t done = 0;
+    while (done < size) {
+        const ssize_t put = ::pwrite(file, static_cast<const char*>(from) + done, size - done,
+                                     static_cast<off_t>(offset + done));
+        if (put < 0 && errno == EINTR) continue;
+        if (put <= 0) return false;
+        done += static_cast<size_t>(put);
+    }
+    return true;
+}
+
+class Descriptor {
+  public:
+    Descriptor(const std::string& path, int flags)
+        : number_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+    ~Descriptor() {
+        if (number_ >= 0) ::close(number_);
+    }
+    int get() const { return number_; }
+    int release() { return std::exchange(number_, -1); }
+
+  private:
+    int number_;
+};
+
+[[noreturn]] void fail(const std::string& path) {
+    throw std::system_error(errno, std::system_category(), path);
+}
+
+// An empty index, complete before it has its name. Another process may be the first: then its file
+// stays.
+void create(const std::string& path, uint64_t images, uint64_t limit) {
+    Header header;
+    header.slots = kLeastSlots;
+    while (header.slots < 2 * images && header.slots < kMostSlots) header.slots *= 2;
+    header.limit = std::max(limit, table_end(header.slots));
+    std::string name = path + ".XXXXXX";
+    const int made = ::mkstemp(name.data());
+    if (made < 0) fail(path);
+    header.check = hash_bytes(reinterpret_cast<const uint8_t*>(&header), kChecked);
+    bool good = write_at(made, 0, &header, sizeof header) &&
+                ::ftruncate(made, static_cast<off_t>(table_end(header.slots))) == 0 &&
+                ::fchmod(made, 0644) == 0;
+    if (good && ::link(name.c_str(), path.c_str()) != 0 && errno != EEXIST) {
+        // Where files have one name only.
+        good = ::rename(name.c_str(), path.c_str()) == 0;
+    }
+    const int error = errno;
+    ::close(made);
+    ::unlink(name.c_str());
+    errno = error;
+    if (!good) fail(path);
+}
+
+}  // namespace
+
+SeekIndex::SeekIndex(const std::string& path, uint64_t images, uint64_t limit)
+    : path_(path), owner_(current_process()) {
+    bool writes = true;
+    Descriptor file(path, O_RDWR);
+    int found = file.get();
+    if (found < 0 && errno == ENOENT) {
+        create(path, images, limit);
+        file_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    } else if (found < 0) {
+        writes = false;
+        file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    } else {
+        file_ = file.release();
+    }
+    if (file_ < 0) fail(path);
+    Header header;
+    const bool whole = read_at(file_, 0, &header, sizeof header) == sizeof header;
+    const Header wanted;
+    if (!whole || std::memcmp(header.magic, wanted.magic, sizeof header.magic) != 0 ||
+        header.version != wanted.version || header.byte_order != wanted.byte_order ||
+        header.check != hash_bytes(reinterpret_cast<const uint8_t*>(&header), kChecked) ||
+        header.slots < kLeastSlots || header.slots > kMostSlots ||
+        (header.slots & (header.slots - 1)) != 0) {
+        ::close(file_);
+        throw std::invalid_argument(path + ": no seek index of this version of fastload");
+    }
+    slots_ = header.slots;
+    limit_ = header.limit;
+    writable_ = writes;
+}
+
+SeekIndex::~SeekIndex() {
+    flush();
+    ::close(file_);
+}
+
+bool SeekIndex::is_open() const {
+    return writable_.load(std::memory_order_relaxed) && owner_ == current_process();
+}
+
+bool SeekIndex::read_record(uint64_t offset, uint64_t hash, uint64_t size,
+                            std::vector<uint8_t>& points) const {
+    if (offset < table_end(slots_)) return false;
+    uint8_t first[kGuess];
+    size_t got = read_at(file_, offset, first, kGuess);
+    RecordHeader header;
+    if (got < sizeof header) return false;
+    std::memcpy(&header, first, sizeof header);
+    if (header.hash != hash || header.size != size || header.bytes > kMostPoints) return false;
+    const size_t bytes = sizeof header + static_cast<size_t>(header.bytes);
+    points.resize(std::max(bytes, sizeof header));
+    got = std::min(got, bytes);
+    std::memcpy(points.data(), first, got);
+    if (got < bytes &&
+        read_at(file_, offset + got, points.data() + got, bytes - got) != bytes - got)
+        return false;
+    if (header.check != hash_bytes(points.data() + 8, bytes - 8)) return false;
+    points.erase(points.begin(), points.begin() + sizeof header);
+    return true;
+}
+
+// `entry`: the number of the one whose record it is.
+bool SeekIndex::lookup(uint64_t hash, uint64_t size, std::vector<uint8_t>& points,
+                       uint64_t& entry) const {
+    const uint64_t slot = hash & (slots_ - 1);
+    uint64_t entries[kProbes] = {};
+    read_at(file_, sizeof(Header) + 8 * slot, entries, sizeof entries);
+    for (uint64_t i = 0; i < kProbes && entries[i] != kEmpty; ++i) {
+        if (entries[i] >> kOffsetBits != tag_of(hash)) continue;
+        entry = slot + i;
+        if (read_record(offset_of(entries[i]), hash, size, points)) return true;
+    }
+    return false;
+}
+
+bool SeekIndex::find(uint64_t hash, uint64_t size, std::vector<uint8_t>& points) const {
+    uint64_t entry = 0;
+    return lookup(hash, size, points, entry);
+}
+
+void SeekIndex::drop(uint64_t hash, uint64_t size) {
+    if (!is_open()) return;
+    std::vector<uint8_t> points;
+    uint64_t entry = 0;
+    if (lookup(hash, size, points, entry))
+        (void)write_at(file_, sizeof(Header) + 8 * entry, &kDropped, sizeof kDropped);
+}
+
+void SeekIndex::add(uint64_t hash, uint64_t size, const std::vector<uint8_t>& points) {
+    if (!is_open() || points.size() > kMostPoints) return;
+    RecordHeader header;
+    header.hash = hash;
+    header.size = size;
+    header.bytes = points.size();
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (pending_.size() > kMostPending) return;  // another process does not let go of the lock
+    const size_t at = pending_.size(), bytes = sizeof header + points.size();
+    pending_.resize(at + padded(bytes));
+    uint8_t* const record = pending_.data() + at;
+    std::memcpy(record, &header, sizeof header);
+    if (!points.empty()) std::memcpy(record + sizeof header, points.data(), points.size());
+    header.check = hash_bytes(record + 8, bytes - 8);
+    std::memcpy(record, &header.check, sizeof header.check);
+    records_.push_back({hash, at, padded(bytes)});
+    const auto now = std::chrono::steady_clock::now();
+    if (pending_.size() < kFlushBytes && now - written_ < std::chrono::seconds(1)) return;
+    written_ = now;
+    write_pending(false);
+}
+
+void SeekIndex::flush() {
+    if (!is_open()) return;
+    std::lock_guard<std::mutex> guard(mutex_);
+    write_pending(true);
+}
+
+// Under `mutex_`.
+void SeekIndex::write_pending(bool waits) {
+    if (records_.empty()) return;
+    // A description of its own: the lock is then neither a child's nor another index's of this
+    // process.
+    const Descriptor file(path_, O_RDWR);
+    struct stat ours, theirs;
+    if (file.get() < 0 || ::fstat(file_, &ours) != 0 || ::fstat(file.get(), &theirs) != 0 ||
+        ours.st_ino != theirs.st_ino || ours.st_dev != theirs.st_dev) {
+        writable_ = false;  // removed, or replaced
+        return;
+    }
+    for (int tries = waits ? 100 : 1; ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;) {
+        if (errno != EWOULDBLOCK && errno != EINTR) writable_ = false;
+        if (!writable_ || --tries == 0) return;
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    if (!append(file.get())) writable_ = false;
+    pending_.clear();
+    records_.clear();
+}
+
+// Under the lock of the file: records, then their entries. False if the disk is full, or the index.
+bool SeekIndex::append(int file) {
+    struct stat info;
+    if (::fstat(file, &info) != 0) return false;
+    const uint64_t end = padded(std::max(static_cast<uint64_t>(info.st_size), table_end(slots_)));
+    if (end + pending_.size() > limit_ || end + pending_.size() >= uint64_t{8} << kOffsetBits)
+        return false;
+    if (!write_at(file, end, pending_.data(), pending_.size())) {
+        (void)!::ftruncate(file, static_cast<off_t>(end));
+        return false;
+    }
+    std::vector<uint8_t> points;
+    for (const Record& record : records_) {
+        uint64_t entries[kProbes] = {}, number = 0;
+        RecordHeader header;
+        std::memcpy(&header, pending_.data() + record.at, sizeof header);
+        // Another process may have been faster.
+        if (lookup(record.hash, header.size, points, number)) continue;
+        const uint64_t slot = record.hash & (slots_ - 1);
+        read_at(file, sizeof(Header) + 8 * slot, entries, sizeof entries);
+        const uint64_t* const free = std::find_if(entries, entries + kProbes, [](uint64_t entry) {
+            return entry == kEmpty || entry == kDropped;
+        });
+        if (free == entries + kProbes) continue;  // crowded: this one stays without
+        const uint64_t entry = entry_of(record.hash, end + record.at);
+        if (!write_at(file, sizeof(Header) + 8 * (slot + static_cast<uint64_t>(free - entries)),
+                      &entry, sizeof entry))
+            return false;
+    }
+    return true;
+}
+
+SeekIndex::Contents SeekIndex::contents() const {
+    Contents contents;
+    contents.slots = slots_;
+    contents.limit = limit_;
+    struct stat info;
+    if (::fstat(file_, &info) == 0) contents.bytes = static_cast<uint64_t>(info.st_blocks) * 512;
+    std::vector<uint64_t> entries(1 << 16);
+    const uint64_t all = slots_ + kProbes;
+    for (uint64_t at = 0; at < all; at += entries.size()) {
+        const auto count = static_cast<size_t>(std::min<uint64_t>(entries.size(), all - at));
+        const size_t got = read_at(file_, sizeof(Header) + 8 * at, entries.data(), 8 * count) / 8;
+        contents.records += static_cast<uint64_t>(
+            std::count_if(entries.begin(), entries.begin() + static_cast<ptrdiff_t>(got),
+                          [](uint64_t entry) { return entry != kEmpty && entry != kDropped; }));
+        if (got < count) break;
+    }
+    return contents;
+}
+
+}  // namespace fastload
