@@ -10,8 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torchvision.transforms import v2
+from typer.testing import CliRunner
 
-from fastload import native
+from fastload import create_loader, native
+from fastload.backends.turbojpeg import TurboJpegOptions
+from fastload.cli.app import app
+from fastload.errors import ConfigurationError
 from tests import images
 from tests.test_native_jpeg import (
     KINDS,
@@ -78,7 +84,7 @@ def test_every_box_is_the_crop_of_the_full_decode(
         assert (noted, indexed) == (1, len(boxes) - 1)
 
 
-@pytest.mark.parametrize("first", range(0, 12))
+@pytest.mark.parametrize("first", range(12))
 def test_points_are_the_same_whichever_box_noted_them(tmp_path: Path, first: int) -> None:
     height, width = 230, 310
     data = images.jpeg(images.photo(height, width), subsampling="4:2:0")
@@ -134,7 +140,7 @@ def test_damaged_files_get_the_verdict_that_they_have_without_an_index(
 
 
 def test_points_of_another_file_are_not_used(tmp_path: Path) -> None:
-    """The points are found by all bytes of a file: another one of the same name and size has none."""
+    """They are found by all bytes of a file: another one of the same size has none."""
     decoder = IndexedDecoder(tmp_path / "index")
     data = images.jpeg(images.photo(200, 300))
     other = bytearray(data)
@@ -179,7 +185,7 @@ def test_what_is_noted_is_there_for_the_next_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_damaged_index_gives_the_same_pixels(tmp_path: Path) -> None:
-    """1,000 damaged indexes: any byte changed, any part cut off, or the file swapped for another."""
+    """1,000 damaged indexes: bytes changed, or a part cut off."""
     path, damaged_path = tmp_path / "index", tmp_path / "damaged"
     files = fill(path, 3)
     intact = path.read_bytes()
@@ -256,3 +262,86 @@ def test_several_processes_fill_one_index(tmp_path: Path) -> None:
         assert failures == []
         np.testing.assert_array_equal(found, full_decode(data)[30:110, 20:110])
     assert decoder.counts == (0, 30)
+
+
+# Through the loader
+
+
+def make_folder(root: Path, count: int = 12) -> Path:
+    for number in range(count):
+        path = root / f"class{number % 2}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(images.jpeg(images.photo(150 + 8 * number, 260), quality=80))
+    return root
+
+
+def epochs(source: Path, count: int, seek_index: Any, **options: Any) -> tuple[list[Any], Any, str]:
+    """The images of so many epochs, what was decoded how, and what the loader explains."""
+    with create_loader(
+        source,
+        batch_size=4,
+        transform=v2.RandomResizedCrop(32),
+        backend="turbojpeg",
+        num_workers=2,
+        options=TurboJpegOptions(seek_index=seek_index, **options),
+    ) as loader:
+        made = [[batch[0].clone() for batch in loader] for _ in range(count)]
+        return made, loader.stats().decoded, loader.explain()
+
+
+@pytest.mark.parametrize("draft", [False, True])
+def test_a_loader_fills_an_index_and_uses_it(tmp_path: Path, draft: bool) -> None:
+    folder, path = make_folder(tmp_path / "data"), tmp_path / "index.seek"
+    wanted, counts, _ = epochs(folder, 2, False, draft=draft)
+    assert "noted" not in counts
+    assert "indexed" not in counts
+    first, counts, explained = epochs(folder, 2, path, draft=draft)
+    assert counts["noted"] >= 12
+    assert "points of 12 images" in explained
+    again, counts, explained = epochs(folder, 2, path, draft=draft)
+    assert counts["indexed"] >= 24
+    assert "noted" not in counts
+    assert str(path) in explained
+    for epoch in range(2):
+        for one, two, three in zip(wanted[epoch], first[epoch], again[epoch], strict=True):
+            torch.testing.assert_close(two, one, rtol=0, atol=0)
+            torch.testing.assert_close(three, one, rtol=0, atol=0)
+
+
+def test_the_index_of_auto_is_in_the_cache_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    folder = make_folder(tmp_path / "data")
+    _, counts, explained = epochs(folder, 1, "auto")
+    assert "noted" not in counts
+    assert "fewer than 256 images" in explained
+    monkeypatch.setattr("fastload.native.seek.FEWEST_IMAGES", 12)
+    _, counts, _ = epochs(folder, 1, "auto")
+    assert counts["noted"] >= 12
+    (path,) = (tmp_path / "xdg" / "fastload" / "seek").iterdir()
+    assert path.suffix == ".seek"
+    path.write_bytes(b"something else")
+    _, counts, explained = epochs(folder, 1, "auto")
+    assert "noted" not in counts
+    assert "no seek index of this version" in explained
+
+
+def test_a_named_index_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "data", 2)
+    with pytest.raises(ConfigurationError, match="seek_index: .*nowhere"):
+        epochs(folder, 1, tmp_path / "nowhere" / "index")
+
+
+def test_the_command_fills_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    folder = make_folder(tmp_path / "data")
+    run = CliRunner().invoke(app, ["index", str(folder)])
+    assert run.exit_code == 0, run.output
+    assert "12 noted, 0 known" in run.output
+    run = CliRunner().invoke(app, ["index", str(folder)])
+    assert "0 noted, 12 known" in run.output
+    (path,) = (tmp_path / "xdg" / "fastload" / "seek").iterdir()
+    assert "points of 12 images" in CliRunner().invoke(app, ["cache", "info", str(path)]).output
+    _, counts, _ = epochs(folder, 1, "auto")
+    assert counts["indexed"] >= 12

@@ -135,7 +135,8 @@ def info(
     place: Annotated[
         Path,
         typer.Argument(
-            help="A directory that `fastload cache build` printed, or what it was built of."
+            help="A directory that `fastload cache build` printed, or what it was built of; or the "
+            "file of a seek index."
         ),
     ],
     split: Annotated[
@@ -145,6 +146,11 @@ def info(
     """Say what a cache holds, how large it is, and whether it is whole; of a data set, what caches
     there are of it."""
     with plain_errors():
+        from fastload.native import seek
+
+        if place.suffix == seek.SUFFIX:
+            _describe_index(place)
+            return
         for directory in _caches_of(place, split):
             _describe(directory)
 
@@ -225,6 +231,16 @@ def _caches_of(place: Path, split: str | None) -> list[Path]:
 def _megabytes(directory: Path) -> str:
     size = sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file())
     return f"{size / 1e6:,.1f} MB"
+
+
+def _describe_index(path: Path) -> None:
+    from fastload.native.seek import SeekIndex
+
+    if not path.is_file():
+        raise CacheError(f"{path}: there is no such file; `fastload index` makes one.")
+    console = output()
+    console.print(str(path), soft_wrap=True, style="bold")
+    console.print(f"seek index  {SeekIndex(path, 0).contents}", soft_wrap=True)
 
 
 def _describe(directory: Path) -> None:
