@@ -336,10 +336,10 @@ def test_a_named_index_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 def test_the_command_fills_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     folder = make_folder(tmp_path / "data")
-    run = CliRunner().invoke(app, ["index", str(folder)])
+    run = CliRunner().invoke(app, ["index", "--jpegs", str(folder)])
     assert run.exit_code == 0, run.output
     assert "12 noted, 0 known" in run.output
-    run = CliRunner().invoke(app, ["index", str(folder)])
+    run = CliRunner().invoke(app, ["index", "--jpegs", str(folder)])
     assert "0 noted, 12 known" in run.output
     (path,) = (tmp_path / "xdg" / "fastload" / "seek").iterdir()
     assert "points of 12 images" in CliRunner().invoke(app, ["cache", "info", str(path)]).output

@@ -29,6 +29,14 @@ def index(
             "Without it: under ~/.cache/fastload, where loaders look.",
         ),
     ] = None,
+    jpegs: Annotated[
+        bool,
+        typer.Option(
+            "--jpegs",
+            help="Instead of that, decode each JPEG once and keep at which places decoding can "
+            "start: crops are then faster from the first epoch on. SOURCE may be a folder.",
+        ),
+    ] = False,
 ) -> None:
     """List SOURCE, read the headers of its shards, and keep names, sizes, versions and offsets.
 
@@ -36,6 +44,9 @@ def index(
     stored with the data, so that no machine needs to list them.
     """
     with plain_errors():
+        if jpegs:
+            _note_points(source, to, split)
+            return
         from fastload.sources.opening import make_index
 
         path, opened = make_index(source, split=split, format=format, to=to)
@@ -46,3 +57,17 @@ def index(
             output().print(
                 f"Store it with the data: {source.rstrip('/')}/fastload.index", soft_wrap=True
             )
+
+
+def _note_points(source: str, to: Path | None, split: str | None) -> None:
+    from fastload.native.seek import fill_seek_index
+
+    index, filled = fill_seek_index(source, to, split=split)
+    size = index.contents.bytes / 1e6
+    words = f"seek index of {counted(index.contents.images, 'JPEG')}, {size:,.1f} MB"
+    output().print(f"{index.path}  {words}", soft_wrap=True)
+    output().print(
+        f"{counted(filled.images, 'image')} read: {filled.noted:,} noted, {filled.known:,} known, "
+        f"{filled.others:,} without (no baseline JPEGs, small, or damaged)",
+        soft_wrap=True,
+    )

@@ -29,9 +29,9 @@ class Stats:
     decoded: Mapping[str, int] = field(default_factory=dict)
     """Images that the native core has decoded, those prefetched included, by what. JPEGs: "own" by
     its own decoder, and by libjpeg-turbo because they are of another "coding", other "components"
-    or "layout", or "unusual"; of these "reduced" (`draft=True`), "indexed"
-    by the points of a seek index, and "noted", whose points it was given. "png", "webp"; "python": by the
-    decoders of other libraries. Empty where nobody counts."""
+    or "layout", or "unusual"; of these "reduced" (`draft=True`), "indexed" by the points of a seek
+    index, and "noted", whose points it was given. "png", "webp"; "python": by the decoders of other
+    libraries. Empty where nobody counts."""
     _started: float = field(default=0.0, repr=False, compare=False)
 
     @property
