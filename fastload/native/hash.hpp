@@ -41,7 +41,7 @@ inline uint64_t hash_bytes(const uint8_t* data, size_t size) {
                       mix(load(from) ^ kKeys[i], load(from + 8) + sums[i]);
         }
     }
-    // The rest with zeros behind; the size tells it from data that have these zeros.
+    // The rest with zeros after; the size tells it from data that have these zeros.
     uint8_t rest[64] = {};
     if (size > at) std::memcpy(rest, data + at, size - at);
     for (size_t i = 0; i < 4; ++i) {

@@ -43,7 +43,7 @@ constexpr int kOffsetBits = 40;
 constexpr uint64_t kMostSlots = uint64_t{1} << 32, kLeastSlots = 1 << 10;
 
 struct RecordHeader {
-    uint64_t check = 0;  // the hash of all behind it
+    uint64_t check = 0;  // the hash of all after it
     uint64_t hash = 0, size = 0;
     uint64_t bytes = 0;  // of the points
 };

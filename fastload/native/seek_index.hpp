@@ -2,7 +2,7 @@
 //
 // Records are found by a hash of the bytes of their JPEG: whatever is done to a file, it has its
 // own record or none. Any number of processes read and fill one index. The file has a header of
-// fixed content, a table of entries and behind it records; these are appended under a lock, then
+// fixed content, a table of entries and after it records; these are appended under a lock, then
 // their entries are written. A process that is killed leaves at most some bytes that no entry
 // points to.
 //

@@ -183,7 +183,7 @@ bool BaselineDecoder::seek(Stream& stream, int row, int column) {
     const int64_t byte = point.position >> 3;
     int64_t stop = size;
     if (after < known_->points.size()) {
-        // Two bytes more: one that is begun, and the zero that may be after it.
+        // Two bytes more: one that is started, and the zero that may be after it.
         stop = std::min((known_->points[after].position >> 3) + 2, size);
     }
     if (byte < static_cast<int64_t>(frame_.scan) || byte >= stop) return false;
