@@ -240,7 +240,7 @@ def test_a_file_that_is_no_index_is_refused(tmp_path: Path) -> None:
 def _fill_from(path: Path, seed: int) -> None:
     decoder = IndexedDecoder(path)
     for number in np.random.default_rng(seed).permutation(30).tolist():
-        data = images.jpeg(images.photo(150, 180), quality=40 + number)
+        data = images.jpeg(images.photo(200, 240), quality=40 + number)
         decoder.decode(data, [(0, 0, 8, 8)])
 
 
@@ -257,7 +257,7 @@ def test_several_processes_fill_one_index(tmp_path: Path) -> None:
     assert index.contents()[0] == 30
     decoder = IndexedDecoder(path)
     for number in range(30):
-        data = images.jpeg(images.photo(150, 180), quality=40 + number)
+        data = images.jpeg(images.photo(200, 240), quality=40 + number)
         (found,), failures = decoder.decode(data, [(30, 20, 80, 90)])
         assert failures == []
         np.testing.assert_array_equal(found, full_decode(data)[30:110, 20:110])

@@ -67,7 +67,7 @@ void change(jpeg::Points& points, int64_t bits, Choices choices) {
         switch (what % 5) {
             case 0: point.position += by; break;
             case 1: point.position = bits * (by + 128) / 200 + choices.take(); break;
-            case 2: point.position = int64_t{by} << (choices.take() % 60); break;
+            case 2: point.position = by * (int64_t{1} << choices.take() % 55); break;
             case 3: point.dc[what / 5 % 3] = static_cast<int16_t>(by * 257); break;
             default: point = points.points[points.points.size() - 1 - at]; break;
         }
