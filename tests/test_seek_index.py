@@ -345,3 +345,25 @@ def test_the_command_fills_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "points of 12 images" in CliRunner().invoke(app, ["cache", "info", str(path)]).output
     _, counts, _ = epochs(folder, 1, "auto")
     assert counts["indexed"] >= 12
+
+
+@pytest.mark.reliability
+def test_a_process_killed_while_it_fills_an_index_leaves_a_sound_one(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    open_index(path)
+    context = multiprocessing.get_context("fork")
+    for turn in range(5):
+        process = context.Process(target=_fill_from, args=(path, turn))
+        process.start()
+        process.join(0.05 * (turn + 1))
+        process.kill()
+        process.join()
+        decoder = IndexedDecoder(path)
+        for number in range(30):
+            data = images.jpeg(images.photo(200, 240), quality=40 + number)
+            (found,), failures = decoder.decode(data, [(30, 20, 80, 90)])
+            assert failures == []
+            np.testing.assert_array_equal(found, full_decode(data)[30:110, 20:110])
+        assert decoder.index.contents()[0] == 30
+        if turn < 4:
+            path.unlink()
