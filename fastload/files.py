@@ -1,5 +1,5 @@
-"""Files that somebody else has made: regular ones only, opened without ever waiting, and images
-within limits. And files of our own, which take another's place once they are whole.
+"""Reading files that may be damaged or hostile: only regular files, opened without waiting, and
+images within limits. Writing files of our own, which replace the old file when they are complete.
 
 A named pipe, a terminal or a link to `/dev/zero` may lie under any name, in a folder of images as
 in a cache: opening the first waits for a writer, reading the last never ends, and neither can be

@@ -1,4 +1,4 @@
-"""A decoder of somebody else's, from outside the package: named in options, listed by the doctor,
+"""A decoder of a third party: named in options, listed by the doctor,
 used for pixels."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operations of somebody else's: one class each, registered, and run by every backend in the order
+"""Operations of a third party: one class each, registered, and run by every backend in the order
 of the recipe."""
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ CROP = v2.Compose([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip()])
 
 
 class Store(EncodedImages):
-    """Images as they lie in a database: bytes by key. Begin of what somebody else would write."""
+    """Images as they lie in a database: bytes by key. Begin of what a user would write."""
 
     def __init__(self, blobs: dict[str, bytes], role: Any = "image") -> None:
         self.blobs, self.keys, self._role = blobs, sorted(blobs), role

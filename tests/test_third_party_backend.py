@@ -1,4 +1,4 @@
-"""A backend of somebody else's, found through the entry point of its distribution."""
+"""A backend of a third party, found through the entry point of its distribution."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 entry point.
 
 A third party registers its class under the entry-point group `fastload.backends`; the class takes
-(context, options) and has an `Options` attribute, like ours. What it says of itself in `traits` and
-`fit` (see `fastload.backends.base`) is all that anybody asks: it takes part in `backend="auto"`,
-`fastload bench`, `demo` and `doctor` like ours.
+(context, options) and has an `Options` attribute, like ours. Its `traits` and `fit` (see
+`fastload.backends.base`) are all that other code reads: it takes part in `backend="auto"`,
+`fastload bench`, `demo` and `doctor` as the built-in ones do.
 """
 
 from __future__ import annotations

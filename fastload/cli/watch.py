@@ -39,7 +39,7 @@ def watch(
         typer.Option(help="Run nothing; show what --json, or fastload train, has written."),
     ] = None,
 ) -> None:
-    """Run a script, anybody's, and look on: GPUs, cores, disk, page cache; then say what the GPU
+    """Run any script and watch it: GPUs, cores, disk, page cache; then say what the GPU
     waited for.
 
     fastload watch -- python train.py --epochs 3

@@ -176,7 +176,7 @@ def _entries(folder: str) -> Iterator[tuple[str, bool, bool]]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """A link that leads to itself is a file that cannot be read, if anybody wants to."""
+    """A link that leads to itself counts as a file; it cannot be read."""
     try:
         return entry.is_dir()
     except OSError as error:

@@ -166,7 +166,7 @@ def _checked(settings: DecodeSettings) -> tuple[int, ...]:
 
 
 def _wanted(contestant: type[Contestant], settings: DecodeSettings) -> bool:
-    """Whether to try it: what cannot run here is only listed if somebody asked for it."""
+    """Whether to try it: what cannot run here is listed only if it was asked for."""
     reads = settings.format in contestant.formats
     return settings.decoders is not None or (
         reads and (not contestant.gpu or torch.cuda.is_available())

@@ -1,4 +1,4 @@
-"""`fastload watch`: what a training script, anybody's, does with its GPUs, cores and disks, and
+"""`fastload watch`: what any training script does with its GPUs, cores and disks, and
 what it waits for.
 
 `sample.py` looks at a process with all that it started, at the GPUs and at the machine; `record.py`

@@ -21,7 +21,7 @@ class GpuMoment(msgspec.Struct, frozen=True):
     # 0 to 1: the share of time in which at least one kernel ran, as the driver says.
     utilisation: float | None
     memory: int | None  # of the whole GPU [bytes]
-    # by a process that is watched; where the driver does not know its processes: by anybody
+    # by a process that is watched; where the driver does not know its processes: by any process
     used: bool = True
 
 

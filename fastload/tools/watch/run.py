@@ -1,7 +1,7 @@
 """Running a command and looking on.
 
 The command has our terminal, our environment and our process group. A Ctrl-C that the terminal
-sends reaches it as it reaches us; a signal that somebody sends to us alone is passed on. Its exit
+sends reaches it as it reaches us; a signal that is sent to us alone is passed on. Its exit
 code becomes ours, a signal that ends it ends us. What it has started is watched as long as it runs
 itself, and is not ended with it.
 """
