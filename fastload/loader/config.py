@@ -33,10 +33,12 @@ logger = logging.getLogger("fastload")
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
-    """The arguments of `create_loader`, which documents them, and what else a DataLoader has.
+    """The arguments of `create_loader`, which documents them, and what a DataLoader adds.
 
-    Making one checks what follows from the arguments alone, and brings them to one form. Raises
-    ConfigurationError: an argument that cannot be honoured; the message names it.
+    The constructor checks the arguments without looking at the data, and brings them to one form.
+
+    Raises:
+        ConfigurationError: an argument is wrong or cannot have an effect; the message names it.
     """
 
     source: Any
@@ -64,34 +66,32 @@ class LoaderConfig:
     format: str | None = None
 
     adopted: bool = False
-    """Whether it stands for a DataLoader: samples are `source[index]`, whatever the source is;
-    `num_workers` and `prefetch_factor` were chosen for worker processes, so that a backend of
-    threads makes its own choice; and without a shard every rank gets all samples."""
+    """Whether it was made from a DataLoader. Then samples are `source[index]` for every source;
+    `num_workers` and `prefetch_factor` were chosen for worker processes, so that a backend that
+    uses threads chooses its own; and without a shard every rank gets all samples."""
     own_seed: bool = False
-    """Whether the seed is this process's own, so that ranks that share the data need another
-    one."""
+    """Whether each process has another seed; ranks that share the data need a common one."""
     script_seeds: bool = False
-    """Whether worker processes are seeded as a DataLoader does it, from its generator or torch's
-    global one."""
+    """Whether the seeds of worker processes are drawn as by a DataLoader: from its generator, or
+    from torch's global one."""
     batch_sampler: Any = None
-    """A batch sampler of the user's own, whose batches are served; `batch_size` and `drop_last`
-    then mean nothing."""
+    """The user's own batch sampler, whose batches are served; `batch_size` and `drop_last` then
+    have no effect."""
     unbatched: bool = False
     """Whether each sample is handed out on its own, as by a DataLoader with batch_size=None."""
     tail: Tail | None = None
-    """What becomes of samples that cannot be shared evenly. None: each is served once, without an
-    empty batch if that can be; where the shard was given as such, the ranks' batches are what the
-    global batch makes of them."""
+    """What happens to samples that cannot be divided evenly among the ranks. None: each is served
+    once; no rank gets an empty batch if that is possible, unless `shard` is a Shard."""
     interleaved: bool = False
-    """How the ranks share an epoch, see `EpochOrder`."""
+    """How an epoch is divided among the ranks, see `EpochOrder`."""
     follows: Any = None
-    """A sampler of the user's, whose `epoch` counts at each `iter()` once it has been set."""
+    """The user's sampler; once the script has set its `epoch`, `iter()` starts that epoch."""
     shown: Mapping[str, Any] = field(default_factory=dict)
-    """Attributes of a DataLoader that the Loader shows, but has no use for."""
+    """Attributes of a DataLoader that the Loader has but does not use."""
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     """How worker processes are started, where the backend has some."""
     notes: tuple[str, ...] = ()
-    """What a person should know of how this came about, for `explain()`."""
+    """What the user should know about these choices, for `explain()`."""
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -128,9 +128,8 @@ class LoaderConfig:
         risk = getattr(self.options, "risk", "")
         if self.tune and risk:
             raise ConfigurationError(
-                "tune: it tries backends in this process, and with these options it is at "
-                f"stake: {risk}. Name the "
-                "backend, or leave the options out."
+                "tune: it tries backends in this process, which these options may end: "
+                f"{risk}. Name the backend, or leave the options out."
             )
         if self.tail is None:
             self._settle("tail", "exact" if isinstance(self.shard, Shard) else "filled")
@@ -151,8 +150,8 @@ class LoaderConfig:
         pin_memory_device: str,
         **arguments: Any,
     ) -> LoaderConfig:
-        """Of the arguments of `create_loader`: the fields above, and what DataLoader has
-        besides."""
+        """From the arguments of `create_loader`: the fields above, and those that only DataLoader
+        has."""
         if generator is not None:
             if arguments["seed"]:
                 raise ConfigurationError(

@@ -39,20 +39,21 @@ def from_dataloader(
 ) -> Loader:
     """A Loader that yields what this DataLoader would, faster.
 
-    Kept: the dataset and its transforms, batch size, drop_last, the kind of order, the rank, how
-    the sampler makes the ranks equal, a collate function, worker count and worker_init_fn where
-    worker processes remain, pinning. What changes is logged, and listed by `explain()`: the random
-    order and random choices come from fastload's seed, so they are other ones than torch's would
-    have been (of the same distribution). Images are contiguous unless `memory_format` says
-    otherwise, so that code with `.view` goes on working. The existing loader is not touched and
-    none of its workers is started. Its sampler may still be given the epoch: `sampler.set_epoch(n)`
-    counts at the next `iter()`, as it does there.
+    It keeps the dataset and its transforms, batch size, drop_last, the kind of order, the rank, how
+    the sampler makes the ranks equal, the collate function, pinning, and, where worker processes
+    are used, their number and worker_init_fn.
+
+    What changes is logged and listed by `explain()`. The random order and random choices come from
+    fastload's seed: they have the same distribution as torch's, but are not the same. Images are
+    contiguous unless `memory_format` says otherwise, so that code with `.view` still works.
+
+    The existing loader does not change and none of its workers is started. `sampler.set_epoch(n)`
+    on its sampler has its effect at the next `iter()`, as under the DataLoader.
 
     Args:
-        existing: a torch.utils.data.DataLoader, also over an IterableDataset, whose batches come as
-            it gives them (a loaded state is found again by reading up to it); or torchdata's
-            StatefulDataLoader, which is taken over where it stands, if its order is not a random
-            one.
+        existing: a torch.utils.data.DataLoader. Over an IterableDataset batches come as it gives
+            them, and resuming reads up to the saved position. A StatefulDataLoader of torchdata is
+            continued at its position, if its order is not random.
         backend, device, batch_transform, dtype, memory_format, on_error, tune, options: as in
             `create_loader`.
         seed: None takes that of the DistributedSampler, of the loader's generator, or of
