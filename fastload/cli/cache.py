@@ -80,8 +80,12 @@ def list_() -> None:
         from fastload.machine import cache_home
 
         output().print(f"{counted(len(_listed()), 'cache')} in {cache_home()}.")
+        from fastload.sources.parquet import unpacked
         from fastload.stores.tier import tier
 
+        for path in unpacked():
+            size = path.stat().st_size / 1e6
+            output().print(f"{size:>9,.1f} MB  {path}  images of Parquet files", soft_wrap=True)
         kept = tier()
         if kept is None:
             output().print("No local tier of remote data: FASTLOAD_TIER_SIZE is 0.")
@@ -113,13 +117,14 @@ def trim(
 
 @cache.command()
 def clear(yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
-    """Remove the caches that `fastload cache list` names. Loaders that read one at present keep
-    what they have."""
+    """Remove the caches that `fastload cache list` names, and the images of Parquet files. Loaders
+    that read a cache at present keep what they have; those that read Parquet files fail."""
     with plain_errors():
         from fastload.cache.build import exclusive_lock
+        from fastload.sources.parquet import unpacked
 
-        found = _listed()
-        if not found or not (yes or typer.confirm("Remove them?")):
+        found, images = _listed(), unpacked()
+        if not found + images or not (yes or typer.confirm("Remove them?")):
             output().print("Nothing was removed.")
             return
         for directory in found:
@@ -127,7 +132,9 @@ def clear(yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = Fals
                 directory.with_name(directory.name + ".lock")
             ):  # not while it is being built
                 shutil.rmtree(directory)
-        output().print(f"{counted(len(found), 'cache')} removed.")
+        for path in images:
+            path.unlink()
+        output().print(f"{counted(len(found) + len(images), 'cache')} removed.")
 
 
 @cache.command()

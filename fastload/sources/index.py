@@ -124,7 +124,7 @@ def source_as_arrays(opened: Opened) -> tuple[dict[str, Any], Arrays] | None:
     columns: dict[str, Any] = {}
     for name, column in source.columns.items():
         described: dict[str, Any] = {"type": type(column).__name__, "role": column.role}
-        if type(column) is EncodedFiles:
+        if type(column) is EncodedFiles and column.is_remote:
             for part in ("paths", "names"):
                 table: PathTable | None = getattr(column, part)
                 if table is not None:

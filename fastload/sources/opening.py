@@ -31,6 +31,7 @@ from fastload.sources.folders import is_class_folder, open_class_folder, open_im
 from fastload.sources.idx import is_idx, open_idx
 from fastload.sources.image_files import is_image_name
 from fastload.sources.pairs import is_pairs, open_pairs
+from fastload.sources.parquet import is_parquet, open_parquet
 from fastload.sources.tables import is_labelled_by_table, open_labelled_by_table
 from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
 
@@ -65,7 +66,7 @@ _PIPE = re.compile(r"^pipe:")
 
 
 def locate(spec: Any) -> Any:
-    """A path as an existing absolute one, a pattern or a list of `.tar` paths as a list of those;
+    """A path as an existing absolute one, a pattern or a list of shards as a list of paths;
     others unchanged."""
     if isinstance(spec, str | os.PathLike):
         path = os.fspath(spec)
@@ -79,7 +80,7 @@ def locate(spec: Any) -> Any:
 
 
 def _is_shard_path(item: object) -> bool:
-    return isinstance(item, str | os.PathLike) and str(item).lower().endswith(".tar")
+    return isinstance(item, str | os.PathLike) and str(item).lower().endswith((".tar", ".parquet"))
 
 
 def _is_pattern(path: str) -> bool:
@@ -170,6 +171,14 @@ FORMATS: tuple[Format, ...] = (
         True,
     ),
     Format(
+        "parquet",
+        is_parquet,
+        open_parquet,
+        frozenset({"split", "fields", "classes"}),
+        "Parquet files with images",
+        True,
+    ),
+    Format(
         "table",
         is_labelled_by_table,
         open_labelled_by_table,
@@ -236,7 +245,8 @@ def open_source(
             folder, the subfolder of this name, or of another one for the same split (`validation`,
             `test_images`).
         labels: of CIFAR-100, "fine" (the default) or "coarse".
-        fields: of tar shards, the extensions or column names to serve, in the order of the batch.
+        fields: of tar shards, the extensions or column names to serve, in the order of the batch;
+            of Parquet files the names of columns.
         classes: class names of arrays, IDX files and tar shards; labels beyond them are refused. Of
             a folder, which subfolders are classes, by label: all, but whatever they are called. Of
             a table of labels, the names by label, such as those of the training data for validation
@@ -245,8 +255,9 @@ def open_source(
             without a label); otherwise the notes count and name them. What operating systems leave
             behind (`.DS_Store`, `__MACOSX`) is left out in any case.
         format: "folder" (one folder a class), "images" (all images in a folder, without labels),
-            "table", "pairs", "tar", "cifar", "idx", "arrays", "dataset", "cache", or the name of a
-            registered format. None: the first that recognises `spec`; "images" is never chosen.
+            "table", "pairs", "tar", "parquet", "cifar", "idx", "arrays", "dataset", "cache", or the
+            name of a registered format. None: the first that recognises `spec`; "images" is never
+            chosen.
 
     Returns:
         The source; the transform of a torchvision dataset that is served natively, still to be

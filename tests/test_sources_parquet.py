@@ -1,0 +1,184 @@
+"""Parquet files: the samples that pyarrow and Hugging Face's datasets find in them."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import v2
+
+import fastload
+from fastload.errors import SourceError
+from fastload.sources import open_source
+from tests import images
+from tests.backends import Contestant, contestants
+from tests.objectserver import ObjectServer
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow, of the extra `parquet`, is not installed")
+pq = pytest.importorskip("pyarrow.parquet")
+
+PHOTOS = [images.jpeg(images.photo(20 + row, 30, seed=row)) for row in range(7)]
+MASKS = [images.png(np.full((20 + row, 30), row, np.uint8)) for row in range(7)]
+FEATURES = {"image": {"_type": "Image"}, "label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
+
+
+def write(path: Path, columns: dict[str, Any], *, features: Any = None, **options: Any) -> Path:
+    table = pa.table(columns)
+    if features is not None:
+        text = json.dumps({"info": {"features": features}})
+        table = table.replace_schema_metadata({"huggingface": text})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, row_group_size=2, **options)
+    return path
+
+
+def structs(rows: slice = slice(None)) -> Any:
+    return pa.array([{"bytes": data, "path": "x.jpg"} for data in PHOTOS[rows]])
+
+
+@pytest.fixture
+def data(tmp_path: Path, own_cache: Path) -> Path:
+    """As Hugging Face writes them: two files of one split."""
+    for number, rows in enumerate((slice(0, 4), slice(4, 7))):
+        write(
+            tmp_path / "data" / f"train-0000{number}-of-00002.parquet",
+            {"image": structs(rows), "label": [0, 1, 1, 0, 1, 0, 1][rows]},
+            features=FEATURES,
+        )
+    return tmp_path / "data"
+
+
+@pytest.mark.slow
+@contestants()
+def test_samples_are_those_in_the_rows(contestant: Contestant, data: Path, tmp_path: Path) -> None:
+    loader = contestant.create(data, tmp_path, batch_size=3, transform=v2.Resize((16, 16)))
+    with loader:
+        found = [(pictures.cpu(), labels.cpu()) for pictures, labels in loader]
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    for row, photo in enumerate(PHOTOS):
+        (folder / f"{row}.jpg").write_bytes(photo)
+    plain = fastload.open_source(folder, format="images")
+    other = contestant.create(plain, tmp_path / "y", batch_size=3, transform=v2.Resize((16, 16)))
+    with other:
+        wanted = [batch if isinstance(batch, torch.Tensor) else batch[0] for batch in other]
+    assert all(torch.equal(a, b.cpu()) for (a, _), b in zip(found, wanted, strict=True))
+    assert torch.cat([labels for _, labels in found]).tolist() == [0, 1, 1, 0, 1, 0, 1]
+
+
+def test_classes_names_and_bytes(data: Path) -> None:
+    opened = open_source(data)
+    source = opened.source
+    assert source.classes == ("cat", "dog")
+    assert list(source.columns) == ["image", "label"]
+    assert [source.encoded["image"].read(row) for row in range(7)] == PHOTOS
+    assert source.describe(5).endswith("train-00001-of-00002.parquet:image[1]")
+    assert open_source(data, split="train").source.fingerprint == source.fingerprint
+    assert open_source(f"{data}/*.parquet").source.fingerprint == source.fingerprint
+
+
+def test_row_groups_are_read_once(
+    data: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = open_source(data).source
+    monkeypatch.setattr("fastload.sources.parquet._unpack", lambda *_: pytest.fail("read again"))
+    after = open_source(data).source
+    assert after.fingerprint == before.fingerprint
+    (unpacked,) = (own_cache / "parquet").glob("*.bytes")
+    assert unpacked.read_bytes() == b"".join(PHOTOS)
+
+
+def test_what_was_unpacked_and_damaged_is_unpacked_again(data: Path, own_cache: Path) -> None:
+    open_source(data)
+    (unpacked,) = (own_cache / "parquet").glob("*.bytes")
+    unpacked.write_bytes(unpacked.read_bytes()[:-1])
+    assert open_source(data).source.encoded["image"].read(6) == PHOTOS[6]
+
+
+def test_files_that_were_written_again_are_unpacked_again(data: Path) -> None:
+    open_source(data)
+    path = data / "train-00001-of-00002.parquet"
+    write(path, {"image": structs(slice(0, 3)), "label": [0, 0, 0]}, features=FEATURES)
+    assert open_source(data).source.encoded["image"].read(6) == PHOTOS[2]
+
+
+def test_plain_bytes_masks_numbers_and_words(tmp_path: Path, own_cache: Path) -> None:
+    columns = {
+        "label": ["dog", "cat", "dog", "cat", "cat", "dog", "emu"],
+        "score": np.arange(7, dtype=np.float32),
+        "photo": pa.array(PHOTOS, pa.large_binary()),
+        "caption": ["words"] * 7,
+        "mask": MASKS,
+    }
+    path = write(tmp_path / "x.parquet", columns, compression="zstd")
+    opened = open_source(path)
+    assert list(opened.source.columns) == ["photo", "mask", "label", "score"]
+    assert opened.source.columns["mask"].role == "mask"
+    assert opened.source.classes == ("cat", "dog", "emu")
+    assert opened.source.values["label"].at(np.arange(7)).tolist() == [1, 0, 1, 0, 0, 1, 2]
+    assert opened.notes == ("left out: 1 column of neither images nor numbers: caption (string)",)
+    chosen = open_source(path, fields=["score", "mask"]).source
+    assert list(chosen.columns) == ["score", "mask"]
+    assert chosen.encoded["mask"].read(3) == MASKS[3]
+
+
+def test_in_a_bucket(data: Path, server: ObjectServer) -> None:
+    for path in data.iterdir():
+        server.objects[f"bucket/data/{path.name}"] = path.read_bytes()
+    there, here = open_source("s3://bucket/data").source, open_source(data).source
+    assert there.fingerprint == here.fingerprint
+    again = open_source("s3://bucket/data").source
+    assert [again.encoded["image"].read(row) for row in range(7)] == PHOTOS
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ({"label": [1]}, {}, "no column of images"),
+        ({"image": [PHOTOS[0]], "label": pa.array([None], pa.int64())}, {}, "no value in row 0"),
+        ({"image": [PHOTOS[0], None]}, {}, "no bytes in row 1"),
+        ({"image": pa.array([{"bytes": None, "path": "a.jpg"}])}, {}, "no column of images"),
+        (
+            {
+                "image": pa.array(
+                    [{"bytes": None, "path": "a"}],
+                    pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
+                )
+            },
+            {},
+            "stored as paths",
+        ),
+        ({"image": [PHOTOS[0]]}, {"fields": ["pic"]}, "has no column 'pic'; there are image"),
+        ({"image": [PHOTOS[0]], "caption": ["x"]}, {"strict": True}, "neither images nor numbers"),
+        ({"image": [PHOTOS[0]]}, {"split": "val"}, "name no splits"),
+        ({"image": [PHOTOS[0]], "label": [3]}, {"classes": ["a"]}, "row 0"),
+        ({"image": [PHOTOS[0]], "label": ["x"]}, {"classes": ["a"]}, "'x' is not among classes"),
+    ],
+)
+def test_what_is_refused(
+    columns: Any, options: Any, words: str, tmp_path: Path, own_cache: Path
+) -> None:
+    path = write(tmp_path / "x.parquet", columns)
+    with pytest.raises(SourceError, match=words):
+        open_source(path, **options)
+
+
+def test_several_splits_or_other_columns_are_refused(data: Path) -> None:
+    write(data / "test-00000-of-00001.parquet", {"image": structs(), "label": [0] * 7})
+    with pytest.raises(SourceError, match=r"holds splits \(.*train.*\)"):
+        open_source(data)
+    assert len(open_source(data, split="test").source) == 7
+    other = write(data / "train-x.parquet", {"image": structs()})
+    with pytest.raises(SourceError, match="has other columns than"):
+        open_source([str(data / "train-00000-of-00002.parquet"), str(other)])
+
+
+def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(io.BytesIO(b"nothing of the kind").getvalue())
+    with pytest.raises(SourceError, match=r"x\.parquet: cannot be read as Parquet"):
+        open_source(tmp_path / "x.parquet")
