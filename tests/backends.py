@@ -99,6 +99,12 @@ CONTESTANTS = [
     Contestant("cache-device", "cache", options=_cache("device")),
     Contestant("dali", "dali", {"num_workers": 2}, psnr=45.0),
 ]
+"""Under the names of tests. A backend that is not listed takes part with its own options."""
+CONTESTANTS += [
+    Contestant(row.name, row.name)
+    for row in available_backends()
+    if row.name not in {contestant.backend for contestant in CONTESTANTS}
+]
 if DEVICE.type != "cpu":
     CONTESTANTS.append(
         Contestant("dali-mixed", "dali", {"num_workers": 2}, options=_dali_mixed, psnr=40.0)

@@ -14,8 +14,8 @@ from fastload.errors import ConfigurationError, StateMismatchError
 from fastload.loader.cursor import Cursor, checked_epoch, read_state
 
 STEPS = 2
-LENGTH = 6
-"""Long enough for two epochs' ends, or for one with all that can be said before and after it."""
+LENGTH = 5
+"""Long enough for the end of an epoch, and for something that is said before or after it."""
 EVENTS: list[tuple[str, tuple[int, ...]]] = [
     ("iter", ()),
     ("next", ()),
@@ -141,7 +141,7 @@ def explore(cursor: Cursor, model: Model, length: int, story: list[Any]) -> int:
 
 
 def test_the_cursor_is_where_the_model_says_whatever_happens() -> None:
-    assert explore(Cursor(), Model(), LENGTH, []) > 25_000
+    assert explore(Cursor(), Model(), LENGTH, []) > 5_000
 
 
 def test_the_cursor_is_where_the_model_says_after_long_stories() -> None:

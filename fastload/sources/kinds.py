@@ -168,7 +168,10 @@ class ObjectKind(Kind):
 IMAGE, MASK, VALUE, OBJECT = ImageKind(), MaskKind(), Kind(), ObjectKind()
 
 _kinds: dict[str, Kind] = {kind.name: kind for kind in (IMAGE, MASK, VALUE, OBJECT)}
-_ELSEWHERE = {"boxes": "fastload.sources.boxes", "keypoints": "fastload.sources.keypoints"}
+_ELSEWHERE = {
+    "boxes": "fastload.sources.boxes",
+    "keypoints": "fastload.sources.keypoints",
+}
 """Names and keys of kinds that are registered by a module of ours, loaded when the first column of
 them is met."""
 
