@@ -6,6 +6,7 @@
 #   make setup PYTHON=python3.12  another interpreter
 #   make bench-peers DATA=folder  the comparison on your own JPEGs (one folder per class)
 #   make fuzz SECONDS=3600        attack decoders and resampling for an hour each (needs Clang)
+#   make mutants TARGETS=cursor  mutation testing of one module; all of them take hours
 #   make sanitize                 the contract suite with the native core under AddressSanitizer
 #   make image VARIANT=cpu        the Docker image without CUDA and DALI
 
@@ -21,6 +22,7 @@ CORPORA ?=
 MINUTES ?= 30
 VARIANT ?= cuda
 SECONDS ?= 120
+TARGETS ?=
 
 BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/.fastload-installed
@@ -32,7 +34,7 @@ BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
 MODULES := build/modules
 
 .DEFAULT_GOAL := help
-.PHONY: FORCE help setup reinstall demo doctor test test-fast test-reliability soak corpora bench-peers fuzz sanitize docs wheels image image-verify lint format clean
+.PHONY: FORCE help setup reinstall demo doctor test test-fast test-reliability soak corpora bench-peers fuzz sanitize mutants docs wheels image image-verify lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -99,6 +101,9 @@ fuzz: $(INSTALLED) ## decoders and resampling under attack, with sanitizers, aga
 sanitize: $(INSTALLED) ## the native core with AddressSanitizer and UBSan, under its tests and the contract suite (needs GCC)
 	scripts/sanitize.sh $(BIN)/python tests/test_native_gather.py tests/test_native_decode.py tests/test_native_formats.py \
 	    tests/test_decode_verdicts.py tests/test_contract.py $(PYTEST)
+
+mutants: $(INSTALLED) ## one small fault at a time in order, draws, cursor, ...: which of them does no test find?
+	$(BIN)/python scripts/mutants.py $(TARGETS)
 
 docs: $(INSTALLED) ## the manual as pages, to be opened as files: build/manual/index.html
 	@$(BIN)/python -c "import mkdocs, material, mkdocstrings" 2>/dev/null || $(BIN)/python -m pip install --quiet --editable ".[docs]"

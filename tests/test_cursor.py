@@ -27,7 +27,7 @@ EVENTS: list[tuple[str, tuple[int, ...]]] = [
 
 
 class Model:
-    """What a trainer is told: which batches an iterator gives, and from where the next iterator
+    """What a trainer gets: which batches an iterator gives, and from where the next iterator
     goes on."""
 
     def __init__(self) -> None:

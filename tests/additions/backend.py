@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fastload.backends.base import BackendOptions, Context, Failure, Fit, HostBatch, Job
+from fastload.backends.base import BackendOptions, Context, Failure, Fit, HostBatch, Workload
 from fastload.decode import decode_image, get_decoder
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
@@ -28,8 +28,8 @@ class ByHandBackend:
         self.queue: deque[Draws] = deque()
 
     @classmethod
-    def fit(cls, job: Job) -> Fit:
-        return Fit(0.2 if job.source.encoded else 0.0, "compressed images, one by one")
+    def fit(cls, workload: Workload) -> Fit:
+        return Fit(0.2 if workload.source.encoded else 0.0, "compressed images, one by one")
 
     def submit(self, draws: Draws) -> None:
         self.queue.append(draws)

@@ -11,13 +11,19 @@ class CornerCrop:
 
 @register
 @dataclass(frozen=True)
-class LowerCornerCrop(_ToSize):
+class LowerCornerCrop(GeometryOperation):
     transforms = (CornerCrop,)
     uniforms = 1
+
+    size: Size
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> LowerCornerCrop:
         return cls((transform.size, transform.size))
+
+    @property
+    def out_size(self) -> Size:
+        return self.size
 
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
         target = np.array([self.size], dtype=np.int64)
