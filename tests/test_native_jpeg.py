@@ -153,9 +153,8 @@ def test_other_kinds_go_to_libjpeg_and_are_counted() -> None:
     assert decoder.verdict(arithmetic, box[0]) == Decoder(always_libjpeg=True).verdict(
         arithmetic, box[0]
     )
-    assert_equals_full_decode(
-        decoder, images.jpeg(picture[:, :3]), [(0, 0, 40, 3)]
-    )  # too narrow to be smooth
+    # Too narrow to be smooth.
+    assert_equals_full_decode(decoder, images.jpeg(picture[:, :3]), [(0, 0, 40, 3)])
     assert "4 components" in decoder.verdict(images.cmyk_jpeg(picture), box[0])
     assert_equals_full_decode(decoder, images.jpeg(picture), box)
     data = images.jpeg(picture)

@@ -35,9 +35,9 @@ Pixels = npt.NDArray[np.uint8]
 Placements = list["Geometry | FusedGeometry | None"]
 """Of each view; None where it is still to be resolved."""
 
+# Bytes of pixels that are copied in 100 microseconds, in which another thread would hardly have
+# started.
 _LITTLE = 1 << 20
-"""Bytes of pixels that are copied in 100 microseconds, in which another thread would hardly have
-started."""
 
 
 def make_pixels(

@@ -128,9 +128,8 @@ def clear(yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = Fals
             output().print("Nothing was removed.")
             return
         for directory in found:
-            with exclusive_lock(
-                directory.with_name(directory.name + ".lock")
-            ):  # not while it is being built
+            # Not while it is being built.
+            with exclusive_lock(directory.with_name(directory.name + ".lock")):
                 shutil.rmtree(directory)
         for path in images:
             path.unlink()

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 SeekIndexOption = Literal["auto", False] | str | Path
 
+# Of the files that are made where none is named.
 SUFFIX = ".seek"
-"""Of the files that are made where none is named."""
+# Images in a batch of `fill_seek_index`.
 _AT_ONCE = 256
-"""Images in a batch of `fill_seek_index`."""
+# Of fewer images, "auto" makes no index: they are decoded again in a second.
 FEWEST_IMAGES = 256
-"""Of fewer images, "auto" makes no index: they are decoded again in a second."""
+# Bytes that an index of "auto" may take: some 3.5 million photographs of 110 KB.
 LARGEST = 4 << 30
-"""Bytes that an index of "auto" may take: some 3.5 million photographs of 110 KB."""
+# An index takes at most one part in so many of the space that is free where it is made.
 _FREE_SHARE = 10
-"""An index takes at most one part in so many of the space that is free where it is made."""
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,9 @@ Arrays = dict[str, npt.NDArray[Any]]
 _MAGIC = b"fastload index 1"
 _ALIGNED = 64
 _MOST_HEADER = 1 << 30
+# Requests of a check: two million objects are compared by their listings in about two seconds (32
+# at once, 30 ms each); of more objects the folders that this is enough for, spread evenly.
 MOST_REQUESTS = 2000
-"""Requests of a check: two million objects are compared by their listings in about two seconds (32
-at once, 30 ms each); of more objects the folders that this is enough for, spread evenly."""
 
 
 # -- The file --------------------------------------------------------------------------------------
