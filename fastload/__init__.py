@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fastload.render import decode_jpeg as decode_jpeg
     from fastload.sampler import Shard as Shard
     from fastload.sources import open_source as open_source
+    from fastload.sources.ragged import Ragged as Ragged
 
 __version__ = "0.1.0"
 
@@ -38,6 +39,7 @@ _MODULES = {
     "BackendUnavailableError": "fastload.errors",
     "DecodeError": "fastload.errors",
     "Loader": "fastload.loader",
+    "Ragged": "fastload.sources.ragged",
     "Recipe": "fastload.recipe",
     "Shard": "fastload.sampler",
     "StateMismatchError": "fastload.errors",

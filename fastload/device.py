@@ -20,7 +20,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from fastload.recipe.batch import BatchProgram
 from fastload.recipe.mix import Mix
 from fastload.recipe.views import view_column
 from fastload.sources.kinds import IMAGE, VALUE, kind_named, pixel_kinds
+from fastload.sources.ragged import Packed, Ragged
 from fastload.spans import SpanLog
 
 _WORTH_KEEPING = 1 << 20
@@ -338,7 +339,7 @@ class DeviceStage:
                 torch.from_numpy(value) if isinstance(value, np.ndarray) else value,
                 lambda tensor: self._to_device(tensor, keep),
             )
-            for name, value in parts.columns.items()
+            for name, value in self._as_tensors(parts.columns, keep).items()
         }
         if not parts.finished:
             for name in self._pixels.keys() & columns.keys():
@@ -376,6 +377,29 @@ class DeviceStage:
             kind = kind_named(roles.get(name, VALUE.name))
             columns[name] = kind.delivered(columns[name], self._dtype, memory_format)
         return parts.rebuild(columns)
+
+    def _as_tensors(
+        self, columns: Mapping[Any, Any], keep: list[torch.Tensor] | None
+    ) -> dict[Any, Any]:
+        """The columns, those of rows of variable length as tensors: on another device than the
+        host's, all of them in one piece, whatever their number."""
+        ragged = {
+            name: value
+            for name, value in columns.items()
+            if isinstance(value, Ragged) and isinstance(value.offsets, np.ndarray)
+        }
+        if not ragged:
+            return dict(columns)
+        if self.device.type == "cpu":
+            made = {name: value.map(torch.from_numpy) for name, value in ragged.items()}
+        else:
+            packed = Packed.of(ragged, self._host_bytes, bounds=True)
+            sent = self._to_device(torch.from_numpy(packed.buffer), keep)
+            made = replace(packed, buffer=sent).tensors()
+        return {name: made.get(name, value) for name, value in columns.items()}
+
+    def _host_bytes(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+        return np.empty(shape, np.uint8) if self._ring is None else self._ring.allocate(shape)
 
     def _parts_of(self, host: HostBatch) -> _Parts:
         """One shape for the columns of a backend and for what Python code has put together."""
@@ -503,6 +527,8 @@ def _taken_apart(batch: Any, *, foreign: bool) -> _Parts:
 def _map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return function(value)
+    if isinstance(value, Ragged):
+        return value.map(function)
     if isinstance(value, Mapping):
         return _rebuilt_mapping(
             value, {key: _map_tensors(item, function) for key, item in value.items()}
@@ -533,6 +559,8 @@ def _rebuilt_sequence(value: list[Any] | tuple[Any, ...], items: list[Any]) -> A
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
+    elif isinstance(value, Ragged):
+        yield from value.arrays()
     elif isinstance(value, Mapping | list | tuple):
         for item in value.values() if isinstance(value, Mapping) else value:
             yield from _tensors(item)

@@ -128,6 +128,13 @@ CHECKS: dict[str, dict[str, str]] = {
             loader.close()
         """,
     },
+    "detection.md": {
+        "boxes = fastload.Ragged.of": """
+            assert batch["boxes"].values.tolist() == [[12, 2, 28, 18], [22, 0, 32, 10]]
+            assert batch["boxes"].offsets.tolist() == [0, 2, 2, 2]
+            assert [row.tolist() for row in batch["labels"]] == [[1, 2], [], []]
+        """,
+    },
     "guarantees.md": {"remaining =": "assert len(remaining) == 7"},
     "clients.md": {
         "fastload.Views(": "assert [tuple(v.shape) for v in images] == [(4, 3, 224, 224)] * 2 "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -21,6 +21,7 @@ from fastload.errors import ConfigurationError
 from fastload.files import DecodeSettings
 from fastload.recipe import SplitRecipe
 from fastload.sources.base import Source
+from fastload.sources.ragged import Packed, Ragged
 
 KILLED_WORKER = (
     "A killed worker usually means that memory ran out: lower num_workers, prefetch_factor or "
@@ -282,14 +283,31 @@ class Failure:
 class HostBatch:
     """A batch as a backend returns it, in host memory or on a device."""
 
-    columns: dict[str, npt.NDArray[Any] | torch.Tensor]
+    columns: dict[str, Any]
     """Images (B, H, W, C) uint8, or of the dtype that an opaque transform made of them; masks (B,
-    H, W, 1) uint8; values (B, ...). Tensors where they are on a device."""
+    H, W, 1) uint8; values (B, ...), or a `Ragged` of B rows. Tensors where they are on a device."""
     failures: list[Failure] = field(default_factory=list)
     collated: Any = None
     """Instead of columns: a finished batch from a dataset or collate function of the user's."""
     layout: Literal["tuple", "dict", "single"] | None = None
     """What the trainer gets, where the source does not know it (datasets of the user's)."""
+    packed: Packed | None = None
+    """The columns of rows of variable length, on their way between processes."""
+
+    def pack(self, allocate: BufferAllocator) -> None:
+        """Put the columns of rows of variable length into one buffer: a process then sends one
+        tensor for all of them."""
+        ragged = {name: one for name, one in self.columns.items() if isinstance(one, Ragged)}
+        if ragged:
+            packed = Packed.of(ragged, allocate, bounds=False)
+            self.packed = replace(packed, buffer=torch.from_numpy(packed.buffer))
+            self.columns |= dict.fromkeys(ragged)  # which keeps their places
+
+    def unpack(self) -> None:
+        """What `pack` did, undone in the process that has received it."""
+        if self.packed is not None:
+            self.columns |= self.packed.arrays()
+            self.packed = None
 
 
 class EndOfData(Exception):  # noqa: N818

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from torchvision import tv_tensors
 
 from fastload.backends.base import (
@@ -42,6 +43,7 @@ from fastload.render.host import render_row
 from fastload.sampler import Shard
 from fastload.sources.base import Source
 from fastload.sources.columns import ImageColumn
+from fastload.sources.ragged import Ragged, concatenated
 
 Layout = Literal["tuple", "dict", "single"]
 
@@ -209,7 +211,9 @@ class ObjectReader:
             if name in source.images:
                 fields[name] = self._picture(source.images[name], index)
             else:
-                fields[name] = torch.as_tensor(source.values[name].at(np.array([index]))[0])
+                rows = source.values[name].at(np.array([index]))
+                alone = not isinstance(rows, Ragged) or self._collate_fn is not None
+                fields[name] = _as_tensors(rows[0]) if alone else rows.map(torch.from_numpy)
         if opaque is not None:
             pictures = [name for name in fields if name in source.images]
             results = opaque(*(fields[name] for name in pictures))
@@ -365,9 +369,19 @@ def _masks(masks: list[Any]) -> torch.Tensor:
     ]
 
 
+def _as_tensors(row: Any) -> Any:
+    return row.map(torch.from_numpy) if isinstance(row, Ragged) else torch.as_tensor(row)
+
+
+def _joined(rows: list[Ragged], **_: Any) -> Ragged:
+    """A batch of samples with one ragged row each."""
+    arrays = [row.map(lambda tensor: tensor.numpy()) for row in rows]
+    return concatenated(arrays).map(torch.from_numpy)
+
+
 def _collate(values: list[Any]) -> Any:
     try:
-        return default_collate(values)
+        return collate(values, collate_fn_map={**default_collate_fn_map, Ragged: _joined})
     except (TypeError, RuntimeError) as error:
         raise ConfigurationError(
             "collate_fn: the samples do not form a batch by torch's default_collate "

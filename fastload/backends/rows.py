@@ -25,8 +25,9 @@ from fastload.recipe.views import view_column
 from fastload.render.host import EncodedRenderer, EncodedRow, PythonRenderer, render_row
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedImages, PixelImages
+from fastload.sources.instances import move_together
+from fastload.sources.ragged import Ragged
 
-Columns = dict[str, npt.NDArray[Any]]
 Int64Array = npt.NDArray[np.int64]
 Size = tuple[int, int]
 
@@ -109,8 +110,9 @@ class RowReader:
             for name, column in self._source.images.items()
             for view, size in enumerate(sizes)
         }
-        views = len(self._plans) if self._source.moved and self._source.images else 0
-        return Buffers(images, tuple(np.empty((count, POINT_COLUMNS, 2)) for _ in range(views)))
+        views = range(len(self._plans) if self._source.moved and self._source.images else 0)
+        lines = [POINT_COLUMNS * (1 + self._recipe.sieves(view)) for view in views]
+        return Buffers(images, tuple(np.empty((count, number, 2)) for number in lines))
 
     def points(self, sizes: Int64Array, draws: Draws) -> tuple[PointMap, ...]:
         """For each view, where points of images of these (B, 2) sizes go; none where no column is
@@ -163,17 +165,24 @@ class RowReader:
         failures: list[Failure],
     ) -> HostBatch:
         """The batch of the columns that are made, with those that are still to be read: values, and
-        what is moved with the images by these tables of `PointMap`, one a view."""
+        what is moved with the images by these tables of `PointMap`, one a view; of failed rows
+        these hold zeros, or nothing where they are of variable length."""
         columns = dict(made)
         for name, column in self._source.values.items():
             if not column.kind.moves and name not in columns:
                 columns[name] = column.at(draws.indices)
-        for name, column in self._source.moved.items():
-            rows = column.at(draws.indices)
-            moves = [PointMap(table) for table in points]
-            for view, one in enumerate(moves or [PointMap.identity(np.ones((len(rows), 2)))]):
-                moved = columns[view_column(name, view)] = column.kind.transform(rows, one)
-                moved[[failure.row for failure in failures]] = 0
+        moved = self._source.moved
+        rows = {name: column.at(draws.indices) for name, column in moved.items()}
+        roles = {name: column.role for name, column in moved.items()}
+        failed = [failure.row for failure in failures]
+        moves = [PointMap(table) for table in points]
+        for view, one in enumerate(moves or [PointMap.identity(np.ones((len(draws), 2)))]):
+            for name, found in move_together(rows, roles, one).items():
+                if isinstance(found, Ragged):
+                    found = found.emptied(failed)
+                else:
+                    found[failed] = 0
+                columns[view_column(name, view)] = found
         return HostBatch(self._in_order(columns), failures)
 
     def _in_order(self, columns: Mapping[str, Any]) -> dict[str, Any]:

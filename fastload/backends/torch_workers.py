@@ -286,6 +286,8 @@ class TorchBackend:
                 answer: HostBatch | Exception | None = next(self._batches)
             except Exception as raised:
                 answer = error = self._explained(raised, taken[0])
+            if isinstance(answer, HostBatch):
+                answer.unpack()
             answered = taken.popleft()  # the DataLoader answers in order
             if answered is not None:
                 answered.answer = answer
@@ -448,6 +450,7 @@ class _BatchDataset(Dataset[Any]):
         if draws is None:
             return None
         batch = self._reader.batch(draws, _shared_memory)
+        batch.pack(_shared_memory)
         for name, column in batch.columns.items():
             # Tensors travel between processes by handle; arrays would be copied through a pipe.
             sent = batch.columns[name] = (

@@ -251,8 +251,7 @@ class _Build:
                     if None in row and self.on_error == "raise":
                         _raise_first(samples.read(index))
                     sizes[index] = [size or (0, 0) for size in row]
-        one = np.zeros(1, dtype=np.int64)
-        needed = sum(len(column) * column.at(one).nbytes for column in samples.values.values())
+        needed = sum(column.nbytes for column in samples.values.values())
         typical = []
         for number, column in enumerate(images):
             known = sizes[:, number][sizes[:, number].all(axis=1)]

@@ -19,6 +19,10 @@ from fastload.fingerprint import fingerprint_of
 
 FORMAT = "fastload-cache"
 VERSION = 1
+"""Of caches whose rows are all of one length."""
+VERSION_RAGGED = 2
+"""Of caches with columns of rows of variable length, which older versions of fastload cannot
+read."""
 FILE_NAME = "manifest.json"
 
 
@@ -78,12 +82,13 @@ class ArrayFile:
 class ColumnEntry:
     """One column of the cached source."""
 
-    kind: Literal["pixels", "values"]
+    kind: Literal["pixels", "values", "ragged"]
     role: str
     """Name of its kind (`fastload.sources.kinds`)."""
     arrays: Mapping[str, ArrayFile]
     """By field: "array" always; "sizes" and "offsets" where the images differ in size; "name_blob",
-    "name_ends" and perhaps "name_rows" where they have names."""
+    "name_ends" and perhaps "name_rows" where they have names; "offsets0", "offsets1"... of rows of
+    variable length, the outermost first."""
     channels: int = 0
     name_root: str = ""
     """Where the files of the names were."""
@@ -130,7 +135,9 @@ def is_cache(directory: str | os.PathLike[str]) -> bool:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    document = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
+    ragged = any(column.kind == "ragged" for column in manifest.columns.values())
+    version = VERSION_RAGGED if ragged else VERSION
+    document = {"format": FORMAT, "version": version, **asdict(manifest)}
     document["checksum"] = zlib.crc32(json.dumps(document).encode())
     with open(directory / FILE_NAME, "x", encoding="ascii") as file:
         # ASCII with escapes: file names that are not valid UTF-8 survive, which msgspec's JSON
@@ -155,7 +162,7 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         document = json.loads(text)
         kind, version = document["format"], document["version"]
-        known = (kind, version) == (FORMAT, VERSION)
+        known = kind == FORMAT and version in (VERSION, VERSION_RAGGED)
         manifest = msgspec.convert(document, Manifest, str_keys=True) if known else None
     except (ValueError, KeyError, TypeError, RecursionError, msgspec.ValidationError) as error:
         raise CacheError(
@@ -168,8 +175,8 @@ def read_manifest(directory: Path) -> Manifest:
         )
     if manifest is None:
         raise CacheError(
-            f"{directory}: the cache has format version {version}, this fastload reads version "
-            f"{VERSION}. "
+            f"{directory}: the cache has format version {version}, this fastload reads versions "
+            f"{VERSION} to {VERSION_RAGGED}. "
             f"{remedy(directory)}"
         )
     return manifest

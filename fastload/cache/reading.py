@@ -14,9 +14,10 @@ from fastload.files import check_regular
 from fastload.sources.arrays import class_labels
 from fastload.sources.base import Source
 from fastload.sources.buffers import AnyArray, PathTable
-from fastload.sources.columns import PixelArray, ValueArray
+from fastload.sources.columns import PixelArray, RaggedArray, ValueArray
 from fastload.sources.kinds import pixel_kind
 from fastload.sources.opening import Format
+from fastload.sources.ragged import Ragged
 
 
 def is_built_cache(spec: object) -> bool:
@@ -65,13 +66,15 @@ def source_of(directory: Path, manifest: Manifest) -> Source:
     return source
 
 
-def _open_column(directory: Path, entry: ColumnEntry) -> PixelArray | ValueArray:
+def _open_column(directory: Path, entry: ColumnEntry) -> PixelArray | ValueArray | RaggedArray:
     arrays: dict[str, AnyArray] = {
         key: _map_npy(directory / item.file, item.dtype, item.shape)
         for key, item in entry.arrays.items()
     }
     if entry.kind == "values":
         return ValueArray(arrays["array"], role=entry.role)
+    if entry.kind == "ragged":
+        return RaggedArray(_ragged(directory, entry, arrays), role=entry.role)
     if not 1 <= entry.channels <= 4:
         raise CacheError(
             f"{directory}: images of {counted(entry.channels, 'channel')}, where 1 to 4 are "
@@ -91,6 +94,23 @@ def _open_column(directory: Path, entry: ColumnEntry) -> PixelArray | ValueArray
         names=_names(directory, entry, arrays) if "name_blob" in arrays else None,
         failed=entry.failed,
     )
+
+
+def _ragged(directory: Path, entry: ColumnEntry, arrays: Mapping[str, AnyArray]) -> Ragged:
+    values: AnyArray | Ragged = arrays["array"]
+    levels = len(arrays) - 1
+    for level in reversed(range(levels)):
+        offsets = arrays[f"offsets{level}"]
+        sound = offsets.dtype == np.int64 and offsets.ndim == 1 and len(offsets) > 0
+        if not sound or offsets[0] != 0 or offsets[-1] != len(values):
+            file = entry.arrays[f"offsets{level}"].file
+            raise CacheError(
+                f"{directory / file}: the offsets are not those of {entry.arrays['array'].file}"
+            )
+        values = Ragged(values, offsets)
+    if not isinstance(values, Ragged):
+        raise CacheError(f"{directory}: a column of rows of variable length has no offsets")
+    return values
 
 
 def _names(directory: Path, entry: ColumnEntry, arrays: Mapping[str, AnyArray]) -> PathTable:

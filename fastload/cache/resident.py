@@ -45,9 +45,7 @@ def nbytes_of(source: Source) -> int:
     """Bytes of all arrays and values of a source."""
     arrays = arrays_of(source)
     others = (column for name, column in source.values.items() if name not in arrays)
-    return sum(stored.array.nbytes for stored in arrays.values()) + sum(
-        len(c) * _first(c).nbytes for c in others
-    )
+    return sum(stored.array.nbytes for stored in arrays.values()) + sum(c.nbytes for c in others)
 
 
 def in_memory(source: Source) -> Source:
@@ -90,9 +88,11 @@ class ResidentSource:
         self._pixels = {
             name: _upload_pixels(stored, device) for name, stored in self._images.items()
         }
-        # What geometry moves is moved on the host.
+        # What geometry moves is moved on the host, and what is of variable length gathered there.
         values = {
-            name: column for name, column in source.values.items() if name not in source.moved
+            name: column
+            for name, column in source.values.items()
+            if name not in source.moved and not column.ragged
         }
         self._values = {name: _upload_values(column, device) for name, column in values.items()}
         if device.type == "cuda":
@@ -155,7 +155,8 @@ class ResidentSource:
 
 
 def _first(column: Values) -> npt.NDArray[Any]:
-    return column.at(np.zeros(1, dtype=np.int64))
+    first: npt.NDArray[Any] = column.at(np.zeros(1, dtype=np.int64))
+    return first
 
 
 def _upload_pixels(images: PixelArray, device: torch.device) -> torch.Tensor:
@@ -165,7 +166,8 @@ def _upload_pixels(images: PixelArray, device: torch.device) -> torch.Tensor:
 
 def _upload_values(column: Values, device: torch.device) -> torch.Tensor:
     def rows(part: slice) -> npt.NDArray[Any]:
-        return column.at(np.arange(part.start, min(part.stop, len(column))))
+        found: npt.NDArray[Any] = column.at(np.arange(part.start, min(part.stop, len(column))))
+        return found
 
     return _upload(len(column), _first(column), rows, device)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ from fastload.errors import CacheError, DecodeError
 from fastload.files import open_regular
 from fastload.geometry.points import PointMap
 from fastload.sources.columns import Values
+from fastload.sources.kinds import Rows, transformed
+from fastload.sources.ragged import Ragged, offsets_of
 
 _HEADER_BYTES = 256
 """Of the whole header: room for any shape; a multiple of 64, as the format asks, so that pixels are
@@ -55,6 +57,8 @@ class NpyWriter:
 
     def append(self, array: npt.NDArray[Any]) -> None:
         """Write the bytes of an array after the others. Raises OSError, such as ENOSPC."""
+        if not array.size:
+            return  # memoryview casts none of these
         rest = np.ascontiguousarray(array).data.cast("B")
         self.nbytes += len(rest)
         self.checksum = zlib.crc32(rest, self.checksum)
@@ -150,19 +154,44 @@ def write_values(
     """Write a column of values, some 16 MiB at a time: it may be larger than memory. `points`: how
     samples of these indices are transformed, if they are. Raises OSError."""
 
-    def rows(indices: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    def rows(indices: npt.NDArray[np.int64]) -> Rows:
         found = column.at(indices)
-        return found if points is None else column.kind.transform(found, points(indices))
+        return found if points is None else transformed(column.kind, found, points(indices))
 
-    one = rows(np.zeros(1, dtype=np.int64))
-    step, count = max(1, (16 << 20) // max(1, one.nbytes)), len(column)
+    count = len(column)
+    step = max(1, (16 << 20) * count // max(1, column.nbytes))
     parts = (rows(np.arange(start, min(start + step, count))) for start in range(0, count, step))
+    if column.ragged:
+        return _write_ragged(stem, column.role, parts)
+    one = rows(np.zeros(1, dtype=np.int64))
     with contextlib.closing(NpyWriter(Path(f"{stem}.npy"))) as writer:
         for part in parts:
             writer.append(part)
         return ColumnEntry(
             "values", column.role, {"array": writer.finish(one.dtype, (count, *one.shape[1:]))}
         )
+
+
+def _write_ragged(stem: Path, role: str, parts: Iterator[Ragged]) -> ColumnEntry:
+    """Write rows of variable length: the elements as `array`, the offsets as `offsets0`, of rows
+    that consist of such rows `offsets1`, and so on."""
+    lengths: list[list[npt.NDArray[np.int64]]] = []
+    dtype, trailing, elements = np.dtype(np.uint8), tuple[int, ...](), 0
+    with contextlib.closing(NpyWriter(Path(f"{stem}.npy"))) as writer:
+        for part in parts:
+            rows: Any = part
+            level = 0
+            while isinstance(rows, Ragged):
+                lengths += [[]] * (level == len(lengths))
+                lengths[level] = [*lengths[level], rows.lengths]
+                rows, level = rows.values, level + 1
+            writer.append(rows)
+            dtype, trailing, elements = rows.dtype, rows.shape[1:], elements + len(rows)
+        arrays = {"array": writer.finish(dtype, (elements, *trailing))}
+    for level, found in enumerate(lengths):
+        offsets = offsets_of(np.concatenate(found))
+        arrays[f"offsets{level}"] = _save(f"{stem}.offsets{level}.npy", offsets)
+    return ColumnEntry("ragged", role, arrays)
 
 
 def _save(path: str, array: npt.NDArray[Any]) -> ArrayFile:

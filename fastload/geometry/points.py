@@ -18,6 +18,8 @@ from fastload.draws import Float64Array
 from fastload.geometry.plan import Geometry
 
 _SCALE, _SHIFT, _LOW, _HIGH, _SIZE, _CENTRES = range(6)
+_THRESHOLDS = 5
+"""In the block of a sieve, in place of the shift of pixel centres."""
 POINT_COLUMNS = 6
 
 
@@ -33,7 +35,8 @@ class PointMap:
 
     table: Float64Array
     """(B, 6, 2) float64, x and y: scale; shift, low, high, size of the output, shift of pixel
-    centres [pixels]."""
+    centres [pixels]. For each place in the transform where small boxes are dropped another 6: the
+    map up to there, and (smallest side, smallest area) [pixels, square pixels]."""
 
     @classmethod
     def identity(cls, sizes: npt.NDArray[Any]) -> PointMap:
@@ -47,6 +50,11 @@ class PointMap:
 
     def __len__(self) -> int:
         return len(self.table)
+
+    @property
+    def sieves(self) -> int:
+        """How often boxes are dropped that are too small."""
+        return int(self.table.shape[1]) // POINT_COLUMNS - 1
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
@@ -76,7 +84,42 @@ class PointMap:
         low, high = np.where(mirrored, shown - high, low), np.where(mirrored, shown - low, high)
         scale, shift = np.where(mirrored, -scale, scale), np.where(mirrored, shown - shift, shift)
         centres = np.where(mirrored, shown - 1.0 - centres, centres)
-        return PointMap(np.stack([scale, shift, low, high, shown, centres], axis=1))
+        return self._with([scale, shift, low, high, shown, centres])
+
+    def clamped(self) -> PointMap:
+        """This map, and after it boxes are clipped to the image as it is by now."""
+        scale, shift, low, high, size, centres = self.table[:, :POINT_COLUMNS].swapaxes(0, 1)
+        low, high = np.clip(low, 0, size), np.clip(high, 0, size)
+        return self._with([scale, shift, low, high, size, centres])
+
+    def sieved(self, min_size: float, min_area: float) -> PointMap:
+        """This map, and after it boxes are dropped that are not in the image as it is by now, or
+        have a side below `min_size` [pixels] or an area below `min_area` [square pixels]."""
+        block = self.table[:, :POINT_COLUMNS].copy()
+        block[:, _THRESHOLDS] = min_size, min_area
+        return PointMap(np.concatenate([self.table, block], axis=1))
+
+    def kept(self, boxes: Float64Array) -> npt.NDArray[np.bool_]:
+        """(B,) bool: which of (B, 4) boxes of the source images no sieve drops.
+
+        As torchvision's `sanitize_bounding_boxes` has it: sides and areas of exactly the threshold
+        are enough.
+        """
+        kept = np.ones(len(boxes), dtype=np.bool_)
+        for number in range(1, self.sieves + 1):
+            block = self.table[:, number * POINT_COLUMNS :][:, :POINT_COLUMNS]
+            placed = PointMap(block).boxes(boxes).reshape(-1, 2, 2)
+            sides = placed[:, 1] - placed[:, 0]
+            min_size, min_area = block[:, _THRESHOLDS, :1], block[:, _THRESHOLDS, 1]
+            inside = (placed >= 0) & (placed <= block[:, _SIZE][:, None])
+            kept &= inside.all(axis=(1, 2)) & (sides >= min_size).all(axis=1)
+            kept &= sides.prod(axis=1) >= min_area
+        return kept
+
+    def _with(self, parts: list[Float64Array]) -> PointMap:
+        """Another map, and the sieves so far."""
+        block, sieves = np.stack(parts, axis=1), self.table[:, POINT_COLUMNS:]
+        return PointMap(np.concatenate([block, sieves], axis=1) if sieves.shape[1] else block)
 
     def points(
         self, points: Float64Array, *, clip: bool = True, centres: bool = False
@@ -99,6 +142,5 @@ class PointMap:
     def boxes(self, boxes: Float64Array) -> Float64Array:
         """(B, ..., 4) float64 boxes (left, top, right, bottom), likewise; clipped to what is shown
         of the image."""
-        ends = self.points(boxes.reshape(*boxes.shape[:-1], 2, 2).reshape(len(boxes), -1, 2))
-        ends = ends.reshape(*boxes.shape[:-1], 2, 2)
+        ends = self.points(boxes.reshape(*boxes.shape[:-1], 2, 2))
         return np.concatenate([ends.min(axis=-2), ends.max(axis=-2)], axis=-1)

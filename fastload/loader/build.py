@@ -470,6 +470,14 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
         )
     else:
         split = recipe.split(None if primary is None else primary.fixed_size)
+    if any(split.sieves(view) for view in range(len(split.paths))) and not any(
+        column.kind.judges for column in source.instances.values()
+    ):
+        raise ConfigurationError(
+            f"transform: SanitizeBoundingBoxes drops boxes, and {source.name} has none in rows of "
+            f"variable length (columns: {', '.join(source.columns)}). Leave it out, or give boxes "
+            "as a fastload.Ragged."
+        )
     for name, column in source.moved.items() if split.loses_points else ():
         raise ConfigurationError(
             f"transform: column {name!r} of {source.name} ({column.role}) goes with the "

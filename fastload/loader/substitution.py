@@ -13,6 +13,7 @@ from fastload.backends.base import Backend, HostBatch
 from fastload.draws import Draws, Stream
 from fastload.errors import DecodeError, OnError, SampleError
 from fastload.sampler import Order
+from fastload.sources.ragged import Ragged
 
 logger = logging.getLogger("fastload")
 
@@ -71,9 +72,16 @@ class Substitution:
             self.count += 1
         if not host.columns:  # a collated batch, or one of which nothing could be read
             return self._backend.reread(Draws(draws.seed, draws.epoch, indices, repeats))
+        for name, column in host.columns.items():
+            if isinstance(column, Ragged):
+                host.columns[name] = column.replaced(
+                    {row: other.columns[name] for row, other in replacements.items()}
+                )
         for failure in host.failures:
             for name, rows in replacements[failure.row].columns.items():
                 target = host.columns[name]
+                if isinstance(target, Ragged):
+                    continue
                 if tuple(target.shape[1:]) != tuple(rows.shape[1:]):
                     raise DecodeError(
                         f"{failure.error} It cannot be substituted either: its replacement has "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fastload.recipe.augment import RandAugment, TrivialAugmentWide
 from fastload.recipe.colour import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
+from fastload.recipe.columns import ClampBoundingBoxes, SanitizeBoundingBoxes
 from fastload.recipe.convert import Normalize, ToDtype
 from fastload.recipe.crops import (
     CenterCrop,
@@ -34,6 +35,7 @@ from fastload.recipe.views import Views
 
 __all__ = [
     "CenterCrop",
+    "ClampBoundingBoxes",
     "ColorJitter",
     "GaussianBlur",
     "GeometryOperation",
@@ -56,6 +58,7 @@ __all__ = [
     "RandomVerticalFlip",
     "Recipe",
     "Resize",
+    "SanitizeBoundingBoxes",
     "SplitRecipe",
     "ToDtype",
     "TrivialAugmentWide",

@@ -256,6 +256,8 @@ def _random_apply(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     for op in ops:
         if op.is_opaque:
             raise NotLowerableError(f"inside it: {op.reason_not_placed(None)}")
+        if op.only_columns:
+            raise NotLowerableError(f"inside it {op.describe()}, which is for every sample")
         if not op.fits_batches(None):
             raise NotLowerableError(
                 f"inside it {op.describe()} moves pixels; draw it for every image"

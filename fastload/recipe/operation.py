@@ -58,6 +58,11 @@ class Operation:
     """Whether it may move pixels. Boxes and points in the image must then be moved, too."""
     light: ClassVar[bool] = False
     """Whether it costs no more than a multiplication for each value."""
+    sieves: ClassVar[bool] = False
+    """Whether its `move` drops boxes (`PointMap.sieved`)."""
+    only_columns: ClassVar[bool] = False
+    """Whether it leaves all pixels alone, and works on columns that go with the images, by
+    `move`."""
     pointwise: ClassVar[bool] = False
     """Whether each output pixel depends on the same input pixel alone, in the same way for all
     pixels of a sample. Crops and flips that come after it may then run before it; no other

@@ -81,6 +81,10 @@ class SplitRecipe:
             (op.loses_points for path in self.paths for _, op in path if op.loses_points), ""
         )
 
+    def sieves(self, view: int) -> int:
+        """How often the operations of a view drop boxes."""
+        return sum(op.sieves for _, op in self.paths[view])
+
     def points(self, view: int, sizes: Int64Array, draws: Draws) -> PointMap:
         """Where points of B source images of these (B, 2) sizes are in a view as the trainer gets
         it. That includes operations that run later on the device, since their draws are known."""
@@ -261,13 +265,14 @@ def _place(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], Geomet
     prefix = _GeometryPrefix(fixed_size)
     where: list[Any] = []
     for stream, op in path:
-        place = prefix.take(stream, op)
+        place = "decode" if op.only_columns else prefix.take(stream, op)
         if place is None:
             break
         where.append(place)
     size = prefix.size
     for _, op in path[len(where) :]:
-        where.append("device" if op.fits_batches(size) else "nowhere")
+        later = "decode" if op.only_columns else "device"
+        where.append(later if op.fits_batches(size) else "nowhere")
         size = op.size_after(size)
     return where, prefix.plan()
 

@@ -17,11 +17,13 @@ from fastload.sources.columns import (
     Objects,
     PixelArray,
     PixelImages,
+    RaggedArray,
     ValueArray,
     Values,
 )
 from fastload.sources.kinds import Kind, register_kind
 from fastload.sources.opening import FORMATS, Format, open_indexed, open_source, register_format
+from fastload.sources.ragged import Ragged
 from fastload.sources.sharing import share
 
 __all__ = [
@@ -36,6 +38,8 @@ __all__ = [
     "Opened",
     "PixelArray",
     "PixelImages",
+    "Ragged",
+    "RaggedArray",
     "Source",
     "ValueArray",
     "Values",

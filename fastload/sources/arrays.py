@@ -15,11 +15,12 @@ from fastload.errors import SourceError, counted
 from fastload.files import check_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Opened, OpenOptions, Source
-from fastload.sources.columns import PixelArray, ValueArray
-from fastload.sources.kinds import VALUE, PixelKind, kind_of_key
+from fastload.sources.columns import PixelArray, RaggedArray, ValueArray
+from fastload.sources.kinds import VALUE, PixelKind, check_rows, kind_of_key
+from fastload.sources.ragged import Ragged
 
 AnyArray = npt.NDArray[Any]
-Stored = PixelArray | ValueArray
+Stored = PixelArray | ValueArray | RaggedArray
 _CHANNELS = (1, 3)
 
 
@@ -49,7 +50,8 @@ def open_arrays(spec: Any, options: OpenOptions) -> Opened:
 
     A dict gives dicts, and every array is passed on as it is (token ids), but for the keys `image`,
     `images`, `mask` and `masks`, which are read as above when they are uint8, and those of other
-    kinds (`boxes`), which geometry moves.
+    kinds (`boxes`), which geometry moves. A `Ragged`, or an array of lists of pyarrow, has rows of
+    variable length.
     """
     named = isinstance(spec, Mapping)
     items = (
@@ -57,7 +59,7 @@ def open_arrays(spec: Any, options: OpenOptions) -> Opened:
         if named
         else dict(enumerate(spec if isinstance(spec, tuple | list) else (spec,)))
     )
-    arrays = {key: checked_array(value, f"array {key!r}") for key, value in items.items()}
+    arrays = {key: _checked(value, f"array {key!r}") for key, value in items.items()}
     lengths = {key: len(array) for key, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"array {key!r} has {length:,}" for key, length in lengths.items())
@@ -66,14 +68,13 @@ def open_arrays(spec: Any, options: OpenOptions) -> Opened:
         )
     columns = _named_columns(arrays, items) if named else _columns(arrays, items, options)
     shapes = ", ".join(
-        f"{name} {array.dtype}{list(array.shape)}"
+        f"{name} {array if isinstance(array, Ragged) else f'{array.dtype}{list(array.shape)}'}"
         for name, array in zip(columns, arrays.values(), strict=True)
     )
+    parts = [part for name, column in columns.items() for part in (name, *_parts_of(column.array))]
     source = Source(
         columns,
-        fingerprint_of(
-            "arrays", *(part for name, column in columns.items() for part in (name, column.array))
-        ),
+        fingerprint_of("arrays", *parts),
         spec if isinstance(spec, str) else f"arrays ({shapes})",
         layout="dict" if named else "tuple",
         classes=options.classes,
@@ -82,11 +83,34 @@ def open_arrays(spec: Any, options: OpenOptions) -> Opened:
     return Opened(source)
 
 
+def _checked(value: Any, name: str) -> AnyArray | Ragged:
+    """As `checked_array`, or a Ragged of arrays that torch can have, from arrow's lists too."""
+    if _is_arrow(value):
+        try:
+            value = Ragged.from_arrow(value)
+        except SourceError as error:
+            raise SourceError(f"{name}: {error}") from None
+    if not isinstance(value, Ragged):
+        return checked_array(value, name)
+    return value.map(lambda array: checked_array(array, name))
+
+
+def _parts_of(array: AnyArray | Ragged) -> list[AnyArray]:
+    """What a fingerprint covers."""
+    return list(array.arrays()) if isinstance(array, Ragged) else [array]
+
+
+def _is_arrow(value: object) -> bool:
+    """Whether it is an array of lists of pyarrow, without importing that."""
+    arrow = type(value).__module__.partition(".")[0] == "pyarrow"
+    return arrow and type(value).__name__ in ("ListArray", "LargeListArray", "ChunkedArray")
+
+
 def _is_array(value: object) -> bool:
     if isinstance(value, str | os.PathLike):
         path = os.fspath(value)
         return isinstance(path, str) and path.endswith(".npy")
-    return isinstance(value, np.ndarray | torch.Tensor)
+    return isinstance(value, np.ndarray | torch.Tensor | Ragged) or _is_arrow(value)
 
 
 def checked_array(value: Any, name: str) -> AnyArray:
@@ -145,7 +169,7 @@ def _mapped(path: str) -> AnyArray:
 
 
 def _columns(
-    arrays: Mapping[Any, AnyArray], given: Mapping[Any, Any], options: OpenOptions
+    arrays: Mapping[Any, AnyArray | Ragged], given: Mapping[Any, Any], options: OpenOptions
 ) -> dict[str, Stored]:
     """Columns of a tuple, named by what they are."""
     columns: dict[str, Stored] = {}
@@ -153,6 +177,9 @@ def _columns(
     for position, array in arrays.items():
         name: str
         column: Stored
+        if isinstance(array, Ragged):
+            columns["value" if "value" not in columns else f"value_{position}"] = RaggedArray(array)
+            continue
         looked_at = size is not None if position else len(arrays) > 1 or array.ndim == 4
         pixels = _images(array, given[position]) if looked_at else None
         if pixels is not None and size in (None, pixels.shape[1:3]):
@@ -171,10 +198,21 @@ def _columns(
     return columns
 
 
-def _named_columns(arrays: Mapping[Any, AnyArray], given: Mapping[Any, Any]) -> dict[str, Stored]:
+def _named_columns(
+    arrays: Mapping[Any, AnyArray | Ragged], given: Mapping[Any, Any]
+) -> dict[str, Stored]:
     columns: dict[str, Stored] = {}
     for name, array in arrays.items():
-        kind = kind_of_key(name)
+        kind = kind_of_key(name, ragged=isinstance(array, Ragged))
+        if isinstance(array, Ragged):
+            if isinstance(kind, PixelKind):
+                raise SourceError(
+                    f"array {name!r}: pixels in rows of variable length are not served; give "
+                    "images of one size as an array, or files."
+                )
+            columns[name] = RaggedArray(array, role=kind.name)
+            check_rows(kind, array, f"array {name!r}")
+            continue
         pixels = _images(array, given[name]) if isinstance(kind, PixelKind) else None
         if pixels is not None:
             columns[name] = PixelArray(pixels, kind.name, channels=pixels.shape[3])
@@ -182,7 +220,7 @@ def _named_columns(arrays: Mapping[Any, AnyArray], given: Mapping[Any, Any]) -> 
         columns[name] = ValueArray(
             array, role=VALUE.name if isinstance(kind, PixelKind) else kind.name
         )
-        columns[name].kind.check(array, f"array {name!r}")
+        check_rows(columns[name].kind, array, f"array {name!r}")
     return columns
 
 

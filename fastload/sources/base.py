@@ -25,6 +25,7 @@ from fastload.sources.columns import (
     Storage,
     Values,
 )
+from fastload.sources.instances import check_instances
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,6 +71,8 @@ class Source:
             raise SourceError(f"{self.name}: the columns must have equal lengths, got {lengths}.")
         if not len(self):
             raise SourceError(f"{self.name}: no samples found.")
+        if self.instances:
+            check_instances(self.instances, self.name)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -99,6 +102,16 @@ class Source:
     def moved(self) -> dict[str, Values]:
         """The columns that say where something is in the images, so that geometry moves them."""
         return {name: column for name, column in self.values.items() if column.kind.moves}
+
+    @cached_property
+    def instances(self) -> dict[str, Values]:
+        """The columns with one element for each object in an image, of which there is any
+        number."""
+        return {
+            name: column
+            for name, column in self.values.items()
+            if column.ragged and column.kind.of_instances
+        }
 
     def _stored_as(self, *storages: Storage) -> dict[str, Any]:
         return {name: column for name, column in self.columns.items() if column.storage in storages}

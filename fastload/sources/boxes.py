@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from fastload.errors import SourceError
 from fastload.geometry.points import PointMap
@@ -20,6 +21,8 @@ class Boxes(Kind):
     name = "boxes"
     keys = ("boxes",)
     moves = True
+    of_instances = True
+    judges = True
 
     def check(self, rows: AnyArray, name: str) -> None:
         if rows.ndim < 2 or rows.shape[-1] != 4 or rows.dtype.kind not in "iuf":
@@ -44,6 +47,9 @@ class Boxes(Kind):
     def transform(self, rows: AnyArray, points: PointMap) -> AnyArray:
         dtype = rows.dtype if rows.dtype.kind == "f" else np.dtype(np.float32)
         return points.boxes(rows.astype(np.float64)).astype(dtype)
+
+    def kept(self, rows: AnyArray, points: PointMap) -> npt.NDArray[np.bool_] | None:
+        return points.kept(rows.astype(np.float64)) if points.sieves else None
 
 
 register_kind(Boxes())

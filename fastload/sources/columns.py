@@ -22,7 +22,8 @@ from torch.utils.data import Subset
 from fastload import stores
 from fastload.errors import DecodeError, SourceError
 from fastload.sources.buffers import Int64Array, PathTable, PickledByReference, RowSelection
-from fastload.sources.kinds import Kind, PixelKind, kind_named, pixel_kind
+from fastload.sources.kinds import Kind, PixelKind, Rows, kind_named, pixel_kind
+from fastload.sources.ragged import Ragged
 
 Storage = Literal["encoded", "pixels", "values", "object"]
 
@@ -160,17 +161,25 @@ class PixelImages(ImageColumn):
 
 class Values(Column):
     """One row of numbers a sample, passed on as it is: labels (N,) int64, token ids (N,
-    length)..."""
+    length)... Or, where it is `ragged`, a variable number of such rows: boxes."""
 
     storage = "values"
+    ragged: ClassVar[bool] = False
+    """Whether samples have rows of different lengths: `at` gives a Ragged then."""
 
     @property
     def role(self) -> str:
         return "value"
 
     @abstractmethod
-    def at(self, indices: Int64Array) -> npt.NDArray[Any]:
-        """(B, ...) of any dtype that torch has: a copy of these rows, all of one shape."""
+    def at(self, indices: Int64Array) -> Rows:
+        """(B, ...) of any dtype that torch has: a copy of these rows, all of one shape; or, of a
+        `ragged` column, a Ragged of numpy arrays."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of all rows, where they take memory or disk; may be an estimate."""
+        return len(self) * int(self.at(np.zeros(1, dtype=np.int64)).nbytes)
 
     def in_array(self) -> ValueArray | None:
         """All rows in one array, if that is what they are."""
@@ -410,6 +419,37 @@ class ValueArray(RowSelection, PickledByReference, Values):
 
     def in_array(self) -> ValueArray:
         return self
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
+
+
+@dataclass(frozen=True)
+class RaggedArray(RowSelection, PickledByReference, Values):
+    """Rows of variable length: boxes, labels, polygons of the objects of each image."""
+
+    array: Ragged
+    """N rows of numpy arrays, which may be memory maps."""
+    rows: Int64Array | None = None
+    role: str = "value"
+    ragged = True
+
+    def __len__(self) -> int:
+        return len(self.array) if self.rows is None else len(self.rows)
+
+    def at(self, indices: Int64Array) -> Ragged:
+        return self.array.take(self.rows_of(indices))
+
+    @property
+    def lengths(self) -> Int64Array:
+        """(N,) int64: how many elements each sample has."""
+        lengths = self.array.lengths
+        return lengths if self.rows is None else lengths[self.rows]
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ class KeyPoints(Kind):
     name = "keypoints"
     keys = ("keypoints",)
     moves = True
+    of_instances = True
 
     def check(self, rows: AnyArray, name: str) -> None:
         if rows.ndim < 2 or rows.shape[-1] not in (2, 3) or rows.dtype.kind not in "iuf":

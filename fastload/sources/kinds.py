@@ -19,8 +19,11 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, SourceError
 from fastload.geometry import GeometryPlan, Resampling
 from fastload.geometry.points import PointMap
+from fastload.sources.ragged import Ragged
 
 AnyArray = npt.NDArray[Any]
+Rows = Any
+"""Rows of a column: an array (n, ...), or a Ragged of n rows of numpy arrays."""
 
 
 class BatchOperation(Protocol):
@@ -42,13 +45,28 @@ class Kind:
     """Whether rows say where something is in the image: then `transform` is called for each
     batch."""
 
+    of_instances: ClassVar[bool] = False
+    """Whether, in rows of variable length, each element belongs to one object in the image: where
+    an object is dropped, those of all such columns are."""
+    only_ragged: ClassVar[bool] = False
+    """Whether only rows of variable length are known by `keys`."""
+
+    judges: ClassVar[bool] = False
+    """Whether `kept` says which objects are dropped."""
+
     def check(self, rows: AnyArray, name: str) -> None:
         """Raise SourceError if some of (n, ...) rows cannot be of this kind; `name`: of the column,
-        for messages."""
+        for messages. Of rows of variable length it is given the elements."""
 
     def transform(self, rows: AnyArray, points: PointMap) -> AnyArray:
-        """(B, ...) rows of the source images as they are for the images that the trainer gets."""
+        """(B, ...) rows of the source images as they are for the images that the trainer gets. Of
+        rows of variable length it is given the elements, and for each the map of its image."""
         return rows
+
+    def kept(self, rows: AnyArray, points: PointMap) -> npt.NDArray[np.bool_] | None:
+        """(B,) bool: which of (B, ...) elements are still objects to learn from, as the transform
+        asks (`SanitizeBoundingBoxes`). Only of kinds that `judges`; None: all are."""
+        return None
 
     def delivered(
         self, column: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None
@@ -170,10 +188,16 @@ IMAGE, MASK, VALUE, OBJECT = ImageKind(), MaskKind(), Kind(), ObjectKind()
 _kinds: dict[str, Kind] = {kind.name: kind for kind in (IMAGE, MASK, VALUE, OBJECT)}
 _ELSEWHERE = {
     "boxes": "fastload.sources.boxes",
+    "instances": "fastload.sources.instances",
     "keypoints": "fastload.sources.keypoints",
+    "polygons": "fastload.sources.instances",
 }
-"""Names and keys of kinds that are registered by a module of ours, loaded when the first column of
-them is met."""
+"""Names of kinds that are registered by a module of ours, loaded when the first column of them is
+met."""
+_KEYS_ELSEWHERE = _ELSEWHERE | dict.fromkeys(
+    ("labels", "area", "iscrowd", "ids"), "fastload.sources.instances"
+)
+"""Names and keys likewise."""
 
 
 def pixel_kinds(roles: Mapping[str, str]) -> dict[str, PixelKind]:
@@ -223,16 +247,38 @@ def pixel_kind(name: str) -> PixelKind:
     return found
 
 
-def kind_of_key(key: str) -> Kind:
+def kind_of_key(key: str, *, ragged: bool = False) -> Kind:
     """Of an array in a dict of arrays, by its name; plain values where no kind has that name among
-    its keys."""
+    its keys. `ragged`: whether its rows are of variable length."""
     _found(key)
-    return next((kind for kind in _kinds.values() if key in kind.keys), VALUE)
+    known = (kind for kind in _kinds.values() if ragged or not kind.only_ragged)
+    return next((kind for kind in known if key in kind.keys), VALUE)
+
+
+def check_rows(kind: Kind, rows: Rows, name: str) -> None:
+    """`Kind.check`, of rows of variable length too: the message names the sample."""
+    if not isinstance(rows, Ragged):
+        kind.check(rows, name)
+        return
+    try:
+        check_rows(kind, rows.values, name)
+    except SourceError:
+        for sample, row in enumerate(rows):  # which one is it?
+            check_rows(kind, row, f"{name}, sample {sample}")
+        raise
+
+
+def transformed(kind: Kind, rows: Rows, points: PointMap) -> Rows:
+    """`Kind.transform`, of rows of variable length too."""
+    if not isinstance(rows, Ragged):
+        return kind.transform(rows, points)
+    values = transformed(kind, rows.values, points.take(rows.rows_of_values))
+    return Ragged(values, rows.offsets)
 
 
 def _found(name: str) -> Kind | None:
-    if name not in _kinds and name in _ELSEWHERE:
-        importlib.import_module(_ELSEWHERE[name])
+    if name in _KEYS_ELSEWHERE:
+        importlib.import_module(_KEYS_ELSEWHERE[name])
     return _kinds.get(name)
 
 

@@ -1,0 +1,85 @@
+"""Operations on what goes with the images, and not on their pixels: boxes that are clipped or
+dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torchvision.transforms import v2
+
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError
+from fastload.geometry.points import PointMap
+from fastload.recipe.operation import (
+    ImageState,
+    NotLowerableError,
+    Operation,
+    register,
+)
+
+
+class ColumnOperation(Operation):
+    """Changes columns that go with the images and leaves all pixels alone. Define `move`."""
+
+    moves_pixels = False
+    only_columns = True
+    light = True
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        return images
+
+
+@register
+@dataclass(frozen=True)
+class SanitizeBoundingBoxes(ColumnOperation):
+    """Drops the objects whose box is too small, or not in the image, as it is at this place in the
+    transform: their boxes, labels and all other columns of objects.
+
+    Boxes hold numbers of float64 here, so that one on the threshold to 1e-4 pixels may get another
+    verdict than by torchvision.
+    """
+
+    transforms = (v2.SanitizeBoundingBoxes,)
+    sieves = True
+
+    min_size: float = 1.0
+    """Shortest side that is kept [pixels]."""
+    min_area: float = 1.0
+    """Smallest area that is kept [square pixels]."""
+
+    def __post_init__(self) -> None:
+        if not (self.min_size >= 1 and self.min_area >= 1):
+            raise ConfigurationError(
+                f"{self.describe()}: min_size and min_area must be 1 or more, as in torchvision."
+            )
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> SanitizeBoundingBoxes:
+        if transform.labels_getter != "default":
+            raise NotLowerableError(
+                f"labels_getter={transform.labels_getter!r} may choose any columns; leave it out: "
+                "whatever belongs to an object is dropped together with its box"
+            )
+        return cls(float(transform.min_size), float(transform.min_area))
+
+    def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
+        return points.sieved(self.min_size, self.min_area)
+
+
+@register
+@dataclass(frozen=True)
+class ClampBoundingBoxes(ColumnOperation):
+    """Clips boxes to the image, as it is at this place in the transform."""
+
+    transforms = (v2.ClampBoundingBoxes,)
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> ClampBoundingBoxes | None:
+        if getattr(transform, "clamping_mode", "auto") is None:
+            return None  # it clips nothing
+        return cls()
+
+    def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
+        return points.clamped()
