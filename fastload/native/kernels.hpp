@@ -1,5 +1,5 @@
-// The inner loops, once per instruction set. All variants compute the same integers, and so the same
-// pixels.
+// The inner loops, once per instruction set. All variants compute the same integers, and so the
+// same pixels.
 #pragma once
 
 #include <cstring>
