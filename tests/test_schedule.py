@@ -40,6 +40,7 @@ class Asked:
 def test_batches_follow_each_other_over_the_ends_of_epochs() -> None:
     schedule = Schedule(ORDER)
     assert schedule.next() is None, "nothing has been asked for"
+    assert not schedule.ended
     schedule.begin((4, 1))
     for position in [(4, 1), (4, 2), (5, 0), (5, 1), (5, 2), (6, 0)]:
         asked = schedule.next()
