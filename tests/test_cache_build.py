@@ -613,8 +613,10 @@ def test_images_past_the_end(cache: Path) -> None:
 
 
 def test_another_version(cache: Path) -> None:
-    edit(cache, lambda document: document.update(version=2, columns="of another kind"))
-    with pytest.raises(CacheError, match=r"format version 2, this fastload reads version 1.*rm -r"):
+    edit(cache, lambda document: document.update(version=3, columns="of another kind"))
+    with pytest.raises(
+        CacheError, match=r"format version 3, this fastload reads versions 1 to 2.*rm"
+    ):
         open_cache(cache)
 
 
