@@ -95,6 +95,54 @@ def test_packages_import_only_those_above_them_in_the_table() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def imported_files() -> dict[str, set[str]]:
+    """The modules that each module imports by name, be it within a function or for types."""
+    modules = {}
+    for path in sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    found: dict[str, set[str]] = {name: set() for name in modules}
+    for name, path in modules.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found[name].update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                below = [f"{node.module}.{alias.name}" for alias in node.names]
+                found[name].update(one if one in modules else node.module for one in below)
+    return {name: (imported & modules.keys()) - {name} for name, imported in found.items()}
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Files that import each other, directly or by way of others: one of each circle's paths."""
+    state, path, found = dict[str, str](), list[str](), list[list[str]]()
+
+    def visit(name: str) -> None:
+        state[name] = "open"
+        path.append(name)
+        for imported in sorted(imports[name]):
+            if state.get(imported) == "open":
+                found.append([*path[path.index(imported) :], imported])
+            elif imported not in state:
+                visit(imported)
+        path.pop()
+        state[name] = "done"
+
+    for name in sorted(imports):
+        if name not in state:
+            visit(name)
+    return found
+
+
+def test_no_files_import_each_other() -> None:
+    found = circles(imported_files())
+    assert not found, "\n".join(" -> ".join(circle) for circle in found)
+
+
+def test_circles() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == [["a", "b", "c", "a"]]
+
+
 def test_a_backend_imports_no_other_backend() -> None:
     own = ("base", "forked", "maker", "pixels", "rows", "objects")  # what they share
     wrong = []

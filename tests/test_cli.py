@@ -26,6 +26,7 @@ from fastload.cli.app import app
 from fastload.cli.environment import Finding, shared_memory
 from fastload.errors import BackendUnavailableError, SourceError
 from fastload.loader.build import _warn_without_native_core
+from fastload.native import extension
 from fastload.tools.demo import DemoSettings
 from fastload.tools.demo.tour import run_demo, torchvision_samples
 from fastload.tools.measure.images import image_folders
@@ -407,7 +408,7 @@ def test_doctor_tells_a_missing_library_from_a_missing_build(
             raise ImportError(words)
 
         with monkeypatch.context() as patch:
-            patch.setattr(native.importlib, "import_module", load)
+            patch.setattr(extension.importlib, "import_module", load)
             return doctor.native_core()
 
     missing = fails("libjpeg.so.62: cannot open shared object file: No such file or directory")

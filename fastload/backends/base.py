@@ -30,6 +30,8 @@ KILLED_WORKER = (
 )
 """What to tell a person whose worker process died."""
 
+WorkloadKind = Literal["encoded", "arrays", "python"]
+
 BufferAllocator = Callable[[tuple[int, ...]], npt.NDArray[Any]]
 
 
@@ -165,6 +167,9 @@ class Traits:
     tolerance: Tolerance = field(default_factory=Tolerance)
     needs: Dependency | None = None
     """The module of the class must be importable without it."""
+    fits: Mapping[WorkloadKind, Fit] = field(default_factory=dict)
+    """How well it suits a workload of a kind, where no more than the kind is needed to say so;
+    else the class has a method `fit`. An empty reason is replaced by why Python is needed."""
     prepares: bool = False
     """Whether it works once through all samples that are not arrays yet, before its first batch (it
     builds a cache). That takes too long to be measured: `tune` tries it only where there is nothing
@@ -179,6 +184,14 @@ class Workload:
     recipe: SplitRecipe
     collate_fn: Callable[[list[Any]], Any] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def kind(self) -> WorkloadKind:
+        """Of "python" Python must run on single samples; else "encoded" has compressed images, and
+        "arrays" has none."""
+        if self.needs_python:
+            return "python"
+        return "encoded" if self.source.encoded else "arrays"
 
     @property
     def needs_python(self) -> str:
@@ -248,6 +261,8 @@ class Context:
     """Returns a uint8 array of this shape, pinned and used again later; None: numpy's memory."""
     collate_fn: Callable[[list[Any]], Any] | None = None
     workers: WorkerSettings = field(default_factory=WorkerSettings)
+    opaque_backends: Callable[[], list[str]] = lambda: ["torch"]
+    """Names of the backends here that run opaque transforms, for messages."""
 
     def require_whole_batches(self, backend: str) -> None:
         """For a backend that does not run Python on samples.
@@ -261,12 +276,8 @@ class Context:
                 f"collate_fn: backend {backend!r} makes whole batches and has no samples to "
                 "collate. Use backend='torch', or leave collate_fn out."
             )
-        from fastload.backends import available_backends
-
-        capable = [
-            row.name for row in available_backends() if row.available and row.traits.runs_opaque
-        ]
-        self.recipe.require_no_opaque(backend, capable)
+        if self.recipe.opaque is not None:
+            self.recipe.require_no_opaque(backend, self.opaque_backends())
 
 
 @dataclass(frozen=True)
@@ -390,4 +401,8 @@ def fit_of(backend: type[Any], workload: Workload) -> Fit:
     ):
         return Fit(0.0, "it does not move boxes with the images")
     own = getattr(backend, "fit", None)
-    return Fit(0.1, "able to do it") if own is None else own(workload)
+    if own is not None:
+        fit: Fit = own(workload)
+        return fit
+    fit = traits_of(backend).fits.get(workload.kind, Fit(0.1, "able to do it"))
+    return Fit(fit.score, fit.reason or workload.needs_python)

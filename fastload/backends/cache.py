@@ -15,7 +15,7 @@ from typing import Literal, get_args
 
 import torch
 
-from fastload.backends.base import BackendOptions, Context, Fit, Traits, Workload
+from fastload.backends.base import BackendOptions, Context, Fit, Traits
 from fastload.backends.maker import BatchInWork, BatchMaker, PixelMaker, Threads
 from fastload.backends.pixels_native import make_pixels
 from fastload.backends.rows import Buffers, RowReader
@@ -77,13 +77,11 @@ class CacheBackend(BatchMaker):
         moves_columns=True,
         summary="samples decoded once, then served from a memory map, from memory or on the GPU",
         prepares=True,
+        fits={
+            "arrays": Fit(0.9, "the samples are arrays already: nothing to decode"),
+            "encoded": Fit(0.2, "it decodes the whole data set first"),
+        },
     )
-
-    @classmethod
-    def fit(cls, workload: Workload) -> Fit:
-        if workload.arrays:
-            return Fit(0.9, "the samples are arrays already: nothing to decode")
-        return Fit(0.2, "it decodes the whole data set first")
 
     def __init__(self, context: Context, options: CacheOptions) -> None:
         super().__init__(context)

@@ -28,7 +28,6 @@ from fastload.backends.base import (
     HostBatch,
     Tolerance,
     Traits,
-    Workload,
 )
 from fastload.backends.dali_graph import (
     DaliPipeline,
@@ -200,11 +199,11 @@ class DaliBackend:
         "a GPU",
         tolerance=Tolerance(psnr_cpu=45.0, psnr_gpu=40.0),
         needs=Dependency("nvidia.dali", install_command("dali"), "nvidia-dali"),
+        fits={
+            "encoded": Fit(0.35, "DALI can do it too"),
+            "arrays": Fit(0.1, "DALI can do it too"),
+        },
     )
-
-    @classmethod
-    def fit(cls, workload: Workload) -> Fit:
-        return Fit(0.35 if workload.source.encoded else 0.1, "DALI can do it too")
 
     def __init__(self, context: Context, options: DaliOptions) -> None:
         context.require_whole_batches(self.name)

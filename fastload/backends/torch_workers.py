@@ -40,7 +40,6 @@ from fastload.backends.base import (
     Fit,
     HostBatch,
     Traits,
-    Workload,
 )
 from fastload.backends.forked import forget_in_children
 from fastload.backends.objects import ObjectReader
@@ -87,15 +86,12 @@ class TorchBackend:
         "Dataset",
         processes=True,
         runs_opaque=True,
+        fits={
+            "python": Fit(0.9, ""),
+            "encoded": Fit(0.3, "worker processes can do it too"),
+            "arrays": Fit(0.3, "worker processes can do it too"),
+        },
     )
-
-    @classmethod
-    def fit(cls, workload: Workload) -> Fit:
-        return (
-            Fit(0.9, workload.needs_python)
-            if workload.needs_python
-            else Fit(0.3, "worker processes can do it too")
-        )
 
     def __init__(self, context: Context, options: TorchOptions) -> None:
         self._context = context

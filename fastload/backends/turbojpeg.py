@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastload import native
-from fastload.backends.base import BackendOptions, Context, Fit, Traits, Workload
+from fastload.backends.base import BackendOptions, Context, Fit, Traits
 from fastload.backends.maker import BatchMaker
 from fastload.backends.pixels_native import NativePixels, make_pixels
 from fastload.backends.rows import RowReader
@@ -53,13 +53,11 @@ class TurboJpegBackend(BatchMaker):
         views=True,
         moves_columns=True,
         summary="JPEG straight from files, decoded by threads: only the crop, no worker processes",
+        fits={
+            "encoded": Fit(0.9, "compressed images, decoded by threads without worker processes"),
+            "arrays": Fit(0.4, "arrays, rendered by threads"),
+        },
     )
-
-    @classmethod
-    def fit(cls, workload: Workload) -> Fit:
-        if workload.source.encoded:
-            return Fit(0.9, "compressed images, decoded by threads without worker processes")
-        return Fit(0.4, "arrays, rendered by threads")
 
     def __init__(self, context: Context, options: TurboJpegOptions) -> None:
         for column in context.source.objects.values():

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fastload.cache.manifest import ColumnEntry, Manifest, is_cache, read_manifest, remedy
+from fastload.cache.manifest import (
+    FILE_NAME,
+    ColumnEntry,
+    Manifest,
+    is_cache,
+    read_manifest,
+    remedy,
+)
 from fastload.errors import CacheError, SourceError, counted
 from fastload.files import check_regular
 from fastload.sources.arrays import class_labels
@@ -175,6 +182,10 @@ def _map_npy(path: Path, dtype: str, shape: tuple[int, ...]) -> AnyArray:
 
 
 FORMAT = Format(
-    "cache", is_built_cache, lambda directory, _: open_cache(directory), title="a built cache"
+    "cache",
+    is_built_cache,
+    lambda directory, _: open_cache(directory),
+    title="a built cache",
+    signs=(FILE_NAME,),
 )
 """For `open_source`."""

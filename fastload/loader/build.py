@@ -7,6 +7,7 @@ import contextlib
 import functools
 import itertools
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -103,7 +104,7 @@ def assemble(config: LoaderConfig) -> LoaderParts:
         _warn_without_native_core()
     split = _split(recipe, config, source)
     _check_dtype(config.dtype, split)
-    if is_fast_collate(config.collate_fn):
+    if config.collate_fn is not None and is_fast_collate(config.collate_fn):
         plain = replace(config, collate_fn=None)
         if _stacks(source, without := _split(recipe, plain, source)):
             config, split = plain, without
@@ -112,9 +113,9 @@ def assemble(config: LoaderConfig) -> LoaderParts:
                 notes=(*opened.notes, "what timm's fast_collate does to bytes is done without it"),
             )
     if (
-        is_dataset(config.source)
+        (config.collate_fn is not None or split.opaque is not None)
         and not source.objects
-        and (config.collate_fn is not None or split.opaque is not None)
+        and is_dataset(config.source)
     ):
         opened = _run_its_own_code(config, opened, split)
         recipe = Recipe.from_transform(_both(opened.transform, config.transform))
@@ -240,6 +241,10 @@ def _warn_without_native_core() -> None:
         logger.warning("Images are decoded more slowly than they could be: %s", error)
 
 
+def _opaque_backends() -> list[str]:
+    return [row.name for row in available_backends() if row.available and row.traits.runs_opaque]
+
+
 def _on_backend(
     backend: str,
     reason: str,
@@ -293,6 +298,7 @@ def _on_backend(
                 if config.script_seeds
                 else _WorkerSeeds(config.seed, order.shard.rank),
             ),
+            opaque_backends=_opaque_backends,
         ),
         _options_for(backend, cls, config.options),
     )
@@ -338,7 +344,8 @@ def _on_backend(
 def _changes(config: LoaderConfig, opened: Opened) -> Callable[..., bool]:
     """Whether a data set of the user's is another one than it is now. One that makes its samples
     itself, and not by a copy without its transform, changes as it will."""
-    if config.adopted or is_dataset(config.source):
+    a_path = isinstance(config.source, str | os.PathLike)
+    if config.adopted or (not a_path and is_dataset(config.source)):
         return Snapshot(
             config.source, only_length=bool(opened.source.objects) and opened.bare is None
         ).changed

@@ -134,7 +134,8 @@ class LoaderConfig:
         if self.tail is None:
             self._settle("tail", "exact" if isinstance(self.shard, Shard) else "filled")
         self._settle("collate_fn", None if self.collate_fn is default_collate else self.collate_fn)
-        self._settle("batch_transform", lower_batch_transform(self.batch_transform))
+        if self.batch_transform is not None:
+            self._settle("batch_transform", lower_batch_transform(self.batch_transform))
         self._settle("device", _device(self.device))
 
     @classmethod

@@ -15,12 +15,12 @@ from fastload.errors import ConfigurationError, counted
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan, Interpolation, PaddingMode, Resampling, View
 from fastload.geometry.boxes import Composition
-from fastload.native import available, load
+from fastload.native.extension import available, load
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles, PixelArray
 
 if TYPE_CHECKING:
-    from fastload.native import _core
+    import fastload.native._core as _core
     from fastload.native.seek import SeekIndex
 
 Compressed = (

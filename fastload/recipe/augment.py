@@ -29,7 +29,7 @@ from fastload.recipe.colour import (
     solarize,
 )
 from fastload.recipe.operation import ImageState, NotLowerableError, PixelOperation, register
-from fastload.render.device import constants
+from fastload.render.transfer import constants
 
 _GEOMETRIC = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 _RECOLOUR: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

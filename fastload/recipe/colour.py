@@ -26,7 +26,8 @@ from fastload.errors import ConfigurationError
 from fastload.recipe.attributes import check, check_settings, read_bounds, read_floats, read_pair
 from fastload.recipe.operation import ImageState, PixelOperation, Size, register
 from fastload.render import fused
-from fastload.render.device import choose_rows, column, on_device
+from fastload.render.device import choose_rows, column
+from fastload.render.transfer import on_device
 
 Kernel = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
 

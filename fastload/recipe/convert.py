@@ -18,7 +18,7 @@ from fastload.errors import ConfigurationError, counted
 from fastload.recipe.attributes import read_floats, read_for_images
 from fastload.recipe.operation import ImageState, Operation, PixelOperation, register
 from fastload.render import fused
-from fastload.render.device import constants, stream_of
+from fastload.render.transfer import constants, stream_of
 
 
 @register

@@ -15,7 +15,7 @@ from fastload.draws import Draws, Int64Array, UInt64Array
 from fastload.errors import ConfigurationError, counted
 from fastload.recipe.attributes import check, check_settings, read_bounds, read_floats
 from fastload.recipe.operation import ImageState, PixelOperation, register
-from fastload.render.device import constants, on_device
+from fastload.render.transfer import constants, on_device
 
 _ATTEMPTS = 10
 

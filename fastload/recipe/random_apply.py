@@ -13,7 +13,7 @@ from fastload.errors import ConfigurationError
 from fastload.geometry.points import PointMap
 from fastload.recipe.attributes import check_settings
 from fastload.recipe.operation import Operation, PixelOperation, Size
-from fastload.render.device import on_device
+from fastload.render.transfer import on_device
 
 
 @dataclass(frozen=True)

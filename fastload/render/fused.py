@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 
 from fastload.geometry import Geometry, Resampling
+from fastload.render.transfer import constants, on_device
 
 _BLOCK = 256
 """Output pixels of a program."""
@@ -130,8 +131,6 @@ def recolour(
 ) -> torch.Tensor:
     """(B, C, H, W) uint8 images, C = 1 or 3, after (B, S) steps with (B, S, 2) numbers: see the
     kernel. Planar."""
-    from fastload.render.device import on_device
-
     out = images.contiguous().clone()
     if out.numel() and kinds.size:
         batch, channels, height, width = out.shape
@@ -151,8 +150,6 @@ def blur(
 ) -> torch.Tensor:
     """(B, C, H, W) uint8 images, smoothed with (taps, B) weights down and across, mirrored at the
     borders. Planar."""
-    from fastload.render.device import on_device
-
     images = images.contiguous()
     batch, channels, height, width = images.shape
     middle, out = torch.empty_like(images, dtype=torch.float32), torch.empty_like(images)
@@ -208,6 +205,4 @@ def _how(geometry: Geometry, resampling: Resampling) -> tuple[int, bool, float, 
 
 
 def _constants(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    from fastload.render.device import constants
-
     return constants(values, device)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import io
+import itertools
 import math
 import os
 import pickle
@@ -85,6 +86,16 @@ _LAYOUTS = (
         {"coarse": 20, "fine": 100},
     ),
 )
+
+
+CIFAR_SIGNS = tuple(
+    dict.fromkeys(
+        name
+        for layout in _LAYOUTS
+        for name in (layout.folder, *itertools.chain.from_iterable(layout.files.values()))
+    )
+)
+"""A folder without any of these is not CIFAR (see `Format.signs`)."""
 
 
 def is_cifar(spec: object) -> bool:

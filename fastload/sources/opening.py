@@ -19,7 +19,7 @@ from fastload.sources import index
 from fastload.sources.arrays import is_arrays, open_arrays
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
-from fastload.sources.cifar import is_cifar, open_cifar
+from fastload.sources.cifar import CIFAR_SIGNS, is_cifar, open_cifar
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.datasets import (
     is_dataset,
@@ -30,9 +30,9 @@ from fastload.sources.datasets import (
 from fastload.sources.folders import is_class_folder, open_class_folder, open_images, split_folder
 from fastload.sources.idx import is_idx, open_idx
 from fastload.sources.image_files import is_image_name
-from fastload.sources.pairs import is_pairs, open_pairs
+from fastload.sources.pairs import PAIR_SIGNS, is_pairs, open_pairs
 from fastload.sources.parquet import is_parquet, open_parquet
-from fastload.sources.tables import is_labelled_by_table, open_labelled_by_table
+from fastload.sources.tables import IMAGE_FOLDERS, is_labelled_by_table, open_labelled_by_table
 from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
 
 
@@ -54,6 +54,24 @@ class Format:
     """Whether it reads URLs as well as paths (`fastload.stores`)."""
     by_name_only: bool = False
     """Whether it is opened only where `format=` asks for it, although it may be recognised."""
+    signs: tuple[str, ...] | None = None
+    """Paths relative to a local folder, with * for any name: a folder that has none of them is not
+    of this format, and `recognise` is not asked. A sign may begin with "../{name}", {name} being
+    the folder's own. None: it is always asked."""
+
+    def may_be(self, folder: str) -> bool:
+        """Whether a local folder has one of its signs."""
+        above, name = map(glob.escape, os.path.split(folder))
+        inside = os.path.join(above, name)
+        for sign in self.signs or ():
+            pattern = (
+                os.path.join(above, sign.removeprefix("../").replace("{name}", name))
+                if sign.startswith("../")
+                else os.path.join(inside, sign)
+            )
+            if next(glob.iglob(pattern), None) is not None:
+                return True
+        return self.signs is None
 
     @property
     def description(self) -> str:
@@ -152,8 +170,22 @@ def _matches(pattern: str) -> list[str]:
 
 
 FORMATS: tuple[Format, ...] = (
-    Format("cifar", is_cifar, open_cifar, frozenset({"split", "labels"}), "CIFAR-10 or CIFAR-100"),
-    Format("idx", is_idx, open_idx, frozenset({"split", "classes"}), "IDX files, as of MNIST"),
+    Format(
+        "cifar",
+        is_cifar,
+        open_cifar,
+        frozenset({"split", "labels"}),
+        "CIFAR-10 or CIFAR-100",
+        signs=CIFAR_SIGNS,
+    ),
+    Format(
+        "idx",
+        is_idx,
+        open_idx,
+        frozenset({"split", "classes"}),
+        "IDX files, as of MNIST",
+        signs=("*-images?idx3-ubyte*", ".*-images?idx3-ubyte*", "raw", "*/raw", ".*/raw"),
+    ),
     Format(
         "pairs",
         is_pairs,
@@ -161,6 +193,7 @@ FORMATS: tuple[Format, ...] = (
         frozenset({"split"}),
         "images and masks in two folders",
         remote=True,
+        signs=PAIR_SIGNS,
     ),
     Format(
         "tar",
@@ -169,6 +202,7 @@ FORMATS: tuple[Format, ...] = (
         frozenset({"split", "fields", "classes"}),
         "tar archives",
         True,
+        signs=("*.tar", ".*.tar"),
     ),
     Format(
         "parquet",
@@ -185,6 +219,7 @@ FORMATS: tuple[Format, ...] = (
         frozenset({"classes"}),
         "images and a table",
         True,
+        signs=("*.*", ".*", *IMAGE_FOLDERS),
     ),
     Format(
         "images",
@@ -456,7 +491,11 @@ def _opened_by(formats: Sequence[Format], spec: Any, options: OpenOptions) -> Op
 def _suits(form: Format, place: Any) -> bool:
     at = place[0] if isinstance(place, list) and place else place
     remote = isinstance(at, str) and stores.is_remote(at) and form not in _registered
-    return (form.remote or not remote) and form.recognise(place)
+    if remote:
+        return form.remote and form.recognise(place)
+    if isinstance(place, str) and form.signs is not None and os.path.isdir(place):
+        return form.may_be(place.rstrip("/")) and form.recognise(place)
+    return form.recognise(place)
 
 
 def _opened_as(form: Format, spec: Any, options: OpenOptions) -> Opened:

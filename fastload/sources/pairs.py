@@ -33,6 +33,8 @@ _BESIDE = tuple(
 )
 """What the name of a folder of masks adds to that of the images beside it: train, trainannot; val,
 val_labels."""
+PAIR_SIGNS = (*_MASKS, *(f"../{{name}}{ending}" for ending in _BESIDE))
+"""A folder without any of these has no pairs (see `Format.signs`)."""
 _LISTS = ("ImageSets/Segmentation", "")
 """Where files that list the images of a split are: train.txt, val.txt."""
 _LARGEST_LIST = 1 << 28

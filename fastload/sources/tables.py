@@ -22,7 +22,7 @@ from fastload.sources.columns import EncodedFiles
 from fastload.sources.folders import classified_images, files_in, split_folder, split_of, subfolders
 from fastload.sources.image_files import LeftOut, is_image_name
 
-_FOLDERS = ("images", "image", "imgs", "img", "jpg", "jpeg", "JPEG", "png")
+IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpg", "jpeg", "JPEG", "png")
 """What a folder of all images is called, where the table is in the one above it."""
 _TABLES = (".csv", ".tsv", ".txt")
 _LABELS = (
@@ -136,7 +136,7 @@ def _images_in(root: str) -> str | None:
         root
         if not inner
         else os.path.join(root, inner[0])
-        if len(inner) == 1 and inner[0] in _FOLDERS
+        if len(inner) == 1 and inner[0] in IMAGE_FOLDERS
         else None
     )
     if (
@@ -174,7 +174,9 @@ def _above(folder: str) -> list[str]:
     """The folders in which a training split may lie beside a folder of images: val, or
     val/images."""
     above = stores.parent_of(folder)
-    return [above, stores.parent_of(above)] if os.path.basename(folder) in _FOLDERS else [above]
+    return (
+        [above, stores.parent_of(above)] if os.path.basename(folder) in IMAGE_FOLDERS else [above]
+    )
 
 
 def _split_of(folder: str) -> str | None:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, SourceError, StateMismatchError, counted
 from fastload.loader import Loader
-from fastload.render.device import on_device
+from fastload.render.transfer import on_device
 from fastload.sources.base import Source
 from fastload.train.config import TrainConfig
 from fastload.train.masks import NO_CLASS, mask_values
