@@ -19,7 +19,7 @@ import numpy as np
 from fastload.errors import ConfigurationError, counted
 from fastload.geometry import Geometry
 from fastload.machine import cache_home, usable_cores
-from fastload.native import load
+from fastload.native.extension import load
 
 if TYPE_CHECKING:
     from fastload.native import _core

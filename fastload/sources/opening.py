@@ -211,6 +211,7 @@ FORMATS: tuple[Format, ...] = (
         frozenset({"split", "fields", "classes"}),
         "Parquet files with images",
         True,
+        signs=("*.parquet", ".*.parquet"),
     ),
     Format(
         "table",
