@@ -60,7 +60,7 @@ def index(
 
 
 def _note_points(source: str, to: Path | None, split: str | None) -> None:
-    from fastload.native.seek import fill_seek_index
+    from fastload.native.seek_filling import fill_seek_index
 
     index, filled = fill_seek_index(source, to, split=split)
     size = index.contents.bytes / 1e6

@@ -9,28 +9,22 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from fastload.errors import ConfigurationError, counted
-from fastload.geometry import Geometry
-from fastload.machine import cache_home, usable_cores
+from fastload.machine import cache_home
 from fastload.native.extension import load
 
 if TYPE_CHECKING:
-    from fastload.native import _core
+    import fastload.native._core as _core
     from fastload.sources.base import Source
 
 SeekIndexOption = Literal["auto", False] | str | Path
 
 # Of the files that are made where none is named.
 SUFFIX = ".seek"
-# Images in a batch of `fill_seek_index`.
-_AT_ONCE = 256
 # Of fewer images, "auto" makes no index: they are decoded again in a second.
 FEWEST_IMAGES = 256
 # Bytes that an index of "auto" may take: some 3.5 million photographs of 110 KB.
@@ -92,73 +86,6 @@ class SeekIndex:
 def default_path(source: Source) -> Path:
     """Where the index of a source is unless a file is named."""
     return cache_home() / "seek" / f"{source.fingerprint}{SUFFIX}"
-
-
-@dataclass(frozen=True)
-class Filled:
-    """What `fill_seek_index` found, in images."""
-
-    images: int
-    """All that were read."""
-    noted: int
-    """Those whose points were added."""
-    known: int
-    """Those that the index had."""
-
-    @property
-    def others(self) -> int:
-        """Progressive, small or damaged JPEGs, and other formats."""
-        return self.images - self.noted - self.known
-
-
-def fill_seek_index(
-    data: str | Path, file: Path | None, *, workers: int | None = None, split: str | None = None
-) -> tuple[SeekIndex, Filled]:
-    """Decode one pixel of each image of a data set, so that the index has all of its points.
-
-    Args:
-        data: what `create_loader` takes.
-        file: of the index; None: where loaders look for it.
-        workers: threads; None: one for each usable core.
-        split: of a data set that has several, which part.
-
-    Raises:
-        ConfigurationError: the index cannot be made, or there are no compressed images.
-        SourceError: the data set cannot be opened.
-    """
-    from fastload.native.pool import NativePool
-    from fastload.sources import open_source
-
-    source = open_source(data, split=split).source
-    if not source.encoded:
-        raise ConfigurationError(
-            f"{source.name}: there are no compressed images in it, so that an index has no use."
-        )
-    path = default_path(source) if file is None else file.expanduser().absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    index, _ = open_seek_index(path, source)
-    assert index is not None
-    images = 0
-    pool = NativePool(workers or usable_cores())
-    with closing(pool):
-        for column in source.encoded.values():
-            for start in range(0, len(column), _AT_ONCE):
-                rows = np.arange(start, min(start + _AT_ONCE, len(column)))
-                pool.decode_batch(
-                    column.in_files(rows) or list(column.read_many(rows)),
-                    geometry=_first_pixels(len(rows)),
-                    out=np.empty((len(rows), 1, 1, 3), np.uint8),
-                    index=index,
-                ).wait()
-                images += len(rows)
-    index.flush()
-    return index, Filled(images, pool.noted, pool.indexed)
-
-
-def _first_pixels(count: int) -> Geometry:
-    """The upper left pixel of each of so many images."""
-    box = np.tile(np.array([0, 0, 1, 1], np.int32), (count, 1))
-    return Geometry(box, box[:, 2:].copy(), box.copy(), np.zeros((count, 2), np.bool_))
 
 
 def open_seek_index(option: SeekIndexOption, source: Source) -> tuple[SeekIndex | None, str]:
