@@ -210,20 +210,38 @@ def test_weights_are_taken_over_but_for_what_has_another_shape(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("library", "name", "weights", "folder"),
+    [
+        ("torchvision", "torchvision:resnet18", "DEFAULT", "TORCH_HOME"),
+        ("timm", "timm:resnet18", "DEFAULT", "HF_HOME"),
+        ("segmentation_models_pytorch", "smp:Unet/resnet18", "imagenet", "HF_HOME"),
+    ],
+)
 def test_weights_without_a_network_are_an_error_of_ours(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    library: str,
+    name: str,
+    weights: str,
+    folder: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    def no_network(*_: Any, **__: Any) -> Any:
-        raise OSError("[Errno -3] Temporary failure in name resolution")
+    """In the process as it is without a network: nothing in the caches, no name is found."""
 
+    def no_network(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+    pytest.importorskip(library)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    if library != "torchvision":
+        constants = pytest.importorskip("huggingface_hub.constants")
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr("time.sleep", lambda _: None)  # between the attempts to download
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
-    expected = (
-        r"weights 'DEFAULT': those of torchvision:resnet18 cannot be downloaded.*name "
-        r"resolution.*TORCH_HOME"
-    )
-    with pytest.raises(ConfigurationError, match=expected):
-        create("torchvision:resnet18", weights="DEFAULT")
+    expected = f"weights '{weights}': those of {name} cannot be downloaded here .*{folder}.*leave"
+    with pytest.raises(ConfigurationError, match=expected) as raised:
+        create(name, weights=weights)
+    assert raised.value.__cause__ is not None
 
 
 def test_weights_of_a_language_model_come_from_a_folder_too(tmp_path: Path) -> None:
