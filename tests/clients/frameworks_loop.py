@@ -194,7 +194,7 @@ def composer(wrap: Wrap) -> Found:
 
 def fastai(wrap: Wrap) -> Found:
     """`DataLoaders` of DataLoaders, in a Learner."""
-    import fastai.callback.progress  # gives a Learner its no_bar
+    import fastai.callback.progress  # noqa: F401  (gives a Learner its no_bar)
     from fastai.data.core import DataLoaders
     from fastai.learner import Learner
     from fastai.optimizer import SGD
