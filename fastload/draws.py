@@ -8,13 +8,17 @@ over the samples of a batch.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 # Counter words: (index low, repeat << 8 | index high, epoch, stream << 16 | block). So indices have
 # up to 40 bits, repeats 24, epochs 32, streams 16.
@@ -43,6 +47,8 @@ class Stream:
     """Which samples the trainer keeps for validation; the index is the sample's."""
     WORKERS = 0xFFF7
     """Seeds of the worker processes; the index is the rank."""
+    COMPARED = 0xFFF6
+    """Which samples are made by the user's code as well, to be compared with what is served."""
 
 
 _U32 = np.uint64(0xFFFFFFFF)
@@ -169,3 +175,32 @@ class Draws:
         block = np.arange(blocks, dtype=np.uint64) | np.uint64(stream << 16)
         c0, c1, c2, c3 = np.broadcast_arrays(index & _U32, high, np.uint64(self.epoch), block)
         return philox4x32((c0, c1, c2, c3), self.seed & _U64)
+
+
+# -- The global generators of a process ------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def preserved_random_state() -> Iterator[None]:
+    """The global generators of Python, numpy and torch are left as they were."""
+    python, numpy, of_torch = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.random.set_rng_state(of_torch)
+
+
+def seed_generators(seed: int) -> None:
+    """Set the seeds of the three."""
+    torch.default_generator.manual_seed(seed)  # and not torch.manual_seed, which would wake up CUDA
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+
+
+def states_of_generators() -> tuple[Any, ...]:
+    """Equal to an earlier one if none of the three has given a number since."""
+    _, words, *place = np.random.get_state()  # type: ignore[misc]
+    of_torch = torch.random.get_rng_state().numpy().tobytes()
+    return random.getstate(), words.tobytes(), place, of_torch  # type: ignore[union-attr]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import random
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from fastload.backends.base import (
     Traits,
 )
 from fastload.decode.image import reader_of
-from fastload.draws import Draws, Stream
+from fastload.draws import Draws, Stream, preserved_random_state, seed_generators
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, SampleError
 from fastload.files import DecodeSettings
 from fastload.geometry import GeometryPlan, View
@@ -177,7 +176,7 @@ class ObjectReader:
             for column in (
                 self.source.objects.values() if self._recipe.opaque is None and len(draws) else ()
             ):
-                _seed_everything(int(seeds[0]))
+                seed_generators(int(seeds[0]))
                 with contextlib.suppress(
                     Exception
                 ):  # one by one it will be seen which sample it is
@@ -187,7 +186,7 @@ class ObjectReader:
             for row, index in enumerate(
                 draws.indices.tolist() if draws.keys is None else draws.keys
             ):
-                _seed_everything(int(seeds[row]))
+                seed_generators(int(seeds[row]))
                 try:
                     items.append(self._item(index))
                     good_rows.append(row)
@@ -395,24 +394,6 @@ def _spread(column: Any, good_rows: list[int], length: int) -> Any:
     where = np.zeros(length, dtype=np.int64)
     where[good_rows] = np.arange(len(good_rows))
     return column[torch.from_numpy(where)] if isinstance(column, torch.Tensor) else column[where]
-
-
-@contextlib.contextmanager
-def preserved_random_state() -> Iterator[None]:
-    """The global generators of Python, numpy and torch are left as they were."""
-    python, numpy, of_torch = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.random.set_rng_state(of_torch)
-
-
-def _seed_everything(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)  # and not torch.manual_seed, which would wake up CUDA
-    random.seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
 
 
 class SharedStream(IterableDataset[Any]):

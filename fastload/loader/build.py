@@ -37,6 +37,7 @@ from fastload.fingerprint import fingerprint_of
 from fastload.known_code import only_seeds
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
+from fastload.loader.plain import PlainBackend
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix
 from fastload.recipe.operation import qualified_name
@@ -56,6 +57,7 @@ from fastload.sources.columns import StreamItems
 from fastload.sources.datasets import COST, is_dataset, open_dataset
 from fastload.sources.inspection import Snapshot, never_changed
 from fastload.sources.kinds import IMAGE, MASK
+from fastload.sources.plain import may_be_plain, open_plain_dataset
 
 logger = logging.getLogger("fastload")
 
@@ -84,7 +86,9 @@ class LoaderParts:
 
     def feed(self, config: LoaderConfig) -> Feed:
         """A Feed of their batches; nothing is started yet."""
-        return Feed(self.backend, self.stage, self.order, config.on_error, ahead=not self.renewed)
+        plain = self.backend if isinstance(self.backend, PlainBackend) else None
+        ahead = not self.renewed and plain is None
+        return Feed(self.backend, self.stage, self.order, config.on_error, ahead=ahead, plain=plain)
 
 
 def assemble(config: LoaderConfig) -> LoaderParts:
@@ -117,6 +121,15 @@ def assemble(config: LoaderConfig) -> LoaderParts:
         and not source.objects
         and is_dataset(config.source)
     ):
+        if opened.assumed is not None:
+            why = (
+                config.collate_fn is not None
+                and f"the collate_fn {qualified_name(config.collate_fn)}"
+            )
+            raise ConfigurationError(
+                f"assume_plain: {why or '; '.join(split.reasons)} runs in Python on each sample, "
+                "so that nothing is gained by skipping the code of the data set; leave one out."
+            )
         opened = _run_its_own_code(config, opened, split)
         recipe = Recipe.from_transform(_both(opened.transform, config.transform))
         source = opened.source
@@ -137,19 +150,39 @@ def assemble(config: LoaderConfig) -> LoaderParts:
 
 
 def _opened(config: LoaderConfig) -> Opened:
+    init = config.workers.init
+    seeds_only = init is None or only_seeds(init)
+    if config.assume_plain:
+        if not seeds_only:
+            raise ConfigurationError(
+                f"assume_plain: the worker_init_fn {qualified_name(init)} may change the data set, "
+                "and would not be called; leave one of the two out."
+            )
+        return open_plain_dataset(config.source)
     if not config.adopted:
-        return open_source(
+        opened = open_source(
             config.source, split=config.split, strict=config.strict, format=config.format
         )
-    init = config.workers.init
-    if init is None or only_seeds(init):
-        return open_indexed(config.source)
+        return _with_the_option(opened, config.source)
+    if seeds_only:
+        return _with_the_option(open_indexed(config.source), config.source)
     return open_indexed(
         config.source,
         reason=f"the worker_init_fn {qualified_name(init)} may change it. {COST} Leave it out, "
         "if it only sets seeds: "
         "fastload's own random numbers need none",
     )
+
+
+def _with_the_option(opened: Opened, dataset: Any) -> Opened:
+    """With a note of the option that skips the code of a data set, where it might."""
+    if not opened.source.objects or not is_dataset(dataset) or not may_be_plain(dataset):
+        return opened
+    note = (
+        "assume_plain=True skips its code, if all that this does to images is to read them; labels "
+        "still come from it where they can"
+    )
+    return replace(opened, notes=(*opened.notes, note))
 
 
 def _run_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) -> Opened:
@@ -302,6 +335,15 @@ def _on_backend(
         ),
         _options_for(backend, cls, config.options),
     )
+    if opened.assumed is not None:
+        built = PlainBackend(
+            built,
+            source,
+            opened.assumed,
+            _options_for(backend, cls, config.options).decode_settings,
+            seed=config.seed,
+            kind=type(config.source).__name__,
+        )
     if split.several_views and not traits.views:
         raise ConfigurationError(
             f"transform: backend {backend!r} makes one view of an image, Views asks for "

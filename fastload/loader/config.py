@@ -64,6 +64,7 @@ class LoaderConfig:
     split: str | None = None
     strict: bool = False
     format: str | None = None
+    assume_plain: bool = False
 
     adopted: bool = False
     """Whether it was made from a DataLoader. Then samples are `source[index]` for every source;
@@ -103,7 +104,7 @@ class LoaderConfig:
             value = getattr(self, name)
             if value is not None or name in ("batch_size", "seed"):
                 self._settle(name, _integer(name, value, least))
-        for name in ("shuffle", "drop_last", "tune", "strict"):
+        for name in ("shuffle", "drop_last", "tune", "strict", "assume_plain"):
             self._settle(name, _flag(name, getattr(self, name)))
         shard, layouts = self.shard, (torch.channels_last, torch.contiguous_format)
         good = shard in (None, "auto") or isinstance(shard, Shard)

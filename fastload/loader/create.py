@@ -40,6 +40,7 @@ def create_loader(
     split: str | None = None,
     strict: bool = False,
     format: str | None = None,
+    assume_plain: bool = False,
     generator: torch.Generator | None = None,
     batch_sampler: Iterable[list[int]] | None = None,
     worker_init_fn: Callable[[int], None] | None = None,
@@ -93,6 +94,13 @@ def create_loader(
         format: what the source is, where its names leave that open: "folder" (one folder a
             class), "images" (without labels), "table", "pairs", "tar", "cifar", "idx", "arrays",
             "dataset", "cache", or a registered one. None: it is recognised.
+        assume_plain: your word that a torch Dataset whose code fastload does not know only gives
+            the images that it lists (`samples`, a list of (path, label), or those of a data set in
+            it), by its `transform`. So images are read by fastload, and its code is skipped. Labels
+            come from its code where that can make them without images: it is asked for those of an
+            epoch when that starts. The first sample of each epoch, and 1 in 200, are made by its
+            code as well; where one differs, the next `next()` raises a ConfigurationError that
+            names it.
         generator: a torch.Generator whose seed is taken in place of `seed`; no number is drawn from
             it.
         batch_sampler: this rank's own batches, lists of indices, in place of batch_size, shuffle,

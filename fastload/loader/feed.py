@@ -17,6 +17,7 @@ from fastload.backends.base import Backend
 from fastload.device import DeviceStage, Staged
 from fastload.errors import FastloadError, OnError
 from fastload.loader.cursor import Position
+from fastload.loader.plain import PlainBackend
 from fastload.loader.prefetcher import READY, Prefetcher
 from fastload.loader.production import Production
 from fastload.loader.schedule import Schedule
@@ -71,9 +72,12 @@ class Feed:
         on_error: OnError = "raise",
         *,
         ahead: bool = True,
+        plain: PlainBackend | None = None,
     ) -> None:
         """`ahead`: whether batches are made before their epoch begins; not where its data may
-        change until then."""
+        change until then. `plain`: the backend, where the user's code is asked for some things."""
+        self._plain = plain
+        self._order = order
         self._backend = backend
         self._stage = stage
         self._schedule = Schedule(order, ahead=ahead)
@@ -96,19 +100,43 @@ class Feed:
             raise FastloadError(
                 "the loader was started in another process; create one after the fork."
             )
+        if self._plain is not None:
+            self._plain.raise_difference()
         expected, self._expected = self._expected, None
         if self._maker is not None and self._maker.stopping:
             self._stop()  # which was interrupted
         if self._maker is None:
-            self._schedule.ask_sampler(position)
+            self._ask_users_code(position)
             self._maker = self._submitted(position)
             self._maker.begin(None)
         elif position != expected:
-            self._schedule.ask_sampler(position)
+            self._ask_users_code(position)
             self._maker.begin(position)
         staged = self._maker.next()
         self._expected = self._schedule.after(position)
         return staged
+
+    def end_epoch(self) -> None:
+        """All batches of an epoch were handed out. Raises what is wrong with one of them."""
+        if self._plain is not None:
+            self._plain.end_epoch()
+
+    def _ask_users_code(self, position: Position) -> None:
+        """Have it give, in the trainer's thread, what the batches from here on need: their order
+        from a sampler, their labels from a data set."""
+        self._schedule.ask_sampler(position)
+        if self._plain is None:
+            return
+        epoch, step = position
+        if self._order.endless:
+            self._plain.begin_epoch(epoch, np.arange(self._order.length), 0)
+            return
+        rows = [self._order.batch(n) for n in range(self._order.steps)]
+        indices = self._schedule.order_of(epoch)
+        first = rows[step] if len(rows[step]) else rows[0]
+        if len(first):
+            own = indices[np.concatenate(rows)]
+            self._plain.begin_epoch(epoch, own, int(indices[first[0]]))
 
     def order_of(self, epoch: int) -> npt.NDArray[np.int64]:
         """The (global) order of an epoch, kept for the epochs under way."""

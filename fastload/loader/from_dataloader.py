@@ -36,6 +36,7 @@ def from_dataloader(
     on_error: OnError = "raise",
     tune: bool = False,
     options: BackendOptions | None = None,
+    assume_plain: bool = False,
 ) -> Loader:
     """A Loader that yields what this DataLoader would, faster.
 
@@ -65,6 +66,9 @@ def from_dataloader(
         exact_evaluation: serve every sample once, where a DistributedSampler (or `shard`) would
             repeat or drop some to make the ranks equal; the last batch may then differ in size from
             rank to rank, and be empty.
+        assume_plain: your word that the data set only gives the images that it lists, by its
+            `transform`, so that fastload may read them, although it does not know the data set's
+            code. See `create_loader`.
 
     Raises:
         ConfigurationError: something whose meaning could not be kept: a subclass that overrides
@@ -115,6 +119,7 @@ def from_dataloader(
         on_error=on_error,
         tune=tune,
         options=options,
+        assume_plain=assume_plain,
         shown={
             name: getattr(existing, name)
             for name in _SHOWN
@@ -226,6 +231,7 @@ def _refuse_of_streams(config: LoaderConfig, *, exact_evaluation: bool) -> None:
         "on_error: 'substitute'": config.on_error != "raise",
         "options": config.options is not None,
         "tune": config.tune,
+        "assume_plain": config.assume_plain,
     }
     for argument, given in asked.items():
         if given:

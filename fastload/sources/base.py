@@ -156,6 +156,18 @@ class Source:
         )
 
 
+@dataclass(frozen=True)
+class Assumed:
+    """Of a Dataset whose Python code is skipped on the user's word: what is asked of that code."""
+
+    compared: Any
+    """A Dataset: samples (image, label) by the user's code, images untransformed. Some are compared
+    with what is served."""
+    labels: Any = None
+    """A Dataset: the same with placeholders for images, so that nothing is decoded; where the
+    labels come from. None: from the data set's list of samples."""
+
+
 @dataclass(frozen=True, repr=False)
 class Opened:
     """A source, and what is known about how to use it."""
@@ -170,6 +182,9 @@ class Opened:
     bare: Any = None
     """The torch Dataset that the source was opened from, without its transform. It makes the
     samples where Python must run on single ones. None for everything else."""
+    assumed: Assumed | None = None
+    """What of a Dataset's code is still asked, where the user lets the rest be skipped. None for
+    everything else."""
 
     def __repr__(self) -> str:
         transform = (

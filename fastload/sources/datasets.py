@@ -122,12 +122,12 @@ def open_known_dataset(dataset: Any, _: OpenOptions | None = None) -> Opened:
     left to the dataset's own Python code, and the notes say why.
     """
     try:
-        return _native(dataset)
-    except _NotNativeError as error:
+        return open_natively(dataset)
+    except NotNativeError as error:
         return open_dataset(dataset, reason=str(error))
 
 
-class _NotNativeError(Exception):
+class NotNativeError(Exception):
     """Why a dataset must be asked for its items."""
 
 
@@ -136,32 +136,32 @@ def _not_native_if_odd() -> Iterator[None]:
     try:
         yield
     except SourceError as error:
-        raise _NotNativeError(str(error)) from error
+        raise NotNativeError(str(error)) from error
 
 
-def _native(dataset: Any) -> Opened:
+def open_natively(dataset: Any) -> Opened:
     kind = type(dataset)
     openers = _openers()
     base = next((base for base in kind.__mro__ if base in openers), None)
-    if base is not None and _makes_samples_as(dataset, base):
+    if base is not None and makes_samples_as(dataset, base):
         return openers[base](dataset)
     wrapped = wrapped_by(dataset)
     if wrapped is not None:
         return _wrapped(**wrapped)
     if base is not None:
-        raise _NotNativeError(
+        raise NotNativeError(
             f"{kind.__name__} makes them by code of its own, not by that of {base.__name__}. "
             f"{COST} Put what it does "
             "to images into the transform and what it does to labels into target_transform, "
             "and leave that code out"
         )
     if any(isinstance(value, Dataset) for value in getattr(dataset, "__dict__", {}).values()):
-        raise _NotNativeError(
+        raise NotNativeError(
             f"{COST} If all that it does is to transform the samples of the data set in it, "
             "give that one the "
             "transform and the target_transform"
         )
-    raise _NotNativeError("")
+    raise NotNativeError("")
 
 
 COST = (
@@ -173,22 +173,22 @@ COST = (
 def _wrapped(data: Any, rows: Any, transform: Any, target_transform: Any) -> Opened:
     """The samples of a data set in another one, by its transform and then by these."""
     if not isinstance(data, Dataset):
-        raise _NotNativeError("")
-    whole = _native(data)
+        raise NotNativeError("")
+    whole = open_natively(data)
     if (transform is not None and not whole.source.images) or (
         target_transform is not None and len(whole.source.values) != 1
     ):
-        raise _NotNativeError(
+        raise NotNativeError(
             f"its transforms are for other fields than those of the {type(data).__name__} in it"
         )
     if rows is not None:
-        whole = _taken(whole, rows, len(whole.source), "its indices are not integers")
-    return _relabelled(
-        replace(whole, transform=_composed(whole.transform, transform), bare=None), target_transform
+        whole = taken(whole, rows, len(whole.source), "its indices are not integers")
+    return relabelled(
+        replace(whole, transform=composed(whole.transform, transform), bare=None), target_transform
     )
 
 
-def _composed(first: Any, then: Any) -> Any:
+def composed(first: Any, then: Any) -> Any:
     if first is None or then is None:
         return then if first is None else first
     from torchvision.transforms import Compose
@@ -220,7 +220,7 @@ _OF_OTHERS = (
 """What the code of known data sets reads of `self`."""
 
 
-def _makes_samples_as(dataset: Any, base: type) -> bool:
+def makes_samples_as(dataset: Any, base: type) -> bool:
     """Whether the samples of a data set come about by the very code of a known class."""
     kind = type(dataset)
     for name in _ACCESS:
@@ -263,20 +263,20 @@ def _image_folder(dataset: Any) -> Opened:
 
     if not opens_as_rgb(dataset.loader):
         name = getattr(dataset.loader, "__qualname__", type(dataset.loader).__name__)
-        raise _NotNativeError(
+        raise NotNativeError(
             f"its loader {name} is not torchvision's default. {COST} Leave it out, if you need "
             "not it"
         )
     if get_image_backend() != "PIL":
         backend = get_image_backend()
-        raise _NotNativeError(
+        raise NotNativeError(
             f"torchvision's image backend is {backend}; set_image_backend('PIL') frees it"
         )
     names = [
         name if isinstance(name, str) else ", ".join(name) for name in dataset.classes
     ]  # ImageNet has tuples
-    source = _listed_images(dataset.root, dataset.samples, names, "torchvision ImageFolder")
-    return _relabelled(
+    source = listed_images(dataset.root, dataset.samples, names, "torchvision ImageFolder")
+    return relabelled(
         Opened(source, dataset.transform, bare=_bare(dataset)), dataset.target_transform
     )
 
@@ -289,7 +289,7 @@ def _timm_images(dataset: Any) -> Opened:
         or type(reader) is not folders.ReaderImageFolder
         or not is_as_defined(type(reader).__getitem__)
     ):
-        raise _NotNativeError(
+        raise NotNativeError(
             f"its reader is a {type(reader).__name__}; fastload reads folders and tar shards itself"
         )
     if (
@@ -297,24 +297,25 @@ def _timm_images(dataset: Any) -> Opened:
         or dataset.input_img_mode != "RGB"
         or dataset.additional_features is not None
     ):
-        raise _NotNativeError("it is set up for other than RGB images and their classes")
+        raise NotNativeError("it is set up for other than RGB images and their classes")
     names = sorted(reader.class_to_idx, key=reader.class_to_idx.get)
-    source = _listed_images(reader.root, reader.samples, names, "timm ImageDataset")
+    source = listed_images(reader.root, reader.samples, names, "timm ImageDataset")
     note = (
         "an image that cannot be read is an error, where timm takes the next; "
         "on_error='substitute' replaces it"
     )
-    return _relabelled(
+    return relabelled(
         Opened(source, dataset.transform, (note,), _bare(dataset)), dataset.target_transform
     )
 
 
-def _listed_images(root: Any, samples: Any, classes: list[str], kind: str) -> Source:
-    """Image files with their labels, as the dataset lists them."""
+def listed_images(root: Any, samples: Any, classes: list[str], kind: str) -> Source:
+    """Image files with their labels, as the dataset lists them. Raises NotNativeError: it lists
+    something else."""
     if type(samples) not in (list, tuple):
-        raise _NotNativeError(f"its samples are a {type(samples).__name__}, not a list")
+        raise NotNativeError(f"its samples are a {type(samples).__name__}, not a list")
     if not all(type(label) is int for _, label in samples):
-        raise _NotNativeError("its samples have labels that are not integers")
+        raise NotNativeError("its samples have labels that are not integers")
     root = os.fspath(root)
     # With paths below the root stored relative to it, the fingerprint is that of the folder opened
     # by its path.
@@ -324,43 +325,55 @@ def _listed_images(root: Any, samples: Any, classes: list[str], kind: str) -> So
     table = PathTable.of(names, os.path.abspath(root) if inside else "")
     labels = np.fromiter((label for _, label in samples), dtype=np.int64, count=len(samples))
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
-        raise _NotNativeError("its samples have labels beyond its classes")
+        raise NotNativeError("its samples have labels beyond its classes")
     return classified_images(
         EncodedFiles(table), labels, classes, name=os.path.abspath(root), format=kind
     )
 
 
 def _pixels(dataset: Any) -> Opened:
+    source = stored_pixels(dataset)
+    return relabelled(
+        Opened(source, dataset.transform, bare=_bare(dataset)), dataset.target_transform
+    )
+
+
+def is_stored_pixels(dataset: Any) -> bool:
+    """Whether it is of one of torchvision's classes whose samples are arrays, or derived from
+    one."""
+    datasets = sys.modules.get("torchvision.datasets")
+    kinds = tuple(getattr(datasets, name) for name in _PIXEL_DATASETS) if datasets else ()
+    return isinstance(dataset, kinds)
+
+
+def stored_pixels(dataset: Any) -> Source:
     """CIFAR: `data` is an array (N, 32, 32, 3) and `targets` a list; MNIST: both are tensors."""
     data, targets = dataset.data, dataset.targets
     whole = type(targets) is list and all(type(label) is int for label in targets)
     if not whole and not (
         type(targets) in (torch.Tensor, np.ndarray) and targets.dtype in (torch.int64, np.int64)
     ):
-        raise _NotNativeError("its labels were changed to others than whole numbers of 64 bits")
+        raise NotNativeError("its labels were changed to others than whole numbers of 64 bits")
     if isinstance(data, torch.Tensor):
         data, targets = data.numpy()[..., None], torch.as_tensor(targets).numpy()
     elif dataset.target_transform is not None and not whole:
-        raise _NotNativeError(
+        raise NotNativeError(
             "its target_transform is given elements of an array; make its targets a list"
         )
     data, kind = np.asarray(data), type(dataset).__name__
     if data.dtype != np.uint8 or data.ndim != 4:
-        raise _NotNativeError(f"its data were changed to {data.dtype} of shape {data.shape}")
+        raise NotNativeError(f"its data were changed to {data.dtype} of shape {data.shape}")
     with _not_native_if_odd():
-        source = labelled_pixels(
+        return labelled_pixels(
             np.ascontiguousarray(data),
             targets,
             name=kind,
             format=f"torchvision {kind}",
             classes=dataset.classes,
         )
-    return _relabelled(
-        Opened(source, dataset.transform, bare=_bare(dataset)), dataset.target_transform
-    )
 
 
-def _relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened:
+def relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened:
     """With the labels that a target_transform makes, if these follow from the label alone: it is
     asked for each label, and again whenever an epoch starts with a data set, or a table in that
     function, that was changed."""
@@ -368,7 +381,7 @@ def _relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened
         return opened
     source, name = opened.source, getattr(function, "__qualname__", type(function).__name__)
     if not depends_on_argument_alone(function):
-        raise _NotNativeError(
+        raise NotNativeError(
             f"its target_transform {name} may depend on more than the label, so it is called "
             f"for each sample. {COST} A "
             "function of numbers and tables of them alone would free it, or the same done to "
@@ -376,7 +389,7 @@ def _relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened
             "batch_transform"
         )
     if source.classes is None:
-        raise _NotNativeError(
+        raise NotNativeError(
             f"its target_transform {name} comes after another one; make one of both"
         )
     known, where = np.unique(source.values["label"].at(np.arange(len(source))), return_inverse=True)
@@ -384,11 +397,11 @@ def _relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened
         answers = [function(label) for label in known.tolist()]
         made = default_collate(answers)
     except Exception as error:  # whatever it is, it belongs where the sample is made
-        raise _NotNativeError(
+        raise NotNativeError(
             f"its target_transform {name} raises {type(error).__name__}"
         ) from error
     if not isinstance(made, torch.Tensor) or len({type(answer) for answer in answers}) > 1:
-        raise _NotNativeError(f"its target_transform {name} gives no number or array of one type")
+        raise NotNativeError(f"its target_transform {name} gives no number or array of one type")
     table = made.numpy()
     columns = {**source.columns, "label": ValueArray(table[where])}
     relabelled = replace(
@@ -419,17 +432,17 @@ def _tensors(dataset: Any) -> Opened:
 
 def _subset(subset: Any) -> Opened:
     if type(subset.indices) not in (list, tuple, range, np.ndarray, torch.Tensor):
-        raise _NotNativeError(f"its indices are a {type(subset.indices).__name__}, not a list")
-    whole = _native(subset.dataset)
+        raise NotNativeError(f"its indices are a {type(subset.indices).__name__}, not a list")
+    whole = open_natively(subset.dataset)
     bare = None if whole.bare is None else Subset(whole.bare, subset.indices)
-    made = _taken(whole, subset.indices, len(whole.source), "its indices are not integers")
+    made = taken(whole, subset.indices, len(whole.source), "its indices are not integers")
     return replace(made, bare=bare)
 
 
-def _taken(whole: Opened, indices: Any, count: int, odd: str) -> Opened:
+def taken(whole: Opened, indices: Any, count: int, odd: str) -> Opened:
     rows = np.asarray(indices)
     if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
-        raise _NotNativeError(odd)
+        raise NotNativeError(odd)
     if len(rows) and not -count <= rows.min() <= rows.max() < count:
         raise SourceError(
             f"The Subset has the index {int(rows[np.argmax(np.abs(rows))])}, but its data set has "
@@ -440,16 +453,18 @@ def _taken(whole: Opened, indices: Any, count: int, odd: str) -> Opened:
 
 
 def _joined(dataset: Any) -> Opened:
-    parts = [_native(part) for part in dataset.datasets]
+    return joined([open_natively(part) for part in dataset.datasets])
+
+
+def joined(parts: list[Opened]) -> Opened:
+    """All samples of the first, then those of the next."""
     first = parts[0]
     if not all(part.transform is first.transform for part in parts[1:]):
-        raise _NotNativeError(
-            "its data sets have different transforms; give all of them one object"
-        )
+        raise NotNativeError("its data sets have different transforms; give all of them one object")
     if len({tuple(part.source.columns) for part in parts}) > 1:
-        raise _NotNativeError("its data sets have different fields")
+        raise NotNativeError("its data sets have different fields")
     if any(part.bare is None for part in parts) and first.transform is not None:
-        raise _NotNativeError(
+        raise NotNativeError(
             "it joins data sets around others; join those in them, and put one around that"
         )
     sources = [part.source for part in parts]
@@ -487,4 +502,4 @@ def _joined_column(name: str, parts: list[Column]) -> Column:
         arrays = [part.array[part.rows_of(np.arange(len(part)))] for part in parts]  # type: ignore[attr-defined]
         if len({array.shape[1:] for array in arrays}) == 1:
             return PixelArray(np.concatenate(arrays), channels=arrays[0].shape[3])
-    raise _NotNativeError(f"its data sets store {name!r} in different ways")
+    raise NotNativeError(f"its data sets store {name!r} in different ways")
