@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
+import multiprocessing.context
 import multiprocessing.queues
 import multiprocessing.util
 import os
@@ -31,7 +32,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, _utils, get_worker_info
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from fastload.backends.base import (
     KILLED_WORKER,
@@ -227,8 +229,8 @@ class TorchBackend:
             num_workers=self._workers,
             collate_fn=_unchanged,
             prefetch_factor=self._prefetch,
-            multiprocessing_context=asked,
-            worker_init_fn=_WorkerStart(context.workers.init),
+            multiprocessing_context=_CONTEXTS[method],
+            worker_init_fn=_WorkerStart(context.workers.init, os.getpid()),
             timeout=options.worker_timeout or context.workers.timeout,
             generator=torch.Generator()
             if context.workers.seeds is None
@@ -237,8 +239,7 @@ class TorchBackend:
         # A fork server may be started here, which keeps the mask, and so outlives a SIGTERM to the
         # process group.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        children: set[Any] = multiprocessing.process._children  # type: ignore[attr-defined]
-        before = set(children)
+        batches, _started[:] = _Batches.__new__(_Batches), []
         try:
             # Where the sockets are through which batches travel. Without this each worker makes a
             # folder of its own, which stays when the worker is killed; this one goes with the
@@ -247,15 +248,12 @@ class TorchBackend:
             with torch.device(
                 "cpu"
             ):  # torch draws its seed on the user's default device, which may have no generator
-                self._batches = iter(loader)
+                batches.__init__(loader)  # type: ignore[misc]  # as DataLoader's `__iter__` does
+                self._batches = batches
             forget_in_children(self)
         except BaseException as error:
             self.close()
-            for worker in (
-                children - before
-            ):  # of an iterator that was not finished, which nobody can ask to end them
-                worker.kill()
-                worker.join()
+            batches.end_interrupted_start()
             if asked == given or not isinstance(error, PicklingError | AttributeError | TypeError):
                 raise
             raise ConfigurationError(
@@ -389,12 +387,78 @@ class _Requests:
             yield None if asked is None else asked.draws
 
 
+class _Batches(_MultiProcessingDataLoaderIter):
+    """torch's iterator, whose constructor may be interrupted at any line. It is made by `__new__`
+    first, so that somebody holds what the constructor has done so far."""
+
+    _shutdown = True
+    """Until the constructor sets it, there is nothing for `__del__` to shut down."""
+
+    def end_interrupted_start(self) -> None:
+        """End the workers, however far the constructor has come."""
+        self._shutdown = True
+        with contextlib.suppress(ValueError):  # it has not come so far
+            # Else torch would find them dead, and refuse the next iterator at this address.
+            _utils.signal_handling._remove_worker_pids(id(self))
+        for worker in _started:
+            if worker.pid is not None:
+                worker.kill()
+                worker.join()
+
+
+_started: list[Any] = []
+"""The processes whose start has begun since workers were last started. multiprocessing itself knows
+of one only when its `start` has ended."""
+
+
+class _Recorded:
+    """A process that is in `_started` before it runs."""
+
+    def start(self) -> None:
+        _started.append(self)
+        super().start()  # type: ignore[misc]
+
+
+class _ForkProcess(_Recorded, multiprocessing.context.ForkProcess):
+    """By fork."""
+
+
+class _SpawnProcess(_Recorded, multiprocessing.context.SpawnProcess):
+    """By spawn."""
+
+
+class _ForkServerProcess(_Recorded, multiprocessing.context.ForkServerProcess):
+    """By a fork server."""
+
+
+class _ForkContext(multiprocessing.context.ForkContext):
+    Process = _ForkProcess  # type: ignore[assignment]
+
+
+class _SpawnContext(multiprocessing.context.SpawnContext):
+    Process = _SpawnProcess  # type: ignore[assignment]
+
+
+class _ForkServerContext(multiprocessing.context.ForkServerContext):
+    Process = _ForkServerProcess  # type: ignore[assignment]
+
+
+_CONTEXTS: Mapping[str, multiprocessing.context.BaseContext] = {
+    "fork": _ForkContext(),
+    "spawn": _SpawnContext(),
+    "forkserver": _ForkServerContext(),
+}
+"""By start method."""
+
+
 @dataclass(frozen=True)
 class _WorkerStart:
     """What a worker does first."""
 
     init: Callable[[int], None] | None
     """Of the user."""
+    trainer: int
+    """The trainer's process id."""
 
     def __call__(self, worker: int) -> None:
         # Out of the trainer's process group: what is sent to all of that (Ctrl-C; torchrun's
@@ -404,7 +468,7 @@ class _WorkerStart:
         multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_not_sent)  # type: ignore[attr-defined]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         threading.Thread(
-            target=_end_with, args=(os.getppid(),), name="fastload-watch", daemon=True
+            target=_end_with, args=(os.getppid(), self.trainer), name="fastload-watch", daemon=True
         ).start()
         if self.init is not None:
             info: Any = get_worker_info()
@@ -487,16 +551,35 @@ def _late(said: str, asked: Draws) -> str:
     )
 
 
-def _end_with(parent: int) -> None:
-    """End this worker within a second of its parent, whatever the user's code is doing; and leave
-    nothing after."""
-    trainer = (
-        multiprocessing.parent_process()
-    )  # a fork server, whose child this may be, lives as long as we do
-    while os.getppid() == parent and (trainer is None or trainer.is_alive()):
-        time.sleep(1)
-    shutil.rmtree(multiprocessing.util.get_temp_dir(), ignore_errors=True)
+def _end_with(parent: int, trainer: int) -> None:
+    """End this worker when its parent does, or knows no longer of it, whatever the user's code is
+    doing; and leave nothing behind."""
+    # `parent` may be a fork server, which lives as long as its children. This one is the trainer:
+    # it is taken for dead when it lets go of its end of a pipe, as it does when an interrupt comes
+    # while it starts the worker.
+    process = multiprocessing.parent_process()
+    while os.getppid() == parent and (process is None or process.is_alive()):
+        if process is None:
+            time.sleep(1)
+        else:
+            process.join(1)
+    for _ in range(10):
+        if _is_gone(trainer):
+            # The folder is the trainer's: its other workers, and later ones, are still using it
+            # while it lives.
+            shutil.rmtree(multiprocessing.util.get_temp_dir(), ignore_errors=True)
+            break
+        time.sleep(0.1)  # it may be about to end
     os._exit(1)
+
+
+def _is_gone(process: int) -> bool:
+    """Whether a process has ended; its parent need not know yet."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "ZX"
 
 
 def _not_sent(error: Exception, sent: Any) -> None:
