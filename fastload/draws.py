@@ -201,6 +201,6 @@ def seed_generators(seed: int) -> None:
 
 def states_of_generators() -> tuple[Any, ...]:
     """Equal to an earlier one if none of the three has given a number since."""
-    _, words, *place = np.random.get_state()  # type: ignore[misc]
+    numpy: Any = np.random.get_state()
     of_torch = torch.random.get_rng_state().numpy().tobytes()
-    return random.getstate(), words.tobytes(), place, of_torch  # type: ignore[union-attr]
+    return random.getstate(), numpy[1].tobytes(), numpy[2:], of_torch
