@@ -407,7 +407,7 @@ class _Batches(_MultiProcessingDataLoaderIter):
 
 
 _started: list[Any] = []
-"""The processes whose start has begun since workers were last started. multiprocessing itself knows
+"""The processes that `start` was called of since workers were last started. multiprocessing itself knows
 of one only when its `start` has ended."""
 
 

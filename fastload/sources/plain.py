@@ -71,8 +71,8 @@ def may_be_plain(dataset: Any) -> bool:
         return all(map(may_be_plain, dataset.datasets))
     if type(own_attribute(dataset, "samples")) in (list, tuple) or is_stored_pixels(dataset):
         return True
-    held = _held(dataset)
-    return len(held) == 1 and may_be_plain(held[0])
+    inside = _inside(dataset)
+    return len(inside) == 1 and may_be_plain(inside[0])
 
 
 _REMEDY = (
@@ -263,7 +263,7 @@ def _joined(dataset: Any) -> Opened:
     return replace(made, assumed=assumed)
 
 
-def _held(dataset: Any) -> list[Any]:
+def _inside(dataset: Any) -> list[Any]:
     """The data sets in it."""
     own = getattr(dataset, "__dict__", {})
     return [value for value in own.values() if isinstance(value, Dataset)]
@@ -271,17 +271,17 @@ def _held(dataset: Any) -> list[Any]:
 
 def _around(dataset: Any) -> Opened:
     """The samples of another data set, by its transform and then by this one's."""
-    own, held = getattr(dataset, "__dict__", {}), _held(dataset)
-    if len(held) != 1:
+    own, inside = getattr(dataset, "__dict__", {}), _inside(dataset)
+    if len(inside) != 1:
         raise NotNativeError(
             "it has no list `samples`, and "
-            + (f"{len(held)} data sets in it" if held else "no other data set in it")
+            + (f"{len(inside)} data sets in it" if inside else "no other data set in it")
         )
     known = wrapped_by(dataset) or {
         "rows": dataset.indices if isinstance(dataset, Subset) else None,
         "transform": own.get("transform"),
     }
-    inner, rows, transform = held[0], known["rows"], known["transform"]
+    inner, rows, transform = inside[0], known["rows"], known["transform"]
     whole = _plain(inner)
     _require_images(whole, type(inner).__name__)
     served = whole
