@@ -407,8 +407,8 @@ class _Batches(_MultiProcessingDataLoaderIter):
 
 
 _started: list[Any] = []
-"""The processes that `start` was called of since workers were last started. multiprocessing itself knows
-of one only when its `start` has ended."""
+"""The processes of the latest start of workers, each from the moment when its `start` is called.
+multiprocessing itself knows of a process only when its `start` has ended."""
 
 
 class _Recorded:
