@@ -157,3 +157,13 @@ def interrupt_starts(first: int, stride: int) -> int:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_while_workers_start_leaves_nothing_behind() -> None:
     assert outside(interrupt_starts, 3, 29).answer > 5
+
+
+@pytest.mark.slow
+@pytest.mark.reliability
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("first", range(4, 32))
+def test_an_interrupt_at_each_other_step_leaves_nothing_behind(first: int) -> None:
+    """With the test before: at every step. An interrupted start once removed the folder through
+    whose sockets all later workers of the process send their batches."""
+    assert outside(interrupt_starts, first, 29).answer > 5
