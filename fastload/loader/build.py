@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -31,13 +30,13 @@ from fastload.backends.base import (
 from fastload.backends.objects import SharedStream, StreamBackend
 from fastload.compat.timm import is_fast_collate
 from fastload.device import BufferPool, DeviceStage
-from fastload.draws import Draws, Stream
 from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.known_code import only_seeds
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
 from fastload.loader.plain import PlainBackend
+from fastload.loader.worker_seeds import ScriptSeeds, WorkerSeeds
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix
 from fastload.recipe.operation import qualified_name
@@ -327,9 +326,9 @@ def _on_backend(
             collate_fn=config.collate_fn,
             workers=replace(
                 config.workers,
-                seeds=_ScriptSeeds(config.shown.get("generator"))
+                seeds=ScriptSeeds(config.shown.get("generator"))
                 if config.script_seeds
-                else _WorkerSeeds(config.seed, order.shard.rank),
+                else WorkerSeeds(config.seed, order.shard.rank),
             ),
             opaque_backends=_opaque_backends,
         ),
@@ -424,32 +423,6 @@ def _streaming(config: LoaderConfig) -> LoaderParts:
             "delivered": f"on {config.device}",
         },
     )
-
-
-@dataclass(frozen=True)
-class _WorkerSeeds:
-    """Seeds of worker processes by (seed, epoch, rank): no two epochs and no two ranks have the
-    same ones."""
-
-    seed: int
-    rank: int
-
-    def __call__(self, epoch: int) -> torch.Generator:
-        bits = Draws(self.seed, epoch, np.array([self.rank], dtype=np.int64)).integers(
-            Stream.WORKERS
-        )[0]
-        return torch.Generator().manual_seed(int(bits) >> 1)
-
-
-@dataclass(frozen=True)
-class _ScriptSeeds:
-    """Seeds of worker processes as a DataLoader draws them, from its own generator or torch's
-    global one."""
-
-    generator: torch.Generator | None
-
-    def __call__(self, epoch: int) -> torch.Generator | None:
-        return self.generator
 
 
 def _parts(
