@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset, _utils, get_worker_info
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from fastload.backends.base import (
@@ -399,7 +399,7 @@ class _Batches(_MultiProcessingDataLoaderIter):
         self._shutdown = True
         with contextlib.suppress(ValueError):  # it has not come so far
             # Else torch would find them dead, and refuse the next iterator at this address.
-            _utils.signal_handling._remove_worker_pids(id(self))
+            torch._C._remove_worker_pids(id(self))
         for worker in _started:
             if worker.pid is not None:
                 worker.kill()
@@ -432,15 +432,15 @@ class _ForkServerProcess(_Recorded, multiprocessing.context.ForkServerProcess):
 
 
 class _ForkContext(multiprocessing.context.ForkContext):
-    Process = _ForkProcess  # type: ignore[assignment]
+    Process = _ForkProcess
 
 
 class _SpawnContext(multiprocessing.context.SpawnContext):
-    Process = _SpawnProcess  # type: ignore[assignment]
+    Process = _SpawnProcess
 
 
 class _ForkServerContext(multiprocessing.context.ForkServerContext):
-    Process = _ForkServerProcess  # type: ignore[assignment]
+    Process = _ForkServerProcess
 
 
 _CONTEXTS: Mapping[str, multiprocessing.context.BaseContext] = {
