@@ -381,8 +381,8 @@ def test_near_the_ideal_nothing_is_explained() -> None:
 
 def test_more_than_the_processes_allow_is_refused() -> None:
     said = advice([row("none", 1, 32, 1000), row("ddp", 2, 32, 4000)], GPU)
-    assert said[0].startswith("Recommended: one process, batch 32"), (
-        "what cannot be is not recommended"
+    assert said[0].startswith("No recommendation: only one row has a usable rate"), (
+        "what cannot be is not recommended, and nothing is left to compare with"
     )
     assert said[1].startswith(
         "Refused: ddp x 2 with batch 32 came to 4.00 times one process with batch 32, more than "
@@ -395,7 +395,7 @@ def test_more_than_the_cores_allow_is_refused() -> None:
     """As was seen on one core: two processes are 1.95 times as fast as one, which was disturbed."""
     two = [row("none", 1, 32, 1000), row("ddp", 2, 32, 1950)]
     said = advice(two, SweepContext(device="cpu", cores=1))
-    assert said[0].startswith("Recommended: one process, batch 32")
+    assert said[0].startswith("No recommendation: only one row has a usable rate")
     assert "1.95 times one process with batch 32, more than the 1 that 1 core allow" in said[1]
     assert advice(two, SweepContext(device="cpu", cores=2))[0].startswith("Recommended: ddp x 2")
     full = [changed(two[0], cpu_seconds=30 * 32 / 1000 * 1.8), two[1]]  # it took 1.8 cores
@@ -407,6 +407,20 @@ def test_more_than_the_cores_allow_is_refused() -> None:
     assert advice(full, SweepContext(device="cuda", cores=2))[0].startswith(
         "Recommended: ddp x 2"
     ), "cores do not limit GPUs"
+
+
+def test_a_single_row_is_not_recommended() -> None:
+    alone = row("none", 1, 32, 1000, wait=0.4)
+    too_large = changed(row("none", 1, 64, 1), status="out of memory", rate=None, rates=())
+    for rows in ([alone], [changed(alone, rates=(1000.0,))], [alone, too_large]):
+        said = advice(rows, GPU)
+        assert not any("Recommended" in words for words in said)
+        assert said[0] == (
+            "No recommendation: only one row has a usable rate, and there is nothing to compare it "
+            "with; give more batch sizes or modes. One process, batch 32: 1,000 img/s, 50 s an "
+            "epoch, the device busy 60% of the time. Most of what is lost is data wait, 40% of the "
+            "time."
+        )
 
 
 def test_nothing_is_recommended_within_the_spread() -> None:
@@ -966,7 +980,7 @@ def test_a_signal_is_as_ctrl_c(number: signal.Signals, monkeypatch: pytest.Monke
     )
     assert done.exit_code == 130
     assert "Stopped before the end" in done.output
-    assert "Recommended: one process, batch 16" in done.output
+    assert "No recommendation: only one row has a usable rate" in done.output
     assert signal.getsignal(number) == before
 
 
@@ -984,7 +998,7 @@ def test_ctrl_c_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None
     assert seen == [(0, 9), (1, 9)], "three rounds"
     assert [row.status for row in sweep.measurements] == ["measured", "not run", "not run"]
     assert not sweep.complete
-    assert sweep.notes[0].startswith("Recommended: one process, batch 8")
+    assert sweep.notes[0].startswith("No recommendation: only one row has a usable rate")
 
 
 def test_rounds_take_all_cells_in_turn_and_every_second_one_backwards(

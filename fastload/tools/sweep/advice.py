@@ -143,9 +143,11 @@ def _enough_rounds(*rows: Row) -> bool:
 def _recommendation(rows: Sequence[Row], situation: SweepContext) -> str:
     if not rows:
         return "No recommendation: what was measured cannot be true."
+    if len(rows) == 1:
+        return _one_row(rows[0], situation)
     learning = [row for row in rows if not _learns_less(row, rows)]
     best = max(learning, key=lambda row: row.speed)
-    if len(rows) > 1 and not _enough_rounds(*rows):
+    if not _enough_rounds(*rows):
         return (
             f"No recommendation: {counted(min(len(row.rates) for row in rows), 'round')} of a row "
             f"say nothing of how much rates scatter; give --rounds {ROUNDS} or more. The highest "
@@ -153,7 +155,7 @@ def _recommendation(rows: Sequence[Row], situation: SweepContext) -> str:
             f"{best.cell.batch}."
         )
     good = [row for row in learning if _as_fast(row, best)]
-    if len(rows) > 1 and len(good) == len(rows):
+    if len(good) == len(rows):
         return (
             f"No recommendation: the rates of all {counted(len(rows), 'row')} lie within the "
             f"spread of their rounds ({number(min(row.speed for row in good))} to "
@@ -161,19 +163,7 @@ def _recommendation(rows: Sequence[Row], situation: SweepContext) -> str:
             f"more rounds.{_loss_of_learning(best)}"
         )
     chosen = min(good, key=lambda row: (row.cell.processes, row.cell.global_batch))
-    cell = chosen.cell
-    parts = [f"{number(chosen.speed)} {situation.unit}/s"]
-    if chosen.epoch_seconds is not None:
-        parts.append(f"{duration(chosen.epoch_seconds)} an epoch")
-    if chosen.memory:
-        parts.append(each(chosen.memory, gigabytes))
-    batch = f"batch {cell.batch}" + (
-        f" a process ({cell.global_batch} in all)" if cell.processes > 1 else ""
-    )
-    text = (
-        f"Recommended: {cell.name}, {batch}: {', '.join(parts)}, the device busy {chosen.busy:.0%} "
-        "of the time."
-    )
+    text = f"Recommended: {_in_figures(chosen, situation)}"
     if best is not chosen:
         text += (
             f" The fastest, {best.cell.name} with batch {best.cell.batch}, gives "
@@ -189,6 +179,29 @@ def _recommendation(rows: Sequence[Row], situation: SweepContext) -> str:
             f"{chosen.score[1]:.4g}."
         )
     return text + _loss_of_learning(chosen)
+
+
+def _one_row(row: Row, situation: SweepContext) -> str:
+    """The only row that counts: there is nothing to choose from."""
+    return (
+        "No recommendation: only one row has a usable rate, and there is nothing to compare it "
+        f"with; give more batch sizes or modes. {_capital(_in_figures(row, situation))}"
+        f"{_loss_of_learning(row)}"
+    )
+
+
+def _in_figures(row: Row, situation: SweepContext) -> str:
+    """Its cell, rate, seconds of an epoch, memory and how busy the device was."""
+    cell = row.cell
+    parts = [f"{number(row.speed)} {situation.unit}/s"]
+    if row.epoch_seconds is not None:
+        parts.append(f"{duration(row.epoch_seconds)} an epoch")
+    if row.memory:
+        parts.append(each(row.memory, gigabytes))
+    batch = f"batch {cell.batch}" + (
+        f" a process ({cell.global_batch} in all)" if cell.processes > 1 else ""
+    )
+    return f"{cell.name}, {batch}: {', '.join(parts)}, the device busy {row.busy:.0%} of the time."
 
 
 def _loss_of_learning(row: Row) -> str:
