@@ -27,6 +27,7 @@ from fastload.errors import ConfigurationError
 from fastload.geometry import Resampling
 from fastload.recipe import Recipe
 from fastload.render import device as device_rendering
+from fastload.render import transfer
 from fastload.sources import open_source
 from tests.simulated_gpu import GPU, LazyGpu, LazyStream
 
@@ -395,16 +396,16 @@ def test_constants_are_sent_once_for_each_stream(
         sent.append(values.shape)
         return torch.from_numpy(values)
 
-    monkeypatch.setattr(device_rendering, "on_device", on_device)
-    device_rendering._constants.cache_clear()
+    monkeypatch.setattr(transfer, "on_device", on_device)
+    transfer._constants.cache_clear()
     mean = np.array([0.5, 0.25, 0.125], dtype=np.float32)
     for _ in range(3):
-        assert torch.equal(device_rendering.constants(mean, GPU), torch.tensor([0.5, 0.25, 0.125]))
+        assert torch.equal(transfer.constants(mean, GPU), torch.tensor([0.5, 0.25, 0.125]))
     assert sent == [(3,)]
     with torch.cuda.stream(LazyStream(9)):  # type: ignore[arg-type]
-        device_rendering.constants(mean, GPU)
+        transfer.constants(mean, GPU)
     assert sent == [(3,), (3,)], "another stream might read it before it is there"
-    device_rendering._constants.cache_clear()
+    transfer._constants.cache_clear()
 
 
 def test_two_filters_in_a_batch_are_chosen_by_an_index_on_the_device() -> None:

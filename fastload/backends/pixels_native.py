@@ -106,7 +106,7 @@ class NativePixels(PixelMaker):
         """Whether there is less to do than to hand it to other threads and to wait for them."""
         self._pool = NativePool(threads.count)
         self._index, self._no_index = (
-            open_seek_index(seek_index, source) if source.encoded else (None, "")
+            open_seek_index(seek_index, source, only_cheap=True) if source.encoded else (None, "")
         )
 
     @staticmethod

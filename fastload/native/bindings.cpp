@@ -429,16 +429,16 @@ NB_MODULE(_core, m) {
     nb::class_<SeekIndex>(m, "SeekIndex")
         .def(
             "__init__",
-            [](SeekIndex* self, nb::bytes path, uint64_t images, uint64_t limit) {
+            [](SeekIndex* self, nb::bytes path, uint64_t images, uint64_t limit, bool only_cheap) {
                 try {
-                    new (self) SeekIndex({path.c_str(), path.size()}, images, limit);
+                    new (self) SeekIndex({path.c_str(), path.size()}, images, limit, only_cheap);
                 } catch (const std::system_error& error) {
                     errno = error.code().value();
                     PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
                     throw nb::python_error();
                 }
             },
-            "path"_a, "images"_a, "limit"_a)
+            "path"_a, "images"_a, "limit"_a, "only_cheap"_a = false)
         .def("flush", &SeekIndex::flush, nb::call_guard<WithoutGil>())
         .def_prop_ro("is_open", &SeekIndex::is_open)
         .def("contents", [](const SeekIndex& self) {

@@ -128,6 +128,7 @@ class Decoder final : public ImageDecoder {
     Outcome open_libjpeg();
     Outcome read_jpeg(const Box& box, bool whole, RowSink& sink);
     jpeg::Reason read_own(const Box& box, bool whole, RowSink& sink);
+    bool is_cheap(const Box& box, uint64_t hash);
 
     DecoderCounts& counts_;
     jpeg::BaselineDecoder own_;
@@ -137,6 +138,7 @@ class Decoder final : public ImageDecoder {
     SeekIndex* index_ = nullptr;
     jpeg::Points points_;
     std::vector<uint8_t> packed_;  // points
+    uint64_t without_points_ = 0;  // images so far that the index did not have
 
     // Of the image in work.
     ImageDecoder* other_ = nullptr;             // png_ or webp_; null for a JPEG

@@ -59,7 +59,7 @@ def fill_seek_index(
         )
     path = default_path(source) if file is None else file.expanduser().absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    index, _ = open_seek_index(path, source)
+    index, _ = open_seek_index(path, source, only_cheap=False)
     assert index is not None
     images = 0
     pool = NativePool(workers or usable_cores())

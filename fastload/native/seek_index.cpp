@@ -132,8 +132,8 @@ void create(const std::string& path, uint64_t images, uint64_t limit) {
 
 }  // namespace
 
-SeekIndex::SeekIndex(const std::string& path, uint64_t images, uint64_t limit)
-    : path_(path), owner_(current_process()) {
+SeekIndex::SeekIndex(const std::string& path, uint64_t images, uint64_t limit, bool only_cheap)
+    : path_(path), only_cheap_(only_cheap), owner_(current_process()) {
     bool writes = true;
     Descriptor file(path, O_RDWR);
     int found = file.get();

@@ -23,8 +23,10 @@ class SeekIndex {
   public:
     // Opens the index at `path`, or makes one with room for `images`, which grows no larger than
     // `limit` bytes; reads only, where the file or its folder cannot be written. Throws
-    // std::system_error, or std::invalid_argument if the file is no index of this version.
-    SeekIndex(const std::string& path, uint64_t images, uint64_t limit);
+    // std::system_error, or std::invalid_argument if the file is no index of this version. With
+    // `only_cheap`, decoders add the points of an image where little of it is left below the box
+    // (Decoder::is_cheap), else of each.
+    SeekIndex(const std::string& path, uint64_t images, uint64_t limit, bool only_cheap = false);
     ~SeekIndex();
     SeekIndex(const SeekIndex&) = delete;
     SeekIndex& operator=(const SeekIndex&) = delete;
@@ -43,6 +45,8 @@ class SeekIndex {
     // Whether points may still be added: not in a child of the process that opened it, nor once the
     // index has reached its limit or could not be written.
     bool is_open() const;
+
+    bool only_cheap() const { return only_cheap_; }
 
     struct Contents {
         uint64_t records = 0, bytes = 0, slots = 0, limit = 0;
@@ -65,6 +69,7 @@ class SeekIndex {
     const std::string path_;
     int file_ = -1;
     uint64_t slots_ = 0, limit_ = 0;
+    const bool only_cheap_;
     const uint64_t owner_;
 
     std::atomic<bool> writable_{false};
