@@ -8,6 +8,7 @@ import platform
 import resource
 from collections.abc import Iterator
 from dataclasses import asdict
+from importlib import metadata
 from itertools import groupby
 from typing import Annotated
 
@@ -187,11 +188,6 @@ def libjpeg_turbo() -> Finding:
     )
 
 
-# Its instructions are chosen when it is compiled: a wheel of pip's cache may have been compiled
-# without.
-_PILLOW_SIMD = 'CC="cc -mavx2" pip install --no-cache-dir pillow-simd'
-
-
 def pillow() -> Finding:
     import PIL
 
@@ -208,16 +204,35 @@ def pillow() -> Finding:
         )
     elif simd and int(PIL.__version__.split(".")[0]) < 12:
         advice = (
-            f"Years of Pillow's security fixes are missing, which version 12.1 has: {_PILLOW_SIMD} "
-            "--upgrade"
+            "Years of Pillow's security fixes are missing, which version 12.1 has: pip uninstall "
+            "-y pillow-simd && fastload pillow-simd"
+        )
+    elif simd and _version("pillow") != PIL.__version__:
+        advice = (
+            "The next pip install of a package that needs Pillow puts Pillow over it. So that pip "
+            "leaves it there: fastload pillow-simd"
+        )
+    elif not simd and _version("pillow-simd") is not None:
+        advice = (
+            "Pillow was installed over Pillow-SIMD, and files of both are there. Pillow-SIMD "
+            "again: fastload pillow-simd. Or Pillow alone: pip uninstall -y pillow pillow-simd "
+            "&& pip install pillow"
         )
     elif not simd and platform.machine() == "x86_64":
         advice = (
             "Pillow-SIMD resizes some five times as fast, if your own code resizes with Pillow "
-            f"(the native core does not): pip uninstall -y pillow && {_PILLOW_SIMD}. What it "
-            "brings here: fastload bench decode --pillow-simd"
+            "(the native core does not). In its place, so that pip leaves it there: fastload "
+            "pillow-simd. What it brings here: fastload bench decode --pillow-simd"
         )
     return Finding.advised("Pillow", name, value, advice, "note" if turbo else "warning")
+
+
+def _version(distribution: str) -> str | None:
+    """Of an installed one."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def native_core() -> Finding:
