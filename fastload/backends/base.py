@@ -30,6 +30,10 @@ KILLED_WORKER = (
 )
 """What to tell a person whose worker process died."""
 
+DEFAULT_PREFETCH = 2
+"""Batches in flight per worker process: torch's own default. More costs memory and gains nothing
+once workers are busy."""
+
 WorkloadKind = Literal["encoded", "arrays", "python"]
 
 BufferAllocator = Callable[[tuple[int, ...]], npt.NDArray[Any]]

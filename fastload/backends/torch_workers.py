@@ -36,6 +36,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from fastload.backends.base import (
+    DEFAULT_PREFETCH,
     KILLED_WORKER,
     BackendOptions,
     Context,
@@ -54,10 +55,6 @@ from fastload.machine import usable_cores
 from fastload.sources.sharing import free_shared_memory, share
 
 logger = logging.getLogger("fastload")
-
-DEFAULT_PREFETCH = 2
-"""Batches in flight per worker: torch's own default. More costs memory and gains nothing once
-workers are busy."""
 
 _MORE_ROOM = "Give the container more (docker run --shm-size=8g, or --ipc=host)"
 

@@ -97,9 +97,7 @@ class LoaderSampler(Sampler[int]):
 
     def batches(self) -> Iterator[list[int]]:
         """The same, cut into this rank's batches."""
-        order = self.order.epoch(self.epoch)
-        for step in range(self.order.steps):
-            yield order[self.order.batch(step)].tolist()
+        return self.order.batches(self.epoch)
 
     @property
     def _all_are_ours(self) -> bool:
@@ -140,14 +138,6 @@ class _UncountedSampler(LoaderSampler):
 
     def __len__(self) -> int:
         return self.order.count()
-
-    def batches(self) -> Iterator[Any]:
-        given, size = iter(self.order.sampler), self.order.batch_size
-        return (
-            given
-            if self.order.in_batches
-            else iter(lambda: list(itertools.islice(given, size)), [])
-        )
 
 
 def sampler_over(order: Order, dataset: Any, owner: Callable[[], Any]) -> LoaderSampler:

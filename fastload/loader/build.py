@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from fastload import native
 from fastload.backends import available_backends, backend_class
 from fastload.backends.base import (
+    DEFAULT_PREFETCH,
     Backend,
     BackendOptions,
     Context,
@@ -44,11 +45,14 @@ from fastload.sampler import (
     BatchOrder,
     EpochOrder,
     ForeignOrder,
+    InStepOrder,
     Order,
     Shard,
     StreamOrder,
     UncountedOrder,
     has_length,
+    never_looks,
+    size_said_by,
 )
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
@@ -303,6 +307,8 @@ def _on_backend(
             "worker_init_fn, multiprocessing_context, timeout: of no use, the backend works in "
             "threads"
         )
+    if order.read_ahead is not None and config.num_workers is None and traits.processes:
+        config = replace(config, num_workers=0)  # more would have nothing to do
     runs_theirs = bool(source.objects) or split.opaque is not None
     renewed = config.renewed and traits.processes and runs_theirs
     if renewed and config.num_workers:
@@ -548,21 +554,25 @@ def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
     order: Order
     keyed = config.adopted and bool(source.objects)
     given = config.sampler if config.batch_sampler is None else config.batch_sampler
-    if given is not None and not has_length(given):
-        if config.on_error != "raise":
+    if given is not None and not (has_length(given) and never_looks(given)):
+        counts = has_length(given)
+        if config.on_error != "raise" and not counts:
             raise ConfigurationError(
                 f"on_error: {type(given).__name__} has no __len__, so it is not known which "
                 "other samples its epoch "
                 "has, to replace one that cannot be read. Give it one, or leave on_error out."
             )
-        order = UncountedOrder(
+        # As DataLoader's defaults: no workers, and two batches for each worker.
+        read_ahead = (config.num_workers or 0) * (config.prefetch_factor or DEFAULT_PREFETCH)
+        order = (InStepOrder if counts else UncountedOrder)(
             given,
-            config.batch_size if config.batch_sampler is None else 1,
+            config.batch_size if config.batch_sampler is None else size_said_by(given),
             len(source),
             config.drop_last,
             config.seed,
             shard,
             in_batches=config.batch_sampler is not None,
+            read_ahead=read_ahead,
             keyed=keyed,
         )
     elif config.batch_sampler is not None:

@@ -71,7 +71,10 @@ def create_loader(
         num_workers: how many threads or processes. None: chosen for this machine.
         prefetch_factor: batches that each worker makes ahead. None: chosen by the backend.
         pin_memory: use page-locked host memory. None: if `device` is a GPU.
-        sampler: the indices of this rank, in order; in place of `shuffle`.
+        sampler: the indices of this rank, in order; in place of `shuffle`. One of a class that is
+            not known is read as far ahead as a DataLoader with these `num_workers` and
+            `prefetch_factor` reads it, None counting as 0 workers: it may look at what the trainer
+            does.
         collate_fn: makes a batch from a list of samples. Only a backend that runs Python on single
             samples can call it.
         seed: the order and every random choice follow from it.

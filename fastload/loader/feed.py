@@ -81,9 +81,10 @@ class Feed:
         self._backend = backend
         self._stage = stage
         self._schedule = Schedule(order, ahead=ahead)
-        self._endless = order.endless
         self._substitution = Substitution(backend, order, on_error)
-        self._production = Production(backend, stage, self._schedule, self._substitution)
+        self._production = Production(
+            backend, stage, self._schedule, self._substitution, read_ahead=order.read_ahead
+        )
         self._maker: OnDemand | Prefetcher | None = None
         """None: nothing has been started."""
         self._expected: Position | None = None
@@ -116,10 +117,12 @@ class Feed:
         self._expected = self._schedule.after(position)
         return staged
 
-    def end_epoch(self) -> None:
-        """All batches of an epoch were handed out. Raises what is wrong with one of them."""
+    def end_epoch(self, epoch: int) -> None:
+        """All batches of an epoch were handed out. Raises what is wrong with one of them, or with
+        their number."""
         if self._plain is not None:
             self._plain.end_epoch()
+        self._order.end_epoch(epoch)
 
     def _ask_users_code(self, position: Position) -> None:
         """Have it give, in the trainer's thread, what the batches from here on need: their order
@@ -128,7 +131,7 @@ class Feed:
         if self._plain is None:
             return
         epoch, step = position
-        if self._order.endless:
+        if self._order.endless or self._order.read_ahead is not None:
             self._plain.begin_epoch(epoch, np.arange(self._order.length), 0)
             return
         rows = [self._order.batch(n) for n in range(self._order.steps)]
@@ -191,9 +194,8 @@ class Feed:
         a batch takes less time than handing it from thread to thread. Known after the first
         `submit`."""
         backend = self._backend
-        if self._endless:
-            # the user's sampler is read in the trainer's thread, and no further than the backend
-            # wants
+        if self._order.endless or self._order.read_ahead is not None:
+            # the user's sampler, or torch's DataLoader, is read in the trainer's thread
             return True
         return not backend.background or (getattr(backend, "light", False) and self._stage.light)
 

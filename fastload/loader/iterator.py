@@ -161,7 +161,7 @@ class LoaderIterator(Iterator[Any]):
     def _end(self) -> NoReturn:
         """The epoch is over. Raises StopIteration."""
         self._over = True
-        self._progress.feed.end_epoch()
+        self._progress.feed.end_epoch(self._progress.cursor.epoch)
         self._progress.end_epoch()
         raise StopIteration
 

@@ -340,7 +340,9 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         # Orders that are not ours are remembered by a hash, so that resuming into another one is
         # noticed.
         fingerprint = (
-            order.fingerprint(self._feed.order_of(epoch)) if 0 < step < order.steps else None
+            order.fingerprint_at(epoch, step, self._feed.order_of, saving=True)
+            if 0 < step < order.steps
+            else None
         )
         return {
             "version": STATE_VERSION,
@@ -380,14 +382,16 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
             "recipe": recipe,
         }
         (epoch, step), fingerprint, sampler = read_state(state, mine, self._parts.order.steps)
+        order, order_of = self._parts.order, self._feed.order_of
         if (
             fingerprint is not None
-            and self._parts.order.fingerprint(self._feed.order_of(epoch)) != fingerprint
+            and order.fingerprint_at(epoch, step, order_of, saving=False) != fingerprint
         ):
             raise StateMismatchError(
                 f"state: the sampler {sampler} gives another order for epoch {epoch} than it gave "
                 "when the state was taken, so the remaining batches cannot be known. Use a sampler "
-                "whose order follows from set_epoch(), or shuffle=True."
+                "whose order follows from set_epoch(), or shuffle=True; for one that looks at what "
+                "the trainer does, save states between two epochs."
             )
         return epoch, step
 
@@ -413,7 +417,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         self._settle()
         rows = {
             **self._parts.explanation,
-            "order": self._parts.order.describe(),
+            "order": self._parts.order.explain(),
             **self._parts.backend.explain(),
         }
         width = max(map(len, rows))

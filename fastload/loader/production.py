@@ -32,8 +32,16 @@ class Production:
     `depth` says."""
 
     def __init__(
-        self, backend: Backend, stage: DeviceStage, schedule: Schedule, substitution: Substitution
+        self,
+        backend: Backend,
+        stage: DeviceStage,
+        schedule: Schedule,
+        substitution: Substitution,
+        *,
+        read_ahead: int | None = None,
     ) -> None:
+        """`read_ahead`: see `Order`."""
+        self._read_ahead = read_ahead
         self._backend = backend
         self._stage = stage
         self._schedule = schedule
@@ -59,10 +67,11 @@ class Production:
 
     def submit(self) -> None:
         """Ask the backend for as many batches as it wants in flight."""
-        while (
-            len(self._submitted) < self._backend.depth
-            and (asked := self._schedule.next()) is not None
-        ):
+        wanted = self._backend.depth
+        if self._read_ahead is not None:
+            # The oldest one is about to be handed out; the others are read ahead.
+            wanted = min(wanted, self._read_ahead + 1)
+        while len(self._submitted) < wanted and (asked := self._schedule.next()) is not None:
             position, draws = asked
             at = time.perf_counter()
             self._clean = False
@@ -95,10 +104,12 @@ class Production:
             raise FastloadError(
                 "the loader was closed while a batch was waited for; create a new one."
             ) from None
-        self.submit()  # before the device stage, so that the backend is never without work
+        if self._read_ahead is None:
+            self.submit()  # before the device stage, so that the backend is never without work
         if host.failures:
             with span(spans, "substitute", "loader", position):
-                host = self._substitution.repair(host, draws, self._schedule.order_of(position[0]))
+                indices = self._schedule.order_of(position[0])
+                host = self._substitution.repair(host, draws, indices, position[1])
         with span(spans, "device stage", "loader", position):
             return self._stage.run(host, draws, position[1])
 

@@ -32,10 +32,10 @@ class Substitution:
         self._reported: set[int] = set()
 
     def repair(
-        self, host: HostBatch, draws: Draws, epoch_order: npt.NDArray[np.int64]
+        self, host: HostBatch, draws: Draws, epoch_order: npt.NDArray[np.int64], step: int
     ) -> HostBatch:
-        """The batch without failures; it may be written to. Replacements are of the (global) order
-        of the epoch.
+        """Batch `step` without failures; it may be written to. Replacements are of the (global)
+        order of the epoch.
 
         Raises DecodeError: the first failure (with on_error="raise"), or a sample that nothing can
         replace; or what the user's own code raised: if that code is wrong, with
@@ -66,7 +66,9 @@ class Substitution:
                 logger.warning(
                     "%s (Replaced by another sample, as on_error='substitute' asks.)", error
                 )
-            indices[row], replacements[row] = self._replacement_for(error, draws, row, epoch_order)
+            indices[row], replacements[row] = self._replacement_for(
+                error, draws, row, epoch_order, step
+            )
             if repeats is not None:
                 repeats[row] = 0
             self.count += 1
@@ -96,23 +98,29 @@ class Substitution:
         return host
 
     def _replacement_for(
-        self, error: Exception, draws: Draws, row: int, epoch_order: npt.NDArray[np.int64]
+        self,
+        error: Exception,
+        draws: Draws,
+        row: int,
+        epoch_order: npt.NDArray[np.int64],
+        step: int,
     ) -> tuple[int, HostBatch]:
         """Index and batch of one: a sample of this rank's part of the epoch that can be read.
 
-        Chosen by (seed, epoch, index of the bad sample) alone, so every run finds the same.
+        Chosen by (seed, epoch, index of the bad sample) alone, so every run finds the same. Where
+        the user's sampler is read in step, it is a sample of the batches read up to this one.
         """
         lottery = draws.take(slice(row, row + 1)).uniform(Stream.SUBSTITUTE, 2 * _TRIES)[0]
         for attempt in range(_TRIES):
-            rows = self._order.batch(int(lottery[2 * attempt] * self._order.steps))
-            if not len(rows):
+            chance = (float(lottery[2 * attempt]), float(lottery[2 * attempt + 1]))
+            index = self._order.any_sample(draws.epoch, step, epoch_order, chance)
+            if index is None:
                 continue
-            index = epoch_order[rows[int(lottery[2 * attempt + 1] * len(rows))]]
             batch = self._backend.reread(
                 Draws(draws.seed, draws.epoch, np.array([index], dtype=np.int64))
             )
             if not batch.failures:
-                return int(index), batch
+                return index, batch
         raise DecodeError(
             f"{error} No replacement for it could be read either, in {_TRIES} tries: is most "
             "of the data set damaged? "

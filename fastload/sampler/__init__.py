@@ -1,14 +1,23 @@
 """Which samples, in what order, on which rank: fastload's own order, that of a user's sampler, that
 of a stream."""
 
+from fastload.sampler.in_step import InStepOrder, UncountedOrder
 from fastload.sampler.order import EndOfOrder, EpochOrder, Int64Array, Order, Shard, Tail
-from fastload.sampler.users import BatchOrder, ForeignOrder, StreamOrder, UncountedOrder, has_length
+from fastload.sampler.users import (
+    BatchOrder,
+    ForeignOrder,
+    StreamOrder,
+    has_length,
+    never_looks,
+    size_said_by,
+)
 
 __all__ = [
     "BatchOrder",
     "EndOfOrder",
     "EpochOrder",
     "ForeignOrder",
+    "InStepOrder",
     "Int64Array",
     "Order",
     "Shard",
@@ -16,4 +25,6 @@ __all__ = [
     "Tail",
     "UncountedOrder",
     "has_length",
+    "never_looks",
+    "size_said_by",
 ]

@@ -8,6 +8,7 @@ batch size stays the same.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -86,6 +87,9 @@ class Order:
     seed: int
     endless: ClassVar[bool] = False
     """Whether only the data can tell how many batches an epoch has."""
+    read_ahead: int | None = None
+    """How many batches beyond those handed out may be read of the user's sampler, which is then
+    read in the trainer's thread; None: there is none, or it is read when its epoch starts."""
 
     @property
     def total_samples(self) -> int:
@@ -152,9 +156,36 @@ class Order:
         rows = self.batch(step)
         return Draws(self.seed, epoch, indices[rows], None if repeats is None else repeats[rows])
 
+    def batches(self, epoch: int) -> Iterator[list[Any]]:
+        """This rank's batches of an epoch, as lists of indices, for whoever asks for them."""
+        order = self.epoch(epoch)
+        for step in range(self.steps):
+            yield order[self.batch(step)].tolist()
+
+    def end_epoch(self, epoch: int) -> None:
+        """All batches of this epoch were handed out, and one more was asked for.
+
+        Raises ConfigurationError: the sampler has not given as many as it says.
+        """
+
+    def any_sample(
+        self, epoch: int, step: int, indices: Int64Array, chance: tuple[float, float]
+    ) -> int | None:
+        """A sample of this rank's part of an epoch, to replace one of batch `step`, chosen by two
+        numbers of [0, 1); None: an empty batch was chosen. `indices`: the epoch's order."""
+        rows = self.batch(int(chance[0] * self.steps))
+        return int(indices[rows[int(chance[1] * len(rows))]]) if len(rows) else None
+
     def fingerprint(self, indices: Int64Array) -> str | None:
         """Of an epoch's order, for a saved state; None where `reproducible` says all."""
         return None
+
+    def fingerprint_at(
+        self, epoch: int, step: int, order_of: Callable[[int], Int64Array], *, saving: bool
+    ) -> str | None:
+        """The fingerprint in a state that is saved, or to be loaded, after `step` batches of an
+        epoch. `order_of`: gives the order of an epoch, and keeps it."""
+        return self.fingerprint(order_of(epoch))
 
     def reproducible(self) -> dict[str, Any]:
         """What a saved state must agree on for the order to be the same one."""
@@ -166,6 +197,10 @@ class Order:
             f"{self._kind}, seed {self.seed}, rank {self.shard.rank} of {self.shard.world_size}, "
             f"{counted(self.steps, 'batch')} of {self.batch_size}"
         )
+
+    def explain(self) -> str:
+        """For a person, with what it costs."""
+        return self.describe()
 
     @property
     def _kind(self) -> str:

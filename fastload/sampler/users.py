@@ -1,13 +1,12 @@
-"""Orders that others give: a sampler or a batch sampler of the user's own, or a data set that can
-only be iterated."""
+"""Orders that others give: a sampler or a batch sampler that is asked when its epoch starts, or a
+data set that can only be iterated."""
 
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass, field, replace
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,11 +18,11 @@ from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomS
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
-from fastload.sampler.order import EndOfOrder, Int64Array, Order, Shard, count_repeats
+from fastload.sampler.order import Int64Array, Order, Shard, count_repeats
 
 
 @dataclass(frozen=True, kw_only=True)
-class _UsersOrder(Order):
+class UsersOrder(Order):
     """What the orders of the user's own samplers share: one that gives no indices may give keys of
     the data set."""
 
@@ -60,7 +59,7 @@ class _UsersOrder(Order):
         """The order of an epoch in which the sampler has given these."""
         self._keys.clear()
         try:
-            return _checked(sampler, given, self.length)
+            return checked_indices(sampler, given, self.length)
         except ConfigurationError:
             if not self.keyed:
                 raise
@@ -81,7 +80,7 @@ class _UsersOrder(Order):
 
 
 @dataclass(frozen=True)
-class ForeignOrder(_UsersOrder):
+class ForeignOrder(UsersOrder):
     """The order of a torch sampler (or any iterable of indices) given by the user, taken as this
     rank's own.
 
@@ -153,11 +152,9 @@ class ForeignOrder(_UsersOrder):
         )
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
-        """Nor may one that deals copies of each sample out to the ranks (torchvision's RASampler,
-        timm's RepeatAugSampler)."""
-        sampler = self.sampler
-        copies = math.ceil(getattr(sampler, "repetitions", getattr(sampler, "num_repeats", 1)))
-        if copies > 1 and hasattr(sampler, "num_replicas"):
+        """Nor may one that deals copies of each sample out to the ranks."""
+        sampler, copies = self.sampler, copies_of_each(self.sampler)
+        if copies > 1:
             positions: Int64Array = sampler.rank + sampler.num_replicas * np.arange(
                 len(indices), dtype=np.int64
             )
@@ -185,7 +182,7 @@ class ForeignOrder(_UsersOrder):
 
 
 @dataclass(frozen=True)
-class BatchOrder(_UsersOrder):
+class BatchOrder(UsersOrder):
     """The batches of a batch sampler of the user's own, of any sizes, taken as this rank's.
 
     It is asked once an epoch, when the epoch starts: `batch` speaks of the epoch drawn last.
@@ -206,8 +203,7 @@ class BatchOrder(_UsersOrder):
     @property
     def batch_size(self) -> int:  # type: ignore[override]
         """What it says of itself; its batches may be larger and smaller."""
-        size = getattr(self.sampler, "batch_size", 1)
-        return size if isinstance(size, int) and size > 0 else 1
+        return size_said_by(self.sampler)
 
     @property
     def steps(self) -> int:
@@ -260,103 +256,6 @@ class BatchOrder(_UsersOrder):
         }
 
 
-@dataclass(frozen=True)
-class UncountedOrder(_UsersOrder):
-    """The order of a sampler, or batch sampler, that has no length: an infinite one, or one that
-    cannot know.
-
-    It is read batch by batch, in the trainer's thread, no further ahead than a DataLoader's workers
-    would be: the batches that the backend has in flight. The epoch ends when it does. A loaded
-    state is found again by reading up to it.
-    """
-
-    argument = "sampler"
-    instead = "a list of indices"
-    endless: ClassVar[bool] = True
-    steps: ClassVar[int] = sys.maxsize
-    ahead: ClassVar[bool] = False
-    shared: ClassVar[bool] = True
-    sampler: Any
-    batch_size: int
-    length: int
-    drop_last: bool = False
-    seed: int = 0
-    shard: Shard = Shard()  # noqa: RUF009
-    in_batches: bool = False
-    """Whether the sampler gives whole batches."""
-    _reading: _ReadSoFar = field(default_factory=lambda: _ReadSoFar(), compare=False)
-
-    def __post_init__(self) -> None:
-        """It needs no length."""
-
-    def count(self) -> int:
-        raise TypeError(f"object of type {type(self.sampler).__name__!r} has no len()")
-
-    def epoch(self, epoch: int) -> Int64Array:
-        for each in (self.sampler, getattr(self.sampler, "sampler", None)):
-            if each is not None and hasattr(each, "set_epoch"):
-                each.set_epoch(epoch)
-        self._reading.begin(self.sampler)
-        return np.empty(0, dtype=np.int64)
-
-    def draws(
-        self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
-    ) -> Draws:
-        given = self._reading.batch(
-            step, None if self.in_batches else self.batch_size, self.drop_last
-        )
-        order = self._settled(self.sampler, given)
-        keys = list(self._keys) or None
-        return Draws(self.seed, epoch, order, repeats=count_repeats(order), keys=keys)
-
-    def batch(self, step: int) -> Int64Array:
-        return np.empty(0, dtype=np.int64)
-
-    def fingerprint(self, indices: Int64Array) -> None:  # type: ignore[override]
-        """Its batches are not known before they come."""
-
-    @property
-    def _kind(self) -> str:
-        return f"by {type(self.sampler).__name__}, which has no length, read batch by batch"
-
-    def describe(self) -> str:
-        return f"{self._kind}; a loaded state is found again by reading up to it"
-
-    def reproducible(self) -> dict[str, Any]:
-        return {
-            "length": self.length,
-            "batch_size": self.batch_size,
-            "rank": self.shard.rank,
-            "world_size": self.shard.world_size,
-            "sampler": type(self.sampler).__name__,
-        }
-
-
-class _ReadSoFar:
-    """How far a sampler without a length was read, and the last batches that it gave."""
-
-    KEPT = 1024
-
-    def __init__(self) -> None:
-        self._given: Iterator[Any] = iter(())
-        self._kept: dict[int, list[Any]] = {}
-        self._step = 0
-
-    def begin(self, sampler: Any) -> None:
-        self._given, self._kept, self._step = iter(sampler), {}, 0
-
-    def batch(self, step: int, size: int | None, drop_last: bool) -> list[Any]:
-        """Raises EndOfOrder: there are no more."""
-        while step >= self._step:
-            batch = list(itertools.islice(self._given, size)) if size else next(self._given, None)
-            if not batch or (size and drop_last and len(batch) < size):
-                raise EndOfOrder
-            self._kept[self._step] = list(batch)
-            self._kept.pop(self._step - self.KEPT, None)
-            self._step += 1
-        return self._kept[step]
-
-
 def has_length(sampler: Any) -> bool:
     """Whether `len` of it works."""
     try:
@@ -365,7 +264,7 @@ def has_length(sampler: Any) -> bool:
         return False
 
 
-def _checked(sampler: Any, indices: Iterable[int], length: int) -> Int64Array:
+def checked_indices(sampler: Any, indices: Iterable[int], length: int) -> Int64Array:
     """What a sampler of the user's has given, if it is indices."""
     try:
         order = np.fromiter((index(i) for i in indices), dtype=np.int64)
@@ -381,6 +280,38 @@ def _checked(sampler: Any, indices: Iterable[int], length: int) -> Int64Array:
         )
     return order
 
+
+def size_said_by(batch_sampler: Any) -> int:
+    """Samples a batch, by what a batch sampler says of itself; else 1."""
+    size = getattr(batch_sampler, "batch_size", 1)
+    return size if isinstance(size, int) and size > 0 else 1
+
+
+def copies_of_each(sampler: Any) -> int:
+    """How many of each sample it deals out to the ranks (torchvision's RASampler, timm's
+    RepeatAugSampler)."""
+    copies = math.ceil(getattr(sampler, "repetitions", getattr(sampler, "num_repeats", 1)))
+    return copies if hasattr(sampler, "num_replicas") else 1
+
+
+def never_looks(sampler: Any) -> bool:
+    """Whether it is known to give an epoch's indices without looking at what the trainer has done
+    meanwhile: by exact class, since a derived one may do anything."""
+    kind = type(sampler)
+    if kind in (list, tuple, range, np.ndarray, torch.Tensor):
+        return True
+    inner = getattr(sampler, "sampler", None)  # of a BatchSampler
+    return kind.__module__ in _KNOWN_MODULES and (inner is None or never_looks(inner))
+
+
+_KNOWN_MODULES = (
+    "torch.utils.data.sampler",
+    "torch.utils.data.distributed",
+    "torchdata.stateful_dataloader.sampler",
+    "timm.data.distributed_sampler",
+    "fastload.compat.dataloader",
+)
+"""All of whose samplers either draw an epoch at its start, or count."""
 
 _SEEDABLE = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
 

@@ -1,0 +1,337 @@
+"""Orders that are read while their epoch goes on: of samplers of the user's own classes, which may
+look at what the trainer does, and of samplers that cannot say how long they are."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError, counted
+from fastload.fingerprint import fingerprint_of
+from fastload.sampler.order import EndOfOrder, Int64Array, Shard, count_repeats
+from fastload.sampler.users import UsersOrder, checked_indices, copies_of_each
+
+
+@dataclass(frozen=True)
+class InStepOrder(UsersOrder):
+    """The order of a sampler, or batch sampler, of a class that is not known: what it gives next
+    may depend on what the trainer has done with the batches before (a feedback sampler).
+
+    It is read in the trainer's thread, batch by batch, at most `read_ahead` batches beyond those
+    handed out, as a DataLoader with that many batches in flight does. A loaded state is found again
+    by reading up to it; a fingerprint of all that was read tells whether it is the same order.
+    """
+
+    argument = "sampler"
+    instead = "a list of indices"
+    ahead: ClassVar[bool] = False
+    shared: ClassVar[bool] = True
+    sampler: Any
+    batch_size: int
+    length: int
+    drop_last: bool = False
+    seed: int = 0
+    shard: Shard = Shard()  # noqa: RUF009
+    in_batches: bool = False
+    """Whether the sampler gives whole batches; `batch_size` and `drop_last` then mean nothing."""
+    read_ahead: int = 0
+    _readings: dict[int, _Reading] = field(default_factory=dict, compare=False)
+    """By epoch; only of the one under way."""
+
+    @property
+    def steps(self) -> int:
+        if self.in_batches:
+            return len(self.sampler)
+        samples = len(self.sampler)
+        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+
+    @property
+    def samples(self) -> int:
+        """By what the sampler says of itself."""
+        return len(self.sampler) * (self.batch_size if self.in_batches else 1)
+
+    @property
+    def total_samples(self) -> int:
+        return self.samples * self.shard.world_size
+
+    def epoch(self, epoch: int) -> Int64Array:
+        """Start reading: what it gives is known when it comes."""
+        self._readings.clear()
+        self._readings[epoch] = _Reading(self, epoch)
+        return np.empty(0, dtype=np.int64)
+
+    def repeats(self, indices: Int64Array) -> None:
+        """They are counted as they come."""
+
+    def batch(self, step: int) -> Int64Array:
+        """As many positions as it will have, by what the sampler says of itself."""
+        first = step * self.batch_size
+        return np.arange(first, min(first + self.batch_size, self.samples), dtype=np.int64)
+
+    def draws(
+        self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
+    ) -> Draws:
+        """Raises EndOfOrder; ConfigurationError: what it gives are no samples; what the sampler's
+        own code raises."""
+        return self._read(epoch, step).draws
+
+    def _read(self, epoch: int, step: int) -> _Read:
+        if self._readings[epoch].has_forgotten(step):
+            self.epoch(epoch)
+        return self._readings[epoch].batch(step)
+
+    def batches(self, epoch: int) -> Iterator[list[Any]]:
+        given = self._iterated(epoch)
+        while (batch := self._next_batch(given)) is not None:
+            yield batch
+
+    def _iterated(self, epoch: int) -> Iterator[Any]:
+        """The sampler's own iterator over this epoch."""
+        for each in (self.sampler, getattr(self.sampler, "sampler", None)):
+            # Where it has this epoch already, nobody is to take it for one that the script has set
+            # since.
+            set_epoch = getattr(each, "set_epoch", None)
+            if set_epoch is not None and getattr(each, "epoch", None) != epoch:
+                set_epoch(epoch)
+        return iter(self.sampler)
+
+    def _next_batch(self, given: Iterator[Any]) -> list[Any] | None:
+        """The next of an epoch; None: there is none."""
+        if self.in_batches:
+            batch = next(given, None)
+            return None if batch is None else list(batch)
+        batch = list(itertools.islice(given, self.batch_size))
+        return batch if len(batch) >= (self.batch_size if self.drop_last else 1) else None
+
+    def end_epoch(self, epoch: int) -> None:
+        """Read to the end, as a DataLoader does, and compare with its length."""
+        reading = self._readings.get(epoch)
+        if reading is None or self.endless:
+            return
+        name, says, steps = type(self.sampler).__name__, len(self.sampler), self.steps
+        unit = "batches" if self.in_batches else "samples"
+        argument = "batch_sampler" if self.in_batches else "sampler"
+        remedy = "Make its __len__ say how many it gives."
+        if reading.ended and reading.steps < steps:
+            raise ConfigurationError(
+                f"{argument}: {name} says that its length is {says}, but its epoch ended after "
+                f"{counted(reading.steps, 'batch')} of {steps}. {remedy}"
+            )
+        if reading.steps >= steps and not reading.ended and reading.goes_on():
+            raise ConfigurationError(
+                f"{argument}: {name} says that its length is {says}, but gave more {unit}. {remedy}"
+            )
+
+    def any_sample(
+        self, epoch: int, step: int, indices: Int64Array, chance: tuple[float, float]
+    ) -> int | None:
+        """Of the last batches that were read up to this one."""
+        earliest = max(0, step - _KEPT + 1)
+        chosen = earliest + int(chance[0] * (step - earliest + 1))
+        found = self._read(epoch, chosen).draws.indices
+        return int(found[int(chance[1] * len(found))]) if len(found) else None
+
+    def fingerprint_at(
+        self, epoch: int, step: int, order_of: Callable[[int], Int64Array], *, saving: bool
+    ) -> str | None:
+        """Of all that was read up to there. None: nothing was read of this epoch yet."""
+        if saving and epoch not in self._readings:
+            return None
+        order_of(epoch)
+        try:
+            return self._read(epoch, step - 1).fingerprint
+        except EndOfOrder:
+            return None
+
+    @property
+    def _kind(self) -> str:
+        name, ahead = type(self.sampler).__name__, self.read_ahead
+        how = "each batch when it is asked for"
+        if ahead:
+            how = f"at most {counted(ahead, 'batch')} ahead"
+        return f"by {name}, read in step, {how}"
+
+    def explain(self) -> str:
+        return f"{self.describe()}\n{self._cost}"
+
+    @property
+    def _cost(self) -> str:
+        """What it costs, and how to avoid it."""
+        told = (
+            f"as a DataLoader with {counted(self.read_ahead, 'batch')} in flight does"
+            if self.read_ahead
+            else "as a DataLoader without workers does"
+        )
+        waits = "" if self.read_ahead else "no batch is made while the trainer works, "
+        return (
+            f"its class is not known and may look at what the trainer does, so it is read {told}. "
+            f"That costs speed: {waits}the last step of a batch is done in the trainer's thread, "
+            "and none is made before its epoch starts. If it never looks: num_workers (times "
+            "prefetch_factor) says how far ahead it may be read, and list(sampler) is read at "
+            "once, if all epochs have the same order"
+        )
+
+    def reproducible(self) -> dict[str, Any]:
+        shared = {"length": self.length, "rank": self.shard.rank, "seed": self.seed}
+        name = type(self.sampler).__name__
+        if self.in_batches:
+            return shared | {"world_size": self.shard.world_size, "batch_sampler": name}
+        return shared | {
+            "global_batch_size": self.global_batch_size,
+            "drop_last": self.drop_last,
+            "sampler": name,
+        }
+
+
+@dataclass(frozen=True)
+class UncountedOrder(InStepOrder):
+    """The order of a sampler, or batch sampler, that has no length: an infinite one, or one that
+    cannot know. The epoch ends when it does."""
+
+    endless: ClassVar[bool] = True
+    steps: ClassVar[int] = sys.maxsize
+    samples: ClassVar[int] = sys.maxsize
+    own_samples: ClassVar[int] = sys.maxsize
+
+    def __post_init__(self) -> None:
+        """It needs no length."""
+
+    def count(self) -> int:
+        raise TypeError(f"object of type {type(self.sampler).__name__!r} has no len()")
+
+    def describe(self) -> str:
+        return f"{self._kind}; it has no length; a loaded state is found again by reading up to it"
+
+    def reproducible(self) -> dict[str, Any]:
+        return {
+            "length": self.length,
+            "batch_size": self.batch_size,
+            "rank": self.shard.rank,
+            "world_size": self.shard.world_size,
+            "sampler": type(self.sampler).__name__,
+        }
+
+
+_KEPT = 1024
+"""Batches that are kept after they were read, beside those that are read ahead: for a state that is
+saved, a batch that is made again after an error, and samples that replace damaged ones."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A batch that the sampler has given."""
+
+    draws: Draws
+    fingerprint: str
+    """Of all that it has given up to here."""
+
+
+class _Reading:
+    """How far the sampler was read in one epoch, and the last batches that it gave."""
+
+    def __init__(self, order: InStepOrder, epoch: int) -> None:
+        self.steps = 0
+        """Batches that it has given."""
+        self.ended = False
+        """Whether it has no more."""
+        self._order, self._epoch = order, epoch
+        self._kept: dict[int, _Read] = {}
+        self._given = order._iterated(epoch)
+        self._samples = 0
+        """That it has given."""
+        self._counts: Int64Array | None = None
+        """(length,): how often it has given each sample."""
+        self._keyed = False
+        """Whether it gives keys of the data set, not indices."""
+        self._whole = True
+        """False where an exception came while it was read: parts of a batch may be lost."""
+
+    def has_forgotten(self, step: int) -> bool:
+        """Whether this batch was read, and is not kept."""
+        return step < self.steps and step not in self._kept
+
+    def batch(self, step: int) -> _Read:
+        """Raises EndOfOrder: there is no such batch."""
+        if not self._whole:
+            self._read_again()
+        while step >= self.steps:
+            self._read_next()
+        return self._kept[step]
+
+    def goes_on(self) -> bool:
+        """Whether it gives more than it was asked for."""
+        more = self._order._next_batch(self._given) is not None
+        self.ended = not more
+        return more
+
+    def _read_next(self) -> None:
+        if self.ended:
+            raise EndOfOrder
+        self._whole = False
+        given = self._order._next_batch(self._given)
+        if given is None:
+            self.ended = True
+        else:
+            before = self._kept.get(self.steps - 1)
+            draws = self._draws_of(given)
+            parts = ["" if before is None else before.fingerprint, draws.indices]
+            parts += map(repr, draws.keys or [])
+            self._kept[self.steps] = _Read(draws, fingerprint_of(*parts))
+            self._kept.pop(self.steps - _KEPT - self._order.read_ahead - 1, None)
+            self.steps += 1
+            self._samples += len(given)
+        self._whole = True
+        if self.ended:
+            raise EndOfOrder
+
+    def _read_again(self) -> None:
+        """From the start of the epoch to where it was interrupted."""
+        again, last = _Reading(self._order, self._epoch), self._kept.get(self.steps - 1)
+        with contextlib.suppress(EndOfOrder):
+            while again.steps < self.steps:
+                again._read_next()
+        found = again._kept.get(self.steps - 1)
+        if last is not None and (found is None or found.fingerprint != last.fingerprint):
+            raise ConfigurationError(
+                f"sampler: {type(self._order.sampler).__name__} was interrupted while it was read, "
+                "and gives other samples when it is read again from the start of the epoch. Start "
+                "the epoch again, with set_epoch()."
+            )
+        vars(self).update(vars(again))
+
+    def _draws_of(self, given: list[Any]) -> Draws:
+        order = self._order
+        places = np.arange(self._samples, self._samples + len(given), dtype=np.int64)
+        if not self._keyed:
+            try:
+                indices = checked_indices(order.sampler, given, order.length)
+            except ConfigurationError:
+                if not order.keyed:
+                    raise
+                self._keyed = True
+        if self._keyed:
+            return Draws(order.seed, self._epoch, places, keys=given)
+        return Draws(order.seed, self._epoch, indices, repeats=self._repeats(indices, places))
+
+    def _repeats(self, indices: Int64Array, places: Int64Array) -> Int64Array | None:
+        """How often each came earlier in the epoch. A sampler with replacement must not show a
+        sample under the same crop twice."""
+        sampler, copies = self._order.sampler, copies_of_each(self._order.sampler)
+        if copies > 1:
+            dealt: Int64Array = (sampler.rank + sampler.num_replicas * places) % copies
+            return dealt
+        if self._counts is None:
+            self._counts = np.zeros(self._order.length, dtype=np.int64)
+        repeats = self._counts[indices]
+        within = count_repeats(indices)
+        if within is not None:
+            repeats += within
+        np.add.at(self._counts, indices, 1)
+        return repeats if repeats.any() else None
