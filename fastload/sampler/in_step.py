@@ -164,14 +164,14 @@ class InStepOrder(UsersOrder):
     @property
     def _cost(self) -> str:
         """What it costs, and how to avoid it."""
-        told = (
+        like = (
             f"as a DataLoader with {counted(self.read_ahead, 'batch')} in flight does"
             if self.read_ahead
             else "as a DataLoader without workers does"
         )
         waits = "" if self.read_ahead else "no batch is made while the trainer works, "
         return (
-            f"its class is not known and may look at what the trainer does, so it is read {told}. "
+            f"its class is not known and may look at what the trainer does, so it is read {like}. "
             f"That costs speed: {waits}the last step of a batch is done in the trainer's thread, "
             "and none is made before its epoch starts. If it never looks: num_workers (times "
             "prefetch_factor) says how far ahead it may be read, and list(sampler) is read at "
