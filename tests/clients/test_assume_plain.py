@@ -17,6 +17,7 @@ from torchvision import datasets
 from torchvision import transforms as v1
 
 import fastload
+from fastload.backends import available_backends
 from fastload.backends.base import BackendOptions
 from fastload.errors import ConfigurationError
 from fastload.loader import plain
@@ -131,6 +132,12 @@ def until_compared(loader: Any) -> ConfigurationError | None:
     except ConfigurationError as error:
         return error
     return None
+
+
+def require(backend: str) -> None:
+    found = next(row for row in available_backends() if row.name == backend)
+    if not found.available:
+        pytest.skip(f"{backend} is not installed: {found.remedy}")
 
 
 PLAIN: dict[str, Callable[[str], Any]] = {
@@ -374,6 +381,81 @@ def test_explain_says_what_is_skipped_and_without_the_option_what_it_costs(folde
     known = datasets.ImageFolder(folder, RESIZE)
     with adopted(known) as loader:
         assert "assume_plain" not in loader.explain(), "it has nothing to skip"
+
+
+# -- other backends, and several ranks
+
+
+@pytest.mark.parametrize("backend", ["cache", "dali", "torch"])
+def test_other_backends_give_the_same(folder: str, backend: str) -> None:
+    require(backend)
+    dataset = RelabelsSome(folder, RESIZE)
+    bound = 16.1 if backend == "dali" else 2.1  # of 255; DALI has a resampler of its own
+    with adopted(dataset, backend=backend) as loader:
+        assert loader.backend == backend
+        for _ in range(2):
+            for (images, labels), (others, other_labels) in zip(
+                loader, DataLoader(dataset, 16), strict=True
+            ):
+                assert (images - others).abs().max() < bound / 255
+                assert torch.equal(labels, other_labels)
+        assert "the code of RelabelsSome is skipped" in " ".join(loader.explain().split())
+
+
+@pytest.mark.parametrize("backend", ["cache", "dali", "torch"])
+def test_other_backends_find_what_differs(
+    folder: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require(backend)
+    monkeypatch.setattr(plain, "EVERY", 10)
+    with adopted(CropsSome(folder, RESIZE), backend=backend) as loader:
+        error = until_compared(loader)
+    assert error is not None
+    assert "5 x 5 pixels" in str(error)
+
+
+@pytest.mark.parametrize("backend", ["turbojpeg", "cache", "dali"])
+def test_two_ranks_get_their_own_labels_in_every_epoch(folder: str, backend: str) -> None:
+    require(backend)
+    dataset = Pseudo(folder, RESIZE)
+    dataset.labels = list(range(SAMPLES))
+    loaders = [
+        adopted(dataset, backend=backend, shard=fastload.Shard(rank, 2)) for rank in range(2)
+    ]
+    with loaders[0], loaders[1]:
+        for epoch in range(3):
+            dataset.labels = [100 * epoch + n for n in range(SAMPLES)]
+            found = [labels_of(loader) for loader in loaders]
+            assert sorted(found[0] + found[1]) == dataset.labels
+            assert found == [dataset.labels[0::2], dataset.labels[1::2]]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_rank_compares_its_own_samples(
+    folder: str, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain, "EVERY", 10)
+    with adopted(CropsSome(folder, RESIZE), shard=fastload.Shard(rank, 2)) as loader:
+        error = until_compared(loader)
+    # Samples 13, 33 and 53 are cropped; rank 1 of 2 has the odd ones.
+    assert (error is not None) == (rank == 1)
+
+
+def test_two_ranks_of_a_shuffled_order_share_all_samples(folder: str) -> None:
+    dataset = RelabelsSome(folder, RESIZE, target_transform=noisy)
+    epochs = []
+    for world in (1, 2):
+        existing = DataLoader(dataset, 16 // world, shuffle=True)
+        found: list[list[int]] = [[], []]
+        for rank in range(world):
+            shard = fastload.Shard(rank, world)
+            with fastload.from_dataloader(
+                existing, assume_plain=True, seed=0, shard=shard
+            ) as loader:
+                for epoch in range(2):
+                    found[epoch] += labels_of(loader)
+        epochs.append([sorted(labels) for labels in found])
+    assert epochs[0] == epochs[1], "noise follows (seed, epoch, index), whichever rank has it"
 
 
 # -- where it cannot hold
