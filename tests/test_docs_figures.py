@@ -108,16 +108,8 @@ def test_the_chinese_recipes_have_the_same_figures() -> None:
     assert rows(english.split(tables[0])[0]) == rows(chinese.split(tables[1])[0])
     assert len(rows(english.split(tables[0])[0])) == 18
 
-    def figures(page: str) -> list[list[str]]:
-        """Of all rows of tables, and of each block of text in no order: languages differ in it."""
-        blocks = re.sub(r"`[^`\n]*`", "", re.sub(r"(?ms)^```.*?^```", "", page)).split("\n\n")
-        lines = [
-            line for block in blocks for line in (block.splitlines() if "|--" in block else [block])
-        ]
-        return [sorted(re.findall(r"\d[\d,.]*\d|\d", line)) for line in lines]
-
     ours = [
-        figures(page.split(title)[1]) for page, title in zip((english, chinese), ran, strict=True)
+        _figures(page.split(title)[1]) for page, title in zip((english, chinese), ran, strict=True)
     ]
     assert ours[0] == ours[1]
     assert len(ours[0]) > 30
@@ -125,3 +117,23 @@ def test_the_chinese_recipes_have_the_same_figures() -> None:
     assert re.findall(
         r"`([a-z]+[\w-]*)`", "".join(re.findall(r"(?m)^## .*$", english))
     ) == re.findall(r"`([a-z]+[\w-]*)`", "".join(re.findall(r"(?m)^## .*$", chinese)))
+
+
+def test_the_chinese_knobs_have_the_same_figures() -> None:
+    english, chinese = (
+        (ROOT / "docs" / name).read_text() for name in ("knobs.md", "knobs.zh-CN.md")
+    )
+    rows = [[found for found in _figures(page) if len(found) >= 5] for page in (english, chinese)]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) >= 17
+    assert re.findall(r"(?ms)^```.*?^```", english) == re.findall(r"(?ms)^```.*?^```", chinese)
+    assert english.count("\n## ") == chinese.count("\n## ")
+
+
+def _figures(page: str) -> list[list[str]]:
+    """Of each row of a table, and of each block of text in no order: languages differ in it."""
+    blocks = re.sub(r"`[^`\n]*`", "", re.sub(r"(?ms)^```.*?^```", "", page)).split("\n\n")
+    lines = [
+        line for block in blocks for line in (block.splitlines() if "|--" in block else [block])
+    ]
+    return [sorted(re.findall(r"\d[\d,.]*\d|\d", line)) for line in lines]
