@@ -95,8 +95,9 @@ def create_loader(
         strict: refuse a data set some of whose files are not served (formats that Pillow cannot
             read, images without a label). False: `explain()` counts and names them, once.
         format: what the source is, where its names leave that open: "folder" (one folder a
-            class), "images" (without labels), "table", "pairs", "tar", "cifar", "idx", "arrays",
-            "dataset", "cache", or a registered one. None: it is recognised.
+            class), "images" (without labels), "table", "pairs", "coco", "voc", "yolo", "tar",
+            "parquet", "cifar", "idx", "arrays", "dataset", "cache", or a registered one. None: it
+            is recognised.
         assume_plain: your word that a torch Dataset whose code fastload does not know only gives
             the images that it lists (`samples`, a list of (path, label), or those of a data set in
             it), by its `transform`. So images are read by fastload, and its code is skipped. Labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import glob
@@ -14,12 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastload import stores
-from fastload.errors import ConfigurationError, SourceError, counted
+from fastload.errors import ConfigurationError, FastloadError, SourceError, counted
 from fastload.sources import index
 from fastload.sources.arrays import is_arrays, open_arrays
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.cifar import CIFAR_SIGNS, is_cifar, open_cifar
+from fastload.sources.coco import COCO_SIGNS, is_coco, open_coco
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.datasets import (
     is_dataset,
@@ -34,6 +36,8 @@ from fastload.sources.pairs import PAIR_SIGNS, is_pairs, open_pairs
 from fastload.sources.parquet import is_parquet, open_parquet
 from fastload.sources.tables import IMAGE_FOLDERS, is_labelled_by_table, open_labelled_by_table
 from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
+from fastload.sources.voc import VOC_SIGNS, is_voc, open_voc
+from fastload.sources.yolo import YOLO_SIGNS, is_yolo, open_yolo
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,9 @@ class Format:
     """Paths relative to a local folder, with * for any name: a folder that has none of them is not
     of this format, and `recognise` is not asked. A sign may begin with "../{name}", {name} being
     the folder's own. None: it is always asked."""
+    fallback: bool = False
+    """Whether it is opened only if no other format opens the same path, or `format=` asks for it.
+    It is given the whole folder and `split`, not the subfolder of that name."""
 
     def may_be(self, folder: str) -> bool:
         """Whether a local folder has one of its signs."""
@@ -187,6 +194,33 @@ FORMATS: tuple[Format, ...] = (
         signs=("*-images?idx3-ubyte*", ".*-images?idx3-ubyte*", "raw", "*/raw", ".*/raw"),
     ),
     Format(
+        "coco",
+        is_coco,
+        open_coco,
+        frozenset({"split"}),
+        "images and COCO annotations",
+        signs=COCO_SIGNS,
+        fallback=True,
+    ),
+    Format(
+        "voc",
+        is_voc,
+        open_voc,
+        frozenset({"split", "classes"}),
+        "images and PASCAL VOC annotations",
+        signs=VOC_SIGNS,
+        fallback=True,
+    ),
+    Format(
+        "yolo",
+        is_yolo,
+        open_yolo,
+        frozenset({"split"}),
+        "a YOLO folder with data.yaml",
+        signs=YOLO_SIGNS,
+        fallback=True,
+    ),
+    Format(
         "pairs",
         is_pairs,
         open_pairs,
@@ -241,7 +275,8 @@ FORMATS: tuple[Format, ...] = (
     Format("arrays", is_arrays, open_arrays, frozenset({"classes"}), "arrays, tensors, .npy files"),
     Format("dataset", is_dataset, open_known_dataset, title="a map-style torch Dataset"),
 )
-"""In the order in which they are tried: the first that recognises a specification opens it."""
+"""In the order in which they are tried: the first that recognises a specification opens it; those
+that are a `fallback` come after all others."""
 _FORMATS_ELSEWHERE = ("fastload.cache.reading",)
 """Modules that have a `FORMAT` of their own, tried before these: what reads a cache stands beside
 what writes it, in a package that imports this one, so that it is loaded at the first call."""
@@ -291,9 +326,10 @@ def open_source(
             without a label); otherwise the notes count and name them. What operating systems leave
             behind (`.DS_Store`, `__MACOSX`) is left out in any case.
         format: "folder" (one folder a class), "images" (all images in a folder, without labels),
-            "table", "pairs", "tar", "parquet", "cifar", "idx", "arrays", "dataset", "cache", or the
-            name of a registered format. None: the first that recognises `spec`; "images" is never
-            chosen.
+            "table", "pairs", "coco", "voc", "yolo", "tar", "parquet", "cifar", "idx", "arrays",
+            "dataset", "cache", or the name of a registered format. None: the first that recognises
+            `spec`; "images" is never chosen, and "coco", "voc" and "yolo" only if no other format
+            opens it.
 
     Returns:
         The source; the transform of a torchvision dataset that is served natively, still to be
@@ -397,11 +433,14 @@ def _versions(paths: PathTable) -> Int64Array:
 
 def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | None) -> Opened:
     wanted = None if format is None else format_named(format)
+    whole, its_options = place, options
     if options.split is not None and isinstance(place, str) and stores.is_folder(place):
         folder = split_folder(place, options.split)
         if folder is not None:
             place, options = folder, replace(options, split=None)
     if wanted is not None:
+        if wanted.fallback and _suits(wanted, whole):
+            place, options = whole, its_options
         if not _suits(wanted, place):
             shown = place if isinstance(place, str) else f"a {type(spec).__name__}"
             other = next(
@@ -417,7 +456,20 @@ def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | Non
                 f"{shown}: is not what format={wanted.description} opens;{hint} leave format out."
             )
         return _opened_as(wanted, place, options)
-    found = _opened_by(built_in_formats(), place, options)
+    fallbacks = [form for form in built_in_formats() if form.fallback]
+    for where, given in ((whole, its_options), (place, options)):
+        for form in fallbacks:
+            if _suits(form, where):
+                with contextlib.suppress(FastloadError):
+                    return _open_recognised(spec, place, options)
+                return _opened_as(form, where, given)
+    return _open_recognised(spec, place, options)
+
+
+def _open_recognised(spec: Any, place: Any, options: OpenOptions) -> Opened:
+    """By the first format that recognises it, and is no `fallback`."""
+    formats = [form for form in built_in_formats() if not form.fallback]
+    found = _opened_by(formats, place, options)
     if found is not None:
         return found
     if isinstance(place, str):

@@ -1,0 +1,130 @@
+"""From lists of annotated objects to a source: what the formats of detection data have in
+common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import SourceError, counted
+from fastload.fingerprint import fingerprint_of
+from fastload.sources import folders
+from fastload.sources.base import Opened, Source
+from fastload.sources.buffers import PathTable
+from fastload.sources.columns import EncodedFiles, RaggedArray, ValueArray
+from fastload.sources.ragged import Ragged, offsets_of
+
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom [pixels]."""
+
+
+def checked_box(box: Box, size: tuple[int, int] | None, where: str) -> Box | None:
+    """A box as it is served; None for an empty one, which is left out.
+
+    `size`: (height, width) of its image, if that is known; `where`: the file and the annotation,
+    for messages. Raises SourceError: it is not finite, reversed, or lies outside of its image.
+    """
+    left, top, right, bottom = box
+    if not all(map(math.isfinite, box)):
+        raise SourceError(f"{where}: the box {list(box)} is not finite; correct or remove it.")
+    if right < left or bottom < top:
+        raise SourceError(
+            f"{where}: the box {list(box)} (left, top, right, bottom) is reversed: its width or "
+            "height is negative; correct or remove it."
+        )
+    if size is not None and (left >= size[1] or top >= size[0] or right <= 0 or bottom <= 0):
+        raise SourceError(
+            f"{where}: the box {list(box)} (left, top, right, bottom) lies outside of its image, "
+            f"which is {size[1]} x {size[0]}; correct it, or remove it."
+        )
+    return box if right > left and bottom > top else None
+
+
+@dataclass
+class Annotations:
+    """Collects the objects of a data set, image by image, and becomes its source."""
+
+    boxes: list[Box] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    numbers: dict[str, list[Any]] = field(default_factory=dict)
+    """More columns of objects, by name: areas, crowd flags, ids; keypoints."""
+    polygons: list[list[Any]] | None = None
+    """Of each object its outlines, (n, 2) each; None: the format has none."""
+    counts: list[int] = field(default_factory=list)
+    """Objects in each image so far."""
+    empty: int = 0
+    """Boxes that were left out because they have no area."""
+
+    def source(
+        self,
+        images: Sequence[str],
+        root: str,
+        *,
+        name: str,
+        format: str,
+        classes: Sequence[str],
+        image_ids: Sequence[int] | None = None,
+        details: dict[str, Any] | None = None,
+        notes: tuple[str, ...] = (),
+        strict: bool = False,
+    ) -> Opened:
+        """The source of `images`, paths below `root`; columns `image`, `boxes`, `labels` and what
+        was collected."""
+        if self.empty and strict:
+            raise SourceError(
+                f"{name}: {counted(self.empty, 'box')} without area; remove them, or leave out "
+                "strict=True, with which they are left out."
+            )
+        if self.empty:
+            notes += (f"left out: {counted(self.empty, 'box')} without area",)
+        without = self.counts.count(0)
+        if without:
+            notes += (f"{counted(without, 'image')} without objects, served with empty rows",)
+        offsets = offsets_of(self.counts)
+
+        def rows(values: Any, role: str) -> RaggedArray:
+            return RaggedArray(Ragged(values, offsets), role=role)
+
+        files = EncodedFiles(PathTable.of(images, root))
+        boxes = np.array(self.boxes, dtype=np.float32).reshape(-1, 4)
+        labels = np.array(self.labels, dtype=np.int64)
+        columns: dict[str, Any] = {
+            "image": files,
+            "boxes": rows(boxes, "boxes"),
+            "labels": rows(labels, "instances"),
+        }
+        for key, found in self.numbers.items():
+            dtype = np.float32 if key in ("area", "keypoints") else np.int64
+            role = "keypoints" if key == "keypoints" else "instances"
+            columns[key] = rows(np.array(found, dtype=dtype), role)
+        if self.polygons is not None:
+            parts = [
+                np.asarray(part, np.float32) for outlines in self.polygons for part in outlines
+            ]
+            corners = np.concatenate(parts) if parts else np.zeros((0, 2), np.float32)
+            outlines = Ragged(corners, offsets_of([len(part) for part in parts]))
+            of_objects = Ragged(outlines, offsets_of([len(parts) for parts in self.polygons]))
+            columns["polygons"] = rows(of_objects, "polygons")
+        if image_ids is not None:
+            columns["image_id"] = ValueArray(np.array(image_ids, dtype=np.int64))
+        identity: list[Any] = [files.paths.digest(), offsets, repr(tuple(classes))]
+        for key, column in columns.items():
+            if isinstance(column, RaggedArray):
+                identity += [key, *column.array.arrays()]
+            elif isinstance(column, ValueArray):
+                identity += [key, column.array]
+        identity += [folders.sampled_sizes(files), *folders.sampled_bytes(files)]
+        source = Source(
+            columns,
+            fingerprint_of("objects", *identity),
+            name,
+            "dict",
+            tuple(classes),
+            format,
+            details or {},
+        )
+        return Opened(source, notes=notes)

@@ -1,0 +1,324 @@
+"""Objects in images as COCO lists them: `annotations/instances_train2017.json` beside `train2017/`,
+or one JSON file.
+
+Keypoints (`person_keypoints_*.json`) and outlines come along where the file has them. Image and
+annotation ids are those of the file; labels count from 0 in the order of the category ids, which
+may have gaps: `source.details["category_ids"]` has the id of each label.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fastload.errors import ConfigurationError, SourceError, and_more, counted
+from fastload.files import read_regular
+from fastload.sources import folders
+from fastload.sources.annotations import Annotations, checked_box
+from fastload.sources.base import Opened, OpenOptions
+
+_FOLDER = "annotations"
+_BESIDE_IMAGES = "_annotations.coco.json"
+"""In each split's folder of images, as Roboflow exports them."""
+_LEAST_CORNERS = 3
+_KINDS = ("instances_", "person_keypoints_")
+COCO_SIGNS = (
+    *(f"{_FOLDER}/{kind}*.json" for kind in _KINDS),
+    _BESIDE_IMAGES,
+    *(f"{split}/{_BESIDE_IMAGES}" for split in ("train", "valid", "val", "test")),
+)
+"""A folder without any of these has no COCO annotations (see `Format.signs`)."""
+
+
+class _Image(msgspec.Struct):
+    id: int
+    file_name: str
+    height: int | None = None
+    width: int | None = None
+
+
+class _Category(msgspec.Struct):
+    id: int
+    name: str
+
+
+class _Annotation(msgspec.Struct):
+    image_id: int
+    category_id: int
+    bbox: list[float]
+    id: int | None = None
+    area: float | None = None
+    iscrowd: int = 0
+    segmentation: Any = None
+    keypoints: list[float] | None = None
+
+
+class _Document(msgspec.Struct):
+    images: list[_Image]
+    annotations: list[_Annotation]
+    categories: list[_Category]
+
+
+def is_coco(spec: object) -> bool:
+    """A JSON file that begins as COCO's, or a folder with such files in `annotations/` or beside
+    its images."""
+    if not isinstance(spec, str):
+        return False
+    if spec.lower().endswith(".json"):
+        return os.path.isfile(spec) and _looks_like_coco(spec)
+    return bool(_files_of(spec))
+
+
+def open_coco(spec: str, options: OpenOptions) -> Opened:
+    """Open annotated images: columns `image`, `boxes`, `labels`, `area`, `iscrowd`, `ids`,
+    `image_id`, and `polygons` and `keypoints` where any annotation has them.
+
+    Samples are in the order of the file; images without annotations are samples without objects.
+    Crowds are kept, `iscrowd` says so; their outlines (RLE) are not polygons, which stay empty.
+    Boxes without area are left out, and counted.
+
+    Raises:
+        SourceError: no such split; ids twice; an annotation of an image or a category that is not
+            listed; a box that is reversed, not finite or outside of its image; a polygon of less
+            than three corners; a file that is missing. The message names file and annotation.
+    """
+    path = spec if spec.lower().endswith(".json") else _of_split(spec, options.split)
+    if path == spec and options.split is not None:
+        raise ConfigurationError(f"split={options.split!r}: {path} is one file; leave split out.")
+    document = _read(path)
+    images, categories = document.images, sorted(document.categories, key=lambda c: c.id)
+    position = _positions(path, "image", [image.id for image in images])
+    label = _positions(path, "category", [category.id for category in categories])
+    of_image: list[list[_Annotation]] = [[] for _ in images]
+    seen: set[int] = set()
+    for number, one in enumerate(document.annotations):
+        where = _where(path, number, one)
+        if one.id is not None and one.id in seen:
+            raise SourceError(f"{where}: its id is that of another one; give each its own.")
+        if one.id is not None:
+            seen.add(one.id)
+        if one.image_id not in position:
+            raise SourceError(
+                f"{where}: there is no image {one.image_id} in the file; add it, or remove the "
+                "annotation."
+            )
+        if one.category_id not in label:
+            raise SourceError(
+                f"{where}: there is no category {one.category_id} in the file, which has "
+                f"{', '.join(map(str, list(label)[:8]))}...; add it, or correct the annotation."
+            )
+        of_image[position[one.image_id]].append(one)
+    root = _image_root(path, images)
+    missing = _missing(root, [image.file_name for image in images])
+    if missing:
+        raise SourceError(
+            f"{path}: the image {missing[0]} is missing in {root}{and_more(missing)}; add it, or "
+            "remove it and its annotations from the file."
+        )
+    found, crowds = _collected(path, document, of_image, label)
+    notes = (f"{counted(crowds, 'object')} with RLE, which are served without polygons",)
+    return found.source(
+        [image.file_name for image in images],
+        root,
+        name=path,
+        format="COCO annotations",
+        classes=[category.name for category in categories],
+        image_ids=[image.id for image in images],
+        details={"category_ids": tuple(category.id for category in categories)},
+        notes=notes if crowds else (),
+        strict=options.strict,
+    )
+
+
+def _collected(
+    path: str, document: _Document, of_image: list[list[_Annotation]], label: dict[int, int]
+) -> tuple[Annotations, int]:
+    """The objects, image by image, and how many have RLE."""
+    found, crowds = Annotations(), 0
+    outlined = any(one.segmentation for one in document.annotations)
+    posed = {len(one.keypoints or ()) for one in document.annotations} - {0}
+    numbers: dict[str, list[Any]] = {"area": [], "iscrowd": [], "ids": []}
+    if len(posed) == 1 and not (length := next(iter(posed))) % 3:
+        numbers["keypoints"] = []
+    elif posed:
+        raise SourceError(
+            f"{path}: keypoints must be (x, y, visibility) of as many points in each annotation, "
+            f"got {sorted(posed)[:4]} numbers; correct them."
+        )
+    polygons: list[list[Any]] = []
+    for image, objects in zip(document.images, of_image, strict=True):
+        sized = image.height is not None and image.width is not None
+        size = (int(image.height or 0), int(image.width or 0)) if sized else None
+        kept = 0
+        for one in objects:
+            where = f"{path}: the annotation {one.id} of {image.file_name}"
+            if len(one.bbox) != 4:
+                raise SourceError(
+                    f"{where}: bbox must be left, top, width, height; got {one.bbox}."
+                )
+            x, y, w, h = one.bbox
+            box = checked_box((x, y, x + w, y + h), size, where)
+            if box is None:
+                found.empty += 1
+                continue
+            if not all(map(math.isfinite, (one.area or 0.0, *(one.keypoints or ())))):
+                raise SourceError(
+                    f"{where}: its area or keypoints are not finite; correct or remove it."
+                )
+            kept += 1
+            found.boxes.append(box)
+            found.labels.append(label[one.category_id])
+            numbers["area"].append(w * h if one.area is None else one.area)
+            numbers["iscrowd"].append(one.iscrowd)
+            numbers["ids"].append(-1 if one.id is None else one.id)
+            if "keypoints" in numbers:
+                points = np.array(one.keypoints or [0.0] * length, np.float32)
+                numbers["keypoints"].append(points.reshape(-1, 3))
+            crowds += isinstance(one.segmentation, dict)
+            polygons.append(_polygons(one, where))
+        found.counts.append(kept)
+    found.numbers = (
+        numbers if found.boxes else {k: v for k, v in numbers.items() if k != "keypoints"}
+    )
+    found.polygons = polygons if outlined else None
+    return found, crowds
+
+
+def _polygons(one: _Annotation, where: str) -> list[Any]:
+    """(n, 2) of each outline; none of RLE."""
+    if not isinstance(one.segmentation, list):
+        return []
+    made = []
+    for outline in one.segmentation:
+        try:
+            corners = np.array(outline, np.float32).reshape(-1, 2)
+        except (ValueError, TypeError):
+            corners = np.zeros((0, 2), np.float32)
+        if len(corners) < _LEAST_CORNERS or not np.isfinite(corners).all():
+            raise SourceError(
+                f"{where}: a polygon must be x and y of at least three corners, got "
+                f"{str(outline)[:80]}; correct or remove it."
+            )
+        made.append(corners)
+    return made
+
+
+def _read(path: str) -> _Document:
+    try:
+        data = read_regular(path)
+        try:
+            return msgspec.json.decode(data, type=_Document)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            # NaN is no JSON, but Python writes it. Read so, the annotation can be named.
+            return msgspec.convert(json.loads(data), _Document)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error}).") from error
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise SourceError(
+            f"{path}: is not what COCO's format has ({error}); correct the file."
+        ) from error
+
+
+def _missing(root: str, names: list[str]) -> list[str]:
+    """Those of the files below `root` that are not there; each folder is listed once."""
+    there: dict[str, set[str]] = {}
+    missing = []
+    for name in names:
+        folder, own = os.path.split(name)
+        if folder not in there:
+            place = f"{root}/{folder}"
+            there[folder] = set(os.listdir(place)) if os.path.isdir(place) else set()
+        if own not in there[folder]:
+            missing.append(name)
+    return missing
+
+
+def _positions(path: str, what: str, ids: list[int]) -> dict[int, int]:
+    made = {own: place for place, own in enumerate(ids)}
+    if len(made) < len(ids):
+        twice = next(own for place, own in enumerate(ids) if made[own] != place)
+        raise SourceError(f"{path}: the {what} id {twice} is there twice; give each its own.")
+    return made
+
+
+def _where(path: str, number: int, one: _Annotation) -> str:
+    named = f"annotation {one.id}" if one.id is not None else f"annotations[{number}]"
+    return f"{path}: {named} (of image {one.image_id})"
+
+
+def _looks_like_coco(path: str) -> bool:
+    """By the names of its parts, in the first and the last 64 KiB."""
+    with open(path, "rb") as file:
+        start = file.read(1 << 16)
+        file.seek(max(0, os.path.getsize(path) - (1 << 16)))
+        text = start + file.read(1 << 16)
+    names = (b'"images"', b'"annotations"', b'"categories"')
+    return start.lstrip()[:1] == b"{" and sum(name in text for name in names) >= 2
+
+
+def _files_of(root: str) -> dict[str, str]:
+    """The annotation files of a folder, by split."""
+    if not os.path.isdir(root):
+        return {}
+    own = os.path.join(root, _BESIDE_IMAGES)
+    found = {"": own} if os.path.isfile(own) else {}
+    inside = os.path.join(root, _FOLDER)
+    names = sorted(os.listdir(inside)) if os.path.isdir(inside) else []
+    for kind in _KINDS:  # instances before keypoints
+        for name in names:
+            if name.startswith(kind) and name.endswith(".json"):
+                found.setdefault(name[len(kind) : -len(".json")], os.path.join(inside, name))
+    for folder in folders.subfolders(root) if not found else ():
+        beside = os.path.join(root, folder, _BESIDE_IMAGES)
+        if os.path.isfile(beside):
+            found[folder] = beside
+    return found
+
+
+def _of_split(root: str, split: str | None) -> str:
+    files = _files_of(root)
+    if len(files) == 1 and split is None:
+        return next(iter(files.values()))
+    if split in files:
+        return files[split]
+    wanted = folders.split_of(split or "")
+    named = [name for name in files if wanted and folders.split_of(name) == wanted]
+    if len(named) != 1:
+        kind = SourceError if split is None else ConfigurationError
+        raise kind(
+            f"{root}: has annotations of {', '.join(files)}; say which: "
+            f"split={next(iter(files))!r}."
+        )
+    return files[named[0]]
+
+
+def _image_root(path: str, images: list[_Image]) -> str:
+    """The folder that `file_name` is relative to."""
+    folder, name = os.path.split(path)
+    above = os.path.dirname(folder)
+    split = name.removesuffix(".json")
+    for kind in _KINDS:
+        split = split.removeprefix(kind)
+    places = [
+        os.path.join(above, split),
+        os.path.join(above, "images", split),
+        folder,
+        os.path.join(above, "images"),
+        os.path.join(folder, "images"),
+        above,
+    ]
+    first = images[0].file_name if images else ""
+    for place in places:
+        if os.path.isfile(os.path.join(place, first)):
+            return place
+    raise SourceError(
+        f"{path}: the image {first!r} that it lists is in none of {', '.join(places)}; put the "
+        "images there."
+    )

@@ -1,0 +1,224 @@
+"""Objects in images as PASCAL VOC lists them: `Annotations/*.xml` beside `JPEGImages/`, and lists
+of splits in `ImageSets/Main/`."""
+
+from __future__ import annotations
+
+import os
+import xml.etree.ElementTree as ElementTree
+
+from fastload.errors import ConfigurationError, SourceError, counted
+from fastload.files import read_regular
+from fastload.sources import folders
+from fastload.sources.annotations import Annotations, checked_box
+from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.image_files import is_image_name
+
+_ANNOTATIONS, _IMAGES, _LISTS = "Annotations", "JPEGImages", "ImageSets/Main"
+VOC_SIGNS = (_ANNOTATIONS,)
+"""A folder without it has no VOC annotations (see `Format.signs`)."""
+_LARGEST = 1 << 22
+"""Bytes of an annotation file; thousands of objects are below that."""
+_CLASSES = (
+    "aeroplane",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "bus",
+    "car",
+    "cat",
+    "chair",
+    "cow",
+    "diningtable",
+    "dog",
+    "horse",
+    "motorbike",
+    "person",
+    "pottedplant",
+    "sheep",
+    "sofa",
+    "train",
+    "tvmonitor",
+)
+"""Of PASCAL VOC itself."""
+
+
+def is_voc(spec: object) -> bool:
+    """A folder with `Annotations/` of XML files and `JPEGImages/`. With masks of classes beside
+    them it is opened as image and mask pairs, unless format="voc" asks for the boxes."""
+    if not isinstance(spec, str) or not os.path.isdir(os.path.join(spec, _IMAGES)):
+        return False
+    folder = os.path.join(spec, _ANNOTATIONS)
+    if not os.path.isdir(folder):
+        return False
+    with os.scandir(folder) as entries:
+        return any(entry.name.endswith(".xml") for entry in entries)
+
+
+def open_voc(root: str, options: OpenOptions) -> Opened:
+    """Open annotated images: columns `image`, `boxes`, `labels`, `difficult`, sorted by the name of
+    the annotation file, or in the order of the list of `options.split`.
+
+    Boxes are the numbers of the files, as torchvision takes them. Labels count from 0: in VOC's own
+    order where all names are VOC's, else by name; `options.classes` gives another order.
+
+    Raises:
+        SourceError: no such split; an annotation that is no such XML file; a box that is reversed,
+            not finite or outside of its image; an object of no known class; a missing image. The
+            message names the file and the object.
+    """
+    everything = _stems(root)
+    stems = everything if options.split is None else _listed(root, options.split)
+    found = Annotations(numbers={"difficult": []})
+    images: list[str] = []
+    names: list[str] = []
+    there = _images_by_stem(root)
+    taken: dict[str, str] = {}
+    for stem in stems:
+        path = _path(root, stem)
+        annotation = _parsed(path)
+        image = _image_of(root, stem, annotation, there)
+        other = taken.setdefault(image, path)
+        if other != path:
+            raise SourceError(
+                f"{path}: its image {image} is that of {other}, too; remove one of the two."
+            )
+        images.append(image)
+        before = len(found.boxes)
+        size = _size(annotation)
+        for number, item in enumerate(annotation.findall("object")):
+            where = f"{path}: object {number}"
+            box = checked_box(_box(item, where), size, where)
+            if box is None:
+                found.empty += 1
+                continue
+            found.boxes.append(box)
+            names.append(_class_of(item))
+            found.numbers["difficult"].append(
+                int((item.findtext("difficult") or "0").strip() == "1")
+            )
+        found.counts.append(len(found.boxes) - before)
+    classes = options.classes
+    if classes is None:
+        # Of all annotations: each split by itself might lack a class, and count differently.
+        rest = [_parsed(_path(root, stem)) for stem in sorted({*everything} - {*stems})]
+        known = {*names, *(_class_of(item) for one in rest for item in one.findall("object"))}
+        classes = _CLASSES if known <= set(_CLASSES) else tuple(sorted(known))
+    label = {name: position for position, name in enumerate(classes)}
+    unknown = next((name for name in names if name not in label), None)
+    if unknown is not None:
+        raise SourceError(
+            f"{root}: an object of class {unknown!r}, which is none of {', '.join(classes)}; add "
+            "it to classes, or correct the annotation."
+        )
+    alone = 0
+    if options.split is None:
+        alone = sum(map(len, there.values())) - len(images)
+    notes = (f"left out: {counted(alone, 'image')} without an annotation file",) if alone else ()
+    if alone and options.strict:
+        raise SourceError(
+            f"{root}: {counted(alone, 'image')} in {_IMAGES} without an annotation file; add them, "
+            "or leave out strict=True, with which they are left out."
+        )
+    found.labels = [label[name] for name in names]
+    return found.source(
+        images,
+        os.path.join(root, _IMAGES),
+        name=root,
+        format="PASCAL VOC annotations",
+        classes=classes,
+        notes=notes,
+        strict=options.strict,
+    )
+
+
+def _path(root: str, stem: str) -> str:
+    return os.path.join(root, _ANNOTATIONS, f"{stem}.xml")
+
+
+def _stems(root: str) -> list[str]:
+    """Of all annotation files, sorted."""
+    names = folders.files_in(os.path.join(root, _ANNOTATIONS))
+    return [name.removesuffix(".xml") for name in names if name.endswith(".xml")]
+
+
+def _listed(root: str, split: str) -> list[str]:
+    """The stems that the list of a split names, in its order."""
+    path = os.path.join(root, _LISTS, f"{split}.txt")
+    try:
+        lines = read_regular(path).decode().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"split={split!r}: the list {path} cannot be read ({error}); give the name of a list "
+            "that is there."
+        ) from None
+    stems = [line.split()[0] for line in lines if line.strip()]
+    if len(set(stems)) < len(stems):
+        twice = next(stem for place, stem in enumerate(stems) if stem in stems[:place])
+        raise SourceError(f"{path}: names {twice} twice; remove one of the lines.")
+    return stems
+
+
+def _images_by_stem(root: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in folders.files_in(os.path.join(root, _IMAGES)):
+        if is_image_name(name):
+            found.setdefault(os.path.splitext(name)[0], []).append(name)
+    return found
+
+
+def _image_of(
+    root: str, stem: str, annotation: ElementTree.Element, there: dict[str, list[str]]
+) -> str:
+    """The image of the annotation's own name; else, or of several, the one that it names."""
+    listed = (annotation.findtext("filename") or f"{stem}.jpg").strip()
+    own = there.get(stem, [])
+    if len(own) == 1:
+        return own[0]
+    if listed in there.get(os.path.splitext(listed)[0], []):
+        return listed
+    if own:
+        raise SourceError(
+            f"{_path(root, stem)}: its image may be any of {', '.join(own)}; remove the others."
+        )
+    raise SourceError(
+        f"{_path(root, stem)}: its image {os.path.join(root, _IMAGES, listed)} is missing; add it, "
+        "or remove the annotation."
+    )
+
+
+def _class_of(item: ElementTree.Element) -> str:
+    return (item.findtext("name") or "").strip()
+
+
+def _parsed(path: str) -> ElementTree.Element:
+    try:
+        data = read_regular(path, most=_LARGEST + 1)
+        if len(data) > _LARGEST:
+            raise SourceError(f"{path}: has more than {_LARGEST:,} bytes; is it an annotation?")
+        if b"<!ENTITY" in data or b"<!DOCTYPE" in data:
+            raise SourceError(f"{path}: declares a document type or entities; remove them.")
+        return ElementTree.fromstring(data)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error}); add it.") from None
+    except ElementTree.ParseError as error:
+        raise SourceError(f"{path}: is no XML ({error}); correct it.") from None
+
+
+def _size(annotation: ElementTree.Element) -> tuple[int, int] | None:
+    """(height, width) as the file says; some tools write 0."""
+    texts = [annotation.findtext(f"size/{name}") or "" for name in ("height", "width")]
+    if not all(text.strip().isdigit() and int(text) for text in texts):
+        return None
+    return int(texts[0]), int(texts[1])
+
+
+def _box(item: ElementTree.Element, where: str) -> tuple[float, float, float, float]:
+    texts = [item.findtext(f"bndbox/{name}") for name in ("xmin", "ymin", "xmax", "ymax")]
+    try:
+        left, top, right, bottom = (float(text or "") for text in texts)
+    except ValueError:
+        raise SourceError(
+            f"{where}: bndbox must have xmin, ymin, xmax and ymax, numbers of pixels; got {texts}."
+        ) from None
+    return left, top, right, bottom

@@ -1,0 +1,240 @@
+"""Objects in images as YOLO's folders have them: `data.yaml`, `images/train/*.jpg` and
+`labels/train/*.txt` with a line for each object, in fractions of the image."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fastload.errors import (
+    BackendUnavailableError,
+    ConfigurationError,
+    SourceError,
+    and_more,
+    counted,
+)
+from fastload.files import check_regular, read_regular
+from fastload.sources import folders
+from fastload.sources.annotations import Annotations, checked_box
+from fastload.sources.base import Opened, OpenOptions
+
+_FILES = ("data.yaml", "data.yml", "dataset.yaml")
+YOLO_SIGNS = _FILES
+"""A folder without any of these is no YOLO folder (see `Format.signs`)."""
+_SPLITS = ("train", "val", "test")
+_BOX, _LEAST_CORNERS = 4, 3
+_ORIENTATION = 0x0112
+"""The EXIF tag: 1 is upright."""
+_MARGIN = 1e-3
+"""Fractions may be so far outside of 0 to 1, from rounding."""
+
+
+def is_yolo(spec: object) -> bool:
+    """A folder with `data.yaml` in it, or such a file."""
+    return isinstance(spec, str) and _file(spec) is not None
+
+
+def open_yolo(spec: str, options: OpenOptions) -> Opened:
+    """Open the images of a split ("train" if none is named): columns `image`, `boxes`, `labels`,
+    and `polygons` where lines have outlines in place of boxes; sorted by path.
+
+    The line "3 0.5 0.5 0.2 0.1" is an object of class 3 around the centre of the image; fractions
+    become pixels by the size in the image's header. Images without a file of labels have no
+    objects.
+
+    Raises:
+        SourceError: `data.yaml` without names or that split; a line that is neither a box nor an
+            outline; a class beyond the names; numbers outside of 0 to 1. The message names file and
+            line.
+        BackendUnavailableError: PyYAML is not installed.
+    """
+    path = _file(spec)
+    assert path is not None, "is_yolo said so"
+    data = _yaml(path)
+    given = data.get("names")
+    if isinstance(given, dict) and set(given) != set(range(len(given))):
+        raise SourceError(
+            f"{path}: names must count from 0 without gaps, got {list(given)[:8]}; number them so."
+        )
+    names = [str(given[key]) for key in sorted(given)] if isinstance(given, dict) else given
+    if not isinstance(names, list) or not names:
+        raise SourceError(f"{path}: has no names; list those of the classes: names: [cat, dog].")
+    if data.get("nc", len(names)) != len(names):
+        raise SourceError(
+            f"{path}: nc is {data['nc']}, and there are {len(names)} names; correct it."
+        )
+    split = options.split or "train"
+    folder = _folder(path, data, split)
+    files = list(folders.images_below(folder, ""))
+    if not files:
+        raise SourceError(f"{folder}: no images, which {path} names for {split!r}.")
+    found = Annotations(polygons=[])
+    outlined = False
+    _check_labels(folder, files)
+    for name in files:
+        image = os.path.join(folder, name)
+        before = len(found.boxes)
+        outlined |= _read(image, _labels_of(image), found, len(names))
+        found.counts.append(len(found.boxes) - before)
+    if not outlined:
+        found.polygons = None
+    notes = () if options.split else (f"the split {split!r}, as none was named",)
+    return found.source(
+        files,
+        folder,
+        name=f"{path} ({split})",
+        format="YOLO folder",
+        classes=[str(name) for name in names],
+        notes=notes,
+        strict=options.strict,
+    )
+
+
+def _read(image: str, labels: str, found: Annotations, classes: int) -> bool:
+    """Add the objects of an image; returns whether any is given by its outline."""
+    try:
+        lines = read_regular(labels).decode().splitlines()
+    except FileNotFoundError:
+        return False
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{labels}: cannot be read ({error}).") from None
+    lines = [line for line in lines if line.strip()]
+    if not lines:
+        return False
+    try:
+        check_regular(image)
+        with Image.open(image) as opened:
+            width, height = opened.size
+            turned = opened.getexif().get(_ORIENTATION, 1) not in (0, 1)
+    except OSError as error:
+        raise SourceError(
+            f"{image}: its size, which its labels are fractions of, cannot be read ({error})."
+        ) from None
+    if turned:
+        raise SourceError(
+            f"{image}: its EXIF data turn it, and {labels} may be fractions of the picture before "
+            "or after that; save it turned, without EXIF (PIL.ImageOps.exif_transpose)."
+        )
+    outlined = False
+    for number, line in enumerate(lines, 1):
+        where = f"{labels}: line {number}"
+        try:
+            label, *numbers = line.split()
+            values = np.array([float(value) for value in numbers])
+            own = int(label)
+        except ValueError:
+            raise SourceError(
+                f"{where}: must be a class number and fractions, got {line[:80]!r}."
+            ) from None
+        if not 0 <= own < classes:
+            raise SourceError(
+                f"{where}: class {own}, and there are {counted(classes, 'name')} in data.yaml, "
+                "from 0; add the name or correct the line."
+            )
+        if not (np.isfinite(values) & (values >= -_MARGIN) & (values <= 1 + _MARGIN)).all():
+            raise SourceError(
+                f"{where}: {line[:80]!r} has numbers that are no fractions from 0 to 1; divide "
+                "pixels by the width or height of the image."
+            )
+        outline: list[Any] = []
+        if len(values) == _BOX:
+            x, y, w, h = values.tolist()
+            box = (x - w / 2, y - h / 2, x + w / 2, y + h / 2)
+        elif len(values) >= 2 * _LEAST_CORNERS and len(values) % 2 == 0:
+            corners = values.reshape(-1, 2)
+            outline, outlined = [corners * (width, height)], True
+            box = (*corners.min(axis=0).tolist(), *corners.max(axis=0).tolist())
+        else:
+            raise SourceError(
+                f"{where}: after the class must come 4 numbers of a box, or x and y of at least "
+                f"three corners; got {len(values)} numbers."
+            )
+        left, top, right, bottom = box
+        pixels = (left * width, top * height, right * width, bottom * height)
+        checked = checked_box(pixels, (height, width), where)
+        if checked is None:
+            found.empty += 1
+            continue
+        found.boxes.append(checked)
+        found.labels.append(own)
+        assert found.polygons is not None
+        found.polygons.append(outline)
+    return outlined
+
+
+def _file(spec: str) -> str | None:
+    if spec.lower().endswith((".yaml", ".yml")):
+        return spec if os.path.isfile(spec) else None
+    found = (os.path.join(spec, name) for name in _FILES)
+    return next((path for path in found if os.path.isfile(path)), None)
+
+
+def _yaml(path: str) -> dict[str, Any]:
+    try:
+        import yaml
+    except ImportError as error:
+        raise BackendUnavailableError(
+            f"{path}: YAML files are read by PyYAML, which is not installed: pip install pyyaml"
+        ) from error
+    try:
+        data = yaml.safe_load(read_regular(path))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path}: cannot be read as YAML ({error}).") from None
+    if not isinstance(data, dict):
+        raise SourceError(f"{path}: must have names, train and val; got {type(data).__name__}.")
+    return data
+
+
+def _folder(path: str, data: dict[str, Any], split: str) -> str:
+    split_there = folders.split_named([name for name in data if name in _SPLITS], split)
+    given = data.get(split_there or split)
+    if not isinstance(given, str):
+        there = ", ".join(name for name in _SPLITS if isinstance(data.get(name), str)) or "none"
+        raise ConfigurationError(
+            f"{path}: names no folder of images for {split!r} (it has {there}); lists of folders "
+            "and of files are not read: give one folder."
+        )
+    own = os.path.dirname(path)
+    base = os.path.join(own, str(data.get("path") or ""))
+    # Roboflow writes ../train/images beside a data.yaml that lies in the folder itself.
+    places = [os.path.join(start, given) for start in (base, own)]
+    places += [os.path.join(own, given.removeprefix("../"))]
+    for place in places:
+        if os.path.isdir(place):
+            return os.path.normpath(place)
+    raise SourceError(f"{path}: the folder of {split!r} is none of {', '.join(places)}.")
+
+
+def _check_labels(folder: str, files: list[str]) -> None:
+    """Raise SourceError if there are labels of images that are not there, or of two."""
+    images = [os.path.join(folder, name) for name in files]
+    expected: dict[str, str] = {}
+    for image in images:
+        other = expected.setdefault(_labels_of(image), image)
+        if other != image:
+            raise SourceError(
+                f"{_labels_of(image)}: are the labels of {other} and of {image}; rename one of "
+                "them."
+            )
+    beside = {os.path.dirname(image) for image in images}
+    for place in sorted({os.path.dirname(labels) for labels in expected} - beside):
+        if not os.path.isdir(place):
+            continue
+        names = [name for name in folders.files_in(place) if name.endswith(".txt")]
+        paths = [os.path.join(place, name) for name in names if name != "classes.txt"]
+        alone = [path for path in paths if path not in expected]
+        if alone:
+            raise SourceError(
+                f"{alone[0]}: the image of these labels is missing in {folder}{and_more(alone)}; "
+                "add it, or remove the labels."
+            )
+
+
+def _labels_of(image: str) -> str:
+    """images/train/a.jpg -> labels/train/a.txt."""
+    head, mark, tail = f"/{image}".rpartition("/images/")
+    place = f"{head}/labels/{tail}"[1:] if mark else image
+    return f"{os.path.splitext(place)[0]}.txt"

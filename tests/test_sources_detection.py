@@ -1,0 +1,528 @@
+"""Data sets of annotated images: COCO, PASCAL VOC, YOLO; beside pycocotools and torchvision."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import datasets, tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
+
+import fastload
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError, SourceError
+from fastload.recipe import Recipe
+from fastload.sources import Ragged, Source
+from tests.backends import Contestant, contestants
+from tests.images import jpeg, photo
+
+SIZES = [(40, 60), (52, 44), (36, 64), (48, 48), (60, 40)]
+BOXES: list[list[list[float]]] = [
+    [[5, 4, 30, 20], [10.5, 8.25, 55, 39]],
+    [],
+    [[0, 0, 64, 36]],
+    [[3, 3, 9, 9], [20, 20, 47, 40], [40, 2, 46, 30]],
+    [[2.5, 10, 38, 58]],
+]
+"""Left, top, right, bottom; the second image has no objects."""
+CLASSES = [[0, 2], [], [1], [2, 2, 0], [1]]
+NAMES = ["cat", "dog", "fox"]
+CATEGORY_IDS = [3, 7, 90]
+
+
+def write_images(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, size in enumerate(SIZES):
+        (folder / f"{number}.jpg").write_bytes(jpeg(photo(*size, seed=number)))
+
+
+def corners(box: list[float]) -> list[float]:
+    left, top, right, bottom = box
+    return [left, top, right, top, right, bottom]
+
+
+def coco_document() -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "images": [
+            {"id": 50 - n, "file_name": f"{n}.jpg", "height": h, "width": w}
+            for n, (h, w) in enumerate(SIZES)
+        ],
+        "categories": [
+            {"id": own, "name": name} for own, name in zip(CATEGORY_IDS, NAMES, strict=True)
+        ],
+        "annotations": [],
+    }
+    found["categories"].reverse()  # labels go by id, not by the order in the file
+    for n in (3, 0, 4, 2):
+        for box, label in zip(BOXES[n], CLASSES[n], strict=True):
+            left, top, right, bottom = box
+            found["annotations"].append(
+                {
+                    "id": 900 - len(found["annotations"]),
+                    "image_id": 50 - n,
+                    "category_id": CATEGORY_IDS[label],
+                    "bbox": [left, top, right - left, bottom - top],
+                    "area": (right - left) * (bottom - top) / 2,
+                    "iscrowd": 0,
+                    "segmentation": [corners(box)],
+                }
+            )
+    return found
+
+
+def write_coco(root: Path, document: dict[str, Any] | None = None, split: str = "train2017") -> str:
+    write_images(root / split)
+    (root / "annotations").mkdir(exist_ok=True)
+    path = root / "annotations" / f"instances_{split}.json"
+    path.write_text(json.dumps(coco_document() if document is None else document))
+    return str(path)
+
+
+def xml(number: int, boxes: list[list[float]] | None = None) -> str:
+    height, width = SIZES[number]
+    objects = "".join(
+        f"<object><name>{NAMES[label]}</name><difficult>{label % 2}</difficult><bndbox>"
+        f"<xmin>{box[0]}</xmin><ymin>{box[1]}</ymin><xmax>{box[2]}</xmax><ymax>{box[3]}</ymax>"
+        "</bndbox><part><name>head</name></part></object>"
+        for box, label in zip(boxes or BOXES[number], CLASSES[number], strict=True)
+    )
+    return (
+        f"<annotation><filename>{number}.jpg</filename><size><width>{width}</width>"
+        f"<height>{height}</height><depth>3</depth></size>{objects}</annotation>"
+    )
+
+
+def write_voc(root: Path) -> None:
+    write_images(root / "JPEGImages")
+    (root / "Annotations").mkdir()
+    (root / "ImageSets" / "Main").mkdir(parents=True)
+    for number in range(len(SIZES)):
+        (root / "Annotations" / f"{number}.xml").write_text(xml(number))
+    (root / "ImageSets" / "Main" / "train.txt").write_text("4\n1\n3\n")
+    (root / "ImageSets" / "Main" / "val.txt").write_text("2\n")
+
+
+def yolo_lines(number: int) -> str:
+    height, width = SIZES[number]
+    return "".join(
+        f"{label} {(l + r) / 2 / width} {(t + b) / 2 / height} {(r - l) / width} "
+        f"{(b - t) / height}\n"
+        for (l, t, r, b), label in zip(BOXES[number], CLASSES[number], strict=True)  # noqa: E741
+    )
+
+
+def write_yolo(root: Path) -> None:
+    write_images(root / "images" / "train")
+    (root / "labels" / "train").mkdir(parents=True)
+    for number in (0, 2, 3, 4):
+        (root / "labels" / "train" / f"{number}.txt").write_text(yolo_lines(number))
+    (root / "data.yaml").write_text(
+        "path: .\ntrain: images/train\nval: images/train\nnc: 3\nnames: {0: cat, 1: dog, 2: fox}\n"
+    )
+
+
+def write_coco_folder(root: Path) -> None:
+    write_coco(root)
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "coco": write_coco_folder,
+    "voc": write_voc,
+    "yolo": write_yolo,
+}
+
+
+def rows(source: Source, name: str) -> list[Any]:
+    column: Any = source.values[name]
+    return [row.tolist() for row in column.array]
+
+
+@pytest.mark.parametrize("format", WRITERS)
+@pytest.mark.parametrize("named", [True, False])
+def test_what_is_in_each(format: str, named: bool, tmp_path: Path) -> None:
+    WRITERS[format](tmp_path)
+    opened = fastload.open_source(tmp_path, format=format if named else None)
+    source = opened.source
+    assert source.classes == ("cat", "dog", "fox")
+    assert [len(row) for row in rows(source, "boxes")] == [2, 0, 1, 3, 1]
+    for found, wanted in zip(rows(source, "boxes"), BOXES, strict=True):
+        assert np.allclose(np.reshape(found, (-1, 4)), np.reshape(wanted, (-1, 4)), atol=1e-5)
+    assert rows(source, "labels") == CLASSES
+    assert any("1 image without objects" in note for note in opened.notes)
+
+
+@pytest.mark.parametrize("format", WRITERS)
+def test_the_fingerprint_is_of_the_annotations(format: str, tmp_path: Path) -> None:
+    for name in ("one", "two", "other"):
+        WRITERS[format](tmp_path / name)
+    for path in (tmp_path / "other").rglob("*"):
+        if path.suffix in (".json", ".xml", ".txt") and path.parent.name != "Main":
+            changed = path.read_text().replace('"cat"', '"cow"').replace(">cat<", ">cow<")
+            changed = changed.replace("\n0 ", "\n1 ")
+            path.write_text(changed)
+    first, second, other = (
+        fastload.open_source(tmp_path / name, format=format).source.fingerprint
+        for name in ("one", "two", "other")
+    )
+    assert first == second != other
+
+
+def test_coco_is_what_pycocotools_and_torchvision_read(tmp_path: Path) -> None:
+    pytest.importorskip("pycocotools")
+    from pycocotools.coco import COCO
+
+    path = write_coco(tmp_path)
+    source = fastload.open_source(path).source
+    api = COCO(path)
+    ids: Any = source.values["image_id"]
+    category_ids = source.details["category_ids"]
+    theirs = datasets.wrap_dataset_for_transforms_v2(
+        datasets.CocoDetection(str(tmp_path / "train2017"), path),
+        target_keys=("image_id", "boxes", "labels"),
+    )
+    by_id = {target["image_id"]: target for _, target in theirs}
+    for row, own in enumerate(ids.array.tolist()):
+        annotations = api.loadAnns(api.getAnnIds(own))
+        assert rows(source, "ids")[row] == [one["id"] for one in annotations]
+        labels = rows(source, "labels")[row]
+        assert [category_ids[label] for label in labels] == [a["category_id"] for a in annotations]
+        names = [api.loadCats(a["category_id"])[0]["name"] for a in annotations]
+        assert [source.classes[label] for label in labels] == names  # type: ignore[index]
+        assert np.allclose(rows(source, "area")[row], [a["area"] for a in annotations])
+        polygons: Any = source.values["polygons"]
+        for parts, one in zip(polygons.array[row], annotations, strict=True):
+            assert [part.reshape(-1).tolist() for part in parts] == one["segmentation"]
+        if annotations:
+            boxes = torch.tensor(rows(source, "boxes")[row])
+            assert torch.allclose(boxes, by_id[own]["boxes"].float(), rtol=0, atol=1e-4)
+            assert [category_ids[label] for label in labels] == by_id[own]["labels"].tolist()
+
+
+def test_voc_is_what_torchvision_reads(tmp_path: Path) -> None:
+    root = tmp_path / "VOCdevkit" / "VOC2012"
+    write_voc(root)
+    theirs = datasets.VOCDetection(str(tmp_path), year="2012", image_set="train")
+    source = fastload.open_source(root, split="train").source
+    assert len(theirs) == len(source) == 3
+    for row, (image, target) in enumerate(theirs):
+        objects = target["annotation"].get("object", [])
+        wanted = [
+            [float(one["bndbox"][name]) for name in ("xmin", "ymin", "xmax", "ymax")]
+            for one in objects
+        ]
+        assert rows(source, "boxes")[row] == wanted
+        labels = rows(source, "labels")[row]
+        assert [source.classes[label] for label in labels] == [one["name"] for one in objects]  # type: ignore[index]
+        assert rows(source, "difficult")[row] == [int(one["difficult"]) for one in objects]
+        with Image.open(source.encoded["image"].describe(row)) as ours:
+            assert np.array_equal(np.asarray(ours), np.asarray(image))
+
+
+@contestants()
+@pytest.mark.parametrize("format", WRITERS)
+def test_batches_on_all_backends(contestant: Contestant, format: str, tmp_path: Path) -> None:
+    WRITERS[format](tmp_path / "data")
+    with contestant.create(
+        str(tmp_path / "data"),
+        tmp_path,
+        batch_size=5,
+        split="train" if format == "yolo" else None,
+        transform=v2.Compose([v2.Resize((20, 30)), v2.RandomHorizontalFlip(1.0)]),
+    ) as loader:
+        (batch,) = loader
+    assert batch["image"].shape[0] == 5
+    assert isinstance(batch["boxes"], Ragged)
+    for row, found in enumerate(batch["boxes"]):
+        height, width = SIZES[row]
+        boxes = np.reshape(BOXES[row], (-1, 4)) * ([30 / width, 20 / height] * 2)
+        boxes[:, [0, 2]] = 30 - boxes[:, [2, 0]]
+        assert np.allclose(found.cpu(), boxes, rtol=0, atol=1e-4)
+        assert batch["labels"][row].tolist() == CLASSES[row]
+
+
+@contestants("torch-0", "turbojpeg")
+def test_boxes_move_as_tv_tensors(contestant: Contestant, tmp_path: Path) -> None:
+    write_coco(tmp_path / "data")
+    source = fastload.open_source(tmp_path / "data").source
+    crop, sieve = v2.RandomResizedCrop(24, scale=(0.1, 0.6)), v2.SanitizeBoundingBoxes(min_size=3)
+    transform = v2.Compose([crop, sieve])
+    op: Any = Recipe.from_transform(transform).ops[0]
+    dropped = 0
+    with contestant.create(
+        source, tmp_path, batch_size=2, transform=transform, shuffle=True, seed=5
+    ) as loader:
+        for epoch in range(3):
+            for batch in loader:
+                for row, own in enumerate(batch["image_id"].tolist()):
+                    index = 50 - own
+                    plan = op._plan(0).resolve(
+                        Draws(5, epoch, np.array([index])), np.array([SIZES[index]])
+                    )
+                    target: Any = {
+                        "boxes": tv_tensors.BoundingBoxes(  # type: ignore[call-overload]
+                            torch.tensor(BOXES[index], dtype=torch.float32).reshape(-1, 4),
+                            format="XYXY",
+                            canvas_size=SIZES[index],
+                        ),
+                        "labels": torch.tensor(CLASSES[index], dtype=torch.int64),
+                    }
+                    moved = F.resized_crop(target["boxes"], *plan.box[0].tolist(), [24, 24])
+                    wanted = sieve(target | {"boxes": moved})
+                    assert torch.allclose(
+                        batch["boxes"][row].cpu(),
+                        wanted["boxes"].as_subclass(torch.Tensor),
+                        rtol=0,
+                        atol=1e-4,
+                    )
+                    assert batch["labels"][row].tolist() == wanted["labels"].tolist()
+                    assert len(batch["ids"][row]) == len(wanted["labels"])
+                    dropped += len(CLASSES[index]) - len(wanted["labels"])
+    assert dropped
+
+
+def test_keypoints(tmp_path: Path) -> None:
+    document = coco_document()
+    for one in document["annotations"][1:]:
+        one["keypoints"] = [1, 2, 2, 3, 4, 1]
+    path = Path(write_coco(tmp_path, document))
+    path = path.rename(path.with_name("person_keypoints_train2017.json"))
+    source = fastload.open_source(tmp_path, split="train").source
+    points: Any = source.values["keypoints"]
+    assert points.array[0].tolist() == [[[1, 2, 2], [3, 4, 1]]] * 2
+    assert points.array[3][0].tolist() == [[0, 0, 0]] * 2  # the annotation without any
+    document["annotations"][0]["keypoints"] = [1, 2, 2]
+    path.write_text(json.dumps(document))
+    with pytest.raises(SourceError, match=r"keypoints must be .* got \[3, 6\]"):
+        fastload.open_source(path)
+
+
+def test_crowds_are_kept_without_polygons_and_empty_boxes_left_out(tmp_path: Path) -> None:
+    document = coco_document()
+    document["annotations"][0] |= {
+        "iscrowd": 1,
+        "segmentation": {"counts": [48 * 48], "size": [48, 48]},
+    }
+    document["annotations"][1]["bbox"][2] = 0
+    path = write_coco(tmp_path, document)
+    opened = fastload.open_source(path)
+    assert rows(opened.source, "iscrowd")[3] == [1, 0]
+    assert rows(opened.source, "ids")[3] == [900, 898]
+    polygons: Any = opened.source.values["polygons"]
+    assert polygons.array[3].lengths.tolist() == [0, 1]
+    assert "1 object with RLE, which are served without polygons" in opened.notes
+    assert "left out: 1 box without area" in opened.notes
+    with pytest.raises(SourceError, match="1 box without area"):
+        fastload.open_source(path, strict=True)
+
+
+def changed(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda document: document["annotations"][2].__setitem__(key, value)
+
+
+BAD_COCO: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "outside": (changed("bbox", [100, 0, 5, 5]), "898 of 3.jpg.*lies outside.*48 x 48; correct"),
+    "reversed": (changed("bbox", [10, 10, -5, 5]), "898 of 3.jpg.*reversed.*correct or remove"),
+    "NaN": (changed("bbox", [float("nan"), 0, 5, 5]), "898 of 3.jpg.*not finite; correct"),
+    "three numbers": (changed("bbox", [1, 0, 5]), "898 of 3.jpg.*left, top, width, height"),
+    "NaN area": (changed("area", float("nan")), "898 of 3.jpg.*area or keypoints are not finite"),
+    "two points": (changed("segmentation", [[1, 1, 9, 9]]), "898 of 3.jpg.*three corners"),
+    "odd": (changed("segmentation", [[1, 1, 9, 9, 5, 5, 5]]), "898 of 3.jpg.*three corners"),
+    "no such image": (changed("image_id", 7), "898.*no image 7 in the file; add it"),
+    "no such category": (changed("category_id", 4), "898.*no category 4.*3, 7, 90.*add it"),
+    "id twice": (changed("id", 900), "annotation 900.*its id is that of another"),
+    "image id twice": (lambda d: d["images"][1].update(id=50), "image id 50 is there twice"),
+    "category twice": (lambda d: d["categories"][1].update(id=3), "category id 3 is there twice"),
+    "missing file": (lambda d: d["images"][2].update(file_name="x.jpg"), "x.jpg is missing.*add"),
+    "absolute": (lambda d: d["images"][2].update(file_name="/x/x.jpg"), "/x/x.jpg is missing"),
+    "a word": (changed("bbox", "all"), r"annotations\[2\].bbox.*correct the file"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_COCO)
+def test_bad_coco(bad: str, tmp_path: Path) -> None:
+    document = coco_document()
+    change, message = BAD_COCO[bad]
+    change(document)
+    path = write_coco(tmp_path, document)
+    with pytest.raises(SourceError, match=message) as caught:
+        fastload.open_source(path)
+    assert path in str(caught.value)
+
+
+def test_splits_of_coco(tmp_path: Path) -> None:
+    for split in ("train2017", "val2017"):
+        write_coco(tmp_path, split=split)
+    for split in ("val", "val2017"):
+        name = fastload.open_source(tmp_path, split=split).source.name
+        assert name.endswith("instances_val2017.json")
+    with pytest.raises(SourceError, match="has annotations of train2017, val2017; say which"):
+        fastload.open_source(tmp_path)
+    with pytest.raises(ConfigurationError, match="say which"):
+        fastload.open_source(tmp_path, split="test", format="coco")
+
+
+def test_coco_beside_its_images(tmp_path: Path) -> None:
+    write_images(tmp_path / "train")
+    (tmp_path / "train" / "_annotations.coco.json").write_text(json.dumps(coco_document()))
+    for spec, split in ((tmp_path, "train"), (tmp_path / "train", None)):
+        source = fastload.open_source(spec, split=split).source
+        assert rows(source, "labels") == CLASSES
+
+
+BAD_BOXES = {
+    "100 0 110 9": "lies outside",
+    "9 9 5 20": "reversed",
+    "nan 0 5 5": "not finite",
+    "a 0 5 5": "numbers of pixels",
+}
+
+
+@pytest.mark.parametrize("box", BAD_BOXES)
+def test_bad_voc(box: str, tmp_path: Path) -> None:
+    write_voc(tmp_path)
+    path = tmp_path / "Annotations" / "3.xml"
+    boxes: Any = [BOXES[3][0], box.split(), BOXES[3][2]]
+    path.write_text(xml(3, boxes))
+    with pytest.raises(SourceError, match=rf"3\.xml: object 1: .*{BAD_BOXES[box]}"):
+        fastload.open_source(tmp_path)
+
+
+def test_classes_of_voc_are_those_of_all_splits(tmp_path: Path) -> None:
+    write_voc(tmp_path)
+    for split in ("train", "val"):
+        assert fastload.open_source(tmp_path, split=split).source.classes == tuple(NAMES)
+    with pytest.raises(SourceError, match="class 'cat', which is none of dog, fox; add it"):
+        fastload.open_source(tmp_path, classes=("dog", "fox"))
+    with pytest.raises(ConfigurationError, match=r"test\.txt cannot be read"):
+        fastload.open_source(tmp_path, split="test")
+
+
+def test_files_of_voc(tmp_path: Path) -> None:
+    write_voc(tmp_path)
+    (tmp_path / "JPEGImages" / "9.jpg").write_bytes(jpeg(photo(8, 8)))
+    assert "left out: 1 image without an annotation file" in fastload.open_source(tmp_path).notes
+    with pytest.raises(SourceError, match="1 image in JPEGImages without"):
+        fastload.open_source(tmp_path, strict=True)
+    (tmp_path / "Annotations" / "8.xml").write_text(xml(0).replace("0.jpg", "8.jpg"))
+    with pytest.raises(SourceError, match=r"8\.xml: its image .*8\.jpg is missing; add it"):
+        fastload.open_source(tmp_path)
+    (tmp_path / "Annotations" / "8.xml").write_text(xml(0))
+    with pytest.raises(SourceError, match=r"its image 0\.jpg is that of .*; remove one"):
+        fastload.open_source(tmp_path)
+    (tmp_path / "Annotations" / "8.xml").write_text("<annotation>")
+    with pytest.raises(SourceError, match=r"8\.xml: is no XML"):
+        fastload.open_source(tmp_path)
+
+
+def test_voc_with_masks_stays_pairs_unless_asked(tmp_path: Path) -> None:
+    write_voc(tmp_path)
+    (tmp_path / "SegmentationClass").mkdir()
+    for number, (height, width) in enumerate(SIZES):
+        mask = Image.new("L", (width, height))
+        mask.save(tmp_path / "SegmentationClass" / f"{number}.png")
+    assert list(fastload.open_source(tmp_path).source.columns) == ["image", "mask"]
+    source = fastload.open_source(tmp_path, format="voc").source
+    assert rows(source, "labels") == CLASSES
+
+
+@pytest.mark.parametrize("sign", ["annotations/instances_train.json", "data.yaml"])
+def test_what_another_format_opens_stays_so(sign: str, tmp_path: Path) -> None:
+    for folder in ("images", "labels"):
+        write_images(tmp_path / "pairs" / folder)
+    for split in ("train", "val"):
+        for name in NAMES:
+            write_images(tmp_path / "classes" / split / name)
+    for root in ("pairs", "classes"):
+        (tmp_path / root / sign).parent.mkdir(exist_ok=True)
+        (tmp_path / root / sign).write_text("{}")
+    source = fastload.open_source(tmp_path / "pairs").source
+    assert list(source.columns) == ["image", "mask"]
+    source = fastload.open_source(tmp_path / "classes", split="train").source
+    assert source.classes == tuple(NAMES)
+
+
+BAD_LINES = {
+    "0 0.5 0.5 0.2": "must come 4 numbers",
+    "0 0.5 0.5 0.2 0.1 0.3": "must come 4 numbers",
+    "3 0.5 0.5 0.2 0.1": "class 3, and there are 3 names",
+    "0 20 30 10 10": "no fractions from 0 to 1; divide",
+    "0 nan 0.5 0.2 0.2": "no fractions",
+    "cat 0.5 0.5 0.2 0.2": "must be a class number",
+    "0 0.5 0.5 -0.0005 0.2": "reversed",
+}
+
+
+@pytest.mark.parametrize("line", BAD_LINES)
+def test_bad_yolo(line: str, tmp_path: Path) -> None:
+    write_yolo(tmp_path)
+    with (tmp_path / "labels" / "train" / "3.txt").open("a") as file:
+        file.write(line)
+    with pytest.raises(SourceError, match=rf"3\.txt: line 4: .*{BAD_LINES[line]}"):
+        fastload.open_source(tmp_path)
+
+
+def test_outlines_of_yolo(tmp_path: Path) -> None:
+    write_yolo(tmp_path)
+    labels = tmp_path / "labels" / "train"
+    (labels / "0.txt").write_text(
+        "1 0.5 0.25 0.75 0.25 0.5 0.5\n0 0.5 0.5 0.1 0.1\n1 0.5 0.5 0 0\n"
+    )
+    opened = fastload.open_source(tmp_path)
+    assert rows(opened.source, "boxes")[0][0] == [30, 10, 45, 20]
+    polygons: Any = opened.source.values["polygons"]
+    assert polygons.array[0].lengths.tolist() == [1, 0]
+    assert polygons.array[0][0][0].tolist() == [[30, 10], [45, 10], [30, 20]]
+    assert "left out: 1 box without area" in opened.notes
+
+
+def test_files_of_yolo(tmp_path: Path) -> None:
+    write_yolo(tmp_path)
+    stray = tmp_path / "labels" / "train" / "x.txt"
+    stray.write_text("")
+    with pytest.raises(SourceError, match=r"x\.txt: the image of these labels is missing"):
+        fastload.open_source(tmp_path)
+    stray.unlink()
+    image = tmp_path / "images" / "train" / "0.jpg"
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    with Image.open(image) as opened:
+        opened.save(image, exif=exif)
+    with pytest.raises(SourceError, match=r"0\.jpg: its EXIF data turn it"):
+        fastload.open_source(tmp_path)
+
+
+BAD_YAML = {
+    "train: images/train\nnames: {1: a, 2: b}": (SourceError, "count from 0 without gaps"),
+    "train: images/train": (SourceError, "has no names"),
+    "train: images/train\nnc: 2\nnames: [a, b, c]": (SourceError, "nc is 2, and there are 3"),
+    "val: images/train\nnames: [a, b, c]": (ConfigurationError, r"'train' \(it has val\)"),
+    "train: images/none\nnames: [a, b, c]": (SourceError, "folder of 'train' is none of"),
+    "[": (SourceError, "cannot be read as YAML"),
+    "3": (SourceError, "must have names"),
+}
+
+
+@pytest.mark.parametrize("text", BAD_YAML)
+def test_bad_data_yaml(text: str, tmp_path: Path) -> None:
+    write_yolo(tmp_path)
+    (tmp_path / "data.yaml").write_text(text)
+    error, message = BAD_YAML[text]
+    with pytest.raises(error, match=rf"data\.yaml: .*{message}"):
+        fastload.open_source(tmp_path)
+
+
+def test_yolo_with_a_folder_for_each_split(tmp_path: Path) -> None:
+    write_yolo(tmp_path / "made")
+    (tmp_path / "train").mkdir()
+    for name in ("images", "labels"):
+        (tmp_path / "made" / name / "train").rename(tmp_path / "train" / name)
+    (tmp_path / "data.yaml").write_text("train: ../train/images\nnames: [cat, dog, fox]\n")
+    for split in ("train", None):
+        assert rows(fastload.open_source(tmp_path, split=split).source, "labels") == CLASSES
