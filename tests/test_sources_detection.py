@@ -430,6 +430,9 @@ def test_voc_with_masks_stays_pairs_unless_asked(tmp_path: Path) -> None:
     assert list(fastload.open_source(tmp_path).source.columns) == ["image", "mask"]
     source = fastload.open_source(tmp_path, format="voc").source
     assert rows(source, "labels") == CLASSES
+    (tmp_path / "SegmentationClass" / "0.png").unlink()
+    with pytest.raises(SourceError, match="has no partner"):
+        fastload.open_source(tmp_path)
 
 
 @pytest.mark.parametrize("sign", ["annotations/instances_train.json", "data.yaml"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import functools
 import glob
@@ -32,7 +31,7 @@ from fastload.sources.datasets import (
 from fastload.sources.folders import is_class_folder, open_class_folder, open_images, split_folder
 from fastload.sources.idx import is_idx, open_idx
 from fastload.sources.image_files import is_image_name
-from fastload.sources.pairs import PAIR_SIGNS, is_pairs, open_pairs
+from fastload.sources.pairs import PAIR_SIGNS, has_masks, is_pairs, open_pairs
 from fastload.sources.parquet import is_parquet, open_parquet
 from fastload.sources.tables import IMAGE_FOLDERS, is_labelled_by_table, open_labelled_by_table
 from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
@@ -460,8 +459,11 @@ def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | Non
     for where, given in ((whole, its_options), (place, options)):
         for form in fallbacks:
             if _suits(form, where):
-                with contextlib.suppress(FastloadError):
+                try:
                     return _open_recognised(spec, place, options)
+                except FastloadError:
+                    if has_masks(where):  # masks are wanted, and what is wrong is to be said
+                        raise
                 return _opened_as(form, where, given)
     return _open_recognised(spec, place, options)
 

@@ -46,6 +46,12 @@ def is_pairs(spec: object) -> bool:
     return isinstance(spec, str) and _folders(spec) is not None
 
 
+def has_masks(root: str) -> bool:
+    """Whether there are images in the folder of masks: without, it may hold annotations."""
+    base, _, masks = _folders(root) or ("", "", "")
+    return bool(masks) and next(folders.images_below(base, masks), None) is not None
+
+
 def open_pairs(root: str, options: OpenOptions) -> Opened:
     """Open image and mask pairs: columns `image` and `mask`, sorted by the image's path.
 
