@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from typing import Any
 
 import msgspec
@@ -21,16 +22,26 @@ from fastload.files import read_regular
 from fastload.sources import folders
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.beside import first_image_of, looks_like_coco
 
 _FOLDER = "annotations"
 _BESIDE_IMAGES = "_annotations.coco.json"
 """In each split's folder of images, as Roboflow exports them."""
 _LEAST_CORNERS = 3
 _KINDS = ("instances_", "person_keypoints_")
+_OTHER_KINDS = ("captions_", "panoptic_", "stuff_", "image_info_")
+"""Of COCO's files, what has no objects."""
+_SPLITS = ("train", "valid", "val", "test")
+_IN_ROOT = (
+    *("annotations.json", "instances.json", "labels.json", "result.json"),
+    *(f"{split}.json" for split in _SPLITS),
+)
+"""What other programs call a file that lies beside the folders of images."""
 COCO_SIGNS = (
-    *(f"{_FOLDER}/{kind}*.json" for kind in _KINDS),
+    f"{_FOLDER}/*.json",
     _BESIDE_IMAGES,
-    *(f"{split}/{_BESIDE_IMAGES}" for split in ("train", "valid", "val", "test")),
+    *(f"{split}/{_BESIDE_IMAGES}" for split in _SPLITS),
+    *_IN_ROOT,
 )
 """A folder without any of these has no COCO annotations (see `Format.signs`)."""
 
@@ -70,8 +81,23 @@ def is_coco(spec: object) -> bool:
     if not isinstance(spec, str):
         return False
     if spec.lower().endswith(".json"):
-        return os.path.isfile(spec) and _looks_like_coco(spec)
+        return os.path.isfile(spec) and looks_like_coco(spec)
     return bool(_files_of(spec))
+
+
+def has_coco_content(spec: str) -> bool:
+    """Whether what `is_coco` says of its names is so of an annotation file, too, and the first
+    image that this names is there."""
+    files = [spec] if spec.lower().endswith(".json") else _files_of(spec).values()
+    return any(looks_like_coco(path) and _has_first_image(path) for path in files)
+
+
+def _has_first_image(path: str) -> bool:
+    name = first_image_of(path)
+    try:
+        return name is None or bool(_image_root(path, name))
+    except SourceError:
+        return False
 
 
 def open_coco(spec: str, options: OpenOptions) -> Opened:
@@ -113,7 +139,7 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
                 f"{', '.join(map(str, list(label)[:8]))}...; add it, or correct the annotation."
             )
         of_image[position[one.image_id]].append(one)
-    root = _image_root(path, images)
+    root = _image_root(path, images[0].file_name if images else "")
     missing = _missing(root, [image.file_name for image in images])
     if missing:
         raise SourceError(
@@ -253,16 +279,6 @@ def _where(path: str, number: int, one: _Annotation) -> str:
     return f"{path}: {named} (of image {one.image_id})"
 
 
-def _looks_like_coco(path: str) -> bool:
-    """By the names of its parts, in the first and the last 64 KiB."""
-    with open(path, "rb") as file:
-        start = file.read(1 << 16)
-        file.seek(max(0, os.path.getsize(path) - (1 << 16)))
-        text = start + file.read(1 << 16)
-    names = (b'"images"', b'"annotations"', b'"categories"')
-    return start.lstrip()[:1] == b"{" and sum(name in text for name in names) >= 2
-
-
 def _files_of(root: str) -> dict[str, str]:
     """The annotation files of a folder, by split."""
     if not os.path.isdir(root):
@@ -275,10 +291,19 @@ def _files_of(root: str) -> dict[str, str]:
         for name in names:
             if name.startswith(kind) and name.endswith(".json"):
                 found.setdefault(name[len(kind) : -len(".json")], os.path.join(inside, name))
-    for folder in folders.subfolders(root) if not found else ():
+    if found:
+        return found
+    for folder in folders.subfolders(root):
         beside = os.path.join(root, folder, _BESIDE_IMAGES)
         if os.path.isfile(beside):
             found[folder] = beside
+    if found:
+        return found
+    paths = [os.path.join(inside, name) for name in names if not name.startswith(_OTHER_KINDS)]
+    paths += [os.path.join(root, name) for name in _IN_ROOT]
+    for path in paths:
+        if path.endswith(".json") and os.path.isfile(path) and looks_like_coco(path):
+            found[os.path.basename(path).removesuffix(".json")] = path
     return found
 
 
@@ -289,17 +314,25 @@ def _of_split(root: str, split: str | None) -> str:
     if split in files:
         return files[split]
     wanted = folders.split_of(split or "")
-    named = [name for name in files if wanted and folders.split_of(name) == wanted]
-    if len(named) != 1:
-        kind = SourceError if split is None else ConfigurationError
-        raise kind(
-            f"{root}: has annotations of {', '.join(files)}; say which: "
-            f"split={next(iter(files))!r}."
-        )
-    return files[named[0]]
+    named = [name for name in files if wanted and _split_in(name) == wanted]
+    if len(named) == 1:
+        return files[named[0]]
+    kind = SourceError if split is None else ConfigurationError
+    if list(files) == [""]:
+        raise kind(f"split={split!r}: {root} is one folder of images; leave split out.")
+    raise kind(
+        f"{root}: has annotations of {', '.join(files)}; say which: "
+        f"split={folders.split_named(files, 'train') or next(iter(files))!r}."
+    )
 
 
-def _image_root(path: str, images: list[_Image]) -> str:
+def _split_in(name: str) -> str | None:
+    """The split that a name says, or one of its words: custom_train."""
+    said = {folders.split_of(word) for word in (name, *re.split(r"[-_. ]", name))} - {None}
+    return next(iter(said)) if len(said) == 1 else None
+
+
+def _image_root(path: str, first: str) -> str:
     """The folder that `file_name` is relative to."""
     folder, name = os.path.split(path)
     above = os.path.dirname(folder)
@@ -311,10 +344,16 @@ def _image_root(path: str, images: list[_Image]) -> str:
         os.path.join(above, "images", split),
         folder,
         os.path.join(above, "images"),
+        os.path.join(folder, split),
+        os.path.join(folder, "images", split),
         os.path.join(folder, "images"),
+        os.path.join(folder, "data"),
         above,
     ]
-    first = images[0].file_name if images else ""
+    wanted = _split_in(split)
+    for root in (above, folder, os.path.join(above, "images")) if wanted else ():
+        names = folders.subfolders(root) if os.path.isdir(root) else []
+        places += [os.path.join(root, name) for name in names if folders.split_of(name) == wanted]
     for place in places:
         if os.path.isfile(os.path.join(place, first)):
             return place

@@ -18,6 +18,7 @@ from fastload import stores
 from fastload.errors import ConfigurationError, SourceError
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.beside import objects_beside
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles, ValueArray
 from fastload.sources.image_files import (
@@ -47,6 +48,11 @@ _CONTENT = re.compile(
     r"])?(images?|imgs?|jpegimages|masks?|labels?|annot|annotations?|segmentationclass)([-_ ].*)?",
     re.IGNORECASE,
 )
+_IMAGES = re.compile(r"images?|imgs?|jpegimages|(train|val|test)\d{4}", re.IGNORECASE)
+_OF_IMAGES = re.compile(
+    r"masks?|labels?|annot|annotations?|segmentation(class|object)|imagesets", re.IGNORECASE
+)
+"""Names of folders of what belongs to images."""
 _ANNOTATED = re.compile(
     _SPLIT.pattern + r"[-_ ]?(annot|annotations?|masks?|labels?|gt)", re.IGNORECASE
 )
@@ -288,6 +294,13 @@ def refuse_splits(root: str, names: Collection[str], split: str | None = None) -
     )
 
 
+def _insist(classes: Sequence[str]) -> str:
+    return (
+        "If they are meant as classes, say so: fastload.create_loader(fastload.open_source(folder, "
+        f"classes={list(classes)}), ...)."
+    )
+
+
 def refuse_reserved(root: str, classes: Sequence[str], below: Collection[str]) -> None:
     """Refuse to take for classes what are splits, or folders of images, masks and labels, or one
     folder of folders.
@@ -296,10 +309,7 @@ def refuse_reserved(root: str, classes: Sequence[str], below: Collection[str]) -
     """
     if _train_is_a_class(classes, below):
         return
-    insist = (
-        "If they are meant as classes, say so: fastload.create_loader(fastload.open_source(folder, "
-        f"classes={list(classes)}), ...)."
-    )
+    insist = _insist(classes)
     splits, reserved, first = splits_in(classes), _reserved(classes), classes[0]
     if splits:
         refuse_splits(root, list(splits.values()))
@@ -316,6 +326,13 @@ def refuse_reserved(root: str, classes: Sequence[str], below: Collection[str]) -
             f"which each class has a folder. If {first} is the data set, open "
             f"{os.path.join(root, first)!r}. "
             f"{insist.replace('they are meant as classes', 'it is meant as a class')}"
+        )
+    parts = [name for name in below if _IMAGES.fullmatch(name)]
+    parts += [name for name in below if _OF_IMAGES.fullmatch(name)]
+    if len(parts) > 1 and _OF_IMAGES.fullmatch(parts[-1]):
+        raise SourceError(
+            f"{root}: {first} holds {' and '.join(parts)}, as a data set of annotated images does, "
+            f"and no images of one class; open {os.path.join(root, first)!r}. {insist}"
         )
     deeper = list(splits_in(below).values())
     if len(deeper) > 1:
@@ -405,11 +422,27 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
             f"are: {', '.join(TORCHVISION_EXTENSIONS)}, and what else this Pillow reads. Remove "
             "these folders, or put images into them."
         )
+    if options.classes is None and left_out.documents:
+        _refuse_annotated(root, classes, left_out.documents.values())
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
     source = classified_images(
         EncodedFiles(table), labels, classes, name=root, format="class folder"
     )
     return Opened(source, notes=(*notes, *left_out.notes()))
+
+
+def _refuse_annotated(root: str, classes: Sequence[str], documents: Iterable[str]) -> None:
+    """Refuse to take for classes what has annotations of objects beside its images."""
+    found = objects_beside(os.path.join(root, path) for path in documents)
+    if found is None:
+        return
+    path, kind = found
+    raise SourceError(
+        f"{root}: {path} holds {kind} annotations of the images beside it, so that "
+        f"{', '.join(classes[:3])} may be parts of a data set and no classes. Open "
+        f"{os.path.dirname(path)!r} for the objects, if it is a data set by itself. "
+        f"{_insist(classes)}"
+    )
 
 
 # -- Images alone ----------------------------------------------------------------------------------

@@ -92,6 +92,10 @@ def _load_plugins() -> None:
     Image.init()
 
 
+DOCUMENTS = (".json", ".xml", ".txt")
+"""Endings of files that may say what is in images."""
+
+
 class LeftOut:
     """Counts the files of one data set that are not served, to say so once."""
 
@@ -104,6 +108,8 @@ class LeftOut:
         self._first = ""
         self._images = False
         self._unlabelled: list[str] = []
+        self.documents: dict[tuple[str, str], str] = {}
+        """Of each folder and ending that annotations may have, the first file."""
 
     def add(self, path: str) -> None:
         """A file or folder that is no image, or one that cannot be read."""
@@ -112,6 +118,9 @@ class LeftOut:
             self._never_data.append(path)
             return
         suffix = os.path.splitext(name)[1].lower()
+        if suffix in DOCUMENTS:
+            place = os.path.dirname(path), suffix
+            self.documents[place] = min(path, self.documents.get(place, path))
         is_image = suffix in _OTHER_IMAGES
         if is_image == self._images:
             # The file system may list them in any order.

@@ -20,7 +20,7 @@ from fastload.sources.arrays import is_arrays, open_arrays
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.cifar import CIFAR_SIGNS, is_cifar, open_cifar
-from fastload.sources.coco import COCO_SIGNS, is_coco, open_coco
+from fastload.sources.coco import COCO_SIGNS, has_coco_content, is_coco, open_coco
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.datasets import (
     is_dataset,
@@ -36,7 +36,7 @@ from fastload.sources.parquet import is_parquet, open_parquet
 from fastload.sources.tables import IMAGE_FOLDERS, is_labelled_by_table, open_labelled_by_table
 from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
 from fastload.sources.voc import VOC_SIGNS, is_voc, open_voc
-from fastload.sources.yolo import YOLO_SIGNS, is_yolo, open_yolo
+from fastload.sources.yolo import YOLO_SIGNS, has_yolo_labels, is_yolo, open_yolo
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,9 @@ class Format:
     fallback: bool = False
     """Whether it is opened only if no other format opens the same path, or `format=` asks for it.
     It is given the whole folder and `split`, not the subfolder of that name."""
+    certain: Callable[[str], bool] | None = None
+    """Of a fallback: whether the content of a path that it recognises is its own too. Then another
+    format that opens the path is refused, as it is ambiguous; except for masks, which are noted."""
 
     def may_be(self, folder: str) -> bool:
         """Whether a local folder has one of its signs."""
@@ -200,6 +203,7 @@ FORMATS: tuple[Format, ...] = (
         "images and COCO annotations",
         signs=COCO_SIGNS,
         fallback=True,
+        certain=has_coco_content,
     ),
     Format(
         "voc",
@@ -209,6 +213,7 @@ FORMATS: tuple[Format, ...] = (
         "images and PASCAL VOC annotations",
         signs=VOC_SIGNS,
         fallback=True,
+        certain=is_voc,
     ),
     Format(
         "yolo",
@@ -218,6 +223,7 @@ FORMATS: tuple[Format, ...] = (
         "a YOLO folder with data.yaml",
         signs=YOLO_SIGNS,
         fallback=True,
+        certain=has_yolo_labels,
     ),
     Format(
         "pairs",
@@ -328,7 +334,7 @@ def open_source(
             "table", "pairs", "coco", "voc", "yolo", "tar", "parquet", "cifar", "idx", "arrays",
             "dataset", "cache", or the name of a registered format. None: the first that recognises
             `spec`; "images" is never chosen, and "coco", "voc" and "yolo" only if no other format
-            opens it.
+            opens it. What is one of these by its content too is refused as ambiguous.
 
     Returns:
         The source; the transform of a torchvision dataset that is served natively, still to be
@@ -460,12 +466,31 @@ def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | Non
         for form in fallbacks:
             if _suits(form, where):
                 try:
-                    return _open_recognised(spec, place, options)
+                    opened = _open_recognised(spec, place, options)
                 except FastloadError:
                     if has_masks(where):  # masks are wanted, and what is wrong is to be said
                         raise
-                return _opened_as(form, where, given)
+                    return _opened_as(form, where, given)
+                return _checked(opened, form, where, given)
     return _open_recognised(spec, place, options)
+
+
+def _checked(opened: Opened, other: Format, where: str, options: OpenOptions) -> Opened:
+    """What was opened, although `other` recognises `where` by its names. Raises SourceError: by its
+    content too, so that it is not known which is meant; a single class is never meant."""
+    if other.certain is None or not other.certain(where):
+        return opened
+    if is_pairs(where):
+        note = f"it has annotations of objects too: format={other.name!r} serves those, not masks"
+        return replace(opened, notes=(*opened.notes, note))
+    source = opened.source
+    if source.format == "class folder" and source.class_count == 1:
+        return _opened_as(other, where, options)
+    name = {"class folder": "folder", "images and a table": "table"}.get(source.format)
+    raise SourceError(
+        f"{where}: may be {other.title}, or {source.format} ({', '.join(source.columns)}); say "
+        f"which: format={other.name!r}{'' if name is None else f' or format={name!r}'}."
+    )
 
 
 def _open_recognised(spec: Any, place: Any, options: OpenOptions) -> Opened:

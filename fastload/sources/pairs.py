@@ -81,6 +81,7 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
         raise SourceError(
             f"{root}: the folder {empty} holds no images{f' (found {names})' if names else ''}; "
             "expected images and masks under equal names in two folders, both as image files."
+            f"{_other_layout(names)}"
         )
     ending = _ending(images, masks)
     masks = {stem.removesuffix(ending): path for stem, path in masks.items()}
@@ -132,6 +133,18 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
     )
     notes = () if not splits else (f"the split {name!r}: {image_folder} and {mask_folder}",)
     return Opened(source, notes=(*notes, *left_out.notes()))
+
+
+def _other_layout(names: str) -> str:
+    """What to do where files in place of masks are of another format."""
+    if ".txt" in names:
+        return (
+            " Labels of YOLO need a data.yaml beside the two folders, with train: images and "
+            "names: [...]."
+        )
+    if ".xml" in names:
+        return " PASCAL VOC's folders are called JPEGImages and Annotations; rename these two."
+    return ""
 
 
 def pair_splits(root: str) -> dict[str, frozenset[str] | None]:

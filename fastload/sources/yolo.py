@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from typing import Any
 
@@ -37,6 +38,14 @@ def is_yolo(spec: object) -> bool:
     return isinstance(spec, str) and _file(spec) is not None
 
 
+def has_yolo_labels(spec: str) -> bool:
+    """Whether there are files of labels where a YOLO folder has them."""
+    root = glob.escape(os.path.dirname(_file(spec) or ""))
+    places = ("labels", "labels/*", "*/labels")
+    found = (next(glob.iglob(f"{root}/{place}/*.txt"), None) for place in places)
+    return any(path is not None for path in found)
+
+
 def open_yolo(spec: str, options: OpenOptions) -> Opened:
     """Open the images of a split ("train" if none is named): columns `image`, `boxes`, `labels`,
     and `polygons` where lines have outlines in place of boxes; sorted by path.
@@ -46,9 +55,9 @@ def open_yolo(spec: str, options: OpenOptions) -> Opened:
     objects.
 
     Raises:
-        SourceError: `data.yaml` without names or that split; a line that is neither a box nor an
-            outline; a class beyond the names; numbers outside of 0 to 1. The message names file and
-            line.
+        SourceError: `data.yaml` without names or that split; no file of labels at all; a line that
+            is neither a box nor an outline; a class beyond the names; numbers outside of 0 to 1.
+            The message names file and line.
         BackendUnavailableError: PyYAML is not installed.
     """
     path = _file(spec)
@@ -79,6 +88,12 @@ def open_yolo(spec: str, options: OpenOptions) -> Opened:
         before = len(found.boxes)
         outlined |= _read(image, _labels_of(image), found, len(names))
         found.counts.append(len(found.boxes) - before)
+    if not any(os.path.isfile(_labels_of(os.path.join(folder, name))) for name in files):
+        raise SourceError(
+            f"{folder}: none of {counted(len(files), 'image')} has a file of labels (the first "
+            f"would be {_labels_of(os.path.join(folder, files[0]))}); put them there. Class "
+            "folders are opened with format='folder'."
+        )
     if not outlined:
         found.polygons = None
     notes = () if options.split else (f"the split {split!r}, as none was named",)
