@@ -15,6 +15,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 import fastload
+from fastload.backends.base import BackendOptions
 from fastload.draws import Draws
 from fastload.errors import CacheError, ConfigurationError, SourceError
 from fastload.recipe import ClampBoundingBoxes, Recipe
@@ -437,3 +438,34 @@ def test_python_code_on_single_samples_gets_rows() -> None:
     with fastload.create_loader(words, 3, collate_fn=list, num_workers=0) as loader:
         (samples,) = loader
     assert [sample["words"].tolist() for sample in samples] == [[1, 2], [], [3]]
+
+
+@contestants("torch-0", "turbojpeg", "cache-ram")
+def test_boxes_are_not_left_behind_when_images_are_turned(
+    contestant: Contestant, source: Source, tmp_path: Path
+) -> None:
+    options: Any = BackendOptions(exif_orientation=True)
+    if contestant.options is not None:
+        options = dataclasses.replace(contestant.options(tmp_path), exif_orientation=True)
+    with pytest.raises(ConfigurationError, match=r"turns images of objects, and 'boxes'.*Save the"):
+        contestant.create(source, tmp_path, batch_size=2, options=options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_cache_of_turned_images_beside_boxes(source: Source, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="exif_orientation: it turns images"):
+        fastload.build_cache(source, tmp_path / "cache", exif_orientation=True)
+
+
+@pytest.mark.parametrize("mix", [v2.MixUp, v2.CutMix])
+def test_objects_are_not_mixed(mix: Any, source: Source) -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=r"Mix(Up)? mixes images and one label of each, and objects has 'boxes'",
+    ):
+        fastload.create_loader(
+            source,
+            batch_size=2,
+            transform=v2.Compose([v2.Resize((16, 16)), v2.ToDtype(torch.float32, scale=True)]),
+            batch_transform=mix(num_classes=7),
+        )

@@ -104,6 +104,8 @@ def build_cache(
     if on_error not in ("raise", "substitute"):
         raise ConfigurationError(f"on_error: must be 'raise' or 'substitute', got {on_error!r}.")
     source = open_source(source, split=split).source
+    if exif_orientation:
+        source.refuse_turning()
     target = (
         default_directory(source, variant)
         if directory is None

@@ -316,6 +316,8 @@ def _on_backend(
             "workers start again with each epoch, as persistent_workers=False asks; with True "
             "they go on"
         )
+    options = _options_for(backend, cls, config.options)
+    _check_objects(config, source, turned=options.exif_orientation)
     built = cls(
         Context(
             source=source,
@@ -338,14 +340,14 @@ def _on_backend(
             ),
             opaque_backends=_opaque_backends,
         ),
-        _options_for(backend, cls, config.options),
+        options,
     )
     if opened.assumed is not None:
         built = PlainBackend(
             built,
             source,
             opened.assumed,
-            _options_for(backend, cls, config.options).decode_settings,
+            options.decode_settings,
             seed=config.seed,
             kind=type(config.source).__name__,
         )
@@ -515,6 +517,21 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
             "from a torch Dataset that transforms both."
         )
     return split
+
+
+def _check_objects(config: LoaderConfig, source: Source, *, turned: bool) -> None:
+    """Raise ConfigurationError if boxes and the like would no longer belong to their images."""
+    if turned:
+        source.refuse_turning()
+    if isinstance(config.batch_transform, Mix):
+        objects = [name for name, column in source.values.items() if column.ragged]
+        objects += [name for name in source.moved if name not in objects]
+        if objects:
+            raise ConfigurationError(
+                f"batch_transform: {type(config.batch_transform).__name__} mixes images and one "
+                f"label of each, and {source.name} has {', '.join(map(repr, objects))}, which it "
+                "would not mix. Leave it out, or give a function of the batch."
+            )
 
 
 def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fastload.errors import SourceError, counted
+from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.buffers import Int64Array
 from fastload.sources.columns import (
@@ -112,6 +112,17 @@ class Source:
             for name, column in self.values.items()
             if column.ragged and column.kind.of_instances
         }
+
+    def refuse_turning(self) -> None:
+        """Raise ConfigurationError if images cannot be turned by their EXIF tag: it is not known
+        whether boxes and the like are of the pictures before or after that."""
+        if self.encoded and self.moved:
+            raise ConfigurationError(
+                f"exif_orientation: it turns images of {self.name}, and "
+                f"{', '.join(map(repr, self.moved))} may be of the pictures before or after that. "
+                "Save the images turned (PIL.ImageOps.exif_transpose) beside what belongs to "
+                "those, or leave exif_orientation out."
+            )
 
     def _stored_as(self, *storages: Storage) -> dict[str, Any]:
         return {name: column for name, column in self.columns.items() if column.storage in storages}
