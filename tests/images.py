@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import struct
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,28 @@ def huge_png_header(height: int, width: int) -> bytes:
     return png(np.zeros((1, 1, 3), np.uint8)).replace(
         struct.pack(">II", 1, 1), struct.pack(">II", width, height), 1
     )
+
+
+def write_exif_folder(root: Path, count: int) -> str:
+    """JPEGs of 20 rows and 30 columns in two classes, `000.jpg` to; every tenth one is stored on
+    its side, as its EXIF tag says. Returns the folder's path."""
+    for n in range(count):
+        path = root / "ab"[n % 2] / f"{n:03}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(jpeg(photo(20, 30, seed=n), orientation=6 if n % 10 == 7 else None))
+    return str(root)
+
+
+def shard_of(folder: Path) -> bytes:
+    """A tar shard of the JPEGs in a folder, sorted by path, with labels 0, 1, 2, 0, ..."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for row, path in enumerate(sorted(folder.rglob("*.jpg"))):
+            for ending, data in (("jpg", path.read_bytes()), ("cls", str(row % 3).encode())):
+                info = tarfile.TarInfo(f"{row:04}.{ending}")
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
 
 
 def write_photo_folder(

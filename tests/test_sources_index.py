@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +30,6 @@ def local(tmp_path: Path, server: ObjectServer) -> Path:
     return folder
 
 
-def shard(local: Path) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for row, path in enumerate(sorted(local.rglob("*.jpg"))):
-            for ending, data in (("jpg", path.read_bytes()), ("cls", str(row % 3).encode())):
-                info = tarfile.TarInfo(f"{row:04}.{ending}")
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
-    return buffer.getvalue()
-
-
 def same(one: fastload.Loader, other: fastload.Loader) -> bool:
     with one, other:
         pairs = zip(one, other, strict=True)
@@ -54,7 +41,7 @@ def test_the_second_opening_reads_nothing_but_listings(
     spec: str, local: Path, server: ObjectServer
 ) -> None:
     for number in range(2):
-        server.objects[f"bucket/s-{number}.tar"] = shard(local)
+        server.objects[f"bucket/s-{number}.tar"] = images.shard_of(local)
     spec = f"{server.url}/bucket/s-{{0..1}}.tar" if spec == "{web}" else spec
     first = open_source(spec)
     server.requests.clear()
@@ -101,7 +88,7 @@ def test_an_object_that_was_replaced_is_an_error_and_never_a_sample(
 
 
 def test_a_member_of_a_shard_that_was_written_again(local: Path, server: ObjectServer) -> None:
-    server.objects["bucket/s.tar"] = shard(local)
+    server.objects["bucket/s.tar"] = images.shard_of(local)
     column = open_source("s3://bucket/s.tar").source.encoded["image"]
     assert column.read(0) == sorted(local.rglob("*.jpg"))[0].read_bytes()
     server.objects["bucket/s.tar"] = server.objects["bucket/s.tar"].replace(
@@ -162,7 +149,7 @@ def test_an_index_that_lies_with_the_data_is_taken(
     local: Path, server: ObjectServer, own_cache: Path, tmp_path: Path
 ) -> None:
     """Another machine, which has none of its own, reads it in place of the headers of the shard."""
-    server.objects["bucket/shards/s.tar"] = shard(local)
+    server.objects["bucket/shards/s.tar"] = images.shard_of(local)
     there = CliRunner().invoke(
         app, ["index", "s3://bucket/shards", "--output", str(tmp_path / "x")]
     )

@@ -3,9 +3,7 @@ and faults."""
 
 from __future__ import annotations
 
-import io
 import os
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +70,6 @@ def test_a_split_of_a_bucket(local: Path, server: ObjectServer) -> None:
         open_source("s3://bucket/nothing")
 
 
-def shard_of(local: Path) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for row, path in enumerate(sorted(local.rglob("*.jpg"))):
-            for ending, data in (("jpg", path.read_bytes()), ("cls", str(row % 3).encode())):
-                info = tarfile.TarInfo(f"{row:04}.{ending}")
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
-    return buffer.getvalue()
-
-
 @pytest.mark.parametrize(
     "place",
     [
@@ -94,8 +81,8 @@ def shard_of(local: Path) -> bytes:
 def test_tar_shards(place: str, local: Path, server: ObjectServer, tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     for number in range(2):
-        (tmp_path / "shards" / f"s-0{number}.tar").write_bytes(shard_of(local))
-        server.objects[f"bucket/shards/s-0{number}.tar"] = shard_of(local)
+        (tmp_path / "shards" / f"s-0{number}.tar").write_bytes(images.shard_of(local))
+        server.objects[f"bucket/shards/s-0{number}.tar"] = images.shard_of(local)
     spec = place.format(web=server.url) if "web" in place else place
     arguments: dict[str, Any] = {
         "batch_size": 5,

@@ -226,6 +226,15 @@ class PlainBackend:
 
     def _difference(self, chosen: _Chosen) -> str | None:
         """What the user's code makes otherwise of a sample, for the message; None: nothing."""
+        try:
+            return self._compared(chosen)
+        except Exception as error:  # of the user's objects, which may refuse to be looked at
+            return (
+                f"assume_plain: {self._where(chosen)} could not be compared with what its code "
+                f"makes ({type(error).__name__}: {error}). Leave assume_plain out."
+            )
+
+    def _compared(self, chosen: _Chosen) -> str | None:
         column = self._source.images["image"]
         served: npt.NDArray[np.uint8] | DecodeError
         made: Any
@@ -240,24 +249,28 @@ class PlainBackend:
         what = _how_they_differ(served, made, chosen.label)
         if what is None:
             return None
-        where = f"{self._source.describe(chosen.index)} (sample {chosen.index})"
-        return f"assume_plain: {where}: {what}. {_REMEDY}{self._hint(chosen.index, made)}"
+        return f"assume_plain: {self._where(chosen)}: {what}. {_REMEDY}{self._hint(chosen, made)}"
 
-    def _hint(self, index: int, made: Any) -> str:
+    def _where(self, chosen: _Chosen) -> str:
+        return f"{self._source.describe(chosen.index)} (sample {chosen.index})"
+
+    def _hint(self, chosen: _Chosen, made: Any) -> str:
         """Where the user's code turns images upright: the option that does."""
+        if self._settings.exif_orientation or not _is_pair(made):
+            return ""
         upright = DecodeSettings(True, self._settings.max_pixels)
         column = self._source.images["image"]
-        if isinstance(made, Exception) or self._settings.exif_orientation:
-            return ""
         try:
-            same = _pixels_differ(reader_of(column, upright).pixels(index), made[0]) is None
+            pixels = reader_of(column, upright).pixels(chosen.index)
         except DecodeError:
-            same = False
-        return (
-            " options=BackendOptions(exif_orientation=True) turns images upright, as it does."
-            if same
-            else ""
-        )
+            return ""
+        if _pixels_differ(pixels, made[0]) is not None:
+            return ""
+        return " options=BackendOptions(exif_orientation=True) turns images upright, as it does."
+
+
+def _is_pair(made: Any) -> bool:
+    return isinstance(made, tuple | list) and len(made) == 2
 
 
 def _how_they_differ(
@@ -268,7 +281,7 @@ def _how_they_differ(
         return None if isinstance(made, Exception) else f"its code makes it, and fastload: {served}"
     if isinstance(made, Exception):
         return f"its code raises {type(made).__name__}: {made}, and fastload serves it"
-    if not isinstance(made, tuple | list) or len(made) != 2:
+    if not _is_pair(made):
         return f"its code gives a {type(made).__name__}, not an image and a label"
     pixels = _pixels_differ(served, made[0])
     if pixels is not None or label is None:

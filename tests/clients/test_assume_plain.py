@@ -21,7 +21,7 @@ from fastload.backends import available_backends
 from fastload.backends.base import BackendOptions
 from fastload.errors import ConfigurationError
 from fastload.loader import plain
-from tests.images import photo
+from tests.images import photo, write_exif_folder
 
 RESIZE = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
 SAMPLES = 60
@@ -29,16 +29,7 @@ SAMPLES = 60
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Photographs of two classes; every tenth one is stored on its side, as its EXIF tag says."""
-    root = tmp_path_factory.mktemp("exif")
-    for n in range(SAMPLES):
-        path = root / "ab"[n % 2] / f"{n:03}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        exif = Image.Exif()
-        if n % 10 == 7:
-            exif[0x0112] = 6
-        Image.fromarray(photo(20, 30, seed=n)).save(path, exif=exif)
-    return str(root)
+    return write_exif_folder(tmp_path_factory.mktemp("exif"), SAMPLES)
 
 
 def upright(path: str) -> Any:
@@ -351,6 +342,40 @@ def test_the_last_epoch_does_not_end_before_its_samples_were_compared(
             match=rf"059\.jpg \(sample {SAMPLES - 1}\): the label is 5 by its code",
         ),
     ):
+        list(loader)
+
+
+class Odd(OpensItself):
+    """One of its samples is something else than an image and a label."""
+
+    odd: tuple[int, Any]
+
+    def __getitem__(self, index: int) -> Any:
+        return self.odd[1] if index == self.odd[0] else super().__getitem__(index)
+
+
+class Unreadable:
+    """An image that cannot be looked at."""
+
+    shape = None
+
+
+@pytest.mark.parametrize("index", [0, SAMPLES - 1], ids=["the first", "one in the thread"])
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ({"image": 1}, "its code gives a dict, not an image and a label"),
+        (7, "its code gives a int, not an image and a label"),
+        ((Unreadable(), 0), "could not be compared with what its code makes"),
+    ],
+)
+def test_a_sample_of_another_kind_is_an_error_and_no_thread_waits(
+    folder: str, index: int, odd: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain, "EVERY", 1)
+    dataset = Odd(folder, RESIZE)
+    dataset.odd = (index, odd)
+    with adopted(dataset) as loader, pytest.raises(ConfigurationError, match=said):
         list(loader)
 
 

@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload.known_code import depends_on_argument_alone, opens_as_rgb
-from tests.images import photo
+from tests.images import write_exif_folder
 
 RESIZE = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
 SAMPLES = 60
@@ -25,16 +25,7 @@ SAMPLES = 60
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Photographs of two classes; every tenth one is stored on its side, as its EXIF tag says."""
-    root = tmp_path_factory.mktemp("exif")
-    for n in range(SAMPLES):
-        path = root / "ab"[n % 2] / f"{n:03}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        exif = Image.Exif()
-        if n % 10 == 7:
-            exif[0x0112] = 6
-        Image.fromarray(photo(20, 30, seed=n)).save(path, exif=exif)
-    return str(root)
+    return write_exif_folder(tmp_path_factory.mktemp("exif"), SAMPLES)
 
 
 def upright(path: str) -> Any:
