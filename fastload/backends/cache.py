@@ -102,12 +102,12 @@ class CacheBackend(BatchMaker):
         self._source: Source | None = None
         """What is served, once it is open."""
 
-    def _open(self) -> None:
+    def _open(self) -> tuple[RowReader, PixelMaker]:
         source = self._source = self._opened_source()
         context = replace(self._context, source=source)
         rows = RowReader(source, context.recipe, settings=self._options.decode_settings)
         make = _DevicePixels if self._storage == "device" else make_pixels
-        self._serve(rows, make(context, rows, self._threads))
+        return rows, make(context, rows, self._threads)
 
     def close(self) -> None:
         super().close()

@@ -31,7 +31,7 @@ from fastload.machine import usable_cores
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# One being received, one being finished, one to keep the threads busy meanwhile.
+# One being received, one being finished, one to keep the threads busy.
 BATCHES_IN_FLIGHT = 3
 
 
@@ -159,9 +159,9 @@ class PixelMaker(ABC):
         return
 
 
-class BatchMaker:
-    """A backend that makes batches with threads of this process. A class derived from it calls
-    `_serve`: when it is made, or, where something is to be done first, in `_open`."""
+class BatchMaker(ABC):
+    """A backend that makes batches with threads of this process. A class derived from it says in
+    `_open` what reads the rows and what makes the images."""
 
     name: ClassVar[str]
     background = True
@@ -174,7 +174,7 @@ class BatchMaker:
         self._threads = Threads(max(1, count), self.name)
         self._rows: RowReader | None = None
         self._pixels: PixelMaker | None = None
-        """Both None until `_serve`."""
+        """Both None until `_opened`."""
         self._queue: deque[BatchInWork | ConfigurationError] = deque()
         """The batches submitted and not received, the oldest first."""
         self._remade = 0
@@ -182,13 +182,9 @@ class BatchMaker:
         self._layout: Literal["tuple"] | None = None
         """Of the batches, where the source does not tell."""
 
-    def _open(self) -> None:
-        """What is to be done before the first batch; ends with `_serve`."""
-        raise NotImplementedError
-
-    def _serve(self, rows: RowReader, pixels: PixelMaker) -> None:
-        """Make batches with these from now on."""
-        self._rows, self._pixels = rows, pixels
+    @abstractmethod
+    def _open(self) -> tuple[RowReader, PixelMaker]:
+        """Do what must be done before the first batch; called once, or again after `close`."""
 
     @property
     def light(self) -> bool:
@@ -243,10 +239,8 @@ class BatchMaker:
         return {} if self._pixels is None else self._pixels.explain(self.decoded)
 
     def _opened(self) -> tuple[RowReader, PixelMaker]:
-        if self._pixels is None:
-            self._open()
-        assert self._rows is not None
-        assert self._pixels is not None
+        if self._rows is None or self._pixels is None:
+            self._rows, self._pixels = self._open()
         return self._rows, self._pixels
 
     def _finished(self, work: BatchInWork) -> HostBatch:

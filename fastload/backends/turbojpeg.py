@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fastload import native
 from fastload.backends.base import BackendOptions, Context, Fit, Traits
-from fastload.backends.maker import BatchMaker
+from fastload.backends.maker import BatchMaker, PixelMaker
 from fastload.backends.pixels_native import NativePixels, make_pixels
 from fastload.backends.rows import RowReader
 from fastload.errors import ConfigurationError
@@ -71,6 +71,11 @@ class TurboJpegBackend(BatchMaker):
         super().__init__(context)
         if options.draft:
             _require_draft(context, options.decoder)
+        self._options = options
+        self.depth = self._opened()[1].depth
+
+    def _open(self) -> tuple[RowReader, PixelMaker]:
+        context, options = self._context, self._options
         decoder = options.decoder
         rows = RowReader(
             context.source,
@@ -87,8 +92,7 @@ class TurboJpegBackend(BatchMaker):
             draft=options.draft,
             seek_index=options.seek_index,
         )
-        self._serve(rows, pixels)
-        self.depth = pixels.depth
+        return rows, pixels
 
 
 def _require_draft(context: Context, decoder: str) -> None:

@@ -16,7 +16,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.sampler.order import EndOfOrder, Int64Array, Shard, count_repeats
-from fastload.sampler.users import UsersOrder, checked_indices, copies_of_each
+from fastload.sampler.users import UsersOrder, announce_epoch, checked_indices, copies_of_each
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,7 @@ class InStepOrder(UsersOrder):
 
     def _iterated(self, epoch: int) -> Iterator[Any]:
         """The sampler's own iterator over this epoch."""
-        for each in (self.sampler, getattr(self.sampler, "sampler", None)):
-            # Where it has this epoch already, nobody is to take it for one that the script has set
-            # since.
-            set_epoch = getattr(each, "set_epoch", None)
-            if set_epoch is not None and getattr(each, "epoch", None) != epoch:
-                set_epoch(epoch)
+        announce_epoch(epoch, self.sampler, getattr(self.sampler, "sampler", None))
         return iter(self.sampler)
 
     def _next_batch(self, given: Iterator[Any]) -> list[Any] | None:

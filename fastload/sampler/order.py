@@ -74,8 +74,7 @@ class EndOfOrder(Exception):  # noqa: N818
 
 
 class Order:
-    """Which samples come when, on this rank. Whoever works with an order asks it, and not which
-    kind it is."""
+    """Which samples come when, on this rank. Its users ask it, and not of which kind it is."""
 
     length: int
     """Samples in the source."""
@@ -157,7 +156,7 @@ class Order:
         return Draws(self.seed, epoch, indices[rows], None if repeats is None else repeats[rows])
 
     def batches(self, epoch: int) -> Iterator[list[Any]]:
-        """This rank's batches of an epoch, as lists of indices, for whoever asks for them."""
+        """This rank's batches of an epoch, as lists of indices."""
         order = self.epoch(epoch)
         for step in range(self.steps):
             yield order[self.batch(step)].tolist()

@@ -128,10 +128,7 @@ class ForeignOrder(UsersOrder):
 
     def epoch(self, epoch: int) -> Int64Array:
         sampler = self.sampler
-        # Where it has this epoch already, nobody is to take it for one that the script has set
-        # since.
-        if hasattr(sampler, "set_epoch") and getattr(sampler, "epoch", None) != epoch:
-            sampler.set_epoch(epoch)
+        announce_epoch(epoch, sampler)
         if type(sampler) in _SEEDABLE:
             sampler = copy.copy(sampler)
             bits = Draws(self.seed, epoch, np.array([self.shard.rank], dtype=np.int64)).integers(
@@ -220,13 +217,7 @@ class BatchOrder(UsersOrder):
 
     def epoch(self, epoch: int) -> Int64Array:
         sampler = self.sampler
-        for each in (sampler, getattr(sampler, "sampler", None)):
-            if (
-                each is not None
-                and hasattr(each, "set_epoch")
-                and getattr(each, "epoch", None) != epoch
-            ):
-                each.set_epoch(epoch)
+        announce_epoch(epoch, sampler, getattr(sampler, "sampler", None))
         batches = [list(batch) for batch in sampler]
         if len(batches) != self.steps:
             raise ConfigurationError(
@@ -254,6 +245,14 @@ class BatchOrder(UsersOrder):
             "seed": self.seed,
             "batch_sampler": type(self.sampler).__name__,
         }
+
+
+def announce_epoch(epoch: int, *samplers: Any) -> None:
+    """Call `set_epoch` of those that have one and are at another epoch: a second call for the same
+    epoch would look like one of the script's."""
+    for sampler in samplers:
+        if hasattr(sampler, "set_epoch") and getattr(sampler, "epoch", None) != epoch:
+            sampler.set_epoch(epoch)
 
 
 def has_length(sampler: Any) -> bool:
