@@ -467,7 +467,7 @@ class DeviceStage:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A batch by its parts, whoever has put it together."""
+    """A batch by its parts."""
 
     columns: Mapping[Any, Any]
     """By name, or by position."""

@@ -1,6 +1,6 @@
 """A log of what took how long: stages of the loader, copies on the device, steps of a trainer.
 
-Written from many threads, read by whoever draws a timeline (`fastload.tools.monitor.timeline`).
+Written from many threads; `fastload.tools.monitor.timeline` draws it.
 Without a log nothing is recorded, and the places that would record cost one comparison.
 """
 

@@ -28,6 +28,7 @@ NOT_CHECKED = ("licenses/*", "scripts/plain_words.py", "tests/test_plain_words.p
 WORDS = {
     "amiss": "wrong",
     "anew": "again",
+    "beforehand": "before",
     "begun": "started",
     "behind": "after",
     "betwixt": "between",
@@ -52,6 +53,7 @@ WORDS = {
     "told": "reported, given, known",
     "uprighter": "upright",
     "whence": "from where",
+    "whoever": "who, which",
     "whilst": "while",
     "whither": "where to",
     "wherein": "in which",

@@ -536,7 +536,7 @@ def test_close_with_batches_outstanding_and_start_again(backend: DaliBackend) ->
         assert batch_of(backend, draws_of([2])).columns["label"].tolist() == [2]
 
 
-def test_close_frees_whoever_waits(backend: DaliBackend) -> None:
+def test_close_frees_a_thread_that_waits(backend: DaliBackend) -> None:
     raised: list[BaseException] = []
 
     def wait() -> None:

@@ -246,8 +246,8 @@ def test_odd_pngs_have_one_verdict(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 @needs_png
 def test_checksums_count_wherever_the_box_is() -> None:
-    """Damage of a disk below the crop is found, too; but not the faults of whoever wrote the
-    file."""
+    """Damage of a disk below the crop is found, too; but not the faults that its writer
+    made."""
     torn = GOOD.replace(STREAM, STREAM[:-20] + b"\0\0\0" + STREAM[-17:])
     short = _with_stream(zlib.compress(RAW[:-500]))
     decoder, top = Decoder(), (0, 0, 5, 70)

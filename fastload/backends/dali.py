@@ -1,5 +1,5 @@
-"""The `dali` backend: threads read and prepare batches, and whoever receives them has DALI make the
-pixels."""
+"""The `dali` backend: threads read and prepare batches; DALI makes the pixels when a batch is
+received."""
 
 from __future__ import annotations
 

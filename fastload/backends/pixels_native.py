@@ -2,7 +2,7 @@
 
 On the native core a batch is one call, and no Python runs for a sample that is sound. What the core
 cannot do (CMYK, GIF) or finds fault with it gives back: Python reads those rows again, and makes
-the pixels or gives the verdict, so that messages are the same whoever makes the pixels.
+the pixels or gives the verdict, so that messages are the same on both ways.
 """
 
 from __future__ import annotations

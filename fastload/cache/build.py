@@ -416,8 +416,8 @@ def _raise_first(sample: Sample) -> None:
 
 @contextlib.contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold a lock between processes while the block runs; wait for whoever has it. The file is
-    removed afterwards.
+    """Hold a lock between processes while the block runs; wait while another process has it.
+    The file is removed afterwards.
 
     The kernel drops it when its holder dies, so that it cannot go stale. Raises CacheError: there
     can be none.

@@ -42,7 +42,7 @@ for one in metadata.distributions():
 try:
     import PIL
     found["imported"] = PIL.__version__
-except Exception:
+except Exception:  # whatever a broken Pillow raises: it cannot be imported
     pass
 print(json.dumps(found))
 """

@@ -109,8 +109,8 @@ class PreparedByAccelerate:
             own_seed=False,
         )
         self._reconfigure(changed, "accelerator.prepare")  # type: ignore[attr-defined]
-        # Whoever makes a DataLoader of the attributes of this one, as skip_first_batches, shall
-        # start no processes.
+        # Code that makes a DataLoader of the attributes of this one, as skip_first_batches does,
+        # must start no processes.
         for name, none in NO_WORKERS.items():
             object.__setattr__(self, name, none)
         if getattr(options, "use_stateful_dataloader", False):

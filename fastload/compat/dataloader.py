@@ -56,8 +56,7 @@ class SourceView(Dataset[Any]):
 
 
 class LoaderSampler(Sampler[int]):
-    """What `loader.sampler` is: this rank's indices of the epoch under way or to come, for whoever
-    looks for them.
+    """What `loader.sampler` is: this rank's indices of the epoch under way or to come.
 
     It has the attributes of a DistributedSampler, and is one where the loader is one of several
     ranks: frameworks take that for a sign that the data are shared already. `set_epoch` is passed
@@ -227,7 +226,7 @@ class GuardedCollate:
 
 
 def shown_collate(guarded: GuardedCollate) -> Any:
-    """What `loader.collate_fn` is to whoever asks: torch's `default_collate` is that very function,
+    """What `loader.collate_fn` is, by who asks: torch's `default_collate` is that very function,
     but to frameworks that make a DataLoader of it, as Accelerate's `skip_first_batches` and Ray's
     `prepare_data_loader`. To be called by the property."""
     asking = sys._getframe(2).f_globals.get("__name__", "").split(".")[0]

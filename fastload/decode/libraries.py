@@ -293,8 +293,7 @@ def core_formats() -> Mapping[str, str]:
 
 @cache
 def core_pool() -> NativePool:
-    """Of this process, for single images, whoever asks for them. The thread that asks decodes them:
-    none is started."""
+    """Of this process, for single images. The thread that asks decodes them: none is started."""
     return native.NativePool(1)
 
 

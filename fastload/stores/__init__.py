@@ -396,7 +396,6 @@ def kept_here(wanted: Range) -> bytes | None:
 
 
 def forget() -> None:
-    """Drop the clients that were made, for whoever has changed the settings in the environment
-    since."""
+    """Drop the clients that were made: the next ones read the settings in the environment again."""
     with _making:
         _made.cache_clear()

@@ -48,7 +48,7 @@ class TrainingData:
     """In order, every sample once over all ranks: the last batches of some ranks are smaller, even
     empty."""
     source: Source
-    """The training data themselves, for what must be known of them beforehand."""
+    """The training data themselves, for what must be known of them before training."""
     shape: Shape
     """Of the network that is trained on them."""
     remark: str | None = None

@@ -25,7 +25,7 @@ from fastload.train.config import TrainConfig
 from fastload.train.results import EpochRecord
 
 EPOCHS_FILE = "epochs.jsonl"
-# What GPUs, cores and disks did meanwhile: `fastload watch --show` makes a page of it.
+# What GPUs, cores and disks did during the run: `fastload watch --show` makes a page of it.
 WATCH_FILE = "watch.json"
 
 

@@ -89,7 +89,7 @@ class Summary:
     idle: IdleSummary | None
     """What the device's time went to in those steps; None where there were none."""
     gpu: GpuReading | None
-    """What the driver said meanwhile; None on the CPU, or where it cannot be asked."""
+    """What the driver said during those steps; None on the CPU, or where it cannot be asked."""
     peak_device_memory: int | None
     """Largest amount that tensors took on the GPU [bytes]; None on the CPU."""
     devices: tuple[DeviceUse, ...]

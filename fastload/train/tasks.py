@@ -69,7 +69,7 @@ class MetricSums:
     """Named sums in float64 on the device: exact counts up to 2**53, and losses whose order does
     not show.
 
-    The names are given beforehand, so that a rank that never had a sample takes part in `total`
+    The names are given at the start, so that a rank that never had a sample takes part in `total`
     like the others.
     """
 

@@ -1,7 +1,7 @@
 """Runs a command for a process that may be killed: `python -I guarded.py FOLDER COMMAND ...`, by
 its path.
 
-It runs while its standard input is open. When that ends first (whoever holds the other end has
+It runs while its standard input is open. When that ends first (the process at the other end has
 died, by SIGKILL too), the command is ended with all of its process group, and the folder is
 removed. Standard library only.
 """

@@ -150,11 +150,11 @@ class OneBatch:
 
 
 class RateTrainer:
-    """A process whose GPU takes images at a given rate: it sleeps meanwhile, and takes no processor
-    time.
+    """A process whose GPU takes images at a given rate: it sleeps for as long, and takes no
+    processor time.
 
     As a GPU does, it works behind its process: a step returns when its work has started, and the
-    end is known beforehand. So a process that fetches the next batch meanwhile, or wakes late, does
+    end is known then. So a process that fetches the next batch in that time, or wakes late, does
     not slow it down.
     """
 

@@ -75,8 +75,8 @@ class Gpus:
             if pids & watched:
                 self._used.add(index)
             elif processes is None or (pids and not any(map(psutil.pid_exists, pids))):
-                # In a container the driver numbers processes differently: whoever uses it is taken
-                # for the watched.
+                # In a container the driver numbers processes differently: any process that uses it
+                # is taken for the watched one.
                 self._used.update({index} if share else ())
             moments.append(
                 GpuMoment(share, None if memory is None else int(memory.used), index in self._used)
