@@ -158,6 +158,8 @@ class Staged:
     batch: Any
     """The structure the trainer sees: a list, a dict, or what the user's collate function made."""
     ready: torch.cuda.Event | None
+    samples: int | None = None
+    """In the batch, where its structure does not tell."""
 
 
 class DeviceStage:
@@ -175,12 +177,15 @@ class DeviceStage:
         mix: Mix | None = None,
         pinned: bool = False,
         several_views: bool = False,
+        collate: Callable[[dict[Any, Any]], Any] | None = None,
     ) -> None:
         """`programs`: one for each view of the samples; `roles`: the names of the kinds of the
-        columns; `several_views`: whether the trainer gets a list of the views."""
+        columns; `several_views`: whether the trainer gets a list of the views; `collate`: makes
+        what the trainer sees from the finished columns by name, in place of `layout`."""
         self.device = device
         self._programs = programs
         pixels = pixel_kinds(roles)
+        self._names = list(roles)
         self._views: list[dict[str, str]] = [
             {view_column(name, view): kind.name for name, kind in pixels.items()}
             for view in range(len(programs))
@@ -202,6 +207,7 @@ class DeviceStage:
         self._memory_format = memory_format
         self._mix = mix
         self._pinned = pinned
+        self._collate = collate
         # Not of page-locked memory: the trainer may have queued a copy out of a batch that it has
         # let go of. torch's own allocator, which `pin_memory` takes from, waits for such copies
         # before it reuses the memory.
@@ -256,9 +262,9 @@ class DeviceStage:
         for. `batch_number`: global batch of the epoch, 0-based, that mixup and cutmix draw from."""
         if self.device.type != "cuda":
             batch = self._assemble(host, draws, batch_number, keep=None)
-            return Staged(
-                _map_tensors(batch, torch.Tensor.pin_memory) if self._pinned else batch, None
-            )
+            if self._pinned:
+                batch = _map_tensors(batch, torch.Tensor.pin_memory)
+            return self._collated(batch, None)
         own, spans = self.stream, self._spans
         self._limit_delivered()
         while self._copying and self._copying[0][0].query():
@@ -276,14 +282,22 @@ class DeviceStage:
             if spans is not None:
                 spans.anchor(self.device)
                 begin.record(own)
-            batch = self._assemble(host, draws, batch_number, keep)
+            staged = self._collated(self._assemble(host, draws, batch_number, keep), ready)
             ready.record(own)
         if spans is not None:
             place = {"epoch": draws.epoch, "step": batch_number}
             spans.device_span("copy and batch transforms", begin, ready, args=place)
         # The pinned buffers must not be refilled before the copy out of them is done.
         self._copying.append((ready, keep))
-        return Staged(batch, ready)
+        return staged
+
+    def _collated(self, batch: Any, ready: torch.cuda.Event | None) -> Staged:
+        if self._collate is None:
+            return Staged(batch, ready)
+        # Python code that has put a sample together may have numbered the columns.
+        columns = dict(zip(self._names, batch.values(), strict=True))
+        samples = next(map(len, columns.values()), 0)
+        return Staged(self._collate(columns), ready, samples)
 
     def deliver(self, staged: Staged) -> Any:
         """The batch, safe to use on the caller's current stream and to keep as long as it likes."""
@@ -292,13 +306,17 @@ class DeviceStage:
             before = torch.cuda.Event(blocking=True)
             before.record(stream)
             stream.wait_event(staged.ready)
-            nbytes = 0
+            nbytes, seen = 0, set()
             for tensor in _tensors(staged.batch):
-                if tensor.is_cuda:
+                if not tensor.is_cuda:
+                    continue
+                memory = tensor.untyped_storage()
+                if memory.data_ptr() not in seen:  # of views once
+                    seen.add(memory.data_ptr())
                     # Memory that the trainer lets go of is not written again before its stream has
                     # come so far.
                     tensor.record_stream(stream)
-                    nbytes += tensor.nbytes
+                    nbytes += memory.nbytes()
             self._delivered.append((before, nbytes))
         return staged.batch
 
@@ -376,7 +394,7 @@ class DeviceStage:
         for name in columns:
             kind = kind_named(roles.get(name, VALUE.name))
             columns[name] = kind.delivered(columns[name], self._dtype, memory_format)
-        return parts.rebuild(columns)
+        return self._joined(columns) if self._collate is not None else parts.rebuild(columns)
 
     def _as_tensors(
         self, columns: Mapping[Any, Any], keep: list[torch.Tensor] | None

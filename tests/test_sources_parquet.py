@@ -182,3 +182,57 @@ def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(io.BytesIO(b"nothing of the kind").getvalue())
     with pytest.raises(SourceError, match=r"x\.parquet: cannot be read as Parquet"):
         open_source(tmp_path / "x.parquet")
+
+
+def test_lists_are_rows_of_variable_length(tmp_path: Path, own_cache: Path) -> None:
+    boxes = [[[1.0, 2, 5, 6]] * (row % 3) for row in range(7)]
+    polygons = [[[[[1.0, 2], [5, 6], [3, 3]]]] * (row % 3) for row in range(7)]
+    labels = [list(range(row % 3)) for row in range(7)]
+    for number, rows in enumerate((slice(0, 4), slice(4, 7))):
+        pair = pa.list_(pa.list_(pa.list_(pa.list_(pa.float32(), 2))))
+        write(
+            tmp_path / f"{number}.parquet",
+            {
+                "image": structs(rows),
+                "boxes": pa.array(boxes[rows], pa.list_(pa.list_(pa.float64()))),
+                "labels": pa.array(labels[rows], pa.large_list(pa.int64())),
+                "polygons": pa.array(polygons[rows], pair),
+                "tokens": pa.array(labels[rows], pa.list_(pa.int32())),
+            },
+        )
+    source = open_source(tmp_path).source
+    roles = {name: column.role for name, column in source.values.items()}
+    assert roles == {
+        "boxes": "boxes",
+        "labels": "instances",
+        "polygons": "polygons",
+        "tokens": "value",
+    }
+    columns: Any = source.values
+    for name, wanted in (("boxes", boxes), ("labels", labels), ("tokens", labels)):
+        assert [row.tolist() for row in columns[name].array] == wanted
+    assert columns["polygons"].array[2][1][0].tolist() == [[1, 2], [5, 6], [3, 3]]
+    transform = v2.Compose([v2.Resize((16, 16)), v2.SanitizeBoundingBoxes(min_size=3)])
+    with fastload.create_loader(source, batch_size=7, transform=transform) as loader:
+        (batch,) = loader
+    assert batch[1].lengths.tolist() == batch[2].lengths.tolist()  # narrow ones are dropped in both
+    # The values of a file are those of pyarrow: no copy.
+    array = pq.read_table(tmp_path / "0.parquet")["labels"]
+    again = fastload.Ragged.from_arrow(array.chunk(0))
+    assert again.to_arrow().equals(array.chunk(0))
+    assert again.values.ctypes.data == array.chunk(0).values.buffers()[1].address
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[[1.0, 2, 5, 6]], [[1.0, 2, 5]]], "column 'boxes'.* have 3, 4 numbers"),
+        ([[[1.0, 2, 5, 6]], None], "column 'boxes'.*1 row of 2 null"),
+        ([[[1.0, 2, 5, 6]], [[9.0, 2, 5, 6]]], "column 'boxes', sample 1: row 0"),
+    ],
+)
+def test_bad_lists(rows: Any, message: str, tmp_path: Path, own_cache: Path) -> None:
+    kind = pa.list_(pa.list_(pa.float64()))
+    columns = {"image": structs(slice(0, 2)), "boxes": pa.array(rows, kind)}
+    with pytest.raises(SourceError, match=message):
+        open_source(write(tmp_path / "a.parquet", columns))

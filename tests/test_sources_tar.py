@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torchvision.transforms import v2
 
+import fastload
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources import archive, open_source
 from fastload.sources.archive import files_in_tar
@@ -207,7 +209,11 @@ def test_fingerprint_follows_the_samples_and_not_the_place(tmp_path: Path) -> No
         ({"a.jpg": PHOTO, "a.cls": b"cat"}, ["a.cls", "b'cat'", "decimal number"]),
         ({"a.jpg": PHOTO, "a.cls": b"-1"}, ["a.cls", "label -1", "0 or more"]),
         ({"a.jpg": PHOTO, "a.txt": b"a caption"}, ["a.txt", "fields="]),
-        ({"a.npy": npy([1]), "b.npy": npy([1, 2])}, ["b.npy", "shape (2,)", "shape (1,) in"]),
+        (
+            {"a.npy": npy([[1]]), "b.npy": npy([[1, 2]])},
+            ["b.npy", "shape (1, 2)", "shape (1, 1) in", "all but their first"],
+        ),
+        ({"a.boxes.npy": npy([[9, 0, 5, 5]])}, ["'boxes', sample 0: row 0", "left <= right"]),
         ({"a.npy": npy(np.array([{}], dtype=object))}, ["a.npy", "array of numbers"]),
         ({"a.npy": npy([1, 2])[:-3]}, ["a.npy", "array of numbers"]),
     ],
@@ -388,3 +394,37 @@ def test_metadata_of_webdataset_tools_needs_a_choice(tmp_path: Path) -> None:
     files = {"0.jpg": PHOTO, "0.json": json.dumps({"label": 1}).encode(), "0.txt": b"a caption"}
     source = open_source(write_tar(tmp_path / "s.tar", files), fields=("jpg",)).source
     assert list(source.columns) == ["image"]
+
+
+def test_rows_of_unequal_length(tmp_path: Path) -> None:
+    counts = [0, 2, 1]
+    boxes = [np.array([[1, 2, 5.5, 6]] * count, np.float32).reshape(-1, 4) for count in counts]
+    files: dict[str, bytes] = {}
+    for row, found in enumerate(boxes):
+        files[f"{row}.jpg"] = jpeg(photo(20, 30, seed=row))
+        files[f"{row}.boxes.npy"] = npy(found)
+        files[f"{row}.labels.npy"] = npy(np.arange(len(found)) + row)
+        files[f"{row}.tokens.npy"] = npy(np.arange(row))
+    source = open_source(write_tar(tmp_path / "a.tar", files)).source
+    roles = {name: column.role for name, column in source.values.items()}
+    assert roles == {"boxes": "boxes", "labels": "instances", "tokens": "value"}
+    transform = v2.Compose([v2.RandomHorizontalFlip(1.0), v2.ToImage()])
+    with fastload.create_loader(source, batch_size=3, transform=transform) as loader:
+        (batch,) = loader
+    found, labels, tokens = batch[1:]
+    assert [row.tolist() for row in found] == [[], [[24.5, 2, 29, 6]] * 2, [[24.5, 2, 29, 6]]]
+    assert [row.tolist() for row in labels] == [[], [1, 2], [2]]
+    assert [row.tolist() for row in tokens] == [[], [0], [0, 1]]
+    files["1.boxes.npy"] = npy(boxes[1] + 1)
+    other = open_source(write_tar(tmp_path / "b.tar", files)).source
+    assert other.fingerprint != source.fingerprint
+
+
+def test_objects_are_ragged_where_all_images_have_as_many(tmp_path: Path) -> None:
+    files: dict[str, bytes] = {}
+    for row in range(2):
+        files[f"{row}.jpg"] = jpeg(photo(20, 30, seed=row))
+        files[f"{row}.boxes.npy"] = npy(np.array([[1, 2, 5, 6.0]]))
+    column: Any = open_source(write_tar(tmp_path / "a.tar", files)).source.values["boxes"]
+    assert column.ragged
+    assert column.array.lengths.tolist() == [1, 1]

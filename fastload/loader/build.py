@@ -168,7 +168,14 @@ def _opened(config: LoaderConfig) -> Opened:
         )
         return _with_the_option(opened, config.source)
     if seeds_only:
-        return _with_the_option(open_indexed(config.source), config.source)
+        opened = open_indexed(config.source)
+        if opened.source.instances:
+            opened = open_indexed(
+                config.source,
+                reason="a DataLoader gives them one by one, images with objects; "
+                "create_loader(dataset, collate=...) reads columns of them",
+            )
+        return _with_the_option(opened, config.source)
     return open_indexed(
         config.source,
         reason=f"the worker_init_fn {qualified_name(init)} may change it. {COST} Leave it out, "
@@ -317,7 +324,12 @@ def _on_backend(
             "they go on"
         )
     options = _options_for(backend, cls, config.options)
-    _check_objects(config, source, turned=options.exif_orientation)
+    collate = None
+    if source.instances or source.moved or config.collate is not None:
+        from fastload.loader import objects
+
+        objects.check(config, source, turned=options.exif_orientation)
+        collate = objects.collate_of(config, source, several_views=split.several_views)
     built = cls(
         Context(
             source=source,
@@ -375,6 +387,7 @@ def _on_backend(
         split,
         source=source,
         order=order,
+        collate=collate,
         backend=built,
         fingerprinted=(recipe.fingerprint,),
         explanation={
@@ -383,7 +396,8 @@ def _on_backend(
             "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement)
             or "none",
             **({"in Python because of": "\n".join(split.reasons)} if split.reasons else {}),
-            "delivered": f"on {device}, {config.memory_format}".replace("torch.", ""),
+            "delivered": f"on {device}, {config.memory_format}".replace("torch.", "")
+            + ("" if config.collate is None else f", collate={config.shown_collate}"),
         },
         renewed=renewed,
         changed=_changes(config, opened),
@@ -440,6 +454,7 @@ def _parts(
     source: Source,
     order: Order,
     fingerprinted: tuple[str, ...] = (),
+    collate: Callable[[dict[str, Any]], Any] | None = None,
     **parts: Any,
 ) -> LoaderParts:
     """With the device stage, and what runs on whole batches."""
@@ -457,6 +472,7 @@ def _parts(
         mix=mix,
         pinned=config.pinned,
         several_views=split.several_views,
+        collate=collate,
     )
     return LoaderParts(
         source=source,
@@ -500,38 +516,12 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
         )
     else:
         split = recipe.split(None if primary is None else primary.fixed_size)
-    if any(split.sieves(view) for view in range(len(split.paths))) and not any(
-        column.kind.judges for column in source.instances.values()
-    ):
-        raise ConfigurationError(
-            f"transform: SanitizeBoundingBoxes drops boxes, and {source.name} has none in rows of "
-            f"variable length (columns: {', '.join(source.columns)}). Leave it out, or give boxes "
-            "as a fastload.Ragged."
-        )
-    for name, column in source.moved.items() if split.loses_points else ():
-        raise ConfigurationError(
-            f"transform: column {name!r} of {source.name} ({column.role}) goes with the "
-            "images, and "
-            f"{split.loses_points}, so that it is not known where it would be. Leave that out, "
-            "or serve the samples "
-            "from a torch Dataset that transforms both."
-        )
+    sieves = any(split.sieves(view) for view in range(len(split.paths)))
+    if sieves or source.moved:
+        from fastload.loader import objects
+
+        objects.check_split(split, source, sieves=sieves)
     return split
-
-
-def _check_objects(config: LoaderConfig, source: Source, *, turned: bool) -> None:
-    """Raise ConfigurationError if boxes and the like would no longer belong to their images."""
-    if turned:
-        source.refuse_turning()
-    if isinstance(config.batch_transform, Mix):
-        objects = [name for name, column in source.values.items() if column.ragged]
-        objects += [name for name in source.moved if name not in objects]
-        if objects:
-            raise ConfigurationError(
-                f"batch_transform: {type(config.batch_transform).__name__} mixes images and one "
-                f"label of each, and {source.name} has {', '.join(map(repr, objects))}, which it "
-                "would not mix. Leave it out, or give a function of the batch."
-            )
 
 
 def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:

@@ -53,6 +53,7 @@ class LoaderConfig:
     pin_memory: bool | None = None
     sampler: Iterable[int] | None = None
     collate_fn: Callable[[list[Any]], Any] | None = None
+    collate: str | Callable[[dict[str, Any]], Any] | None = None
     seed: int = 0
     shard: Shard | Literal["auto"] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -119,6 +120,13 @@ class LoaderConfig:
         _require("memory_format", self.memory_format in layouts, what, self.memory_format)
         good = self.collate_fn is None or callable(self.collate_fn)
         _require("collate_fn", good, "a function of a list of samples", self.collate_fn)
+        good = self.collate is None or isinstance(self.collate, str) or callable(self.collate)
+        _require("collate", good, "'detr', 'torchvision', 'yolo' or a function", self.collate)
+        if self.collate is not None and self.collate_fn is not None:
+            raise ConfigurationError(
+                "collate: it makes a batch from whole columns, and collate_fn from single samples; "
+                "give one of the two."
+            )
         _require(
             "on_error", self.on_error in get_args(OnError), "'raise' or 'substitute'", self.on_error
         )
@@ -206,6 +214,14 @@ class LoaderConfig:
             method,
         )
         return cls(workers=WorkerSettings(worker_init_fn, method, float(timeout)), **arguments)
+
+    @property
+    def shown_collate(self) -> str:
+        """What `collate` is, for people."""
+        given = self.collate
+        return (
+            repr(given) if isinstance(given, str) else getattr(given, "__qualname__", "a function")
+        )
 
     @property
     def streamed(self) -> bool:

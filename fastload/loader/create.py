@@ -29,6 +29,7 @@ def create_loader(
     pin_memory: bool | None = None,
     sampler: Iterable[int] | None = None,
     collate_fn: Callable[[list[Any]], Any] | None = None,
+    collate: Literal["detr", "torchvision", "yolo"] | Callable[[dict[str, Any]], Any] | None = None,
     seed: int = 0,
     shard: Shard | Literal["auto"] | None = None,
     device: str | torch.device = "cpu",
@@ -77,6 +78,11 @@ def create_loader(
             does.
         collate_fn: makes a batch from a list of samples. Only a backend that runs Python on single
             samples can call it.
+        collate: the form of batches of images with boxes (`docs/detection.md`): "torchvision", a
+            list of images and a list of dicts; "detr", images, a mask of padding and a list of
+            dicts; "yolo", images and (T, 6) targets. Or a function of the columns of a finished
+            batch by name, on `device`, called by the thread that makes it. None: a list or dict of
+            the columns.
         seed: the order and every random choice follow from it.
         shard: this process's rank among those that share the data. None: from torch.distributed,
             else from torchrun's environment, else 0 of 1. "auto": the same, but read at the first

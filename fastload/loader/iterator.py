@@ -138,18 +138,20 @@ class LoaderIterator(Iterator[Any]):
             self._end()
         with progress.one_thread:
             try:
-                batch = parts.stage.deliver(progress.feed.batch((epoch, step)))
+                staged = progress.feed.batch((epoch, step))
+                batch = parts.stage.deliver(staged)
             except EndOfData:
                 self._end()
             except Exception as error:
                 self._over = isinstance(error, WorkerError)
                 self._failed = not self._over
                 raise
+        samples = staged.samples
         if parts.batch_transform is not None:
             batch = self._transformed(batch, epoch, step)
         cursor.take()
         now = time.perf_counter()
-        progress.stats.count(batch, asked, now)
+        progress.stats.count(batch, asked, now, samples)
         if progress.spans is not None:
             args = {"epoch": epoch, "step": step}
             progress.spans.add("wait for a batch", asked, now, track="trainer", args=args)

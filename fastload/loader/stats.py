@@ -39,15 +39,15 @@ class Stats:
         """Share of the time since the first batch that the trainer waited, 0 to 1."""
         return self.wait_seconds / self.elapsed_seconds if self.elapsed_seconds else 0.0
 
-    def count(self, batch: Any, asked: float, now: float) -> None:
+    def count(self, batch: Any, asked: float, now: float, samples: int | None = None) -> None:
         """A batch is handed out that the trainer had asked for then [both seconds of
-        time.perf_counter]."""
+        time.perf_counter]. `samples`: in it; None: as its structure tells."""
         if self.batches == 0:
             self._started, self.first_batch_seconds = now, now - asked
         else:
             self.wait_seconds += now - asked
         self.batches += 1
-        self.samples += _samples_in(batch)
+        self.samples += _samples_in(batch) if samples is None else samples
         self.elapsed_seconds = now - self._started
 
 

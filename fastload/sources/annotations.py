@@ -66,7 +66,7 @@ class Annotations:
         *,
         name: str,
         format: str,
-        classes: Sequence[str],
+        classes: Sequence[str] | None,
         image_ids: Sequence[int] | None = None,
         details: dict[str, Any] | None = None,
         notes: tuple[str, ...] = (),
@@ -111,7 +111,11 @@ class Annotations:
             columns["polygons"] = rows(of_objects, "polygons")
         if image_ids is not None:
             columns["image_id"] = ValueArray(np.array(image_ids, dtype=np.int64))
-        identity: list[Any] = [files.paths.digest(), offsets, repr(tuple(classes))]
+        identity: list[Any] = [
+            files.paths.digest(),
+            offsets,
+            repr(None if classes is None else tuple(classes)),
+        ]
         for key, column in columns.items():
             if isinstance(column, RaggedArray):
                 identity += [key, *column.array.arrays()]
@@ -123,7 +127,7 @@ class Annotations:
             fingerprint_of("objects", *identity),
             name,
             "dict",
-            tuple(classes),
+            None if classes is None else tuple(classes),
             format,
             details or {},
         )

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -117,9 +118,61 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
     if path == spec and options.split is not None:
         raise ConfigurationError(f"split={options.split!r}: {path} is one file; leave split out.")
     document = _read(path)
-    images, categories = document.images, sorted(document.categories, key=lambda c: c.id)
+    root = _image_root(path, document.images[0].file_name if document.images else "")
+    categories = sorted(document.categories, key=lambda category: category.id)
+    numbers = {category.id: label for label, category in enumerate(categories)}
+    _positions(path, "category", [category.id for category in categories])
+    return _opened(
+        path,
+        document,
+        root,
+        numbers,
+        classes=[category.name for category in categories],
+        details={"category_ids": tuple(category.id for category in categories)},
+        strict=options.strict,
+    )
+
+
+def listed_coco(coco: Any, ids: Sequence[int], root: str) -> Opened:
+    """Annotated images as pycocotools has them, for torchvision's data sets: the same columns as
+    `open_coco`, with category ids as labels and without names of classes.
+
+    Args:
+        coco: a `pycocotools.coco.COCO`.
+        ids: of the images, in the order of the samples.
+        root: the folder of the images.
+
+    Raises:
+        SourceError: as `open_coco`; or a box has no area.
+    """
+    parts = {
+        "images": [coco.imgs[own] for own in ids],
+        "annotations": [one for own in ids for one in coco.imgToAnns.get(own, ())],
+        "categories": list(coco.cats.values()),
+    }
+    try:
+        document = msgspec.convert(parts, _Document)
+    except msgspec.ValidationError as error:
+        raise SourceError(
+            f"{root}: its annotations are not what COCO's format has ({error})"
+        ) from None
+    labels = {category.id: category.id for category in document.categories}
+    return _opened(root, document, root, labels, classes=None, strict=True)
+
+
+def _opened(
+    path: str,
+    document: _Document,
+    root: str,
+    label: dict[int, int],
+    *,
+    classes: Sequence[str] | None,
+    details: dict[str, Any] | None = None,
+    strict: bool,
+) -> Opened:
+    """The source of a document. `label`: of each category id."""
+    images = document.images
     position = _positions(path, "image", [image.id for image in images])
-    label = _positions(path, "category", [category.id for category in categories])
     of_image: list[list[_Annotation]] = [[] for _ in images]
     seen: set[int] = set()
     for number, one in enumerate(document.annotations):
@@ -139,7 +192,6 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
                 f"{', '.join(map(str, list(label)[:8]))}...; add it, or correct the annotation."
             )
         of_image[position[one.image_id]].append(one)
-    root = _image_root(path, images[0].file_name if images else "")
     missing = _missing(root, [image.file_name for image in images])
     if missing:
         raise SourceError(
@@ -153,11 +205,11 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
         root,
         name=path,
         format="COCO annotations",
-        classes=[category.name for category in categories],
+        classes=classes,
         image_ids=[image.id for image in images],
-        details={"category_ids": tuple(category.id for category in categories)},
+        details=details,
         notes=notes if crowds else (),
-        strict=options.strict,
+        strict=strict,
     )
 
 

@@ -115,9 +115,10 @@ def open_known_dataset(dataset: Any, _: OpenOptions | None = None) -> Opened:
     dataset where it can.
 
     It can where every piece of code that makes a sample is known: that of ImageFolder, CIFAR10,
-    CIFAR100, MNIST, FashionMNIST, KMNIST, TensorDataset, Subset and ConcatDataset of these, timm's
-    ImageDataset; of classes derived from them that change nothing of it; and of data sets around
-    one of these whose code `known_code` knows. No sample is made to find that out.
+    CIFAR100, MNIST, FashionMNIST, KMNIST, CocoDetection and VOCDetection (wrapped for transforms v2
+    or not), TensorDataset, Subset and ConcatDataset of these, timm's ImageDataset; of classes
+    derived from them that change nothing of it; and of data sets around one of these whose code
+    `known_code` knows. No sample is made to find that out.
     `Opened.transform` is the dataset's transform, which the caller must apply. Anything else is
     left to the dataset's own Python code, and the notes say why.
     """
@@ -245,10 +246,28 @@ def _openers() -> dict[type[Any], Callable[[Any], Opened]]:
     if datasets is not None:
         found[datasets.ImageFolder] = _image_folder
         found |= {getattr(datasets, name): _pixels for name in _PIXEL_DATASETS}
+        found |= {datasets.CocoDetection: _objects, datasets.VOCDetection: _objects}
+    wrappers = sys.modules.get("torchvision.tv_tensors._dataset_wrapper")
+    if wrappers is not None:
+        found[wrappers.VisionDatasetTVTensorWrapper] = _wrapped_objects
     timm = sys.modules.get("timm.data.dataset")
     if timm is not None:
         found[timm.ImageDataset] = _timm_images
     return found
+
+
+def _objects(dataset: Any) -> Opened:
+    from fastload.sources.torchvision_objects import open_objects
+
+    with _not_native_if_odd():
+        return open_objects(dataset)
+
+
+def _wrapped_objects(dataset: Any) -> Opened:
+    from fastload.sources.torchvision_objects import open_wrapped_objects
+
+    with _not_native_if_odd():
+        return open_wrapped_objects(dataset)
 
 
 def _bare(dataset: Any) -> Any:

@@ -284,5 +284,5 @@ def _found(name: str) -> Kind | None:
 
 def first_bad_row(bad: npt.NDArray[np.bool_]) -> int | None:
     """The first of (n, ...) rows in which anything is True."""
-    rows = np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))
+    rows = np.flatnonzero(bad.any(axis=tuple(range(1, bad.ndim))))
     return int(rows[0]) if len(rows) else None

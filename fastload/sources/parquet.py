@@ -33,8 +33,10 @@ from fastload.sources import folders
 from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
-from fastload.sources.columns import Column, EncodedFiles, ValueArray
+from fastload.sources.columns import Column, EncodedFiles, RaggedArray, ValueArray
 from fastload.sources.index import read_index, write_index
+from fastload.sources.kinds import VALUE, PixelKind, check_rows, kind_of_key
+from fastload.sources.ragged import Ragged
 
 logger = logging.getLogger("fastload")
 
@@ -61,7 +63,9 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
 
     - Columns of images are those of bytes, or of structs with a field `bytes`, whose first value is
       an image. One called mask, seg, segmentation, annotation or label holds masks.
-    - Columns of numbers are served as they are. `ClassLabel` of Hugging Face gives the classes.
+    - Columns of numbers are served as they are, lists of them as rows of variable length, which
+      are of objects where they are called `boxes`, `labels` and so on. `ClassLabel` of Hugging
+      Face gives the classes.
     - A column of words called `label` is one of classes, sorted.
     - Others are left out, which the notes say, or an error with `options.strict`.
 
@@ -112,6 +116,11 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
             column = _unpacked(files, opened, field, role)
             columns[field] = column
             identity += [field, column.lengths, *folders.sampled_bytes(column)]
+            continue
+        if _is_list(schema.field(field).type):
+            rows = _ragged(name, opened, field)
+            columns[field] = rows
+            identity += [field, *rows.array.arrays()]
             continue
         values, names = _values(name, opened, field, options.classes)
         if values is None:
@@ -248,6 +257,52 @@ def _holds_images(opened: Sequence[Any], field: str) -> bool:
             "not in the file: give the folder that has them."
         )
     return bytes(first).startswith(_MAGIC)
+
+
+def _is_list(kind: Any) -> bool:
+    """Whether it is a list of numbers, or of lists of them."""
+    types = importlib.import_module("pyarrow.types")
+    depth = 0
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        # One of equal lengths alone is a row of an array, which is not served so far.
+        if depth == 0 and types.is_fixed_size_list(kind):
+            return False
+        kind, depth = kind.value_type, depth + 1
+    return depth > 0 and (types.is_integer(kind) or types.is_floating(kind))
+
+
+def _ragged(name: str, opened: Sequence[Any], field: str) -> RaggedArray:
+    """A column of lists as rows of variable length; of boxes and points the inner lists, which are
+    of one length, as a dimension of the array. Raises SourceError."""
+    pa = importlib.import_module("pyarrow")
+    where = f"{name}: column {field!r}"
+    chunks = [chunk for file in opened for chunk in file.read(columns=[field]).column(0).chunks]
+    kind = kind_of_key(field, ragged=True)
+    try:
+        found = Ragged.from_arrow(pa.chunked_array(chunks))
+        inner = found.values
+        if kind.name in ("boxes", "keypoints") and isinstance(inner, Ragged):
+            found = Ragged(_rectangular(inner), found.offsets)
+    except SourceError as error:
+        raise SourceError(f"{where}: {error}") from None
+    role = VALUE.name if isinstance(kind, PixelKind) else kind.name
+    column = RaggedArray(found, role=role)
+    check_rows(column.kind, column.array, where)
+    return column
+
+
+def _rectangular(rows: Ragged) -> npt.NDArray[Any]:
+    """Rows of one length as an array (n, length, ...)."""
+    values = _rectangular(rows.values) if isinstance(rows.values, Ragged) else rows.values
+    lengths = set(rows.lengths.tolist())
+    if len(lengths) > 1:
+        raise SourceError(
+            f"its elements have {', '.join(map(str, sorted(lengths)[:4]))} numbers, and must have "
+            "as many each."
+        )
+    count = lengths.pop() if lengths else 0
+    values = values[int(rows.offsets[0]) : int(rows.offsets[-1])]
+    return np.asarray(values.reshape(len(rows), count, *values.shape[1:]))
 
 
 def _class_labels(schema: Any) -> dict[str, tuple[str, ...]]:

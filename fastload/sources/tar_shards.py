@@ -35,8 +35,10 @@ from fastload.sources.archive import (
 from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable, PathTableBuilder
-from fastload.sources.columns import EncodedFiles, ValueArray
+from fastload.sources.columns import EncodedFiles, RaggedArray, ValueArray
 from fastload.sources.image_files import LeftOut, is_image_name, is_never_data
+from fastload.sources.kinds import PixelKind, check_rows, kind_of_key
+from fastload.sources.ragged import Ragged
 
 Kind = Literal["image", "mask", "array", "label"]
 Sample = dict[str, tuple[Kind, FileInTar]]
@@ -105,10 +107,11 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
         raise ConfigurationError(
             f"split={options.split!r}: {name} has no splits; open the shards of the split."
         )
-    served = {key: column.serve(paths, options.classes) for key, column in columns.items()}
+    served = {key: column.serve(key, paths, options.classes) for key, column in columns.items()}
     identity = [part for key, column in columns.items() for part in (key, *column.identity())]
     identity += [column.array for column in served.values() if isinstance(column, ValueArray)]
     for column in served.values():
+        identity += column.array.arrays() if isinstance(column, RaggedArray) else ()
         identity += folders.sampled_bytes(column) if isinstance(column, EncodedFiles) else ()
     fingerprint, details = fingerprint_of("tar shards", *identity), {"shards": len(paths)}
     source = Source(
@@ -259,14 +262,14 @@ class TarColumn:
         )
 
     def serve(
-        self, paths: Sequence[str], classes: Sequence[str] | None
-    ) -> EncodedFiles | ValueArray:
+        self, name: str, paths: Sequence[str], classes: Sequence[str] | None
+    ) -> EncodedFiles | ValueArray | RaggedArray:
         """The column; labels and arrays are read now."""
         files = self.files(paths)
         if self.holds_images:
             return files
         if self._kind == "array":
-            return ValueArray(_stacked(files))
+            return _rows(files, name)
         numbers = array(
             "q", (_number(data, files, row) for row, data in enumerate(_contents(files)))
         )
@@ -301,8 +304,11 @@ def _number(data: bytes, files: EncodedFiles, row: int) -> int:
     )
 
 
-def _stacked(files: EncodedFiles) -> npt.NDArray[Any]:
-    result: npt.NDArray[Any] | None = None
+def _rows(files: EncodedFiles, name: str) -> ValueArray | RaggedArray:
+    """A column of arrays: of one shape; or Ragged, where they differ in their first dimension or
+    the name is one of objects (`boxes`)."""
+    arrays: list[npt.NDArray[Any]] = []
+    like, which = None, 0  # the first one that is not empty: others say nothing of dtype and shape
     for row, data in enumerate(_contents(files)):
         try:
             value = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
@@ -310,17 +316,34 @@ def _stacked(files: EncodedFiles) -> npt.NDArray[Any]:
             raise SourceError(
                 f"{files.describe(row)}: cannot be read as an array of numbers ({error})."
             ) from error
-        if result is None:
-            result = np.empty((len(files), *value.shape), value.dtype)
-        if (value.shape, value.dtype) != (result.shape[1:], result.dtype):
+        arrays.append(value)
+        if value.ndim > 0 and not len(value):
+            continue
+        if like is None:
+            like, which = value, row
+        if (value.ndim, value.shape[1:], value.dtype) != (like.ndim, like.shape[1:], like.dtype):
             raise SourceError(
-                f"{files.describe(row)}: {value.dtype} of shape {value.shape}, but {result.dtype} "
-                f"of shape {result.shape[1:]} in {files.describe(0)}; store arrays of one shape, "
-                "or leave the field out."
+                f"{files.describe(row)}: {value.dtype} of shape {value.shape}, but {like.dtype} "
+                f"of shape {like.shape} in {files.describe(which)}; store arrays that agree in all "
+                "but their first dimension, or leave the field out."
             )
-        result[row] = value
-    assert result is not None, "a column has samples"
-    return result
+    if like is not None and like.ndim == 0 and any(each.ndim for each in arrays):
+        raise SourceError(f"{files.describe(which)}: a single number, and others are lists.")
+    if like is not None and like.ndim:
+        arrays = [each if len(each) else like[:0] for each in arrays]
+    kind = kind_of_key(name, ragged=True)
+    lengths = {len(each) if each.ndim else 0 for each in arrays}
+    if arrays[0].ndim == 0 or (
+        len(lengths) == 1 and (arrays[0].ndim == 1 or not kind.of_instances)
+    ):
+        kind = kind_of_key(name)
+        role = "value" if isinstance(kind, PixelKind) else kind.name
+        column: ValueArray | RaggedArray = ValueArray(np.stack(arrays), role=role)
+    else:
+        role = "value" if isinstance(kind, PixelKind) else kind.name
+        column = RaggedArray(Ragged.of(arrays), role=role)
+    check_rows(column.kind, column.array, f"{files.paths[0]}: the field {name!r}")
+    return column
 
 
 def _class_folders(

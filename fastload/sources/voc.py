@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.files import read_regular
@@ -84,20 +85,7 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
                 f"{path}: its image {image} is that of {other}, too; remove one of the two."
             )
         images.append(image)
-        before = len(found.boxes)
-        size = _size(annotation)
-        for number, item in enumerate(annotation.findall("object")):
-            where = f"{path}: object {number}"
-            box = checked_box(_box(item, where), size, where)
-            if box is None:
-                found.empty += 1
-                continue
-            found.boxes.append(box)
-            names.append(_class_of(item))
-            found.numbers["difficult"].append(
-                int((item.findtext("difficult") or "0").strip() == "1")
-            )
-        found.counts.append(len(found.boxes) - before)
+        names += _add(found, annotation, path)
     classes = options.classes
     if classes is None:
         # Of all annotations: each split by itself might lack a class, and count differently.
@@ -130,6 +118,53 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
         notes=notes,
         strict=options.strict,
     )
+
+
+def listed_voc(images: Sequence[str], targets: Sequence[str]) -> Opened:
+    """Annotated images as torchvision's `VOCDetection` lists them: columns `image`, `boxes`,
+    `labels` (PASCAL's classes counted from 1) and `difficult`.
+
+    Args:
+        images: paths of the images, in the order of the samples.
+        targets: of each the path of its annotation file.
+
+    Raises:
+        SourceError: as `open_voc`; or a box has no area, or a class is none of PASCAL's.
+    """
+    found = Annotations(numbers={"difficult": []})
+    label = {name: number for number, name in enumerate(_CLASSES, 1)}
+    for path in targets:
+        annotation = _parsed(path)
+        names = _add(found, annotation, path)
+        unknown = [name for name in names if name not in label]
+        if unknown:
+            raise SourceError(f"{path}: {unknown[0]!r} is none of PASCAL's classes")
+        found.labels += [label[name] for name in names]
+    missing = next((path for path in images if not os.path.isfile(path)), None)
+    if missing is not None:
+        raise SourceError(f"{missing}: this image is missing")
+    root = os.path.dirname(images[0]) if images else ""
+    names = [os.path.relpath(path, root) for path in images]
+    return found.source(
+        names, root, name=root, format="torchvision VOCDetection", classes=None, strict=True
+    )
+
+
+def _add(found: Annotations, annotation: ElementTree.Element, path: str) -> list[str]:
+    """Add the objects of an image, and their count; the names of their classes."""
+    names: list[str] = []
+    size = _size(annotation)
+    for number, item in enumerate(annotation.findall("object")):
+        where = f"{path}: object {number}"
+        box = checked_box(_box(item, where), size, where)
+        if box is None:
+            found.empty += 1
+            continue
+        found.boxes.append(box)
+        names.append(_class_of(item))
+        found.numbers["difficult"].append(int((item.findtext("difficult") or "0").strip() == "1"))
+    found.counts.append(len(names))
+    return names
 
 
 def _path(root: str, stem: str) -> str:

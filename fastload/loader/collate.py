@@ -1,0 +1,182 @@
+"""Batches in the form that trainers of detectors take: `create_loader(collate=...)`.
+
+A batch is made as one piece: the images in one tensor, and each column of objects as the elements
+of all images with offsets. What is made of it here is views of these, and a few numbers for all
+objects at once: nothing is copied object by object, and no more tensors travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fastload.errors import ConfigurationError
+from fastload.sources.base import Source
+from fastload.sources.kinds import kind_named
+from fastload.sources.ragged import Ragged
+
+Collate = Callable[[dict[str, Any]], Any]
+"""From the columns of a batch, by name: tensors of B rows, and `Ragged` of tensors with B rows."""
+
+
+def collate_of(given: str | Collate, source: Source, *, several_views: bool = False) -> Collate:
+    """The function that `collate=` means.
+
+    Raises ConfigurationError: there is no form of that name; or the source has not the columns that
+    it needs.
+    """
+    if callable(given):
+        if source.objects:
+            raise _refused(source, "whose samples Python code makes; give collate_fn in its place")
+        return given
+    if given not in _FORMS:
+        known = ", ".join(map(repr, _FORMS))
+        raise ConfigurationError(
+            f"collate={given!r}: there is no such form; there are {known}, or give a function of "
+            "the columns of a batch."
+        )
+    if source.objects:
+        raise _refused(source, "whose samples Python code makes; give collate_fn in its place")
+    if several_views:
+        raise ConfigurationError(
+            f"collate={given!r}: a sample here is several views (transform has Views). Give a "
+            "function of the columns of a batch."
+        )
+    images = [name for name, column in source.images.items() if column.kind.coloured]
+    boxes = [
+        name for name, column in source.instances.items() if column.kind is kind_named("boxes")
+    ]
+    for what, names in (("column of images", images), ("column of boxes", boxes)):
+        if len(names) != 1:
+            found = ", ".join(names) or "none"
+            raise _refused(
+                source,
+                f"which must have one {what} for collate={given!r} and has {found} (columns: "
+                f"{', '.join(source.columns)}). Give boxes as a fastload.Ragged",
+            )
+    if "labels" not in source.instances:
+        raise _refused(
+            source,
+            f"which has no labels of the objects, and collate={given!r} needs them: a Ragged "
+            "column called 'labels'",
+        )
+    form: type[_Form] = _FORMS[given]
+    return form(images[0], boxes[0], from_zero=source.classes is not None)
+
+
+def _refused(source: Source, why: str) -> ConfigurationError:
+    return ConfigurationError(f"collate: it is for {source.name}, {why}.")
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Puts the columns of a batch together."""
+
+    images: str
+    boxes: str
+    """Names of the columns."""
+    from_zero: bool
+    """Whether labels count the classes of the source from 0."""
+
+    def __call__(self, columns: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def targets(self, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Of each image what is in it: views of all columns but the images."""
+        rows = {name: _rows(column) for name, column in columns.items() if name != self.images}
+        count = len(columns[self.images])
+        return [{name: of_each[row] for name, of_each in rows.items()} for row in range(count)]
+
+
+class TorchvisionForm(_Form):
+    """(images, targets): a list of B images (C, H, W), views of one tensor, and a list of B dicts
+    with boxes (n, 4), left, top, right, bottom in pixels, labels (n,) int64, and all other
+    columns.
+
+    Labels that count classes from 0 are served from 1, because torchvision's detectors take 0 for
+    the background. Others are served as they are.
+    """
+
+    def __call__(self, columns: dict[str, Any]) -> tuple[list[torch.Tensor], list[dict[str, Any]]]:
+        labels = columns["labels"]
+        if self.from_zero:
+            labels = Ragged(labels.values + 1, labels.offsets, labels.on_host)
+        images = list(columns[self.images].unbind(0))
+        return images, self.targets(columns | {"labels": labels})
+
+
+class DetrForm(_Form):
+    """(images, mask, targets): images (B, C, H, W); mask (B, H, W) bool, True where a pixel is no
+    part of the image; a list of B dicts with boxes (n, 4), centre, width and height in fractions of
+    the image, labels (n,), size (2,) int64 height and width, and all other columns.
+
+    Images of a batch are of one size, so that the mask is False everywhere: what a transform pads
+    is part of the image.
+    """
+
+    def __call__(
+        self, columns: dict[str, Any]
+    ) -> tuple[torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
+        images, boxes = columns[self.images], columns[self.boxes]
+        count, _, height, width = images.shape
+        centred = centred_boxes(boxes.values, height, width)
+        size = torch.empty((count, 2), dtype=torch.int64, device=images.device)
+        size[:, 0], size[:, 1] = height, width
+        mask = torch.zeros((count, height, width), dtype=torch.bool, device=images.device)
+        moved = {self.boxes: Ragged(centred, boxes.offsets, boxes.on_host), "size": size}
+        return images, mask, self.targets(columns | moved)
+
+
+class YoloForm(_Form):
+    """(images, targets): images (B, C, H, W), and (T, 6) float32 for all T objects of the batch:
+    the number of the image in the batch, class, centre x and y, width, height in fractions of the
+    image. Other columns are left out."""
+
+    def __call__(self, columns: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        images, boxes, labels = columns[self.images], columns[self.boxes], columns["labels"]
+        height, width = images.shape[-2:]
+        targets = torch.empty((len(boxes.values), 6), dtype=torch.float32, device=images.device)
+        targets[:, 0] = _image_of_each(boxes)
+        targets[:, 1] = labels.values
+        targets[:, 2:] = centred_boxes(boxes.values, height, width)
+        return images, targets
+
+
+_FORMS: dict[str, type[_Form]] = {
+    "torchvision": TorchvisionForm,
+    "detr": DetrForm,
+    "yolo": YoloForm,
+}
+
+
+def centred_boxes(boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """(T, 4) centre x and y, width, height in fractions of an image, of (T, 4) left, top, right,
+    bottom in pixels; floating point."""
+    boxes = boxes if boxes.is_floating_point() else boxes.to(torch.float32)
+    left, top, right, bottom = boxes.unbind(-1)
+    return torch.stack(
+        [
+            (left + right) * (0.5 / width),
+            (top + bottom) * (0.5 / height),
+            (right - left) * (1 / width),
+            (bottom - top) * (1 / height),
+        ],
+        dim=-1,
+    )
+
+
+def _image_of_each(rows: Ragged) -> torch.Tensor:
+    """(T,) int64: which row each element belongs to, on the device, without waiting for it."""
+    offsets = rows.offsets
+    numbers = torch.arange(len(rows), device=offsets.device)
+    return torch.repeat_interleave(numbers, offsets.diff(), output_size=len(rows.values))
+
+
+def _rows(column: Any) -> Any:
+    """The rows of a column, each a view. Of numbers and flat rows in one call each."""
+    if isinstance(column, Ragged) and isinstance(column.values, torch.Tensor):
+        return column.values.split(column.lengths.tolist())
+    return column.unbind(0) if isinstance(column, torch.Tensor) else column

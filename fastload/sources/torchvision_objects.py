@@ -1,0 +1,119 @@
+"""torchvision's data sets of annotated images, served from columns: `CocoDetection`,
+`VOCDetection`, and what `wrap_dataset_for_transforms_v2` makes of them.
+
+The samples are theirs, in their order: labels are COCO's category ids, and PASCAL's classes counted
+from 1. Only data sets of these very classes are taken, whose code is as torchvision wrote it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import SourceError
+from fastload.known_code import is_as_defined
+from fastload.sources.base import Opened
+from fastload.sources.coco import listed_coco
+from fastload.sources.voc import listed_voc
+
+_WRAPPED = ("coco_dectection_wrapper_factory", "voc_detection_wrapper_factory")
+"""What makes the samples of a wrapped data set."""
+_OF_IMAGES = ("_load_image", "_load_target", "annotations", "parse_voc_xml")
+
+
+def open_objects(dataset: Any) -> Opened:
+    """Open a `CocoDetection` or `VOCDetection` without transforms: columns `image`, `boxes`,
+    `labels` and all else that its annotations have. Raises SourceError: why it cannot be."""
+    for name in ("transform", "target_transform", "transforms"):
+        if getattr(dataset, name, None) is not None:
+            raise SourceError(
+                f"its {name} works on images, and not on their boxes alike; put the transform into "
+                "create_loader, or wrap the data set (wrap_dataset_for_transforms_v2) and give it "
+                "transforms="
+            )
+    return _columns_of(dataset)
+
+
+def open_wrapped_objects(wrapped: Any) -> Opened:
+    """Open what `wrap_dataset_for_transforms_v2` made of one of these: columns `image` and the
+    `target_keys`. `Opened.transform` is its `transforms`. Raises SourceError: why it cannot be."""
+    dataset = wrapped._dataset
+    made_by = getattr(wrapped._wrapper, "__qualname__", "").split(".")[0]
+    if made_by not in _WRAPPED or not is_as_defined(wrapped._wrapper):
+        raise SourceError(f"wrapped, a {type(dataset).__name__} gives other than boxes")
+    if wrapped.transform is not None or wrapped.target_transform is not None:
+        raise SourceError(
+            "its transform works on images, and not on their boxes alike; give it as transforms="
+        )
+    opened = _columns_of(dataset)
+    keys = _keys(wrapped._target_keys, opened)
+    columns = {name: opened.source.columns[name] for name in ("image", *keys)}
+    return replace(
+        opened, source=replace(opened.source, columns=columns), transform=wrapped.transforms
+    )
+
+
+def _keys(given: Any, opened: Opened) -> list[str]:
+    """The columns of the keys of a wrapped data set's targets."""
+    wanted = {"image_id", "boxes", "labels"} if given is None else set(given)
+    there = {"boxes", "labels", "area", "iscrowd", "image_id"} & set(opened.source.columns)
+    if given == "all" or not wanted - {"image_id"} <= there:
+        others = "all" if given == "all" else ", ".join(sorted(wanted - there))
+        raise SourceError(
+            f"of its target_keys ({others}) some are no columns; leave out all but "
+            f"{', '.join(sorted(there))}"
+        )
+    return [name for name in opened.source.columns if name in wanted]
+
+
+def _columns_of(dataset: Any) -> Opened:
+    kind = type(dataset)
+    opener = _BY_NAME.get(kind.__name__)
+    if opener is None or not kind.__module__.startswith("torchvision.datasets."):
+        raise SourceError(f"{kind.__name__} is not a class of torchvision's own")
+    own = {name: vars(kind).get(name) for name in ("__getitem__", *_OF_IMAGES)}
+    functions = [getattr(one, "fget", getattr(one, "__func__", one)) for one in own.values()]
+    changed = {"__getitem__", *_OF_IMAGES} & set(vars(dataset))
+    if changed or not all(is_as_defined(one) for one in functions if one is not None):
+        raise SourceError("its code was changed")
+    return opener(dataset)
+
+
+def _coco(dataset: Any) -> Opened:
+    coco = dataset.coco
+    kind = type(coco)
+    if (kind.__module__, kind.__name__) != ("pycocotools.coco", "COCO"):
+        raise SourceError(f"its annotations are a {kind.__name__}, not pycocotools' COCO")
+    used = (kind.loadImgs, kind.loadAnns, kind.getAnnIds)
+    if not all(map(is_as_defined, used)) or set(vars(coco)) & {one.__name__ for one in used}:
+        raise SourceError("the code of its annotations was changed")
+    if type(dataset.ids) is not list or not all(type(own) is int for own in dataset.ids):
+        raise SourceError("its ids are no list of whole numbers")
+    strange = [own for own in dataset.ids if own not in coco.imgs]
+    if strange:
+        raise SourceError(f"its ids have {strange[0]}, which is no image")
+    ids = list(dict.fromkeys(dataset.ids))
+    opened = listed_coco(coco, ids, os.path.abspath(os.fspath(dataset.root)))
+    source = replace(opened.source, format="torchvision CocoDetection")
+    if len(ids) < len(dataset.ids):  # some come several times
+        place = {own: row for row, own in enumerate(ids)}
+        source = source.take(np.array([place[own] for own in dataset.ids], dtype=np.int64))
+    return replace(opened, source=source)
+
+
+def _voc(dataset: Any) -> Opened:
+    for paths in (dataset.images, dataset.targets):
+        if type(paths) is not list or not all(type(path) is str for path in paths):
+            raise SourceError("its images and targets are no lists of paths")
+    if len(dataset.images) != len(dataset.targets) or not dataset.images:
+        raise SourceError("its images and targets differ in number, or there are none")
+    return listed_voc(
+        *([os.path.abspath(path) for path in each] for each in (dataset.images, dataset.targets))
+    )
+
+
+_BY_NAME: dict[str, Callable[[Any], Opened]] = {"CocoDetection": _coco, "VOCDetection": _voc}
