@@ -32,6 +32,9 @@ wherever all backends are tried."""
 
 
 def pytest_configure() -> None:
+    # The data of tests are small, and other tests run beside them: torch's threads would wait for
+    # each other in a loop that takes a core each (10 times the processor time on 2 cores).
+    torch.set_num_threads(1)
     # A shell without job control starts what it puts in the background with Ctrl-C ignored, and so
     # would be all that the tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

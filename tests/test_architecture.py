@@ -4,6 +4,7 @@ with the imports."""
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -32,6 +33,11 @@ def python_files() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def package_of(path: Path) -> str:
     """Of a file: the folder or file of the package that it is in; of `tools`, the folder there."""
     return package_of_parts(path.relative_to(PACKAGE).parts)
@@ -46,7 +52,7 @@ def package_of_parts(parts: tuple[str, ...]) -> str:
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of every import of the package itself, those inside functions and for
     types included."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -103,7 +109,7 @@ def imported_files() -> dict[str, set[str]]:
         modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     found: dict[str, set[str]] = {name: set() for name in modules}
     for name, path in modules.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Import):
                 found[name].update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -168,7 +174,7 @@ def test_nobody_asks_for_a_backend_by_name() -> None:
     for path in python_files():
         if path.is_relative_to(PACKAGE / "backends"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.Compare):
                 continue
             sides = [node.left, *node.comparators]
@@ -225,7 +231,7 @@ _NO_NUMBERS = {
 def test_things_are_counted_in_one_way() -> None:
     wrong = []
     for path in python_files():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             parts = node.values if isinstance(node, ast.JoinedStr) else []
             for value, text in itertools.pairwise(parts):
                 if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):

@@ -84,7 +84,7 @@ def _row(results: Results, contestant: str, **parameters: object) -> Measurement
 @pytest.fixture(scope="module")
 def trained(folder: Path) -> Results:
     """Every backend that is there, and a network."""
-    return run_loader_benchmark(_settings(folder, consume=None))
+    return run_loader_benchmark(_settings(folder, consume=None, network="small"))
 
 
 @pytest.mark.slow

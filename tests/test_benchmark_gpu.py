@@ -300,7 +300,7 @@ def test_what_cannot_be_compiled_is_measured_uncompiled_and_said(
 
     monkeypatch.setattr(torch, "compile", no_compiler)
     found = Found(600)
-    training.run(replace(setting, compile=True), found)
+    training.run(replace(setting, compile=True, small_training_batch_size=2), found)
     rows = by_name(found, training.COMPILED)
     assert set(rows) == {*setting.networks, training.SMALL}
     assert {row.note for row in rows.values()} == {
@@ -542,6 +542,7 @@ def test_the_command_writes_results_and_prints_the_goals_last(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(run, "DRY", SETTING)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     out = tmp_path / "out"
     assert (
         run.main(

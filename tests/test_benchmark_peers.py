@@ -15,6 +15,7 @@ from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 
 from benchmarks import inputs
+from benchmarks.peers import comparison
 from benchmarks.peers.__main__ import bars, other_pixels
 from benchmarks.peers.comparison import Comparison, Peer
 from benchmarks.peers.contestants import (
@@ -185,9 +186,13 @@ def test_every_bar_is_about_rows_that_take_part() -> None:
     assert all(verdict.found is not None for verdict in compared)
 
 
-def test_other_photographs_get_a_cache_of_their_own_in_the_same_work_folder(tmp_path: Path) -> None:
+def test_other_photographs_get_a_cache_of_their_own_in_the_same_work_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So does a FFCV file of photographs; that of the small images, which are made here, is written
     once."""
+    monkeypatch.setattr(comparison, "LEAST", 70)
+    monkeypatch.setattr(comparison, "SMALL", 32)
     settings = []
     for number in range(2):
         folder = tmp_path / f"photographs {number}" / "cat"

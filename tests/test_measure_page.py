@@ -465,6 +465,7 @@ def test_charts_are_drawn_and_readable(browser: Any, page: Path, width: int) -> 
         assert not _overlapping(chart["texts"])
 
 
+@pytest.mark.slow
 @needs_charts
 def test_page_fits_a_phone_without_scrolling_sideways(browser: Any, page: Path) -> None:
     _open(browser, page, 390)

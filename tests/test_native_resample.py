@@ -158,6 +158,7 @@ print(len(made))
 """
 
 
+@pytest.mark.slow
 def test_wide_rows_with_every_instruction_set() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", _KERNELS], capture_output=True, text=True

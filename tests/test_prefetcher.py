@@ -22,7 +22,7 @@ from fastload.loader.substitution import Substitution
 from fastload.recipe.batch import BatchProgram
 from fastload.sampler import EpochOrder
 from tests.recorder import Recorder
-from tests.waiting import wait_until
+from tests.waiting import LIMIT, wait_until
 
 ORDER = EpochOrder(24, 2, shuffle=True)
 
@@ -173,6 +173,84 @@ def test_stopping_ends_the_thread_and_the_wait_of_the_trainer() -> None:
     wait_until(lambda: prefetched.prefetcher.state is State.STOPPED)
     assert prefetched.prefetcher.stopping
     prefetched.prefetcher.stop()  # a second time
+
+
+def test_stop_returns_when_the_batch_that_is_being_made_is_done() -> None:
+    backend = Recorder()
+    prefetched = Prefetched(backend)
+    prefetched.next()
+    wait_until(lambda: prefetched.prefetcher.state is State.FULL)
+    backend.hold = threading.Event()
+    prefetched.next()
+    wait_until(lambda: prefetched.prefetcher.state is State.MAKING)
+    thread = prefetched.prefetcher._thread
+    assert thread is not None
+    assert thread.daemon, "a script that ends without closing is not kept from ending"
+    assert not prefetched.prefetcher.stopping
+    stopping = threading.Thread(target=prefetched.prefetcher.stop)
+    stopping.start()
+    stopping.join(0.1)
+    assert stopping.is_alive()
+    backend.hold.set()
+    stopping.join(LIMIT)
+    assert not stopping.is_alive()
+    assert not thread.is_alive()
+
+
+def test_stopping_what_was_never_started() -> None:
+    backend = Recorder()
+    never = Prefetcher(None, None)  # type: ignore[arg-type]
+    never.stop()
+    assert never.stopping
+    assert not backend.submitted
+
+
+def test_it_may_be_stopped_by_code_that_its_own_thread_runs() -> None:
+    class Closing(Recorder):
+        """Stops the prefetcher while a batch is made, as a data set that closes its Loader."""
+
+        prefetcher: Any = None
+        said: BaseException | None = None
+
+        def receive(self) -> HostBatch:
+            if self.prefetcher is not None:
+                try:
+                    self.prefetcher.stop()
+                except RuntimeError as error:
+                    self.said = error
+            return super().receive()
+
+    backend = Closing()
+    prefetched = Prefetched(backend)
+    wait_until(lambda: prefetched.prefetcher.state is State.FULL)
+    backend.prefetcher = prefetched.prefetcher
+    prefetched.next()
+    wait_until(lambda: prefetched.prefetcher.state is State.STOPPED)
+    assert backend.said is None
+
+
+def test_a_start_that_is_interrupted_leaves_no_thread_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C while `start` waits for the thread, which runs by then."""
+    started: list[threading.Thread] = []
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            super().start()
+            started.append(self)
+            if len(started) == 1:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading, "Thread", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Prefetched(backend := Recorder())
+    started[0].join(LIMIT)
+    assert not started[0].is_alive()
+    assert len(backend.submitted) == backend.depth, "it has made nothing"
+    with Prefetched(Recorder()) as prefetched:
+        assert prefetched.next() == batch_at(0, 0)
+    assert len(started) == 2
 
 
 def test_a_thread_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from fastload.train.data import open_data
 from fastload.train.masks import mask_classes
 from fastload.train.tasks import MetricSums, Task, create_task, draws_of
 from fastload.train.trainer import validate
-from tests import images
+from tests import images, warm
 
 CPU = torch.device("cpu")
 
@@ -620,7 +620,9 @@ def validate_as(rank: int, directory: str) -> None:
 
 @pytest.mark.slow
 def test_three_ranks_validate_as_one(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(validate_as, (str(tmp_path),), nprocs=3)  # type: ignore[no-untyped-call]
+    torch.multiprocessing.start_processes(  # type: ignore[no-untyped-call]
+        validate_as, (str(tmp_path),), nprocs=3, start_method=warm.START_METHOD
+    )
     alone = [validated(count) for count in (13, 1)]
     assert alone[0] != validated(13, model=Scores(200.0)), "the statistics matter"
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(3)]

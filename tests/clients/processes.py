@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from tests import warm
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -32,31 +27,34 @@ def environment(**variables: str) -> dict[str, str]:
 
 def run_script(name: str, *arguments: str, ranks: int = 1) -> None:
     """Run a script of this folder; with `ranks` > 1 once for each, in the environment that torchrun
-    makes.
+    makes. The processes start warm, see `tests.warm`.
 
     Raises:
         AssertionError: one of them failed; with the end of what it printed.
     """
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(HERE / name), *arguments],
-            env=environment(
-                **({"RANK": str(rank), "LOCAL_RANK": str(rank), **common} if ranks > 1 else {})
-            ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        printed = [process.communicate(timeout=500)[0] for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    codes = [process.returncode for process in running]
-    assert codes == [0] * ranks, "\n".join(text[-4000:] for text in printed)
+    variables = warm.ranks(ranks) if ranks > 1 else [{}]
+    done = warm.run_all(
+        [(str(HERE / name), *arguments)] * ranks,
+        directory=ROOT,
+        environments=[{"OMP_NUM_THREADS": "1"} | dict(one) for one in variables],
+        timeout=500,
+    )
+    codes = [one.returncode for one in done]
+    assert codes == [0] * ranks, "\n".join((one.stdout + one.stderr)[-4000:] for one in done)
+
+
+def run_cold(name: str, *arguments: str) -> None:
+    """`run_script` in a new interpreter, for what starts processes in ways of its own."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(HERE / name), *arguments],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
 
 
 def result(directory: Path, name: str, rank: int) -> Any:

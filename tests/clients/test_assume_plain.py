@@ -297,6 +297,7 @@ def test_a_random_target_transform_gives_the_labels_of_the_python_path(folder: s
 # -- how it is compared
 
 
+@pytest.mark.slow
 def test_one_sample_in_two_hundred_is_compared_in_a_thread(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

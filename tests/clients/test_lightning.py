@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.processes import result, run_script
+from tests.clients.processes import result, run_cold
 
 pytest.importorskip("lightning", reason="pip install torch-fastload[integrations]")
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
 def test_steps_and_validation_figures_are_those_of_a_dataloader(tmp_path: Path) -> None:
-    run_script("lightning_loop.py", "compare", str(tmp_path))
+    run_cold("lightning_loop.py", "compare", str(tmp_path))
     ranks = [result(tmp_path, "compare", rank) for rank in range(2)]
     for count in (16, 17, 37):
         for way in ("hook", "argument"):
@@ -55,7 +55,7 @@ def test_steps_and_validation_figures_are_those_of_a_dataloader(tmp_path: Path) 
 
 
 def test_runs_resume_from_the_middle_and_the_end_of_an_epoch(tmp_path: Path) -> None:
-    run_script("lightning_loop.py", "resume", str(tmp_path))
+    run_cold("lightning_loop.py", "resume", str(tmp_path))
     for rank in range(2):
         found = result(tmp_path, "resume", rank)
         _, whole = found["whole"]
@@ -65,7 +65,7 @@ def test_runs_resume_from_the_middle_and_the_end_of_an_epoch(tmp_path: Path) -> 
 
 
 def test_spawned_processes_get_a_rank_each(tmp_path: Path) -> None:
-    run_script("lightning_loop.py", "spawn", str(tmp_path))
+    run_cold("lightning_loop.py", "spawn", str(tmp_path))
     trained: list[int] = []
     for rank in range(2):
         kind, seen = result(tmp_path, "spawn", rank)["spawn"]

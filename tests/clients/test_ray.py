@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.processes import result, run_script
+from tests.clients.processes import result, run_cold
 
 pytest.importorskip("ray", reason="pip install torch-fastload[integrations]")
 
@@ -19,7 +19,7 @@ def test_each_worker_gets_its_part_or_an_error(
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_TRAIN_V2_ENABLED", "1")
-    run_script("ray_loop.py", str(tmp_path))
+    run_cold("ray_loop.py", str(tmp_path))
     ranks = [result(tmp_path, "found", rank) for rank in range(2)]
     for count in (16, 17, 37):
         for found in ranks:
