@@ -1,0 +1,63 @@
+"""`fastload look`: what the model will see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fastload.errors import counted
+from fastload.terminal import output, plain_errors
+
+
+def look(
+    source: Annotated[
+        str, typer.Argument(help="What create_loader takes: a folder of classes, COCO, YOLO...")
+    ],
+    split: Annotated[
+        str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option(help="What create_loader is given as format, if anything.")
+    ] = None,
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            help="Your transform, as file.py:name; a function without arguments is called. Its "
+            "file is run. Without it: a random crop and a flip."
+        ),
+    ] = None,
+    images: Annotated[int, typer.Option(min=1, help="How many samples, spread evenly.")] = 12,
+    versions: Annotated[int, typer.Option(min=0, help="How often each is transformed.")] = 3,
+    size: Annotated[int, typer.Option(min=8, help="Pixels of the crop without --transform.")] = 320,
+    seed: Annotated[int, typer.Option(help="Every random choice follows from it.")] = 0,
+    to: Annotated[Path, typer.Option("--output", help="The page to write.")] = Path("look.html"),
+) -> None:
+    """Draw boxes, outlines, points, masks and labels of samples of SOURCE, as stored and as a
+    transform makes them, on a page for a browser."""
+    with plain_errors():
+        import fastload
+        from fastload.files import replacing
+        from fastload.tools.look.page import page
+        from fastload.tools.look.samples import default_transform, shown_rows, transform_in
+
+        opened = fastload.open_source(source, split=split, format=format)
+        found = opened.source
+        chosen = (
+            default_transform(size, has_boxes=bool(found.instances))
+            if transform is None
+            else transform_in(transform)
+        )
+        rows = shown_rows(found, chosen, count=images, versions=versions, seed=seed)
+        text = page(
+            rows,
+            title=found.name,
+            summary=found.summary,
+            transform=repr(chosen),
+            classes=found.classes,
+        )
+        with replacing(to) as part:
+            part.write_text(text, encoding="utf-8")
+        words = f"{counted(len(rows), 'sample')} of {found.summary}"
+        output().print(f"{to}  {words}", soft_wrap=True)

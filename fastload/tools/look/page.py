@@ -1,0 +1,155 @@
+"""Samples with what is in them, as one page for a browser. It needs no network and no script."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+
+from fastload.sources import Ragged
+from fastload.tools.look.samples import Row, Shown
+
+_COLOURS = (
+    *("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080"),
+    *("#f032e6", "#808000", "#9a6324", "#800000", "#000075", "#469990"),
+)
+"""Of classes, by label."""
+_MASK_ALPHA = 140
+"""Of 255: how much of a mask's colour covers the image."""
+_QUALITY = 85
+_STYLE = """
+body { font: 15px/1.4 system-ui, sans-serif; margin: 1.5rem; background: #fff; color: #222; }
+h1 { font-size: 1.3rem; } h2 { font-size: .95rem; font-weight: 600; overflow-wrap: anywhere; }
+.row { display: flex; flex-wrap: wrap; gap: .75rem; } figure { margin: 0; width: 300px; }
+svg { width: 100%; height: auto; display: block; background: #eee; }
+figcaption { font-size: .8rem; color: #555; } .muted { color: #555; }
+rect, polygon { fill-opacity: 0; stroke-width: 2; vector-effect: non-scaling-stroke; }
+polygon { fill-opacity: .3; } .crowd { stroke-dasharray: 6 4; }
+text { font: 600 12px system-ui, sans-serif; paint-order: stroke; stroke: #fff; stroke-width: 3; }
+"""
+
+
+def page(
+    rows: Sequence[Row], *, title: str, summary: str, transform: str, classes: Sequence[str] | None
+) -> str:
+    """The HTML. `transform`: what makes the versions after the first, in words."""
+    body = "".join(_row(row, classes) for row in rows)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>{escape(title)} - fastload look</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<h1>{escape(title)}</h1>
+<p class="muted">{escape(summary)}. Left as stored, then as the transform makes it in each epoch:
+{escape(transform)}</p>
+{body}</body>
+</html>
+"""
+
+
+def _row(row: Row, classes: Sequence[str] | None) -> str:
+    titles = ["as stored", *(f"epoch {number}" for number in range(len(row.versions) - 1))]
+    figures = "".join(
+        _figure(one, title, classes) for one, title in zip(row.versions, titles, strict=True)
+    )
+    return f'<h2>{escape(row.name)}</h2>\n<div class="row">\n{figures}</div>\n'
+
+
+def _figure(shown: Shown, title: str, classes: Sequence[str] | None) -> str:
+    height, width = shown.pixels.shape[:2]
+    words = [title, f"{width} x {height}", *_facts(shown.columns, classes)]
+    words += ["colours stretched to be seen"] if shown.stretched else []
+    return (
+        f'<figure><svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">\n'
+        f'<image width="{width}" height="{height}" href="{_jpeg(shown.pixels)}"/>\n'
+        f"{''.join(_drawn(shown, classes))}</svg>\n"
+        f"<figcaption>{escape(', '.join(words))}</figcaption></figure>\n"
+    )
+
+
+def _facts(columns: Mapping[str, Any], classes: Sequence[str] | None) -> Iterator[str]:
+    """What is not drawn: the label of an image, how many objects there are."""
+    label = columns.get("label")
+    if isinstance(label, torch.Tensor) and label.ndim == 0:
+        yield f"label {_class(int(label), classes)}"
+    if "boxes" in columns:
+        yield f"boxes: {len(columns['boxes'])}"
+
+
+def _drawn(shown: Shown, classes: Sequence[str] | None) -> Iterator[str]:
+    columns, (height, width) = shown.columns, shown.pixels.shape[:2]
+    mask = columns.get("mask")
+    if isinstance(mask, torch.Tensor) and mask.ndim == 2:
+        yield f'<image width="{width}" height="{height}" href="{_overlay(mask.numpy())}"/>\n'
+    labels = columns.get("labels")
+    crowds = columns.get("iscrowd")
+
+    def colour(number: int) -> str:
+        own = number if labels is None else int(labels[number])
+        return _COLOURS[own % len(_COLOURS)]
+
+    polygons = columns.get("polygons")
+    if isinstance(polygons, Ragged):
+        for number, outlines in enumerate(polygons):
+            for outline in outlines:
+                corners = " ".join(f"{x:.2f},{y:.2f}" for x, y in outline.tolist())
+                own = colour(number)
+                yield f'<polygon points="{corners}" fill="{own}" stroke="{own}"/>\n'
+    boxes = columns.get("boxes")
+    for number, box in enumerate([] if boxes is None else boxes.reshape(-1, 4).tolist()):
+        left, top, right, bottom = box
+        own = colour(number)
+        crowd = crowds is not None and bool(crowds[number])
+        dashed = ' class="crowd"' if crowd else ""
+        yield (
+            f'<rect x="{left:.2f}" y="{top:.2f}" width="{max(right - left, 0):.2f}" '
+            f'height="{max(bottom - top, 0):.2f}" stroke="{own}"'
+            f"{dashed}/>\n"
+        )
+        if labels is not None:
+            name = escape(_class(int(labels[number]), classes) + (" (crowd)" if crowd else ""))
+            yield f'<text x="{left + 2:.2f}" y="{top + 12:.2f}" fill="{own}">{name}</text>\n'
+    points = columns.get("keypoints")
+    for number, pose in enumerate([] if points is None else points.tolist()):
+        for x, y, *visible in pose if isinstance(pose[0], list) else [pose]:
+            if not visible or visible[0] > 0:
+                yield (
+                    f'<circle cx="{x + 0.5:.2f}" cy="{y + 0.5:.2f}" r="2.5" '
+                    f'fill="{colour(number)}"/>\n'
+                )
+
+
+def _class(label: int, classes: Sequence[str] | None) -> str:
+    known = classes is not None and 0 <= label < len(classes)
+    return classes[label] if known else str(label)  # type: ignore[index]
+
+
+def _jpeg(pixels: npt.NDArray[np.uint8]) -> str:
+    return _encoded(Image.fromarray(pixels), "JPEG", quality=_QUALITY)
+
+
+def _overlay(mask: npt.NDArray[Any]) -> str:
+    """The class of each pixel as a colour; class 0 and 255, which is none, stay clear."""
+    table = np.zeros((256, 4), np.uint8)
+    for label in range(1, 255):
+        code = _COLOURS[label % len(_COLOURS)]
+        table[label] = (*(int(code[at : at + 2], 16) for at in (1, 3, 5)), _MASK_ALPHA)
+    return _encoded(Image.fromarray(table[mask.astype(np.uint8)], "RGBA"), "PNG")
+
+
+def _encoded(image: Image.Image, form: str, **options: Any) -> str:
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return f"data:image/{form.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"

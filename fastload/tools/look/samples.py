@@ -1,0 +1,128 @@
+"""Samples as a trainer would get them: as they are stored, and as a transform makes them in several
+epochs."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torchvision.transforms import v2
+
+import fastload
+from fastload.errors import ConfigurationError
+from fastload.sources import Ragged, Source
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One sample."""
+
+    pixels: npt.NDArray[np.uint8]
+    """(H, W, 3)."""
+    stretched: bool
+    """Whether the images are floating point numbers beyond 0 to 1, and were stretched to be
+    seen."""
+    columns: dict[str, Any]
+    """All columns but the images, each the row of this sample on the host."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The same sample several times."""
+
+    name: str
+    """Where it is stored."""
+    versions: Sequence[Shown]
+    """As it is stored, then as the transform makes it in epoch 0, 1..."""
+
+
+def default_transform(size: int, *, has_boxes: bool) -> v2.Compose:
+    """What is shown where no transform is given: a random crop to a square, and a flip."""
+    steps: list[Any] = [
+        v2.RandomResizedCrop(size, scale=(0.3, 1.0)),
+        v2.RandomHorizontalFlip(),
+    ]
+    return v2.Compose([*steps, v2.SanitizeBoundingBoxes(min_size=1)] if has_boxes else steps)
+
+
+def transform_in(reference: str) -> Any:
+    """An object in a file of Python, from "file.py:name"; a function without arguments is called.
+
+    Raises ConfigurationError: there is no such file or name.
+    """
+    path, _, name = reference.rpartition(":")
+    if not path.endswith(".py") or not Path(path).is_file() or not name:
+        raise ConfigurationError(
+            f"--transform {reference}: give a file of Python and a name in it: transforms.py:train"
+        )
+    spec = importlib.util.spec_from_file_location("transforms_to_look_at", path)
+    assert spec is not None, "it is a file of Python"
+    assert spec.loader is not None, "it is a file of Python"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, name):
+        raise ConfigurationError(f"--transform {reference}: {path} has no {name}.")
+    found = getattr(module, name)
+    is_function = callable(found) and hasattr(found, "__code__") and not found.__code__.co_argcount
+    return found() if is_function else found
+
+
+def shown_rows(
+    source: Source, transform: Any, *, count: int, versions: int, seed: int
+) -> list[Row]:
+    """`count` samples spread evenly over the source, each as it is stored and `versions` times
+    transformed."""
+    indices = np.unique(np.linspace(0, len(source) - 1, min(count, len(source))).astype(np.int64))
+    part = source.take(indices)
+    stored = [next(_samples(part, None, 1, seed))]
+    made = [*stored, *_samples(part, transform, versions, seed)]
+    return [Row(part.describe(row), [version[row] for version in made]) for row in range(len(part))]
+
+
+def _samples(source: Source, transform: Any, epochs: int, seed: int) -> Iterator[list[Shown]]:
+    """Of each epoch all samples, in order. One a batch: so their sizes may differ."""
+    with fastload.create_loader(
+        source, 1, transform=transform, seed=seed, collate=_named, num_workers=0
+    ) as loader:
+        for _ in range(epochs):
+            yield [_shown(columns, source) for columns in loader]
+
+
+def _named(columns: dict[str, Any]) -> dict[str, Any]:
+    return columns
+
+
+def _shown(columns: dict[str, Any], source: Source) -> Shown:
+    image = next((name for name, column in source.images.items() if column.kind.coloured), None)
+    if image is None:
+        raise ConfigurationError(f"{source.name}: has no images to look at.")
+    pixels = columns[image][0]
+    pixels = pixels[0] if isinstance(pixels, list | tuple) else pixels
+    picture, stretched = _visible(pixels.cpu())
+    rows = {name: _row(column) for name, column in columns.items() if name != image}
+    return Shown(picture, stretched, rows)
+
+
+def _visible(pixels: torch.Tensor) -> tuple[npt.NDArray[np.uint8], bool]:
+    """(C, H, W) numbers of any kind as (H, W, 3) to be seen."""
+    stretched = False
+    if pixels.is_floating_point():
+        pixels = pixels.float()
+        low, high = float(pixels.min()), float(pixels.max())
+        if low < 0 or high > 1:
+            pixels, stretched = (pixels - low) / max(high - low, 1e-6), True
+        pixels = (pixels * 255).round()
+    found = pixels.clamp(0, 255).to(torch.uint8).permute(1, 2, 0)
+    return found.expand(*found.shape[:2], 3).contiguous().numpy(), stretched
+
+
+def _row(column: Any) -> Any:
+    if isinstance(column, Ragged):
+        return column[0]
+    return column[0].cpu() if isinstance(column, torch.Tensor) else column[0]

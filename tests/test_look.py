@@ -1,0 +1,148 @@
+"""`fastload look`: boxes, outlines, points and masks of augmented samples on a page."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import fastload
+from fastload.cli.app import app
+from fastload.tools.look.page import page
+from fastload.tools.look.samples import default_transform, shown_rows
+from tests.images import write_photo_folder
+from tests.test_sources_detection import (
+    BOXES,
+    CLASSES,
+    NAMES,
+    SIZES,
+    coco_document,
+    write_coco,
+    write_images,
+)
+
+
+def figures(text: str) -> list[ElementTree.Element]:
+    return [ElementTree.fromstring(one) for one in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+
+
+def picture(element: ElementTree.Element) -> Any:
+    data = element.attrib["href"].split(",")[1]
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
+
+
+def looked_at(*arguments: str) -> tuple[str, str]:
+    result = CliRunner().invoke(app, ["look", *arguments])
+    assert result.exit_code == 0, result.output
+    return Path(arguments[arguments.index("--output") + 1]).read_text(), result.output
+
+
+def test_boxes_and_outlines_of_coco(tmp_path: Path) -> None:
+    document = coco_document()
+    document["annotations"][0]["iscrowd"] = 1
+    for one in document["annotations"]:
+        one["keypoints"] = [*one["bbox"][:2], 2, 0, 0, 0]
+    write_coco(tmp_path / "data", document)
+    target = str(tmp_path / "page.html")
+    text, said = looked_at(str(tmp_path / "data"), "--versions", "2", "--output", target)
+    assert "5 samples" in said
+    assert "http" not in text.replace("http-equiv", "")  # nothing comes from elsewhere
+    found = figures(text)
+    assert len(found) == 5 * 3
+    for row in range(5):
+        stored, *made = found[3 * row : 3 * row + 3]
+        rects = stored.findall("rect")
+        assert len(rects) == len(BOXES[row])
+        for rect, (left, top, right, bottom) in zip(rects, BOXES[row], strict=True):
+            places = [float(rect.attrib[key]) for key in ("x", "y", "width", "height")]
+            assert np.allclose(places, [left, top, right - left, bottom - top], atol=0.01)
+        names = [
+            (element.text or "").removesuffix(" (crowd)") for element in stored.findall("text")
+        ]
+        assert names == [NAMES[label] for label in CLASSES[row]]
+        assert len(stored.findall("polygon")) == len(stored.findall("circle")) == len(rects)
+        assert picture(stored.findall("image")[0]).shape == (*SIZES[row], 3)
+        for one in made:
+            assert one.attrib["viewBox"] == "0 0 320 320"
+            assert len(one.findall("rect")) <= len(rects)
+            for rect in one.findall("rect"):
+                assert 0 <= float(rect.attrib["x"]) <= 320
+    assert text.count('class="crowd"') >= 1
+
+
+def test_epochs_differ_and_seeds_repeat(tmp_path: Path) -> None:
+    write_coco(tmp_path / "data")
+    source = fastload.open_source(tmp_path / "data").source
+    transform = default_transform(64, has_boxes=True)
+    first, again, other = (
+        shown_rows(source, transform, count=2, versions=2, seed=seed) for seed in (1, 1, 2)
+    )
+    assert [row.name for row in first] == [
+        source.describe(0),
+        source.describe(len(source) - 1),
+    ]
+    for row, same, changed in zip(first, again, other, strict=True):
+        _, one, two = row.versions
+        assert np.array_equal(one.pixels, same.versions[1].pixels)
+        assert not np.array_equal(one.pixels, two.pixels)
+        assert not np.array_equal(one.pixels, changed.versions[1].pixels)
+
+
+def test_a_transform_of_ones_own(tmp_path: Path) -> None:
+    folder = write_photo_folder(tmp_path / "data", classes=2, per_class=2)
+    file = tmp_path / "transforms.py"
+    file.write_text(
+        "import torch\nfrom torchvision.transforms import v2\n"
+        "def train():\n"
+        "    return v2.Compose([v2.CenterCrop(16), v2.ToImage(), v2.ToDtype(torch.float32, True),\n"
+        "        v2.Normalize([0.5] * 3, [0.2] * 3)])\n"
+        "light = v2.CenterCrop(24)\n"
+    )
+    for name, size in (("train", 16), ("light", 24)):
+        target = str(tmp_path / f"{name}.html")
+        text, _ = looked_at(
+            str(folder), "--transform", f"{file}:{name}", "--output", target, "--images", "2"
+        )
+        assert f'viewBox="0 0 {size} {size}"' in text
+        assert ("stretched" in text) == (name == "train")
+        assert "label class_0" in text
+    result = CliRunner().invoke(app, ["look", str(folder), "--transform", f"{file}:none"])
+    assert result.exit_code == 1
+    assert "has no none" in result.output
+
+
+def test_masks_lie_over_the_images(tmp_path: Path) -> None:
+    write_images(tmp_path / "images")
+    (tmp_path / "masks").mkdir()
+    for number, (height, width) in enumerate(SIZES):
+        mask = np.zeros((height, width), np.uint8)
+        mask[5:10, 3:20] = 2
+        mask[0, 0] = 255
+        Image.fromarray(mask).save(tmp_path / "masks" / f"{number}.png")
+    source = fastload.open_source(tmp_path).source
+    rows = shown_rows(source, None, count=2, versions=0, seed=0)
+    text = page(rows, title="<a>", summary="b", transform="c", classes=None)
+    assert "&lt;a&gt;" in text
+    for figure in figures(text):
+        overlay = picture(figure.findall("image")[1])
+        covered = np.zeros(overlay.shape[:2], bool)
+        covered[5:10, 3:20] = True
+        assert np.array_equal(overlay[..., 3] > 0, covered)
+
+
+@pytest.mark.parametrize("arguments", [["nowhere"], ["{data}", "--transform", "x"]])
+def test_errors_are_said_plainly(arguments: list[str], tmp_path: Path) -> None:
+    write_images(tmp_path / "data" / "cat")
+    given = [argument.replace("{data}", str(tmp_path / "data")) for argument in arguments]
+    result = CliRunner().invoke(app, ["look", *given, "--output", str(tmp_path / "x.html")])
+    assert result.exit_code == 1
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "x.html").exists()
