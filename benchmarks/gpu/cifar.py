@@ -14,11 +14,13 @@ from torchvision.transforms import v2
 
 import fastload
 from benchmarks.gpu.feeds import of_loader, rate_of
+from benchmarks.gpu.pairs import resolution
 from benchmarks.gpu.setting import Found, Setting
 from benchmarks.gpu.training import SMALL, small_batch, small_resnet, train
 from fastload.backends.cache import CacheOptions
 from fastload.tools.measure.results import Measurement, Round
-from fastload.tools.measure.statistics import Summary, summarise
+from fastload.tools.measure.rounds import status_of
+from fastload.tools.measure.statistics import summarise
 
 ALONE, SHARE = "CIFAR-10, the loader alone", "CIFAR-10, training"
 """The modes of the rows."""
@@ -38,19 +40,17 @@ def run(setting: Setting, found: Found) -> None:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (setting.small_images, 32, 32, 3), dtype=np.uint8)
     source = images, rng.integers(0, 10, setting.small_images)
-    _share(setting, found, source)
+    try:
+        _share(setting, found, source)
+    except Exception as error:  # the loader alone is still to be measured
+        status, words = status_of(error)
+        found.save(Measurement(SMALL, SHARE, status=status, note=words))
     for size in setting.small_batch_sizes:
         for output, transforms in (("uint8", _CROPPED), ("normalised", [*_CROPPED, *_FLOATS])):
             work = partial(_rate, setting, source, size, transforms)
             found.attempt(
                 f"batches of {size}, {output}", ALONE, work, least=3 * setting.rate_seconds
             )
-
-
-def resolution(shares: Summary) -> float:
-    """Half the width of the 95% interval of the median (McGill, Tukey, Larsen: "Variations of Box
-    Plots", The American Statistician 1978)."""
-    return 1.57 * (shares.high - shares.low) / shares.count**0.5
 
 
 def _loader(

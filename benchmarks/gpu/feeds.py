@@ -113,6 +113,8 @@ class Feed:
         """
         self.epochs = 0
         """How many have started."""
+        self.taken = 0
+        """Batches of the epoch under way that were asked for."""
         self.close = batches.close
         self._batches, self._ahead = batches, ahead
         self._endless = self._go_on()
@@ -131,7 +133,10 @@ class Feed:
     def _go_on(self) -> Iterator[Any]:
         while True:
             self.epochs += 1
-            yield from self._batches
+            self.taken = 0
+            for batch in self._batches:
+                self.taken += 1
+                yield batch
 
 
 def of_loader(loader: fastload.Loader) -> Feed:

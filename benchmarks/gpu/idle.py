@@ -1,8 +1,9 @@
 """How long the GPU stands still while networks are trained: every contestant beside batches that
 are there already.
 
-All feeds stay open; a turn begins when what lay ready has been used up. At the end each contestant
-runs once more under torch.profiler, which sees the kernels themselves.
+All feeds stay open; a turn begins when what lay ready has been used up. The two best of fastload's
+then take turns in pairs, which tell half a per cent. At the end each contestant runs once more
+under torch.profiler, which sees the kernels themselves.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
 from itertools import groupby
@@ -19,19 +20,25 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from benchmarks.gpu.feeds import Feed, Variant, of_loader, plain, synthetic, variants
+from benchmarks.gpu.pairs import OF_SYNTHETIC, run_pairs
 from benchmarks.gpu.setting import Found, Setting
 from benchmarks.gpu.training import Training, of_torchvision, train
 from fastload.tools.measure.clock import cpu_seconds
 from fastload.tools.measure.images import training
-from fastload.tools.measure.results import Measurement
+from fastload.tools.measure.results import Measurement, Parameter
 from fastload.tools.measure.rounds import Entry, Work, measure, status_of
-from fastload.tools.monitor import GpuMonitor, GpuReading, Step, draw_timelines, profile_steps
+from fastload.tools.monitor import (
+    DeviceProfile,
+    GpuMonitor,
+    GpuReading,
+    Step,
+    draw_timelines,
+    profile_steps,
+)
 from fastload.tools.monitor.gpu import reading_of
 
 SYNTHETIC = "synthetic"
 """The denominator: nothing has to be fetched."""
-OF_SYNTHETIC = "of_synthetic_share"
-"""The metric: the rate over that of the same round's synthetic batches."""
 FASTLOAD = "fastload "
 """How the names of ours begin."""
 _LONG_GAP = 0.005
@@ -54,24 +61,45 @@ def contestants(setting: Setting) -> dict[str, Callable[[], Feed]]:
         f"DataLoader, {n} workers": partial(plain, setting, n) for n in setting.dataloader_workers
     }
 
-    def ours(variant: Variant) -> Feed:
-        return of_loader(
-            variant.create(setting, batch_size=setting.batch_size, transform=training(setting.size))
-        )
-
     # The cache's files are in the host's memory too, after the first round.
     after = {
-        f"{FASTLOAD}{v.name}": partial(ours, v)
+        f"{FASTLOAD}{v.name}": partial(ours, setting, v)
         for v in variants(setting)
         if ("storage", "ram") not in v.settings
     }
     return {SYNTHETIC: partial(synthetic, setting), **({} if setting.only else before), **after}
 
 
+def ours(setting: Setting, variant: Variant) -> Feed:
+    """Normalised batches of a backend, of the size and for the network that are trained."""
+    return of_loader(
+        variant.create(setting, batch_size=setting.batch_size, transform=training(setting.size))
+    )
+
+
 def run(setting: Setting, found: Found) -> None:
+    compare(setting, found, contestants(setting))
+
+
+def compare(
+    setting: Setting,
+    found: Found,
+    every: Mapping[str, Callable[[], Feed]],
+    *,
+    kind: str = "",
+    parameters: Mapping[str, Parameter] = {},
+    best: int = 2,
+) -> None:
+    """Rounds of all, pairs of the `best` of fastload's, a picture, and profiles: of each network.
+
+    Args:
+        every: opens the feed of each contestant; the first one is `SYNTHETIC`.
+        kind: at the end of the rows' modes.
+        parameters: of the rows.
+        best: how many of fastload's take turns in pairs.
+    """
     monitor = GpuMonitor(setting.where() if setting.gpu else "cpu", _PERIOD)
     found.note(f"windows of the driver: {monitor.reason or 'asked by NVML'}")
-    every = contestants(setting)
     with ExitStack() as stack:
 
         @cache
@@ -83,6 +111,7 @@ def run(setting: Setting, found: Found) -> None:
         for number, network in enumerate(setting.networks):
             # Must be left at the end of this one.
             reserve = found.left * (1 - 1 / (len(setting.networks) - number))
+            compared = _Compared(network, f"{mode(network)}{kind}", parameters, best)
             try:
                 trainer = of_torchvision(network, setting.where())
                 trainer.warm_up(next(synthetic(setting)), compiled=setting.compile)
@@ -90,7 +119,9 @@ def run(setting: Setting, found: Found) -> None:
                 status, words = status_of(error)
                 found.save(
                     Measurement(
-                        SYNTHETIC, mode(network), status=status, note=f"warming up: {words}"
+                        *(SYNTHETIC, compared.mode, parameters),
+                        status=status,
+                        note=f"warming up: {words}",
                     )
                 )
                 continue
@@ -99,11 +130,21 @@ def run(setting: Setting, found: Found) -> None:
             turns = {
                 name: _Turn(partial(opened, name), trainer, setting, monitor) for name in every
             }
-            _measure(network, setting, found, turns, reserve)
+            _measure(compared, setting, found, turns, reserve)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Compared:
+    """What is compared."""
+
+    network: str
+    mode: str
+    parameters: Mapping[str, Parameter]
+    best: int
 
 
 def _measure(
-    network: str, setting: Setting, found: Found, turns: dict[str, _Turn], reserve: float
+    what: _Compared, setting: Setting, found: Found, turns: dict[str, _Turn], reserve: float
 ) -> None:
     rows: dict[str, Measurement] = {}
 
@@ -112,26 +153,47 @@ def _measure(
         for done in compared(rows).values():
             found.save(done)
 
+    pairs = setting.pairs * (1 + what.best) * setting.pair_seconds
+    profiles = 2 * setting.profile_seconds * len(turns)
+    # The rounds come first: pairs and profiles leave them half of the time at least.
+    after = min(pairs + profiles, (found.left - reserve) / 2)
     measured = measure(
-        [Entry(name, mode(network), {}, lambda turn=turn: turn) for name, turn in turns.items()],
+        [
+            Entry(name, what.mode, what.parameters, lambda turn=turn: turn)
+            for name, turn in turns.items()
+        ],
         rounds=setting.rounds,
         seconds=setting.turn_seconds,
         warmup_seconds=0.0,
         on_row=keep,
-        until=found.deadline
-        - reserve
-        - setting.turn_seconds
-        - 2 * setting.profile_seconds * len(turns),
+        until=found.deadline - reserve - setting.turn_seconds - after,
     )
     if not measured.complete:
-        found.note(f"{network}: the time of the part ended the rounds")
-    _draw(network, setting, found, turns, measured.measurements)
-    for row in measured.measurements:
-        if row.rounds:
-            least = reserve + 2 * setting.profile_seconds
-            found.attempt(
-                row.contestant, f"profiler, {row.mode}", turns[row.contestant].profiled, least=least
+        found.note(f"{what.network}: the time of the part ended the rounds")
+    done = [row for row in measured.measurements if row.rounds]
+    done.sort(key=lambda row: (not row.contestant.startswith(FASTLOAD), -row.speed))
+    best = [row for row in done if row.contestant.startswith(FASTLOAD)][: what.best]
+    if best and SYNTHETIC in rows and rows[SYNTHETIC].rounds:
+        try:
+            run_pairs(
+                *(found, what.mode, turns[SYNTHETIC]),
+                {row.contestant: turns[row.contestant] for row in best},
+                pairs=setting.pairs,
+                seconds=setting.pair_seconds,
+                least=reserve + profiles,
+                parameters=what.parameters,
             )
+        except Exception as error:  # of the network itself; pictures and profiles are still to come
+            found.note(f"{what.network}: pairs: {': '.join(status_of(error))}")
+    _draw(what, setting, found, turns, measured.measurements)
+    for row in done if setting.profile_seconds else ():
+        found.attempt(
+            row.contestant,
+            f"profiler, {row.mode}",
+            turns[row.contestant].profiled,
+            row.parameters,
+            least=reserve + 2 * setting.profile_seconds,
+        )
 
 
 class _Turn:
@@ -192,17 +254,19 @@ class _Turn:
         train(feed, self._trainer)
         with profile_steps(self._trainer.device) as profiling:
             train(feed, self._trainer, self._setting.profile_seconds)
-        found = profiling.result
-        stretches = groupby(found.segments, lambda piece: piece.activity in ("compute", "update"))
-        gaps = [
-            sum(piece.seconds for piece in pieces) for working, pieces in stretches if not working
-        ]
+        found, gaps = profiling.result, gaps_of(profiling.result)
         return {
             "steps": found.idle.steps,
             "busy_share": found.idle.busy_share,
             "gaps_over_5_ms": sum(gap >= _LONG_GAP for gap in gaps),
             "longest_gap_seconds": max(gaps, default=0.0),
         }
+
+
+def gaps_of(profile: DeviceProfile) -> list[float]:
+    """Times in which no kernel ran [seconds]; on a CPU, none of the trainer's operations."""
+    stretches = groupby(profile.segments, lambda piece: piece.activity in ("compute", "update"))
+    return [sum(piece.seconds for piece in pieces) for working, pieces in stretches if not working]
 
 
 def compared(rows: dict[str, Measurement]) -> dict[str, Measurement]:
@@ -237,7 +301,7 @@ def _settled(reading: GpuReading | None, end: float) -> GpuReading | None:
 
 
 def _draw(
-    network: str,
+    what: _Compared,
     setting: Setting,
     found: Found,
     turns: dict[str, _Turn],
@@ -248,13 +312,15 @@ def _draw(
     shown = [row for row in rows if row.rounds and row.contestant != SYNTHETIC]
     shown.sort(key=lambda row: row.speed if row.contestant.startswith(FASTLOAD) else 0.0)
     # Contestants with a process of their own have a picture of their own.
-    file = "-".join(["timeline", network, *setting.only]).replace(", ", "-").replace(" ", "-")
+    cores = [f"{count}-cores" for count in what.parameters.values()]
+    file = "-".join(["timeline", what.network, *cores, *setting.only])
+    file = file.replace(", ", "-").replace(" ", "-")
     try:
         draw_timelines(
             Path(setting.out) / f"{file}.png",
             {row.contestant: turns[row.contestant].steps for row in shown},
             title="What the device does, and what it waits for",
-            note=f"{network}, batches of {setting.batch_size}",
+            note=", ".join([f"{what.network}, batches of {setting.batch_size}", *cores]),
         )
     except Exception as error:  # matplotlib may not be there, and the profiler is still to come
-        found.note(f"{network}: no picture: {error}")
+        found.note(f"{what.network}: no picture: {error}")

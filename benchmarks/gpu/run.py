@@ -9,41 +9,31 @@ becomes of it.
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
-from rich.console import Console
 
-from benchmarks.gpu import checks, cifar, idle
+from benchmarks.gpu.cores import cores_here, keep_to_cores
 from benchmarks.gpu.decode import decoders
 from benchmarks.gpu.feeds import every_variant
-from benchmarks.gpu.kernels import KERNELS
+from benchmarks.gpu.goals import goals, line, summary
 from benchmarks.gpu.setting import DRY, FULL, Found, Setting
-from benchmarks.gpu.training import COMPILED
+from benchmarks.gpu.trainer import CHECKS
+from benchmarks.gpu.training import COMPILED, SMALL
 from benchmarks.inputs import ROOT, photographs, sample_set
 from fastload.cache import build_cache
 from fastload.errors import FastloadError
 from fastload.tools.measure import process
 from fastload.tools.measure.results import Measurement, Results, new_results, to_json, write_text
-from fastload.tools.measure.statistics import Verdict, judge, summarise
-from fastload.tools.measure.table import (
-    metric,
-    metric_rows,
-    milliseconds,
-    print_fitting,
-    print_heading,
-    print_problems,
-)
 
 _GRACE = 10.0
 """Seconds that a part may take beyond its time before it is ended."""
@@ -65,6 +55,25 @@ class Part:
     weight: float  # its share of the time, relative to the others
     # Contestants that may end their process.
     apart: Callable[[Setting], list[str]] = lambda setting: []
+    # Processes that share the time: the name of each, and what its setting has that is its own. An
+    # error on a GPU that the process cannot recover from costs one of them.
+    several: Callable[[Setting], dict[str, dict[str, Any]]] = lambda setting: {"": {}}
+
+
+def _compiled(setting: Setting) -> dict[str, dict[str, Any]]:
+    return {network: {"networks": (network,)} for network in (*setting.networks, SMALL)}
+
+
+def _networks(setting: Setting) -> dict[str, dict[str, Any]]:
+    return {network: {"networks": (network,)} for network in setting.networks}
+
+
+def _checks(setting: Setting) -> dict[str, dict[str, Any]]:
+    return {name: {"only": (name,)} for name in CHECKS}
+
+
+def _cores(setting: Setting) -> dict[str, dict[str, Any]]:
+    return {f"{count} cores": {"cores": count} for count in cores_here(setting.core_counts)}
 
 
 def _backends(setting: Setting) -> list[str]:
@@ -85,25 +94,57 @@ PARTS: dict[
     "tests": Part(
         "tests that need a GPU, the kernels, the trainer's steps", "checks:run_marked", 12
     ),
-    "streams": Part("batches, used at once and kept", "checks:run_streams", 10, _backends),
-    "kernels": Part("kernels against the operations of torch", "kernels:run", 4),
-    "compile": Part("the compiler's cache, filled before anything is timed", "training:run", 10),
-    "idle": Part("idle time of the GPU while networks are trained", "idle:run", 45, _backends),
+    "streams": Part("batches, used at once and kept", "streams:run", 10, _backends),
+    "compile": Part(
+        "the compiler's cache, filled before anything is timed",
+        "training:run",
+        40,
+        several=_compiled,
+    ),
+    "idle": Part(
+        "idle time of the GPU while networks are trained", "idle:run", 60, _backends, _networks
+    ),
     "cifar": Part("CIFAR-10 resident on the GPU", "cifar:run", 10),
-    "decode": Part("decoding on the GPU, on the CPU, on both", "decode:run", 8, _decoders),
-    "threads": Part("the loader's threads and the trainer's steps", "threads:run", 11),
+    "decode": Part("decoding on the GPU, on the CPU, on both", "decode:run", 10, _decoders),
+    "threads": Part("the loader's threads and the trainer's steps", "threads:run", 12),
+    "trainer": Part("the reference trainer, each of its ways", "trainer:run", 24, several=_checks),
+    "kernels": Part("kernels against the operations of torch", "kernels:run", 6),
+    "soak": Part("a training over many ends of epochs", "soak:run", 16),
+    "cores": Part("fewer cores, and other loaders on as many", "cores:run", 60, several=_cores),
 }
-LEASES: dict[str, tuple[str, ...]] = {
-    "1": ("contract", "tests", "streams", "kernels", "idle"),
-    "2": ("cifar", "decode", "threads"),
+
+
+@dataclass(frozen=True)
+class Call:
+    """One command on a machine that may be used for a short time."""
+
+    parts: tuple[str, ...]
+    minutes: float
+
+
+CALLS: dict[str, Call] = {
+    "1.1": Call(("contract", "tests", "streams"), 8.5),
+    "1.2": Call(("idle",), 9.0),
+    "1.3": Call(("cifar", "decode", "threads"), 5.0),
+    "2.1": Call(("trainer", "kernels"), 6.5),
+    "2.2": Call(("soak",), 5.0),
+    "2.3": Call(("cores",), 9.0),
 }
-"""What is done in each of two leases of a machine; `native` and `compile` come by themselves."""
-_LEASE_MINUTES = 22.0
-"""Of each lease: together 45 minutes with what it takes to start."""
+"""What is done in each of two leases of a machine, in calls of less than ten minutes: a machine
+that is lost takes one call with it. `native` and `compile` come by themselves."""
+LEASES: dict[str, Call] = {
+    lease: Call(
+        tuple(part for name in names for part in CALLS[name].parts),
+        sum(CALLS[name].minutes for name in names),
+    )
+    for lease in ("1", "2")
+    for names in [[name for name in CALLS if name.startswith(lease)]]
+}
+"""All calls of a lease as one."""
 _LEAST_APART = 45.0
 """Seconds that a contestant with a process of its own has at least, if there are so many: importing
 torch and opening a GPU takes up to 20."""
-_COMPILE_FIRST = ("idle", "cifar", "threads")
+_COMPILE_FIRST = ("idle", "cifar", "threads", "soak", "cores")
 
 
 def work(name: str, setting: Setting, seconds: float) -> None:
@@ -159,16 +200,17 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         help="class folders of JPEG files (default: photographs that are made)",
     )
-    add("--parts", default=",".join(every), help="some only, in this order: %(default)s")
+    add("--parts", help=f"some only, in this order: {','.join(every)}")
     add(
         "--lease",
         choices=[*LEASES],
         help="the parts of the first or the second of two leases of a machine",
     )
+    add("--call", choices=[*CALLS], help="the parts of one call of a lease")
     add(
         "--minutes",
         type=float,
-        help=f"for all parts together (default: 8.5; a lease: {_LEASE_MINUTES:g})",
+        help="for all parts together (default: 43; of --parts 8.5; of a call or lease its own)",
     )
     add("--device", help="cuda, cuda:1, cpu (default: cuda; cpu for a dry run)")
     add(
@@ -183,9 +225,11 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--work", type=Path, help="keep input and build here (default: a temporary folder)")
     given = parser.parse_args(arguments)
+    planned = CALLS[given.call] if given.call else LEASES[given.lease] if given.lease else None
     if given.minutes is None:
-        given.minutes = _LEASE_MINUTES if given.lease else 8.5
-    given.parts = ",".join(LEASES[given.lease]) if given.lease else given.parts
+        every_call = sum(call.minutes for call in CALLS.values())
+        given.minutes = planned.minutes if planned else every_call if not given.parts else 8.5
+    given.parts = ",".join(planned.parts if planned else every) if not given.parts else given.parts
     given.parts = [name.strip() for name in given.parts.split(",") if name.strip()]
     unknown = [name for name in given.parts if name not in every]
     if unknown or not given.parts:
@@ -247,21 +291,27 @@ class Run:
         """One part, and then each of its contestants that may die; `later` are the parts that need
         time, too."""
         part = PARTS[name]
-        apart = part.apart(self.setting)
-        weights = [part.weight, *[_APART * part.weight] * len(apart)]
-        for number, only in enumerate([(), *((contestant,) for contestant in apart)]):
-            rest = sum(weights[number:]) + sum(PARTS[other].weight for other in later)
+        processes = list[tuple[str, Setting, float]]()
+        for title, own in part.several(self.setting).items():
+            setting = replace(self.setting, **own)
+            processes.append((title, setting, 1.0))
+            for contestant in part.apart(setting):
+                alone = ": ".join(filter(None, (title, contestant)))
+                processes.append((alone, replace(setting, only=(contestant,)), _APART))
+        whole = sum(share for _, _, share in processes)
+        for number, (title, setting, share) in enumerate(processes):
+            rest = part.weight * sum(share for _, _, share in processes[number:]) / whole
+            rest += sum(PARTS[other].weight for other in later)
             left = self._deadline - time.monotonic()
-            seconds = left * weights[number] / rest
-            if only:
+            seconds = left * part.weight * share / whole / rest
+            if share == _APART:
                 seconds = min(max(seconds, _LEAST_APART), left)
-            self._process(name, replace(self.setting, only=only), seconds)
+            self._process(name, ": ".join(filter(None, (name, title))), setting, seconds)
         broken = [row.note for row in self._rows.values() if row.mode == COMPILED and row.note]
         if broken:  # nobody need try again
             self.setting = replace(self.setting, compile=False)
 
-    def _process(self, name: str, setting: Setting, seconds: float) -> None:
-        title = ": ".join([name, *setting.only])
+    def _process(self, name: str, title: str, setting: Setting, seconds: float) -> None:
         if seconds < _LEAST:
             self._keep(f"{title}: not run, no time was left")
             return
@@ -281,6 +331,7 @@ class Run:
             "benchmarks.gpu.run:work",
             *(name, setting, seconds),
             limit=seconds + _GRACE,
+            launcher=[sys.executable, *keep_to_cores(setting.cores)],
             environment={
                 **os.environ,
                 "TORCHINDUCTOR_CACHE_DIR": str(Path(setting.kept) / "compiled"),
@@ -298,136 +349,10 @@ class Run:
     def _keep(self, found: Measurement | str) -> None:
         if isinstance(found, str):
             self._notes.append(found)
-        else:
+        elif found != self._rows.get(found.key):
             self._rows[found.key] = found
+            _say(f"  {line(found)}")
         write_text(self._out / "results.json", to_json(self.results))
-
-
-# -- what was found: the goals, and a page of text, what a person reads first ----------------------
-
-Rows = Sequence[Measurement]
-
-
-def goals(rows: Rows, *, gpu: bool) -> list[Verdict]:
-    """Every goal, from the rows of all parts. On a CPU speed is not judged."""
-    return [*_right(rows), *(_fast(rows) if gpu else ())]
-
-
-def _right(rows: Rows) -> Iterator[Verdict]:
-    suite = [
-        row for row in rows if row.mode == checks.SUITE and row.status in ("measured", "failed")
-    ]
-    failed = [
-        1.0 if row.status == "failed" else value
-        for row in suite
-        for value in row.metrics("failed") or [1.0]
-    ]
-    yield judge("contract tests that fail on the device", failed, 0, at_least=False)
-    marked = [
-        row for row in rows if row.mode == checks.MARKED and row.status in ("measured", "failed")
-    ]
-    failed = [
-        1.0 if row.status == "failed" else value
-        for row in marked
-        for value in row.metrics("failed")
-    ]
-    yield judge("tests for a GPU that fail", failed, 0, at_least=False)
-    yield judge(
-        "kernels whose bits are not those of torch's operations",
-        _wrong(rows, (KERNELS,)),
-        0,
-        at_least=False,
-    )
-    wrong = _wrong(rows, (checks.PIXELS, checks.RESUME, checks.OTHER_GPUS))
-    yield judge("checks on photographs that are not right", wrong, 0, at_least=False)
-    yield judge("backends whose batches change", _wrong(rows, (checks.STREAMS,)), 0, at_least=False)
-    yield judge(
-        "batches that differ from the CPU's", _sum(rows, checks.AGAINST_CPU), 0, at_least=False
-    )
-
-
-def _fast(rows: Rows) -> Iterator[Verdict]:
-    large, small = (
-        [
-            row
-            for row in rows
-            if row.mode == idle.mode(name) and row.contestant.startswith(idle.FASTLOAD)
-        ]
-        for name in ("resnet50", "resnet18")
-    )
-    shares = {row.contestant: row.metrics(idle.OF_SYNTHETIC) for row in large if row.rounds}
-    for name, found in (shares or {"every backend": []}).items():
-        yield judge(f"ResNet-50, {name}, of the synthetic rate (aim 99.5%)", found, 0.98, unit="%")
-    windows = "ResNet-50, windows at 0% after the first batch, ends of epochs included"
-    yield judge(windows, _sum(large, "gpu_idle_windows"), 0, at_least=False)
-    best = max(small, key=lambda row: row.speed, default=None)
-    name = "the best backend" if best is None else f"the best backend ({best.contestant})"
-    found = [] if best is None else best.metrics(idle.OF_SYNTHETIC)
-    yield judge(f"ResNet-18, {name}, of the synthetic rate (aim 98%)", found, 0.95, unit="%")
-    alone = [row.speed for row in rows if row.mode == cifar.ALONE and row.rounds]
-    fastest = [max(alone)] if alone else []
-    yield judge("CIFAR-10 resident on the device, the loader alone", fastest, 20e6, unit="img/s")
-    loader = [
-        share for row in rows if row.mode == cifar.SHARE for share in row.metrics("loader_share")
-    ]
-    known = [cifar.resolution(summarise(loader))] if len(loader) > 2 else []
-    what = "CIFAR-10 training, the loader's share of a step"
-    yield judge(what, loader, 0.01, at_least=False, unit="%")
-    yield judge(f"{what}, resolution of that", known, 0.005, at_least=False, unit="%")
-
-
-def _wrong(rows: Rows, modes: Sequence[str]) -> list[float]:
-    """Of all that was checked, how much is wrong or failed; nothing if nothing was checked."""
-    checked = [row for row in rows if row.mode in modes and row.status in ("measured", "failed")]
-    return (
-        [float(sum(row.status == "failed" or any(row.metrics("wrong")) for row in checked))]
-        if checked
-        else []
-    )
-
-
-def _sum(rows: Rows, name: str) -> list[float]:
-    found = [value for row in rows for value in row.metrics(name)]
-    return [sum(found)] if found else []
-
-
-def summary(results: Results) -> str:
-    """All rows that there are, the goals last."""
-    page = io.StringIO()
-    console = Console(file=page, width=150, highlight=False, markup=False)
-    print_heading(results, "on a GPU", console)
-    for note in results.notes:
-        console.print(note, soft_wrap=True)
-    for mode in dict.fromkeys(row.mode for row in results.measurements):
-        rows = [row for row in results.measurements if row.mode == mode and row.rounds]
-        if rows:
-            table = _by_threads if "threads" in rows[0].parameters else metric_rows
-            console.print()
-            print_fitting(console, table(mode, rows))
-        for row in rows:
-            if row.note and row.status == "measured":
-                console.print(f"  {row.contestant}: {row.note}", soft_wrap=True)
-    console.print()
-    print_problems(results, console, lambda row: f"{row.contestant} ({row.mode})")
-    console.print("\nGOALS")
-    for verdict in results.verdicts:
-        console.print(str(verdict), soft_wrap=True)
-    if not str(results.settings["device"]).startswith("cuda"):
-        console.print("not judged    the goals of speed: this was a CPU")
-    return page.getvalue().rstrip()
-
-
-def _by_threads(mode: str, rows: Rows) -> list[dict[str, str]]:
-    """One contestant a row, one number of threads a column: the rate, or the length of a step."""
-    counts = sorted({int(row.parameters["threads"]) for row in rows})
-    cells = {
-        row.contestant: {mode: row.contestant} | {f"{n} threads": "" for n in counts}
-        for row in rows
-    }
-    for row in rows:
-        step = metric(row, "median_step_seconds", milliseconds)
-        cells[row.contestant][f"{row.parameters['threads']} threads"] = step or f"{row.speed:,.0f}"
-    return list(cells.values())
 
 
 def _say(line: str) -> None:

@@ -24,6 +24,7 @@ from benchmarks.inputs import ROOT
 from fastload.tools.measure.images import training, training_pixels
 from fastload.tools.measure.process import Child
 from fastload.tools.measure.results import Measurement, Round
+from fastload.tools.measure.rounds import status_of
 from fastload.tools.measure.statistics import quantile
 
 STEPS = "steps beside the loader's threads"
@@ -41,9 +42,14 @@ _WORTH_A_PROCESS = 0.02
 def run(setting: Setting, found: Found) -> None:
     network = setting.networks[0]
     there = synthetic(setting)
-    trainer = of_torchvision(network, setting.where()).warm_up(
-        next(there), compiled=setting.compile
-    )
+    try:
+        trainer = of_torchvision(network, setting.where()).warm_up(
+            next(there), compiled=setting.compile
+        )
+    except Exception as error:
+        status, words = status_of(error)
+        found.save(Measurement(ALONE, STEPS, status=status, note=f"warming up: {words}"))
+        return
     found.note(f"{network}{trainer.note and f', {trainer.note}'}")
 
     def alone(threads: int) -> Round:

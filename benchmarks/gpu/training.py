@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import nn
@@ -24,24 +25,20 @@ SMALL = "ResNet of ten layers"
 def run(setting: Setting, found: Found) -> None:
     """Fill the compiler's cache on disk, so that no other part's time goes to compiling, and see
     whether it works."""
-    for name in (*setting.networks, SMALL):
-        training = (
-            small_resnet(setting.where())
-            if name == SMALL
-            else of_torchvision(name, setting.where())
-        )
-        batch = small_batch(setting) if name == SMALL else next(synthetic(setting))
+    notes: list[str] = []
+    for name in setting.networks:
+        work = partial(_compile, setting, name, notes)
+        found.attempt(name, COMPILED, work, note=notes.pop, least=0)
 
-        def compile_it(
-            training: Training = training, batch: Batch = batch
-        ) -> dict[str, float | None]:
-            started = time.perf_counter()
-            training.warm_up(batch, compiled=setting.compile)
-            return {"seconds": time.perf_counter() - started}
 
-        found.attempt(
-            name, COMPILED, compile_it, note=lambda training=training: training.note, least=0
-        )
+def _compile(setting: Setting, name: str, notes: list[str]) -> dict[str, float | None]:
+    small = name == SMALL
+    training = small_resnet(setting.where()) if small else of_torchvision(name, setting.where())
+    batch = small_batch(setting) if small else next(synthetic(setting))
+    started = time.perf_counter()
+    training.warm_up(batch, compiled=setting.compile)
+    notes.append(training.note)
+    return {"seconds": time.perf_counter() - started}
 
 
 class Training:
