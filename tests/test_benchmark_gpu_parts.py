@@ -487,9 +487,9 @@ def test_all_loaders_get_as_many_threads_or_processes_as_there_are_cores(setting
 
 def test_the_page_has_every_call_with_its_parts_and_minutes() -> None:
     page = (ROOT / "benchmarks" / "gpu" / "README.md").read_text()
-    told = re.findall(r"call\.sh (\d\.\d) brought \$OUT +# (.*)", page)
-    assert [name for name, _ in told] == [*run.CALLS]
-    for name, said in told:
+    stated = re.findall(r"call\.sh (\d\.\d) brought \$OUT +# (.*)", page)
+    assert [name for name, _ in stated] == [*run.CALLS]
+    for name, said in stated:
         call = run.CALLS[name]
         assert f"{', '.join(call.parts)}; {call.minutes:g} min" in said
         assert call.minutes < 9.5  # of ten, with what it takes to begin and to end

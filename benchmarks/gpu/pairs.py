@@ -19,7 +19,7 @@ from fastload.tools.measure.statistics import Summary, summarise
 OF_SYNTHETIC = "of_synthetic_share"
 """The metric: the rate over that of the same group's batches that are there already."""
 _TO_KNOW = 3
-"""Groups from which on a spread is told."""
+"""Groups from which on a spread is known."""
 
 
 class Turn(Protocol):

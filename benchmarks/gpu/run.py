@@ -335,6 +335,8 @@ class Run:
             environment={
                 **os.environ,
                 "TORCHINDUCTOR_CACHE_DIR": str(Path(setting.kept) / "compiled"),
+                # Threads that wait for each other by spinning would take a dry run's time.
+                **({} if setting.gpu else {"OMP_NUM_THREADS": "1"}),
             },
             cwd=ROOT,
             output=log,
