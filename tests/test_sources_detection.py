@@ -376,6 +376,41 @@ def test_coco_beside_its_images(tmp_path: Path) -> None:
         assert rows(source, "labels") == CLASSES
 
 
+def test_lvis(tmp_path: Path) -> None:
+    document = coco_document()
+    for number, image in enumerate(document["images"]):
+        folder = "train2017" if number < 3 else "val2017"
+        image["coco_url"] = f"http://images.cocodataset.org/{folder}/{image.pop('file_name')}"
+        image["neg_category_ids"] = [CATEGORY_IDS[2]] * (number == 1)
+        image["not_exhaustive_category_ids"] = CATEGORY_IDS[:number]
+    for one in document["annotations"]:
+        del one["iscrowd"]
+    for folder in ("train2017", "val2017"):
+        write_images(tmp_path / folder)
+    path = tmp_path / "annotations" / "lvis_v1_train.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(document))
+    source = fastload.open_source(tmp_path, split="train").source
+    assert [Path(source.describe(row)).parent.name for row in (2, 3)] == ["train2017", "val2017"]
+    assert rows(source, "labels") == CLASSES
+    assert rows(source, "neg_labels") == [[], [2], [], [], []]
+    assert rows(source, "not_exhaustive_labels") == [list(range(min(n, 3))) for n in range(5)]
+    with fastload.create_loader(
+        source, 5, transform=v2.Compose([v2.Resize((8, 8)), v2.SanitizeBoundingBoxes(min_size=100)])
+    ) as loader:
+        (batch,) = loader
+    assert batch["boxes"].lengths.sum() == 0
+    assert batch["neg_labels"].lengths.tolist() == [0, 1, 0, 0, 0]  # of images, not of boxes
+    document["images"][0]["neg_category_ids"] = [5]
+    path.write_text(json.dumps(document))
+    with pytest.raises(SourceError, match="category 5, which the file does not list"):
+        fastload.open_source(path)
+    del document["images"][0]["coco_url"]
+    path.write_text(json.dumps(document))
+    with pytest.raises(SourceError, match="image 50 has no file_name; add it"):
+        fastload.open_source(path)
+
+
 BAD_BOXES = {
     "100 0 110 9": "lies outside",
     "9 9 5 20": "reversed",

@@ -54,6 +54,8 @@ class Annotations:
     """More columns of objects, by name: areas, crowd flags, ids; keypoints."""
     polygons: list[list[Any]] | None = None
     """Of each object its outlines, (n, 2) each; None: the format has none."""
+    of_images: dict[str, list[list[int]]] = field(default_factory=dict)
+    """Columns with any number of whole numbers an image, which do not belong to its objects."""
     counts: list[int] = field(default_factory=list)
     """Objects in each image so far."""
     empty: int = 0
@@ -109,6 +111,9 @@ class Annotations:
             outlines = Ragged(corners, offsets_of([len(part) for part in parts]))
             of_objects = Ragged(outlines, offsets_of([len(parts) for parts in self.polygons]))
             columns["polygons"] = rows(of_objects, "polygons")
+        for key, lists in self.of_images.items():
+            numbers = np.array([number for one in lists for number in one], dtype=np.int64)
+            columns[key] = RaggedArray(Ragged(numbers, offsets_of([len(one) for one in lists])))
         if image_ids is not None:
             columns["image_id"] = ValueArray(np.array(image_ids, dtype=np.int64))
         identity: list[Any] = [

@@ -49,9 +49,17 @@ COCO_SIGNS = (
 
 class _Image(msgspec.Struct):
     id: int
-    file_name: str
+    file_name: str = ""
     height: int | None = None
     width: int | None = None
+    coco_url: str = ""
+    """LVIS has no file names; its images are COCO's, of which this ends in "train2017/5.jpg"."""
+    not_exhaustive_category_ids: list[int] | None = None
+    neg_category_ids: list[int] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.file_name or "/".join(self.coco_url.split("/")[-2:])
 
 
 class _Category(msgspec.Struct):
@@ -106,6 +114,8 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
     `image_id`, and `polygons` and `keypoints` where any annotation has them.
 
     Samples are in the order of the file; images without annotations are samples without objects.
+    Of LVIS, whose images have no `file_name` but COCO's address, `neg_labels` and
+    `not_exhaustive_labels` are the classes of which there is none in an image, or not all marked.
     Crowds are kept, `iscrowd` says so; their outlines (RLE) are not polygons, which stay empty.
     Boxes without area are left out, and counted.
 
@@ -118,7 +128,10 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
     if path == spec and options.split is not None:
         raise ConfigurationError(f"split={options.split!r}: {path} is one file; leave split out.")
     document = _read(path)
-    root = _image_root(path, document.images[0].file_name if document.images else "")
+    nameless = next((image.id for image in document.images if not image.name), None)
+    if nameless is not None:
+        raise SourceError(f"{path}: the image {nameless} has no file_name; add it.")
+    root = _image_root(path, document.images[0].name if document.images else "")
     categories = sorted(document.categories, key=lambda category: category.id)
     numbers = {category.id: label for label, category in enumerate(categories)}
     _positions(path, "category", [category.id for category in categories])
@@ -192,16 +205,17 @@ def _opened(
                 f"{', '.join(map(str, list(label)[:8]))}...; add it, or correct the annotation."
             )
         of_image[position[one.image_id]].append(one)
-    missing = _missing(root, [image.file_name for image in images])
+    missing = _missing(root, [image.name for image in images])
     if missing:
         raise SourceError(
             f"{path}: the image {missing[0]} is missing in {root}{and_more(missing)}; add it, or "
             "remove it and its annotations from the file."
         )
     found, crowds = _collected(path, document, of_image, label)
+    found.of_images = _verified(path, images, label)
     notes = (f"{counted(crowds, 'object')} with RLE, which are served without polygons",)
     return found.source(
-        [image.file_name for image in images],
+        [image.name for image in images],
         root,
         name=path,
         format="COCO annotations",
@@ -211,6 +225,26 @@ def _opened(
         notes=notes if crowds else (),
         strict=strict,
     )
+
+
+def _verified(path: str, images: list[_Image], label: dict[int, int]) -> dict[str, list[list[int]]]:
+    """Of LVIS: the labels of each image of which there is none in it, and of which not all are
+    marked. None of a file without them."""
+    found = {}
+    for name, lists in (
+        ("neg_labels", [image.neg_category_ids for image in images]),
+        ("not_exhaustive_labels", [image.not_exhaustive_category_ids for image in images]),
+    ):
+        if all(one is None for one in lists):
+            continue
+        unknown = {own for one in lists for own in one or ()} - label.keys()
+        if unknown:
+            raise SourceError(
+                f"{path}: an image names category {min(unknown)}, which the file does not list; "
+                "add it, or remove the number."
+            )
+        found[name] = [[label[own] for own in one or ()] for one in lists]
+    return found
 
 
 def _collected(
@@ -234,7 +268,7 @@ def _collected(
         size = (int(image.height or 0), int(image.width or 0)) if sized else None
         kept = 0
         for one in objects:
-            where = f"{path}: the annotation {one.id} of {image.file_name}"
+            where = f"{path}: the annotation {one.id} of {image.name}"
             if len(one.bbox) != 4:
                 raise SourceError(
                     f"{where}: bbox must be left, top, width, height; got {one.bbox}."
