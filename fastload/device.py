@@ -310,6 +310,10 @@ class DeviceStage:
             for tensor in _tensors(staged.batch):
                 if not tensor.is_cuda:
                     continue
+                if tensor.layout != torch.strided:  # of which there are no views
+                    tensor.record_stream(stream)
+                    nbytes += tensor.nbytes
+                    continue
                 memory = tensor.untyped_storage()
                 if memory.data_ptr() not in seen:  # of views once
                     seen.add(memory.data_ptr())

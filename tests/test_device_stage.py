@@ -21,7 +21,7 @@ import fastload
 from fastload.backends.base import HostBatch
 from fastload.backends.cache import fits_on_gpu
 from fastload.cache import resident
-from fastload.device import BufferPool, DeviceStage
+from fastload.device import BufferPool, DeviceStage, Staged
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.geometry import Resampling
@@ -256,6 +256,33 @@ def test_a_batch_of_the_backends_own_stream_is_read_when_it_is_there_and_kept_as
         del batch, made, staged
         gc.collect()
     assert [read() for read in reads] == [1, 2, 3, 4, 5]
+
+
+def test_memory_of_many_views_is_kept_by_one_note(lazy: LazyGpu) -> None:
+    """A list of the images of a batch is as many tensors over one piece of memory."""
+    noted: list[int] = []
+
+    class OnGpu(torch.Tensor):
+        is_cuda = True  # type: ignore[assignment]
+
+        def record_stream(self, stream: Any) -> None:
+            noted.append(self.untyped_storage().nbytes() if self.layout == torch.strided else -1)
+
+    stage, pool = stage_on(GPU), BufferPool(pinned_for=GPU, least=1)
+    ready = stage.run(filled(pool, 1), Draws(0, 0, np.arange(2)), 0).ready
+    views = torch.zeros(8, 5).as_subclass(OnGpu).unbind(0)
+    other = torch.zeros(3).as_subclass(OnGpu)
+    stage.deliver(Staged([*views, {"boxes": other[1:]}], ready))
+    assert noted == [160, 12]
+
+    class Sparse(OnGpu):
+        layout = torch.sparse_coo  # type: ignore[assignment]
+
+        def untyped_storage(self) -> Any:
+            raise NotImplementedError("Cannot access storage of SparseTensorImpl")
+
+    stage.deliver(Staged([torch.eye(2).as_subclass(Sparse)], ready))
+    assert noted[2:] == [-1]
 
 
 def test_the_trainers_own_stream_is_the_one_that_waits(lazy: LazyGpu) -> None:
