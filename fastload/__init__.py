@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from fastload.loader.from_dataloader import from_dataloader as from_dataloader
     from fastload.recipe import Recipe as Recipe
     from fastload.recipe import Views as Views
+    from fastload.recipe.transforms import DropObjects as DropObjects
+    from fastload.recipe.transforms import FixedSizeCrop as FixedSizeCrop
+    from fastload.recipe.transforms import Letterbox as Letterbox
     from fastload.render import decode_jpeg as decode_jpeg
     from fastload.sampler import Shard as Shard
     from fastload.sources import open_source as open_source
@@ -38,6 +41,9 @@ __version__ = "0.1.0"
 _MODULES = {
     "BackendUnavailableError": "fastload.errors",
     "DecodeError": "fastload.errors",
+    "DropObjects": "fastload.recipe.transforms",
+    "FixedSizeCrop": "fastload.recipe.transforms",
+    "Letterbox": "fastload.recipe.transforms",
     "Loader": "fastload.loader",
     "Ragged": "fastload.sources.ragged",
     "Recipe": "fastload.recipe",

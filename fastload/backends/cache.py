@@ -106,7 +106,8 @@ class CacheBackend(BatchMaker):
         source = self._source = self._opened_source()
         context = replace(self._context, source=source)
         rows = RowReader(source, context.recipe, settings=self._options.decode_settings)
-        make = _DevicePixels if self._storage == "device" else make_pixels
+        on_device = self._storage == "device" and not _only_on_host(context)
+        make = _DevicePixels if on_device else make_pixels
         return rows, make(context, rows, self._threads)
 
     def close(self) -> None:
@@ -124,6 +125,8 @@ class CacheBackend(BatchMaker):
             "ram": "the host's memory",
             "device": f"the memory of {self._context.device}",
         }[storage]
+        if storage == "device" and _only_on_host(self._context):
+            where = "memory-mapped files: the host makes warps, and what comes after them"
         if (
             source is not None
             and storage == "disk"
@@ -191,6 +194,11 @@ class CacheBackend(BatchMaker):
             f"{kept} pixels: crops are resampled a second time, so samples differ from "
             "those at full resolution"
         )
+
+
+def _only_on_host(context: Context) -> bool:
+    """Whether the geometry is more than the device's renderer makes."""
+    return any(plan.later is not None for plan in context.recipe.geometries)
 
 
 class _DevicePixels(PixelMaker):

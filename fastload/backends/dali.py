@@ -119,7 +119,7 @@ class _Renderer:
 
     def render(self, rows: Sequence[EncodedRow], views: Sequence[View]) -> dict[int, DecodeError]:
         """See `EncodedRenderer`."""
-        if views[0].resampling.as_stored:
+        if any(view.resampling.as_stored or view.resampling.later for view in views):
             return self.python.render(rows, views)
         damaged: dict[int, DecodeError] = {}
         direct: list[EncodedRow] = []

@@ -271,7 +271,7 @@ class ObjectReader:
         for row, reason in geometry.errors.items():
             where = self.source.describe(int(draws.indices[row]))
             failures.append(Failure(good_rows[row], DecodeError(f"{where}: {reason}")))
-        sizes = [(int(height), int(width)) for height, width in geometry.window[:, 2:]]
+        sizes = [(int(height), int(width)) for height, width in geometry.out_sizes]
         if not geometry.errors:
             self._require_one_size(sizes, draws)
         height, width = plan.out_size or sizes[0]

@@ -112,6 +112,8 @@ class NativePixels(PixelMaker):
     @staticmethod
     def serves(source: Source, plans: Sequence[GeometryPlan]) -> bool:
         """Whether the core can make the batches of this source."""
+        if any(plan.later is not None for plan in plans):
+            return False
         if source.encoded:
             one = len(source.images) == 1 and not any(
                 column.kind.as_stored for column in source.encoded.values()
@@ -236,19 +238,20 @@ class NativePixels(PixelMaker):
             turned = headers[:, 3] >= 5
             sizes[turned] = sizes[turned][:, ::-1]
         placed, outs = self._fused(draws), self._outs(name, buffers)
-        for view, (plan, out) in enumerate(zip(self._plans, outs, strict=True)):
+        # Whatever has no size gets one that fits every plan; decoding will find the same fault
+        # with it.
+        for failure in failures:
+            sizes[failure.row] = np.max([out.shape[1:3] for out in outs], axis=0)
+        points = self._rows.points(sizes, draws)
+        for view, plan in enumerate(self._plans):
             if placed[view] is None:
-                # Whatever has no size gets one that fits every plan; decoding will find the same
-                # fault with it.
-                for failure in failures:
-                    sizes[failure.row] = out.shape[1:3]
-                geometry = placed[view] = plan.resolve(draws, sizes)
+                crops = points[view].crops if plan.needs_objects else None
+                geometry = placed[view] = plan.resolve(draws, sizes, crops)
                 for row in geometry.errors:
-                    geometry.box[row] = (
-                        0  # a box of nothing, which the core refuses: the RowReader has the words
-                    )
-        for table, points in zip(buffers.points, self._rows.points(sizes, draws), strict=True):
-            table[:] = points.table
+                    # A box of nothing, which the core refuses: the RowReader has the words.
+                    geometry.box[row] = 0
+        for table, moves in zip(buffers.points, points, strict=True):
+            table[:] = moves.table
         return self._submit(images, placed, outs)
 
     def _submit(self, images: Compressed, placed: Placements, outs: list[Pixels]) -> Pending:

@@ -4,7 +4,7 @@ collected, one failure a row."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan, View
-from fastload.geometry.points import POINT_COLUMNS, PointMap
+from fastload.geometry.points import POINT_COLUMNS, Objects, PointMap, PointStep
 from fastload.recipe import SplitRecipe
 from fastload.recipe.views import view_column
 from fastload.render.host import EncodedRenderer, EncodedRow, PythonRenderer, render_row
@@ -39,8 +39,7 @@ class Buffers:
     images: dict[str, npt.NDArray[Any]]
     """(B, height, width, C), by column and view."""
     points: tuple[npt.NDArray[np.float64], ...] = ()
-    """For each view the table of a `PointMap`, (B, 6, 2); none where no column is moved by
-    geometry."""
+    """For each view the table of a `PointMap`; none where no column is moved by geometry."""
 
     def take(self, rows: slice) -> Buffers:
         """A slice of it, to be written to."""
@@ -69,7 +68,7 @@ class Placed:
         for geometry, size in zip(self.geometries, sizes, strict=True):
             box, grid, window = geometry.box.copy(), geometry.size.copy(), geometry.window.copy()
             box[rows], grid[rows], window[rows] = (0, 0, 1, 1), (1, 1), (0, 0, *size)
-            made.append(Geometry(box, grid, window, geometry.flip, bicubic=geometry.bicubic))
+            made.append(replace(geometry, box=box, size=grid, window=window))
         return made if rows else list(self.geometries)
 
 
@@ -99,6 +98,7 @@ class RowReader:
                 get_decoder(decoder)  # complains now rather than in a thread
             renderer = PythonRenderer(decoder, settings)
         self._renderer = renderer
+        self._judged = next((c for c in source.instances.values() if c.kind.judges), None)
 
     def buffers(
         self, count: int, sizes: Sequence[Size], allocate: BufferAllocator | None = None
@@ -110,15 +110,24 @@ class RowReader:
             for name, column in self._source.images.items()
             for view, size in enumerate(sizes)
         }
-        views = range(len(self._plans) if self._source.moved and self._source.images else 0)
-        lines = [POINT_COLUMNS * (1 + self._recipe.sieves(view)) for view in views]
+        lines = [POINT_COLUMNS * len(steps) for steps in self._steps if self._source.images]
         return Buffers(images, tuple(np.empty((count, number, 2)) for number in lines))
+
+    @property
+    def _steps(self) -> list[tuple[PointStep, ...]]:
+        """Of the `PointMap` of each view; none where no column is moved by geometry."""
+        views = range(len(self._plans) if self._source.moved else 0)
+        return [self._recipe.steps(view) for view in views]
 
     def points(self, sizes: Int64Array, draws: Draws) -> tuple[PointMap, ...]:
         """For each view, where points of images of these (B, 2) sizes go; none where no column is
         moved with them."""
+        objects = None
+        if self._judged is not None and any(plan.needs_objects for plan in self._plans):
+            boxes = self._judged.at(draws.indices)
+            objects = Objects(boxes.values.astype(np.float64), boxes.rows_of_values)
         return tuple(
-            self._recipe.points(view, sizes, draws)
+            self._recipe.points(view, sizes, draws, objects)
             for view in range(len(self._plans))
             if self._source.moved
         )
@@ -175,7 +184,7 @@ class RowReader:
         rows = {name: column.at(draws.indices) for name, column in moved.items()}
         roles = {name: column.role for name, column in moved.items()}
         failed = [failure.row for failure in failures]
-        moves = [PointMap(table) for table in points]
+        moves = [PointMap(*one) for one in zip(points, self._steps, strict=bool(points))]
         for view, one in enumerate(moves or [PointMap.identity(np.ones((len(draws), 2)))]):
             for name, found in move_together(rows, roles, one).items():
                 if isinstance(found, Ragged):
@@ -220,17 +229,19 @@ class RowReader:
         # For pixels that are there already this is much of the work; the native core has the same
         # arithmetic.
         geometries: list[Geometry] = []
-        for plan in () if sizes is None else self._plans:
+        points = () if sizes is None else self.points(sizes, draws)
+        for view, plan in enumerate(() if sizes is None else self._plans):
             assert sizes is not None
-            geometries.append(
-                (plan.resolve if encoded else partial(native.resolve, plan))(draws, sizes)
-            )
+            if encoded or plan.needs_objects:
+                crops = points[view].crops if plan.needs_objects else None
+                geometries.append(plan.resolve(draws, sizes, crops))
+            else:
+                geometries.append(native.resolve(plan, draws, sizes))
             for row, reason in geometries[-1].errors.items():
                 if row not in failures:
                     failures[row] = DecodeError(
                         f"{self._source.describe(int(draws.indices[row]))}: {reason}"
                     )
-        points = () if sizes is None else self.points(sizes, draws)
         return Placed(draws.indices, tuple(geometries), failures, encoded, points)
 
     def sizes_of(self, placed: Placed) -> list[Size]:
@@ -248,7 +259,7 @@ class RowReader:
         )
         if not placed.geometries or not len(good):
             return 1, 1
-        windows = placed.geometries[view].window[:, 2:]
+        windows = placed.geometries[view].out_sizes
         first = int(good[0])
         others = good[(windows[good] != windows[first]).any(axis=1)]
         if len(others):
@@ -331,12 +342,12 @@ def settled_size(source: Source, plan: GeometryPlan) -> tuple[int, int] | None:
     if len({column.fixed_size for column in source.pixels.values()}) != 1:
         return None
     size = next(iter(source.pixels.values())).fixed_size
-    if size is None:
+    if size is None or plan.draws_size or plan.needs_objects:
         return plan.out_size if len(columns) == 1 and plan.fits_every_image else None
     one = plan.resolve(Draws(0, 0, np.zeros(1, dtype=np.int64)), np.array([size], dtype=np.int64))
     if one.errors:
         return None
-    return plan.out_size or (int(one.window[0, 2]), int(one.window[0, 3]))
+    return plan.out_size or (int(one.out_sizes[0, 0]), int(one.out_sizes[0, 1]))
 
 
 def _sizes_of(

@@ -59,6 +59,9 @@ class Composition:
         self.errors: dict[int, str] = {}
         self.bicubic: BoolArray | None = None
         """(B,): which rows are resampled so, where they differ in it."""
+        self.given: Int64Array | None = None
+        """(B, 4) top, left, height, width: the crop that the next operation makes, where that
+        depends on the objects in the image."""
         self._resized = False
 
     def fail(self, rows: npt.ArrayLike, message: str) -> None:

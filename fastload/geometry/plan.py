@@ -7,13 +7,14 @@ made once it is known where they come from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from fastload.draws import BoolArray, Draws, Float64Array
+from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
 from fastload.geometry.boxes import Composition, PaddingMode
 
 Int32Array = npt.NDArray[np.int32]
@@ -48,6 +49,29 @@ class Resampling:
     as_stored: bool = False
     """Whether compressed pixels are decoded to one channel, the numbers in the file (masks), and
     not to RGB."""
+    later: LaterResampling | None = None
+    """Of what a `Geometry` has `later`."""
+
+
+@dataclass(frozen=True)
+class WarpSampling:
+    """How pixels are made where rows and columns do not stay rows and columns."""
+
+    interpolation: Interpolation = "nearest"
+    """"nearest" or "bilinear"; not widened when shrinking, as in torchvision."""
+    fill: Fill = (0.0,)
+    """One value, or one a channel, of what lies outside the image."""
+    fades: bool = True
+    """Whether "bilinear" goes over into the fill around the edge, as torchvision has it for
+    tensors, and not to the edge of a pixel, as Pillow."""
+
+
+@dataclass(frozen=True)
+class LaterResampling:
+    """How the pixels of a `Later` are made."""
+
+    warp: WarpSampling
+    resampling: Resampling
 
 
 @dataclass(frozen=True)
@@ -74,9 +98,16 @@ class Geometry:
     bicubic: BoolArray | None = None
     """(B,) bool: the rows that are resampled with "bicubic" where the plan says "bilinear"; None:
     none of them."""
+    later: Later | None = None
+    """What is done to the images that this makes, pixel by pixel, before they are the outputs."""
 
     def __len__(self) -> int:
         return int(self.box.shape[0])
+
+    @property
+    def out_sizes(self) -> Int32Array:
+        """(B, 2) int32: height, width of the outputs."""
+        return self.window[:, 2:] if self.later is None else self.later.geometry.out_sizes
 
     @property
     def resamples(self) -> bool:
@@ -88,6 +119,33 @@ class Geometry:
         """Whether any window reaches outside its grid."""
         start = self.window[:, :2]
         return bool((start < 0).any() or (start + self.window[:, 2:] > self.size).any())
+
+
+@dataclass(frozen=True)
+class Warp:
+    """Where the pixels of B outputs are in images of one `Geometry`, as a projective map."""
+
+    inverse: Float64Array
+    """(B, 3, 3): from output to input. Coordinates are (x, y) in pixels, (0, 0) the upper left
+    corner of the image, so that the centre of the first pixel is (0.5, 0.5)."""
+    forward: Float64Array
+    """(B, 3, 3): from input to output, for boxes and points. The inverse, but for what torchvision
+    does otherwise to them."""
+    size: Int32Array
+    """(B, 2) int32: height, width of the outputs."""
+
+
+@dataclass(frozen=True)
+class Later:
+    """What a `Geometry` cannot say: first a warp, if there is one, then another geometry."""
+
+    inverse: Float64Array | None
+    """Of a `Warp`, as the next two; None where there is none."""
+    forward: Float64Array | None
+    size: Int32Array
+    """(B, 2) int32: height, width after the warp."""
+    geometry: Geometry
+    """Of images of this size."""
 
 
 class GeometryStep:
@@ -105,10 +163,18 @@ class GeometryStep:
     fits_every_image: ClassVar[bool] = False
     """Whether there is no image that it cannot be applied to."""
 
+    draws_size: ClassVar[bool] = False
+    """Whether the size of what it makes depends on the draws."""
+    needs_objects: ClassVar[bool] = False
+    """Whether it depends on the boxes of the objects in an image: `compose` then finds in
+    `composition.given` the crops that its `move` has drawn (`PointMap.crops`)."""
+    warps: ClassVar[bool] = False
+    """Whether it has a `warp`, and no `compose`."""
+
     @property
     def out_size(self) -> tuple[int, int] | None:
-        """(height, width) of every output, or None where it depends on the image. It never depends
-        on the draws."""
+        """(height, width) of every output, or None where it depends on the image, or on the
+        draws."""
         return None
 
     @property
@@ -132,6 +198,10 @@ class GeometryStep:
         raise NotImplementedError(
             f"{type(self).__name__} does not define compose(composition, uniforms)"
         )
+
+    def warp(self, sizes: Int64Array, uniforms: Float64Array) -> Warp:
+        """Draw the parameters for images of these (B, 2) sizes."""
+        raise NotImplementedError(f"{type(self).__name__} does not define warp(sizes, uniforms)")
 
     def bicubic_rows(self, uniforms: Float64Array) -> BoolArray | None:
         """(B,) bool: the rows that are resampled with "bicubic" if it `mixes_filters`, else
@@ -166,27 +236,54 @@ class GeometryPlan:
     """Whole numbers 0..255, one or one a channel: the constant outside the grid, in uint8 pixels of
     images."""
     mask_fill: Fill = (0.0,)
+    later: LaterPlan | None = None
+    """What the composed operations are followed by, where that does not compose with them."""
 
     @property
     def resampling(self) -> Resampling:
         """How it makes the pixels of images."""
-        return Resampling(self.interpolation, self.antialias, self.padding_mode, self.fill)
+        made = Resampling(self.interpolation, self.antialias, self.padding_mode, self.fill)
+        if self.later is None:
+            return made
+        return replace(made, later=LaterResampling(self.later.sampling, self.later.plan.resampling))
 
     @property
     def mask_resampling(self) -> Resampling:
         """How it makes those of the masks that belong to them: nearest, with a fill of their
         own."""
-        return Resampling("nearest", False, self.padding_mode, self.mask_fill, as_stored=True)
+        made = Resampling("nearest", False, self.padding_mode, self.mask_fill, as_stored=True)
+        if self.later is None:
+            return made
+        return replace(
+            made, later=LaterResampling(self.later.mask_sampling, self.later.plan.mask_resampling)
+        )
+
+    @property
+    def all_ops(self) -> tuple[tuple[int, GeometryStep], ...]:
+        """All operations, in order, the later ones included."""
+        if self.later is None:
+            return self.ops
+        warp = () if self.later.warp is None else (self.later.warp,)
+        return (*self.ops, *warp, *self.later.plan.all_ops)
+
+    @property
+    def draws_size(self) -> bool:
+        """Whether the sizes of outputs depend on the draws."""
+        return any(op.draws_size for _, op in self.all_ops)
+
+    @property
+    def needs_objects(self) -> bool:
+        return any(op.needs_objects for _, op in self.all_ops)
 
     @property
     def is_identity(self) -> bool:
-        return not self.ops
+        return not self.ops and self.later is None
 
     @property
     def resamples(self) -> bool:
         """Whether there is a resampling; if not, outputs are crops of source pixels, and
         padding."""
-        return any(op.resampling is not None for _, op in self.ops)
+        return self.later is not None or any(op.resampling is not None for _, op in self.ops)
 
     @property
     def mixes_filters(self) -> bool:
@@ -195,25 +292,28 @@ class GeometryPlan:
     @property
     def shows_whole_grids(self) -> bool:
         """Whether each window is the whole grid, without cuts and padding."""
-        return not any(op.cuts or op.padding_for(None) for _, op in self.ops)
+        return self.later is None and not any(op.cuts or op.padding_for(None) for _, op in self.ops)
 
     @property
     def fits_every_image(self) -> bool:
         """Whether `resolve` never gives errors."""
-        return all(op.fits_every_image for _, op in self.ops)
+        return all(op.fits_every_image for _, op in self.all_ops)
 
-    def resolve(self, draws: Draws, sizes: npt.NDArray[np.integer[Any]]) -> Geometry:
+    def resolve(
+        self,
+        draws: Draws,
+        sizes: npt.NDArray[np.integer[Any]],
+        crops: Mapping[int, Int64Array] | None = None,
+    ) -> Geometry:
         """Where the pixels of each output come from, given the (B, 2) sizes of the source images,
-        at least 1 pixel. `errors` names the rows that an operation cannot be applied to; never
-        raises for these."""
+        at least 1 pixel, and `PointMap.crops` where it needs objects. `errors` names the rows that
+        an operation cannot be applied to; never raises for these."""
         composition = Composition(sizes.astype(np.int64), self.padding_mode)
         for stream, op in self.ops:
-            op.compose(
-                composition,
-                draws.uniform(stream, op.uniforms) if op.uniforms else np.empty((len(draws), 0)),
-            )
+            composition.given = None if crops is None else crops.get(stream)
+            op.compose(composition, _uniforms(draws, stream, op))
         composition.close()
-        return Geometry(
+        geometry = Geometry(
             box=np.concatenate([composition.box_start, composition.box_size], axis=1).astype(
                 np.int32
             ),
@@ -223,6 +323,37 @@ class GeometryPlan:
             errors=composition.errors,
             bicubic=composition.bicubic,
         )
+        return geometry if self.later is None else self.later.after(geometry, draws, crops)
+
+
+def _uniforms(draws: Draws, stream: int, op: GeometryStep) -> Float64Array:
+    return draws.uniform(stream, op.uniforms) if op.uniforms else np.empty((len(draws), 0))
+
+
+@dataclass(frozen=True)
+class LaterPlan:
+    """What comes after the operations of a plan: an operation that warps, if there is one, and the
+    plan of those after it."""
+
+    plan: GeometryPlan
+    warp: tuple[int, GeometryStep] | None = None
+    """(stream of its draws, operation)."""
+    sampling: WarpSampling = WarpSampling()
+    """How it makes the pixels of images, with a fill from 0 to 255."""
+    mask_sampling: WarpSampling = WarpSampling()
+
+    def after(
+        self, geometry: Geometry, draws: Draws, crops: Mapping[int, Int64Array] | None
+    ) -> Geometry:
+        """A geometry with what comes after it."""
+        sizes, inverse, forward = geometry.window[:, 2:], None, None
+        if self.warp is not None:
+            stream, op = self.warp
+            made = op.warp(sizes.astype(np.int64), _uniforms(draws, stream, op))
+            sizes, inverse, forward = made.size, made.inverse, made.forward
+        then = self.plan.resolve(draws, sizes, crops)
+        errors = then.errors | geometry.errors
+        return replace(geometry, later=Later(inverse, forward, sizes, then), errors=errors)
 
 
 @dataclass(frozen=True)

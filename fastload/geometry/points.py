@@ -8,96 +8,131 @@ known on the host, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from fastload.draws import Float64Array
+from fastload.draws import Float64Array, Int64Array
 from fastload.geometry.plan import Geometry
 
 _SCALE, _SHIFT, _LOW, _HIGH, _SIZE, _CENTRES = range(6)
-_THRESHOLDS = 5
-"""In the block of a sieve, in place of the shift of pixel centres."""
 POINT_COLUMNS = 6
+"""Pairs of numbers (x, y) that a step takes."""
+
+PointStep = Literal["move", "warp", "sieve", "within"]
+"""What is done to boxes and points, by the block of the table that says how:
+
+- "move": output = clip(scale * input + shift, low, high), for x and for y. Crops, resizes, paddings
+  and mirrorings compose to one such step exactly, the clipping at each crop included: clipping
+  commutes with a scale and a shift, and two clippings make one. Example: an image 100 wide, cropped
+  to x from 20 to 60 and resized to 80 wide: scale 2, shift -40, low 0, high 80; x = 30 becomes 20,
+  x = 10 becomes 0.
+- "warp": a projective map; of a box the corners, and around these a box with upright sides, clipped
+  to the image.
+- "sieve": boxes are dropped that are too small, or too little of which is seen.
+- "within": boxes whose centre is not in a window become its upper left corner.
+"""
+_MATRIX = [0, 1, 2, 3, 5]
+"""Rows of a block of "warp" that hold the nine numbers of its matrix."""
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The boxes of the objects in B source images, for crops that depend on them."""
+
+    boxes: Float64Array
+    """(T, 4) left, top, right, bottom [pixels]."""
+    rows: Int64Array
+    """(T,): which image each is in."""
 
 
 @dataclass(frozen=True)
 class PointMap:
-    """Of each of B samples: output = clip(scale * source + shift, low, high), for x and for y.
-
-    Crops, resizes, paddings and mirrorings compose to one such map exactly, the clipping at each
-    crop included: clipping commutes with a scale and a shift, and two clippings make one. Example:
-    an image 100 wide, cropped to x from 20 to 60 and resized to 80 wide: scale 2, shift -40, low 0,
-    high 80; x = 30 becomes 20, x = 10 becomes 0.
-    """
+    """Of each of B samples: the steps that points take from the source image to the output."""
 
     table: Float64Array
-    """(B, 6, 2) float64, x and y: scale; shift, low, high, size of the output, shift of pixel
-    centres [pixels]. For each place in the transform where small boxes are dropped another 6: the
-    map up to there, and (smallest side, smallest area) [pixels, square pixels]."""
+    """(B, 6 * steps, 2) float64, x and y. The block of a "move": scale; shift, low, high, size of
+    the output, shift of pixel centres [pixels]; of a "sieve": (smallest side, smallest area)
+    [pixels, square pixels], (smallest part that is seen, -); of a "within": upper left and lower
+    right of the window. The size is at one place in all."""
+    steps: tuple[PointStep, ...] = ("move",)
+    objects: Objects | None = field(default=None, compare=False)
+    """Of the source images, where a crop depends on them."""
+    crops: Mapping[int, Int64Array] = field(default_factory=dict, compare=False)
+    """By stream the crops that depend on objects, (B, 4) top, left, height, width each."""
 
     @classmethod
-    def identity(cls, sizes: npt.NDArray[Any]) -> PointMap:
+    def identity(cls, sizes: npt.NDArray[Any], objects: Objects | None = None) -> PointMap:
         """Of images of these (B, 2) sizes (height, width), before anything is done to them; nothing
         is clipped."""
-        table = np.empty((len(sizes), 6, 2))
-        table[:, _SCALE], table[:, _SHIFT], table[:, _CENTRES] = 1.0, 0.0, 0.0
-        table[:, _LOW], table[:, _HIGH] = -np.inf, np.inf
-        table[:, _SIZE] = sizes[:, ::-1]
-        return cls(table)
+        return cls(_unmoved(sizes[:, ::-1].astype(np.float64)), objects=objects)
 
     def __len__(self) -> int:
         return len(self.table)
 
     @property
     def sieves(self) -> int:
-        """How often boxes are dropped that are too small."""
-        return int(self.table.shape[1]) // POINT_COLUMNS - 1
+        """How often boxes are dropped."""
+        return self.steps.count("sieve")
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
         """(B, 2) int64: height, width of the outputs."""
-        return self.table[:, _SIZE, ::-1].astype(np.int64)
+        return self._last[:, _SIZE, ::-1].astype(np.int64)
 
     def take(self, rows: npt.NDArray[np.int64]) -> PointMap:
         """The maps of these rows."""
-        return PointMap(self.table[rows])
+        return PointMap(self.table[rows], self.steps)
 
     def then(self, geometry: Geometry) -> PointMap:
         """This map, and after it a geometry of images of the size that this one makes."""
-        box, grid, window = (
-            part.astype(np.float64) for part in (geometry.box, geometry.size, geometry.window)
-        )
-        ratio = (grid / box[:, 2:])[:, ::-1]
-        start, shown = window[:, 1::-1], window[:, :1:-1]
-        shift, low, high, centres = (
-            (self.table[:, part] - box[:, 1::-1]) * ratio - start
-            for part in (_SHIFT, _LOW, _HIGH, _CENTRES)
-        )
-        scale = self.table[:, _SCALE] * ratio
-        # First to the grid: what a crop before the padding has left out; then to the window.
-        for least, most in ((-start, grid[:, ::-1] - start), (0.0, shown)):
-            low, high = np.clip(low, least, most), np.clip(high, least, most)
-        mirrored = geometry.flip
-        low, high = np.where(mirrored, shown - high, low), np.where(mirrored, shown - low, high)
-        scale, shift = np.where(mirrored, -scale, scale), np.where(mirrored, shown - shift, shift)
-        centres = np.where(mirrored, shown - 1.0 - centres, centres)
-        return self._with([scale, shift, low, high, shown, centres])
+        moved = self._moved(geometry)
+        later = geometry.later
+        if later is None:
+            return moved
+        if later.forward is not None:
+            block = np.zeros((len(self), POINT_COLUMNS, 2))
+            block[:, _MATRIX] = np.pad(later.forward.reshape(-1, 9), ((0, 0), (0, 1))).reshape(
+                -1, 5, 2
+            )
+            block[:, _SIZE] = later.size[:, ::-1]
+            moved = moved._with("warp", block)
+        return moved.then(later.geometry)
 
     def clamped(self) -> PointMap:
         """This map, and after it boxes are clipped to the image as it is by now."""
-        scale, shift, low, high, size, centres = self.table[:, :POINT_COLUMNS].swapaxes(0, 1)
+        scale, shift, low, high, size, centres = self._open._last.swapaxes(0, 1)
         low, high = np.clip(low, 0, size), np.clip(high, 0, size)
-        return self._with([scale, shift, low, high, size, centres])
+        return self._open._replaced([scale, shift, low, high, size, centres])
 
-    def sieved(self, min_size: float, min_area: float) -> PointMap:
+    def sieved(self, min_size: float, min_area: float, min_visibility: float = 0.0) -> PointMap:
         """This map, and after it boxes are dropped that are not in the image as it is by now, or
-        have a side below `min_size` [pixels] or an area below `min_area` [square pixels]."""
-        block = self.table[:, :POINT_COLUMNS].copy()
-        block[:, _THRESHOLDS] = min_size, min_area
-        return PointMap(np.concatenate([self.table, block], axis=1))
+        have a side below `min_size` [pixels] or an area below `min_area` [square pixels], or of
+        whose area less than the part `min_visibility` is left."""
+        block = self._last.copy()
+        block[:, 0], block[:, 1] = (min_size, min_area), (min_visibility, 0.0)
+        return self._with("sieve", block)
+
+    def within(self, crops: Int64Array, applies: npt.NDArray[np.bool_], stream: int) -> PointMap:
+        """This map, and before the crop (B, 4) of a stream, which is still to follow: boxes whose
+        centre is not in it become its corner, where it `applies`."""
+        block = self._last.copy()
+        start, extent = crops[:, 1::-1].astype(np.float64), crops[:, :1:-1]
+        block[:, 0], block[:, 1] = start, start + extent
+        block[:, 2] = applies[:, None]
+        moved = self._with("within", block)
+        return replace(moved, crops={**self.crops, stream: crops})
+
+    @property
+    def present(self) -> Objects:
+        """The objects that no sieve has dropped so far, as they are by now."""
+        assert self.objects is not None, "the loader gives them to recipes that need them"
+        of_each = self.take(self.objects.rows)
+        kept = of_each.kept(self.objects.boxes)
+        return Objects(of_each.boxes(self.objects.boxes)[kept], self.objects.rows[kept])
 
     def kept(self, boxes: Float64Array) -> npt.NDArray[np.bool_]:
         """(B,) bool: which of (B, 4) boxes of the source images no sieve drops.
@@ -106,20 +141,21 @@ class PointMap:
         are enough.
         """
         kept = np.ones(len(boxes), dtype=np.bool_)
-        for number in range(1, self.sieves + 1):
-            block = self.table[:, number * POINT_COLUMNS :][:, :POINT_COLUMNS]
-            placed = PointMap(block).boxes(boxes).reshape(-1, 2, 2)
-            sides = placed[:, 1] - placed[:, 0]
-            min_size, min_area = block[:, _THRESHOLDS, :1], block[:, _THRESHOLDS, 1]
-            inside = (placed >= 0) & (placed <= block[:, _SIZE][:, None])
-            kept &= inside.all(axis=(1, 2)) & (sides >= min_size).all(axis=1)
-            kept &= sides.prod(axis=1) >= min_area
-        return kept
 
-    def _with(self, parts: list[Float64Array]) -> PointMap:
-        """Another map, and the sieves so far."""
-        block, sieves = np.stack(parts, axis=1), self.table[:, POINT_COLUMNS:]
-        return PointMap(np.concatenate([block, sieves], axis=1) if sieves.shape[1] else block)
+        def judge(block: Float64Array, placed: Float64Array, whole: Float64Array) -> None:
+            nonlocal kept
+            least, visible = block[:, 0], block[:, 1, 0]
+            corners = placed.reshape(-1, 2, 2)
+            inside = (corners >= 0) & (corners <= block[:, _SIZE][:, None])
+            sides = corners[:, 1] - corners[:, 0]
+            areas, whole_sides = sides.prod(axis=1), whole[:, 2:] - whole[:, :2]
+            # Products of thresholds, as a box without any area has no part of it.
+            seen = areas >= visible * whole_sides.prod(axis=1)
+            kept &= inside.all(axis=(1, 2)) & (sides >= least[:, :1]).all(axis=1)
+            kept &= (areas >= least[:, 1]) & seen
+
+        self._boxes(boxes, judge)
+        return kept
 
     def points(
         self, points: Float64Array, *, clip: bool = True, centres: bool = False
@@ -133,14 +169,137 @@ class PointMap:
                 multiplies x, as there). Else it is the corner of the image, and mirroring takes x
                 to width - x.
         """
-        parts = (_SCALE, _CENTRES if centres else _SHIFT, _LOW, _HIGH)
-        ones = [1] * (points.ndim - 2)
-        scale, shift, low, high = (self.table[:, part].reshape(-1, *ones, 2) for part in parts)
-        moved: Float64Array = points * scale + shift
-        return np.clip(moved, low, high) if clip else moved
+        for step, block in self._blocks:
+            if step in ("move", "warp"):
+                points = _placed(step, block, points, clip, centres)
+        return points
 
     def boxes(self, boxes: Float64Array) -> Float64Array:
         """(B, ..., 4) float64 boxes (left, top, right, bottom), likewise; clipped to what is shown
         of the image."""
-        ends = self.points(boxes.reshape(*boxes.shape[:-1], 2, 2))
-        return np.concatenate([ends.min(axis=-2), ends.max(axis=-2)], axis=-1)
+        return self._boxes(boxes)
+
+    def _boxes(
+        self,
+        boxes: Float64Array,
+        judge: Callable[[Float64Array, Float64Array, Float64Array], None] | None = None,
+    ) -> Float64Array:
+        """The boxes; `judge` is given the block of each sieve, (B, 4) boxes, and these as they
+        would be if nothing had been clipped."""
+        whole = boxes
+        for step, block in self._blocks:
+            if step == "sieve":
+                if judge is not None:
+                    judge(block, boxes, whole)
+            elif step == "within":
+                boxes = _kept_within(block, boxes)
+            else:
+                boxes = _box_placed(step, block, boxes, clip=True)
+                if judge is not None:
+                    whole = _box_placed(step, block, whole, clip=False)
+        return boxes
+
+    # The steps
+
+    @property
+    def _blocks(self) -> list[tuple[PointStep, Float64Array]]:
+        return [
+            (step, self.table[:, number * POINT_COLUMNS :][:, :POINT_COLUMNS])
+            for number, step in enumerate(self.steps)
+        ]
+
+    @property
+    def _last(self) -> Float64Array:
+        return self.table[:, -POINT_COLUMNS:]
+
+    @property
+    def _open(self) -> PointMap:
+        """The same, with a "move" at the end."""
+        if self.steps[-1] == "move":
+            return self
+        return self._with("move", _unmoved(self._last[:, _SIZE]))
+
+    def _with(self, step: PointStep, block: Float64Array) -> PointMap:
+        """Another step, which no "move" that does nothing comes before."""
+        return replace(
+            self, table=np.concatenate([self.table, block], axis=1), steps=(*self.steps, step)
+        )
+
+    def _replaced(self, parts: list[Float64Array]) -> PointMap:
+        """Another block in place of the last."""
+        table = self.table.copy()
+        table[:, -POINT_COLUMNS:] = np.stack(parts, axis=1)
+        return replace(self, table=table)
+
+    def _moved(self, geometry: Geometry) -> PointMap:
+        """The first part of a geometry: all that is one "move"."""
+        last = self._open._last
+        box, grid, window = (
+            part.astype(np.float64) for part in (geometry.box, geometry.size, geometry.window)
+        )
+        ratio = (grid / box[:, 2:])[:, ::-1]
+        start, shown = window[:, 1::-1], window[:, :1:-1]
+        shift, low, high, centres = (
+            (last[:, part] - box[:, 1::-1]) * ratio - start
+            for part in (_SHIFT, _LOW, _HIGH, _CENTRES)
+        )
+        scale = last[:, _SCALE] * ratio
+        # First to the grid: what a crop before the padding has left out; then to the window.
+        for least, most in ((-start, grid[:, ::-1] - start), (0.0, shown)):
+            low, high = np.clip(low, least, most), np.clip(high, least, most)
+        mirrored = geometry.flip
+        low, high = np.where(mirrored, shown - high, low), np.where(mirrored, shown - low, high)
+        scale, shift = np.where(mirrored, -scale, scale), np.where(mirrored, shown - shift, shift)
+        centres = np.where(mirrored, shown - 1.0 - centres, centres)
+        return self._open._replaced([scale, shift, low, high, shown, centres])
+
+
+def _unmoved(sizes: Float64Array) -> Float64Array:
+    """(B, 6, 2): the block of a "move" that does nothing. `sizes`: (B, 2) width, height."""
+    block = np.empty((len(sizes), POINT_COLUMNS, 2))
+    block[:, _SCALE], block[:, _SHIFT], block[:, _CENTRES] = 1.0, 0.0, 0.0
+    block[:, _LOW], block[:, _HIGH] = -np.inf, np.inf
+    block[:, _SIZE] = sizes
+    return block
+
+
+def _placed(
+    step: PointStep, block: Float64Array, points: Float64Array, clip: bool, centres: bool
+) -> Float64Array:
+    """(B, ..., 2) points after a "move" or a "warp"."""
+    ones = [1] * (points.ndim - 2)
+    if step == "move":
+        parts = (_SCALE, _CENTRES if centres else _SHIFT, _LOW, _HIGH)
+        scale, shift, low, high = (block[:, part].reshape(-1, *ones, 2) for part in parts)
+        moved: Float64Array = points * scale + shift
+    else:
+        matrix = block[:, _MATRIX].reshape(-1, 10)
+        m = [matrix[:, n].reshape(-1, *ones) for n in range(9)]
+        x, y = points[..., 0], points[..., 1]
+        scale = m[6] * x + m[7] * y + m[8]
+        across, down = m[0] * x + m[1] * y + m[2], m[3] * x + m[4] * y + m[5]
+        moved = np.stack([across / scale, down / scale], axis=-1)
+        low, high = np.zeros(()), block[:, _SIZE].reshape(-1, *ones, 2)
+    return np.clip(moved, low, high) if clip else moved
+
+
+def _box_placed(
+    step: PointStep, block: Float64Array, boxes: Float64Array, *, clip: bool
+) -> Float64Array:
+    """(B, ..., 4) boxes after a "move" or a "warp"."""
+    if step == "move":
+        ends = boxes.reshape(*boxes.shape[:-1], 2, 2)
+    else:
+        ends = boxes[..., [0, 1, 2, 1, 2, 3, 0, 3]].reshape(*boxes.shape[:-1], 4, 2)
+    ends = _placed(step, block, ends, clip, False)
+    return np.concatenate([ends.min(axis=-2), ends.max(axis=-2)], axis=-1)
+
+
+def _kept_within(block: Float64Array, boxes: Float64Array) -> Float64Array:
+    """(B, ..., 4) boxes after a "within"."""
+    ones = [1] * (boxes.ndim - 2)
+    low, high, applies = (block[:, part].reshape(-1, *ones, 2) for part in (0, 1, 2))
+    centres = 0.5 * (boxes[..., :2] + boxes[..., 2:])
+    good = ((low < centres) & (centres < high)).all(axis=-1, keepdims=True)
+    corner = np.broadcast_to(np.concatenate([low, low], axis=-1), boxes.shape)
+    return np.where(good | (applies[..., :1] == 0), boxes, corner)

@@ -517,7 +517,7 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
     else:
         split = recipe.split(None if primary is None else primary.fixed_size)
     sieves = any(split.sieves(view) for view in range(len(split.paths)))
-    if sieves or source.moved:
+    if sieves or source.moved or split.needs_objects:
         from fastload.loader import objects
 
         objects.check_split(split, source, sieves=sieves)

@@ -31,11 +31,14 @@ def check(config: LoaderConfig, source: Source, *, turned: bool) -> None:
 
 
 def check_split(split: SplitRecipe, source: Source, *, sieves: bool) -> None:
-    """Raise ConfigurationError if a transform drops boxes that there are not, or moves images in a
-    way that says nothing of where points go. `sieves`: whether it drops boxes."""
-    if sieves and not any(column.kind.judges for column in source.instances.values()):
+    """Raise ConfigurationError if a transform drops boxes, or depends on boxes, that there are not,
+    or moves images in a way that says nothing of where points go. `sieves`: whether it drops
+    boxes."""
+    wants = f"{split.needs_objects} depends on" if split.needs_objects else ""
+    wants = wants or ("SanitizeBoundingBoxes drops" if sieves else "")
+    if wants and not any(column.kind.judges for column in source.instances.values()):
         raise ConfigurationError(
-            f"transform: SanitizeBoundingBoxes drops boxes, and {source.name} has none in rows of "
+            f"transform: {wants} boxes, and {source.name} has none in rows of "
             f"variable length (columns: {', '.join(source.columns)}). Leave it out, or give boxes "
             "as a fastload.Ragged."
         )

@@ -8,6 +8,7 @@ import numpy.typing as npt
 Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 Doubles = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
@@ -20,6 +21,9 @@ def uniforms(
 ) -> None: ...
 def integers(
     indices: Int64s, repeats: Int64s | None, seed: int, epoch: int, stream: int, out: UInt64s
+) -> None: ...
+def warp(
+    image: Bytes, out: Bytes, inverse: Doubles, bilinear: bool, fades: bool, fill: Singles
 ) -> None: ...
 
 class Encoded:

@@ -26,6 +26,7 @@
 #include "draws.hpp"
 #include "jobs.hpp"
 #include "seek_index.hpp"
+#include "warp.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -357,6 +358,25 @@ std::map<std::string, int64_t> decoded(const Pool& pool) {
     return result;
 }
 
+void warp_image(Input<uint8_t, 3> in, Array<uint8_t, 3> out, Input<double, 2> inverse,
+                bool bilinear, bool fades, Input<float, 1> fill) {
+    const size_t channels = out.shape(2);
+    require(channels >= 1 && channels <= 4 && in.shape(2) == channels && fill.size() == channels,
+            "in, out, fill: as many channels, one to four, are needed");
+    require(inverse.shape(0) == 3 && inverse.shape(1) == 3, "inverse (3, 3) is needed");
+    require(in.size() > 0 && in.shape(0) <= INT32_MAX && in.shape(1) <= INT32_MAX &&
+                out.shape(0) <= INT32_MAX && out.shape(1) <= INT32_MAX,
+            "in, out: empty or too large");
+    WarpOptions options = {bilinear, fades, {}};
+    std::copy(fill.data(), fill.data() + channels, options.fill);
+    for (float value : options.fill)
+        require(value >= 0 && value <= 255, "fill: 0 to 255 is needed");
+    WithoutGil released;
+    warp(in.data(), {static_cast<int>(in.shape(0)), static_cast<int>(in.shape(1))}, out.data(),
+         {static_cast<int>(out.shape(0)), static_cast<int>(out.shape(1))},
+         static_cast<int>(channels), inverse.data(), options);
+}
+
 // `out` has a row a sample.
 template <typename Out>
 Counter counter_of(const Input<int64_t, 1>& indices, const Optional<int64_t, 1>& repeats,
@@ -393,6 +413,8 @@ NB_MODULE(_core, m) {
           "out"_a);
     m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
           "out"_a);
+
+    m.def("warp", &warp_image, "image"_a, "out"_a, "inverse"_a, "bilinear"_a, "fades"_a, "fill"_a);
 
     nb::class_<Encoded>(m, "Encoded")
         .def_static("buffers", &encoded_buffers, "buffers"_a)

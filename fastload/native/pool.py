@@ -100,6 +100,8 @@ def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
         whole images, RandomCrop with padding, RandomResizedCrop, and Resize with or without
         CenterCrop, each followed by any flips.
     """
+    if plan.later is not None:
+        return None
     ops = list(plan.ops)
     mirrored = Composition(np.ones((len(draws), 2), dtype=np.int64))
     while ops and ops[-1][1].mirrors:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fastload.recipe.augment import RandAugment, TrivialAugmentWide
 from fastload.recipe.colour import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
-from fastload.recipe.columns import ClampBoundingBoxes, SanitizeBoundingBoxes
+from fastload.recipe.columns import ClampBoundingBoxes, DropObjects, SanitizeBoundingBoxes
 from fastload.recipe.convert import Normalize, ToDtype
 from fastload.recipe.crops import (
     CenterCrop,
@@ -20,6 +20,7 @@ from fastload.recipe.crops import (
     Resize,
 )
 from fastload.recipe.erase import RandomErasing
+from fastload.recipe.iou_crop import RandomIoUCrop
 from fastload.recipe.operation import (
     GeometryOperation,
     ImageState,
@@ -31,16 +32,28 @@ from fastload.recipe.operation import (
 )
 from fastload.recipe.random_apply import RandomApply
 from fastload.recipe.recipe import Placement, Recipe, SplitRecipe
+from fastload.recipe.scales import (
+    FixedSizeCrop,
+    Letterbox,
+    RandomResize,
+    RandomShortestSize,
+    RandomZoomOut,
+    ScaleJitter,
+)
 from fastload.recipe.views import Views
+from fastload.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
     "CenterCrop",
     "ClampBoundingBoxes",
     "ColorJitter",
+    "DropObjects",
+    "FixedSizeCrop",
     "GaussianBlur",
     "GeometryOperation",
     "Grayscale",
     "ImageState",
+    "Letterbox",
     "Normalize",
     "NotLowerableError",
     "Opaque",
@@ -49,16 +62,24 @@ __all__ = [
     "PixelOperation",
     "Placement",
     "RandAugment",
+    "RandomAffine",
     "RandomApply",
     "RandomCrop",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomIoUCrop",
+    "RandomPerspective",
+    "RandomResize",
     "RandomResizedCrop",
+    "RandomRotation",
+    "RandomShortestSize",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Recipe",
     "Resize",
     "SanitizeBoundingBoxes",
+    "ScaleJitter",
     "SplitRecipe",
     "ToDtype",
     "TrivialAugmentWide",

@@ -12,6 +12,7 @@ from torchvision.transforms import v2
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.geometry.points import PointMap
+from fastload.recipe import transforms as own
 from fastload.recipe.operation import (
     ImageState,
     NotLowerableError,
@@ -66,6 +67,26 @@ class SanitizeBoundingBoxes(ColumnOperation):
 
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
         return points.sieved(self.min_size, self.min_area)
+
+
+@register
+@dataclass(frozen=True)
+class DropObjects(ColumnOperation):
+    """SanitizeBoundingBoxes, and also by how much of a box is still in the picture."""
+
+    transforms = (own.DropObjects,)
+    sieves = True
+
+    min_size: float = 1.0
+    min_area: float = 1.0
+    min_visibility: float = 0.0
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> DropObjects:
+        return cls(transform.min_size, transform.min_area, transform.min_visibility)
+
+    def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
+        return points.sieved(self.min_size, self.min_area, self.min_visibility)
 
 
 @register

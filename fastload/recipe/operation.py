@@ -20,7 +20,7 @@ import torch
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
 from fastload.geometry import GeometryPlan, Padding, Resampling
-from fastload.geometry.plan import GeometryStep
+from fastload.geometry.plan import GeometryStep, WarpSampling
 from fastload.geometry.points import PointMap
 from fastload.render.device import render_batch
 
@@ -180,7 +180,7 @@ class GeometryOperation(GeometryStep, Operation):
     """
 
     def size_after(self, size: Size | None) -> Size | None:
-        if size is None:
+        if size is None or self.draws_size:
             return self.out_size
         # By resolving it, so that known sizes and sizes met at run time get the same verdict.
         geometry = self._plan(0).resolve(Draws(0, 0, np.zeros(1, dtype=np.int64)), np.array([size]))
@@ -188,11 +188,11 @@ class GeometryOperation(GeometryStep, Operation):
             raise ConfigurationError(
                 f"transform does not fit images of {size[0]}x{size[1]} pixels: {geometry.errors[0]}"
             )
-        return int(geometry.window[0, 2]), int(geometry.window[0, 3])
+        return int(geometry.out_sizes[0, 0]), int(geometry.out_sizes[0, 1])
 
     def fits_batches(self, size: Size | None) -> bool:
         """Only a batch of images of one size can be cut, padded or resized."""
-        return self.mirrors or size is not None
+        return self.mirrors or (size is not None and not self.draws_size)
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         channels, padding = images.shape[1], self.padding_for(None) or Padding()
@@ -215,7 +215,12 @@ class GeometryOperation(GeometryStep, Operation):
         return f"{padding.mode!r} padding shows parts of an image more than once"
 
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
-        return points.then(self._plan(stream).resolve(draws, points.sizes))
+        return points.then(self._plan(stream).resolve(draws, points.sizes, points.crops))
+
+    @property
+    def warp_samplings(self) -> tuple[WarpSampling, WarpSampling]:
+        """How it makes the pixels of images and of masks, if it `warps`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define warp_samplings")
 
     def _render(
         self, pixels: torch.Tensor, draws: Draws, stream: int, resampling: Resampling

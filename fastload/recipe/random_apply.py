@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -50,7 +50,7 @@ class RandomApply(PixelOperation):
             moved = op.move(moved, inner, number)
         table = points.table.copy()
         table[rows] = moved.table
-        return PointMap(table)
+        return replace(points, table=table)
 
     def rows(self, draws: Draws, stream: int) -> Int64Array:
         """Which samples of a batch."""

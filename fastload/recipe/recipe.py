@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torchvision.transforms import v2
 
@@ -14,7 +15,8 @@ from fastload.draws import Draws, Int64Array
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.fingerprint import fingerprint_of
 from fastload.geometry import Fill, GeometryPlan, Padding, Resampling
-from fastload.geometry.points import PointMap
+from fastload.geometry.plan import LaterPlan
+from fastload.geometry.points import Objects, PointMap, PointStep
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.lower import Origin, keeps_kind, lower
 from fastload.recipe.operation import GeometryOperation, Operation, Size
@@ -85,10 +87,26 @@ class SplitRecipe:
         """How often the operations of a view drop boxes."""
         return sum(op.sieves for _, op in self.paths[view])
 
-    def points(self, view: int, sizes: Int64Array, draws: Draws) -> PointMap:
+    @property
+    def needs_objects(self) -> str:
+        """An operation that depends on the boxes of the objects in an image; empty: there is
+        none."""
+        ops = (op for plan in self.geometries for _, op in plan.all_ops if op.needs_objects)
+        return next((type(op).__name__ for op in ops), "")
+
+    def steps(self, view: int) -> tuple[PointStep, ...]:
+        """Of what `points` gives."""
+        nothing = np.zeros((0, 2), dtype=np.int64)
+        objects = Objects(np.zeros((0, 4)), nothing[:, 0])
+        return self.points(view, nothing, Draws(0, 0, nothing[:, 0]), objects).steps
+
+    def points(
+        self, view: int, sizes: Int64Array, draws: Draws, objects: Objects | None = None
+    ) -> PointMap:
         """Where points of B source images of these (B, 2) sizes are in a view as the trainer gets
-        it. That includes operations that run later on the device, since their draws are known."""
-        points = PointMap.identity(sizes)
+        it. That includes operations that run later on the device, since their draws are known.
+        `objects`: of the images, where an operation needs them."""
+        points = PointMap.identity(sizes, objects)
         for stream, op in self.paths[view]:
             points = op.move(points, draws, stream)
         return points
@@ -277,10 +295,19 @@ def _place(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], Geomet
     return where, prefix.plan()
 
 
+class _Stage(NamedTuple):
+    """Operations that compose into one geometry, after a warp if there is one."""
+
+    warp: LaterPlan | None
+    plan: GeometryPlan
+
+
 @dataclass
 class _GeometryPrefix:
-    """The longest run of operations, from the first, that composes into one `Geometry` per sample.
-    It takes them one by one, as long as they do.
+    """The longest run of operations, from the first, that can be made where images are decoded.
+    They compose into one `Geometry` per sample, where that is exact; an operation that does not
+    compose with those before it begins another, of the images that those made (`Later`), if it
+    warps, or if images differ in size by then. It takes them one by one.
 
     Value conversions among them are passed on to the batch part, though geometry that comes later
     runs before them:
@@ -297,6 +324,10 @@ class _GeometryPrefix:
     size: Size | None
     """(height, width) of the images at this point, or None where they differ."""
     taken: list[tuple[int, GeometryOperation]] = field(default_factory=list)
+    before: list[_Stage] = field(default_factory=list)
+    """What later operations do not compose with."""
+    warp: LaterPlan | None = None
+    """The operation before those of `taken`, if it warps."""
     _resampling: Resampling | None = None
     _padding: Padding | None = None
     """On the 0..255 scale."""
@@ -310,9 +341,17 @@ class _GeometryPrefix:
     def take(self, stream: int, op: Operation) -> Literal["decode", "device"] | None:
         """Where the operation goes; None if the prefix ends before it."""
         if isinstance(op, GeometryOperation):
-            if not self._composes(op):
-                return None
-            self.taken.append((stream, op))
+            if op.warps:
+                if not self._warps(stream, op):
+                    return None
+            else:
+                if not replace(self)._composes(op):
+                    # What is of one size by now is left to the device.
+                    if op.fits_batches(self.size) or not self._fresh()._composes(op):
+                        return None
+                    self._begin(None)
+                self._composes(op)
+                self.taken.append((stream, op))
             self.size = op.size_after(self.size)
             return "decode"
         factor = op.rescaling(self._dtype)
@@ -324,10 +363,43 @@ class _GeometryPrefix:
         return "device" if op.pointwise else None
 
     def plan(self) -> GeometryPlan:
+        made = self._stage()
+        for stage in reversed(self.before):
+            later = (
+                LaterPlan(made.plan) if made.warp is None else replace(made.warp, plan=made.plan)
+            )
+            made = _Stage(stage.warp, replace(stage.plan, out_size=self.size, later=later))
+        return made.plan
+
+    def _stage(self) -> _Stage:
+        """The operations since the last that did not compose."""
         resampling, padding = self._resampling or Resampling(), self._padding or Padding()
-        return GeometryPlan(
+        plan = GeometryPlan(
             tuple(self.taken), self.size, resampling.interpolation, resampling.antialias, *padding
         )
+        return _Stage(self.warp, plan)
+
+    def _begin(self, warp: LaterPlan | None) -> None:
+        """Anything composes from here on."""
+        self.before.append(self._stage())
+        vars(self).update(vars(self._fresh()), warp=warp, taken=[])
+
+    def _fresh(self) -> _GeometryPrefix:
+        """With nothing to compose with."""
+        return replace(
+            self, _resampling=None, _padding=None, _cut_after_resize=False, _flipped=False
+        )
+
+    def _warps(self, stream: int, op: GeometryOperation) -> bool:
+        """Whether an operation that warps can come next; then it does."""
+        images, masks = op.warp_samplings
+        around = op.padding_for(self.size)
+        fills = None if around is None else self._in_uint8(op, around)
+        if self._only_exact or fills is None:
+            return False
+        images, masks = replace(images, fill=fills.fill), replace(masks, fill=fills.mask_fill)
+        self._begin(LaterPlan(GeometryPlan(), (stream, op), images, masks))
+        return True
 
     def _composes(self, op: GeometryOperation) -> bool:
         if op.mirrors:

@@ -26,6 +26,7 @@ from fastload.errors import ConfigurationError, DecodeError
 from fastload.files import read_regular
 from fastload.geometry import Geometry, Resampling, View
 from fastload.geometry.grid import fold, nearest
+from fastload.render.warp import warp_into
 
 Pixels = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]
@@ -161,8 +162,37 @@ def decode_jpeg(
 
 
 def render_row(pixels: Pixels, row: int, view: View) -> None:
-    """`render_into` for one row of a view."""
+    """All of a geometry for one row of a view: `render_into`, and what comes later."""
     geometry, resampling = view.geometry, view.resampling
+    while geometry.later is not None:
+        later, then = geometry.later, resampling.later
+        assert then is not None, "both are of one plan"
+        pixels = _between(pixels, row, geometry, resampling)
+        if later.inverse is not None and not (
+            (later.inverse[row] == np.eye(3)).all() and (later.size[row] == pixels.shape[:2]).all()
+        ):
+            warped = np.empty((*later.size[row], pixels.shape[2]), dtype=np.uint8)
+            warp_into(pixels, later.inverse[row], then.warp, warped)
+            pixels = warped
+        geometry, resampling = later.geometry, then.resampling
+    _render_row(pixels, row, geometry, resampling, view.out[row])
+
+
+def _between(pixels: Pixels, row: int, geometry: Geometry, resampling: Resampling) -> Pixels:
+    """One row of a geometry that more comes after, in memory of its own, or the image itself."""
+    height, width = (int(n) for n in geometry.window[row, 2:])
+    whole = (0, 0, *pixels.shape[:2])
+    same = tuple(geometry.box[row]) == whole == tuple(geometry.window[row])
+    if same and tuple(geometry.size[row]) == whole[2:] and not geometry.flip[row].any():
+        return pixels
+    made = np.empty((height, width, pixels.shape[2]), dtype=np.uint8)
+    _render_row(pixels, row, geometry, resampling, made)
+    return made
+
+
+def _render_row(
+    pixels: Pixels, row: int, geometry: Geometry, resampling: Resampling, out: Pixels
+) -> None:
     if (
         geometry.bicubic is not None
         and geometry.bicubic[row]
@@ -176,7 +206,7 @@ def render_row(pixels: Pixels, row: int, view: View) -> None:
         window=geometry.window[row],
         flip=geometry.flip[row],
         resampling=resampling,
-        out=view.out[row],
+        out=out,
     )
 
 

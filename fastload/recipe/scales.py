@@ -1,0 +1,260 @@
+"""Operations that resize and pad by drawn amounts, as detectors are trained with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from fastload.draws import Float64Array, Int64Array
+from fastload.geometry import Fill, Interpolation, Padding, Resampling
+from fastload.geometry.boxes import Composition, pick
+from fastload.recipe import transforms as own
+from fastload.recipe.attributes import (
+    check_settings,
+    read_antialias,
+    read_bounds,
+    read_fill,
+    read_floats,
+    read_interpolation,
+    read_pair,
+)
+from fastload.recipe.operation import GeometryOperation, ImageState, Size, register
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RandomSize(GeometryOperation):
+    """A resize to a size that is drawn. Define `sizes`."""
+
+    cuts = False
+    draws_size = True
+    uniforms = 1
+
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @staticmethod
+    def read_filter(transform: Any, image: ImageState) -> dict[str, Any]:
+        return {
+            "interpolation": read_interpolation(transform.interpolation, image),
+            "antialias": read_antialias(transform.antialias, image),
+        }
+
+    @property
+    def resampling(self) -> Resampling:
+        return Resampling(self.interpolation, self.antialias)
+
+    def sizes(self, before: Int64Array, uniforms: Float64Array) -> Int64Array:
+        """(B, 2) from (B, 2) sizes and (B,) random numbers; a side may come out as 0."""
+        raise NotImplementedError
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        composition.resize(self.sizes(composition.extent, uniforms[:, 0]))
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class ScaleJitter(_RandomSize):
+    transforms: ClassVar[tuple[type, ...]] = (v2.ScaleJitter,)
+
+    target_size: Size
+    """As torchvision has it: the second number is for the height, the first for the width."""
+    scale_range: tuple[float, float] = (0.1, 2.0)
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> ScaleJitter:
+        return cls(
+            target_size=read_pair(transform.target_size),
+            scale_range=read_bounds(transform.scale_range),
+            **cls.read_filter(transform, image),
+        )
+
+    def sizes(self, before: Int64Array, uniforms: Float64Array) -> Int64Array:
+        low, high = self.scale_range
+        fitting = (np.array(self.target_size[::-1]) / before).min(axis=1)
+        ratio = fitting * (low + uniforms * (high - low))
+        made: Int64Array = (before * ratio[:, None]).astype(np.int64)
+        return made
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class RandomShortestSize(_RandomSize):
+    transforms = (v2.RandomShortestSize,)
+
+    min_size: tuple[int, ...]
+    """One of these is the length of the shorter side [pixels], or less where the longer side would
+    exceed `max_size`."""
+    max_size: int | None = None
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> RandomShortestSize:
+        return cls(
+            min_size=tuple(int(length) for length in transform.min_size),
+            max_size=None if transform.max_size is None else int(transform.max_size),
+            **cls.read_filter(transform, image),
+        )
+
+    def sizes(self, before: Int64Array, uniforms: Float64Array) -> Int64Array:
+        count = np.full(len(before), len(self.min_size))
+        ratio = np.array(self.min_size)[pick(uniforms, count)] / before.min(axis=1)
+        if self.max_size is not None:
+            ratio = np.minimum(ratio, self.max_size / before.max(axis=1))
+        made: Int64Array = (before * ratio[:, None]).astype(np.int64)
+        return made
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class RandomResize(_RandomSize):
+    transforms = (v2.RandomResize,)
+
+    min_size: int
+    max_size: int
+    """The shorter side is from `min_size` to `max_size` - 1 [pixels]; the longer follows."""
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> RandomResize:
+        return cls(
+            min_size=int(transform.min_size),
+            max_size=int(transform.max_size),
+            **cls.read_filter(transform, image),
+        )
+
+    def sizes(self, before: Int64Array, uniforms: Float64Array) -> Int64Array:
+        count = np.full(len(before), self.max_size - self.min_size)
+        shorter = self.min_size + pick(uniforms, count)
+        longer = (shorter * before.max(axis=1) / before.min(axis=1)).astype(np.int64)
+        wide = before[:, 1] > before[:, 0]
+        sides = [np.where(wide, shorter, longer), np.where(wide, longer, shorter)]
+        return np.stack(sides, axis=1)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class RandomZoomOut(GeometryOperation):
+    transforms = (v2.RandomZoomOut,)
+    cuts = False
+    draws_size = True
+    fits_every_image = True
+    uniforms = 4
+
+    side_range: tuple[float, float] = (1.0, 4.0)
+    p: float = 0.5
+    fill: Fill = (0.0,)
+    mask_fill: Fill = (0.0,)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> RandomZoomOut:
+        mask_fill = read_fill(transform.fill, (tv_tensors.Mask,)) or (0.0,)
+        return cls(
+            side_range=read_bounds(transform.side_range),
+            p=float(transform.p),
+            fill=read_fill(transform.fill) or (0.0,),
+            mask_fill=mask_fill if len(mask_fill) == 1 else (0.0,),
+        )
+
+    def padding_for(self, size: Size | None) -> Padding:
+        return Padding("constant", self.fill, self.mask_fill)
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        low, high = self.side_range
+        ratio = (low + uniforms[:, 1] * (high - low))[:, None]
+        canvas = (composition.extent * ratio).astype(np.int64)
+        canvas = np.where(uniforms[:, :1] < self.p, canvas, composition.extent)
+        missing = canvas - composition.extent
+        # Left, then top.
+        before = (missing * uniforms[:, [3, 2]]).astype(np.int64)
+        composition.pad(before, missing - before)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PaddedTo(GeometryOperation):
+    """What makes all images one size, by cutting or by resizing, and by padding."""
+
+    size: Size
+    fill: Fill = (0.0,)
+    mask_fill: Fill = (0.0,)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @staticmethod
+    def read_common(transform: Any) -> dict[str, Any]:
+        return {
+            "size": read_pair(transform.size),
+            "fill": read_floats(transform.fill),
+            "mask_fill": read_floats(transform.mask_fill),
+        }
+
+    @property
+    def out_size(self) -> Size:
+        return self.size
+
+    def padding_for(self, size: Size | None) -> Padding:
+        return Padding("constant", self.fill, self.mask_fill)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class FixedSizeCrop(_PaddedTo):
+    transforms = (own.FixedSizeCrop,)
+    fits_every_image = True
+    uniforms = 1
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> FixedSizeCrop:
+        return cls(**cls.read_common(transform))
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        """An axis is padded, or cut; so to pad first makes the same."""
+        target = np.array([self.size], dtype=np.int64)
+        missing = np.maximum(target - composition.extent, 0)
+        if missing.any():
+            composition.pad(np.zeros_like(missing), missing)
+        spare = composition.extent - target
+        composition.crop((spare * uniforms).astype(np.int64), target)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Letterbox(_PaddedTo):
+    transforms = (own.Letterbox,)
+    cuts = False
+    fits_every_image = True
+
+    fill: Fill = (114.0,)
+    scale_up: bool = True
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> Letterbox:
+        return cls(
+            scale_up=bool(transform.scale_up),
+            interpolation=read_interpolation(transform.interpolation, image),
+            antialias=read_antialias(transform.antialias, image),
+            **cls.read_common(transform),
+        )
+
+    @property
+    def resampling(self) -> Resampling:
+        return Resampling(self.interpolation, self.antialias)
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        target = np.array([self.size], dtype=np.int64)
+        ratio = (target / composition.extent).min(axis=1, keepdims=True)
+        ratio = ratio if self.scale_up else np.minimum(ratio, 1.0)
+        resized = np.maximum(np.rint(composition.extent * ratio).astype(np.int64), 1)
+        composition.resize(resized)
+        before = (target - resized) // 2
+        composition.pad(before, target - resized - before)

@@ -1,0 +1,162 @@
+"""Transforms that torchvision does not have and that fastload knows as its own: for samples of PIL
+images, tensors and `tv_tensors`, by themselves or in a Compose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
+from torchvision.transforms.v2._utils import query_size
+
+from fastload.errors import ConfigurationError
+
+__all__ = ["DropObjects", "FixedSizeCrop", "Letterbox"]
+
+Number = int | float
+
+
+class _Transform(v2.Transform):  # type: ignore[misc]  # torchvision has no types
+    """Define `make_params` and `transform`, which torchvision before 0.21 called otherwise."""
+
+    def _get_params(self, flat_inputs: list[Any]) -> Any:
+        return self.make_params(flat_inputs)
+
+    def _transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        return self.transform(inpt, params)
+
+
+class Letterbox(_Transform):
+    """Resizes to fit into a size, aspect ratio kept, and pads to it on both sides.
+
+    As YOLO's letterbox, and albumentations' LongestMaxSize followed by PadIfNeeded: sides are
+    rounded half to even, an odd pixel of padding goes to the right and to the bottom.
+    """
+
+    def __init__(
+        self,
+        size: int | tuple[int, int],
+        *,
+        fill: Number | tuple[Number, ...] = 114,
+        mask_fill: Number = 0,
+        scale_up: bool = True,
+        interpolation: v2.InterpolationMode = v2.InterpolationMode.BILINEAR,
+        antialias: bool = True,
+    ) -> None:
+        """
+        Args:
+            size: height and width [pixels], or the side of a square.
+            fill: of images, one value or one a channel.
+            mask_fill: of masks.
+            scale_up: enlarge what is smaller; else it is only padded.
+        """
+        super().__init__()
+        self.size = _pair(self, size)
+        self.fill, self.mask_fill, self.scale_up = fill, mask_fill, scale_up
+        self.interpolation, self.antialias = interpolation, antialias
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        height, width = query_size(flat_inputs)
+        ratio = min(self.size[0] / height, self.size[1] / width)
+        ratio = ratio if self.scale_up else min(ratio, 1.0)
+        resized = max(round(height * ratio), 1), max(round(width * ratio), 1)
+        down, across = self.size[0] - resized[0], self.size[1] - resized[1]
+        return {
+            "size": resized,
+            "padding": [across // 2, down // 2, across - across // 2, down - down // 2],
+        }
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        resized = self._call_kernel(
+            functional.resize,
+            inpt,
+            size=list(params["size"]),
+            interpolation=self.interpolation,
+            antialias=self.antialias,
+        )
+        fill = self.mask_fill if isinstance(inpt, tv_tensors.Mask) else _as_list(self.fill)
+        return self._call_kernel(functional.pad, resized, padding=params["padding"], fill=fill)
+
+
+class FixedSizeCrop(_Transform):
+    """Cuts what is larger than a size anywhere, and pads what is smaller to the right and to the
+    bottom: after ScaleJitter the training of large-scale jittering.
+
+    As in torchvision's references for detection, but that boxes outside of the crop stay, without
+    an area: put SanitizeBoundingBoxes behind it.
+    """
+
+    def __init__(
+        self,
+        size: int | tuple[int, int],
+        *,
+        fill: Number | tuple[Number, ...] = 0,
+        mask_fill: Number = 0,
+    ) -> None:
+        """`size`: height and width [pixels], or the side of a square; `fill`: of images, one value
+        or one a channel; `mask_fill`: of masks."""
+        super().__init__()
+        self.size, self.fill, self.mask_fill = _pair(self, size), fill, mask_fill
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        height, width = query_size(flat_inputs)
+        part = float(torch.rand(()))
+        kept = min(height, self.size[0]), min(width, self.size[1])
+        return {
+            "crop": [int((height - kept[0]) * part), int((width - kept[1]) * part), *kept],
+            "padding": [0, 0, self.size[1] - kept[1], self.size[0] - kept[0]],
+        }
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        cut = self._call_kernel(functional.crop, inpt, *params["crop"])
+        fill = self.mask_fill if isinstance(inpt, tv_tensors.Mask) else _as_list(self.fill)
+        return self._call_kernel(functional.pad, cut, padding=params["padding"], fill=fill)
+
+
+class DropObjects(v2.Transform):  # type: ignore[misc]
+    """Drops the objects of which too little is left: their boxes, labels and all else that belongs
+    to them.
+
+    It works on the columns of a loader, as `SanitizeBoundingBoxes` does; called by itself it
+    raises, as it does not see what the boxes were before the transforms before it.
+    """
+
+    def __init__(
+        self, *, min_size: float = 1.0, min_area: float = 1.0, min_visibility: float = 0.0
+    ) -> None:
+        """
+        Args:
+            min_size: shortest side of a box that is kept [pixels].
+            min_area: smallest area [square pixels].
+            min_visibility: smallest part of the area of a box that is still in the picture: of the
+                area that it would have if nothing had been cut off, from 0 to 1.
+        """
+        super().__init__()
+        if not (min_size >= 1 and min_area >= 1 and 0 <= min_visibility <= 1):
+            raise ConfigurationError(
+                f"DropObjects(min_size={min_size}, min_area={min_area}, min_visibility="
+                f"{min_visibility}): sizes and areas must be 1 or more, visibility from 0 to 1."
+            )
+        self.min_size, self.min_area = float(min_size), float(min_area)
+        self.min_visibility = float(min_visibility)
+
+    def forward(self, *inputs: Any) -> Any:
+        raise ConfigurationError(
+            "DropObjects works on the boxes of a loader's source; on samples of your own use "
+            "torchvision's SanitizeBoundingBoxes."
+        )
+
+
+def _pair(transform: Any, size: int | tuple[int, int]) -> tuple[int, int]:
+    height, width = (size, size) if isinstance(size, int) else size
+    if min(height, width) < 1:
+        raise ConfigurationError(
+            f"{type(transform).__name__}(size={size}) must be at least 1 pixel, or (height, width)."
+        )
+    return int(height), int(width)
+
+
+def _as_list(fill: Number | tuple[Number, ...]) -> Any:
+    return list(fill) if isinstance(fill, tuple) else fill

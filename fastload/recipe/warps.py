@@ -1,0 +1,323 @@
+"""Operations under which rows do not stay rows: rotation, shear, perspective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torchvision.transforms as v1
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from fastload.draws import Draws, Float64Array, Int64Array
+from fastload.geometry import Fill, GeometryPlan, Interpolation, Padding, Resampling
+from fastload.geometry.boxes import pick
+from fastload.geometry.plan import LaterPlan, Warp, WarpSampling
+from fastload.recipe.attributes import check, check_settings, read_fill, read_interpolation
+from fastload.recipe.operation import (
+    GeometryOperation,
+    ImageState,
+    NotLowerableError,
+    Size,
+    register,
+)
+from fastload.render.warp import warp_batch
+
+Pair = tuple[float, float]
+
+_SQUARE = np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
+"""Corners (x, y), in order: upper left, upper right, lower right, lower left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Warping(GeometryOperation):
+    """The settings that all of them have."""
+
+    warps = True
+    fits_every_image = True
+
+    interpolation: Interpolation = "nearest"
+    """Of images; masks always take the nearest pixel."""
+    fill: Fill = (0.0,)
+    mask_fill: Fill = (0.0,)
+    fades: bool = True
+    """As of `WarpSampling`: whether images are tensors by then, and not PIL images."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        check(self, "interpolation", self.interpolation != "bicubic", "'nearest' or 'bilinear'")
+
+    @staticmethod
+    def read_common(transform: Any, image: ImageState) -> dict[str, Any]:
+        """Those settings of a transform."""
+        interpolation = read_interpolation(transform.interpolation, image)
+        if interpolation == "bicubic":
+            raise NotLowerableError("interpolation 'bicubic' is not among nearest, bilinear")
+        fill = read_fill(transform.fill)
+        if fill is None:
+            raise NotLowerableError("fill=None leaves it to the kind of image; give a number")
+        mask_fill = read_fill(transform.fill, (tv_tensors.Mask,)) or (0.0,)
+        return {
+            "interpolation": "bilinear" if interpolation == "bilinear" else "nearest",
+            "fill": fill,
+            "mask_fill": mask_fill if len(mask_fill) == 1 else (0.0,),
+            "fades": image.tensor,
+        }
+
+    def padding_for(self, size: Size | None) -> Padding:
+        return Padding("constant", self.fill, self.mask_fill)
+
+    @property
+    def warp_samplings(self) -> tuple[WarpSampling, WarpSampling]:
+        return (
+            WarpSampling(self.interpolation, self.fill, self.fades),
+            WarpSampling("nearest", self.mask_fill),
+        )
+
+    def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        return self._warped(masks, draws, stream, self.warp_samplings[1])
+
+    def _render(
+        self, pixels: torch.Tensor, draws: Draws, stream: int, resampling: Resampling
+    ) -> torch.Tensor:
+        return self._warped(pixels, draws, stream, self.warp_samplings[0])
+
+    def _warped(
+        self, pixels: torch.Tensor, draws: Draws, stream: int, sampling: WarpSampling
+    ) -> torch.Tensor:
+        sizes = np.broadcast_to(np.array(pixels.shape[-2:]), (len(draws), 2))
+        made = self.warp(sizes, draws.uniform(stream, self.uniforms))
+        return warp_batch(pixels, made, sampling)
+
+    def _plan(self, stream: int) -> GeometryPlan:
+        images, masks = self.warp_samplings
+        return GeometryPlan(later=LaterPlan(GeometryPlan(), (stream, self), images, masks))
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class RandomAffine(_Warping):
+    transforms: ClassVar[tuple[type, ...]] = (v1.RandomAffine, v2.RandomAffine)
+    uniforms = 6
+
+    degrees: Pair
+    translate: Pair | None = None
+    """Largest shifts right and down, as fractions of width and height."""
+    scale: Pair | None = None
+    shear: tuple[float, ...] | None = None
+    """Bounds along x, or along x and then y [degrees]."""
+    center: Pair | None = None
+    """x, y [pixels]; None: of the image."""
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> RandomAffine:
+        return cls(
+            degrees=_floats(transform.degrees),
+            translate=_floats(transform.translate),
+            scale=_floats(transform.scale),
+            shear=_floats(transform.shear),
+            center=_floats(transform.center),
+            **cls.read_common(transform, image),
+        )
+
+    def warp(self, sizes: Int64Array, uniforms: Float64Array) -> Warp:
+        # Angle, right, down, scale, shear along x and y.
+        extent = sizes[:, ::-1].astype(np.float64)
+        shift = np.zeros_like(extent)
+        if self.translate is not None:
+            most = np.array(self.translate) * extent
+            shift = np.rint(-most + uniforms[:, 1:3] * (2 * most))
+        shear = np.zeros_like(extent)
+        for axis in range(0 if self.shear is None else len(self.shear) // 2):
+            assert self.shear is not None
+            shear[:, axis] = _between(self.shear[2 * axis :], uniforms[:, 4 + axis])
+        return _affine_warp(
+            sizes,
+            angle=_between(self.degrees, uniforms[:, 0]),
+            shift=shift,
+            scale=np.ones(len(sizes))
+            if self.scale is None
+            else _between(self.scale, uniforms[:, 3]),
+            shear=shear,
+            center=self.center,
+        )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class RandomRotation(_Warping):
+    transforms: ClassVar[tuple[type, ...]] = (v1.RandomRotation, v2.RandomRotation)
+    uniforms = 1
+
+    degrees: Pair
+    """Counter-clockwise."""
+    expand: bool = False
+    """Whether the output is as large as the rotated image."""
+    center: Pair | None = None
+    """x, y [pixels]; None: of the image."""
+
+    @property
+    def draws_size(self) -> bool:  # type: ignore[override]
+        return self.expand
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> RandomRotation:
+        return cls(
+            degrees=_floats(transform.degrees),
+            expand=bool(transform.expand),
+            center=_floats(transform.center),
+            **cls.read_common(transform, image),
+        )
+
+    def warp(self, sizes: Int64Array, uniforms: Float64Array) -> Warp:
+        zero = np.zeros((len(sizes), 2))
+        return _affine_warp(
+            sizes,
+            angle=-_between(self.degrees, uniforms[:, 0]),
+            shift=zero,
+            scale=np.ones(len(sizes)),
+            shear=zero,
+            center=self.center,
+            expand=self.expand,
+        )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class RandomPerspective(_Warping):
+    transforms: ClassVar[tuple[type, ...]] = (v1.RandomPerspective, v2.RandomPerspective)
+    uniforms = 9
+
+    distortion_scale: float = 0.5
+    p: float = 0.5
+    interpolation: Interpolation = "bilinear"
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> RandomPerspective:
+        return cls(
+            distortion_scale=float(transform.distortion_scale),
+            p=float(transform.p),
+            **cls.read_common(transform, image),
+        )
+
+    def warp(self, sizes: Int64Array, uniforms: Float64Array) -> Warp:
+        extent = sizes[:, ::-1]
+        bounds = (self.distortion_scale * (extent // 2)).astype(np.int64) + 1
+        moved = pick(uniforms[:, 1:].reshape(-1, 4, 2), np.repeat(bounds[:, None], 4, axis=1))
+        corners = _SQUARE * (extent - 1)[:, None]
+        targets = _SQUARE * (extent - bounds)[:, None] + moved
+        # No such map: of images one pixel wide, and where three corners come to lie in a line.
+        applies = (uniforms[:, 0] < self.p) & (extent > 1).all(axis=1) & ~_in_line(targets)
+        targets = np.where(applies[:, None, None], targets, _SQUARE)
+        corners = np.where(applies[:, None, None], corners, _SQUARE)
+        inverse = _homographies(targets.astype(np.float64), corners.astype(np.float64))
+        inverse[~applies] = np.eye(3)
+        return Warp(inverse, _inverted(inverse), sizes.astype(np.int32))
+
+
+def _affine_warp(
+    sizes: Int64Array,
+    *,
+    angle: Float64Array,
+    shift: Float64Array,
+    scale: Float64Array,
+    shear: Float64Array,
+    center: Pair | None,
+    expand: bool = False,
+) -> Warp:
+    """Torchvision's rotation, scale and shear about a centre, followed by a shift; its
+    `_get_inverse_affine_matrix` has the formula: R(angle) S(scale) SHy(shear y) SHx(shear x).
+
+    With `expand` the output is as large as the turned image, and that is in its middle; boxes and
+    points are counted from its upper left corner, up to half a pixel from there, as torchvision
+    has it.
+    """
+    count, extent = len(sizes), sizes[:, ::-1].astype(np.float64)
+    middle = extent / 2 if center is None else np.broadcast_to(np.array(center), extent.shape)
+    rotation, (sx, sy) = np.radians(angle), np.radians(shear).T
+    a, c = np.cos(rotation - sy) / np.cos(sy), np.sin(rotation - sy) / np.cos(sy)
+    b, d = -(a * np.tan(sx) + np.sin(rotation)), np.cos(rotation) - c * np.tan(sx)
+    turn = np.zeros((count, 3, 3))
+    turn[:, :2, :2] = np.stack([a, b, c, d], axis=-1).reshape(-1, 2, 2) * scale[:, None, None]
+    turn[:, 2, 2] = 1.0
+    forward = _shifts(middle + shift) @ turn @ _shifts(-middle)
+    # The determinant of the matrix without its scale is 1.
+    back = np.zeros((count, 3, 3))
+    back[:, :2, :2] = np.stack([d, -b, -c, a], axis=-1).reshape(-1, 2, 2) / scale[:, None, None]
+    back[:, 2, 2] = 1.0
+    inverse = _shifts(middle) @ back @ _shifts(-middle - shift)
+    if not expand:
+        return Warp(inverse, forward, sizes.astype(np.int32))
+    corners = np.array([[0, 0], [0, 1], [1, 1], [1, 0]]) * extent[:, None]
+    ends = np.einsum("bij,bkj->bki", forward[:, :2, :2], corners) + forward[:, None, :2, 2]
+    low = ends.min(axis=1)
+    # Cut to multiples of 1e-4, so that a corner on the edge of a pixel takes no other pixel; of
+    # corners relative to the centre of rotation as torchvision has them, without its shift.
+    about = _turned_corners(back, extent, middle - extent / 2)
+    first, last = (np.trunc(end * 1e4) * 1e-4 for end in (about.min(axis=1), about.max(axis=1)))
+    made = np.ceil(last) - np.floor(first)
+    # From the middle of the output to the middle of the image.
+    inverse = inverse @ _shifts((extent - made) / 2)
+    size = made[:, ::-1].astype(np.int32)
+    return Warp(inverse, _shifts(-low) @ forward, size)
+
+
+def _turned_corners(back: Float64Array, extent: Float64Array, center: Float64Array) -> Float64Array:
+    """(B, 4, 2): where torchvision has the corners of the turned image when it takes its size: by
+    the inverse rotation. `center`: of that, from the middle of the image."""
+    corners = (np.array([[0, 0], [0, 1], [1, 1], [1, 0]]) - 0.5) * extent[:, None]
+    turned: Float64Array = np.einsum("bij,bkj->bki", back[:, :2, :2], corners - center[:, None])
+    return turned + (center + extent / 2)[:, None]
+
+
+def _in_line(corners: Int64Array) -> npt.NDArray[np.bool_]:
+    """(B,): whether any three of four (B, 4, 2) points lie in one line."""
+    found = np.zeros(len(corners), dtype=np.bool_)
+    for number in range(4):
+        first, second, third = (corners[:, (number + step) % 4] for step in range(3))
+        (ax, ay), (bx, by) = (second - first).T, (third - first).T
+        found |= ax * by == ay * bx
+    return found
+
+
+def _homographies(points: Float64Array, onto: Float64Array) -> Float64Array:
+    """(B, 3, 3): the projective maps of four (B, 4, 2) points onto others, rounded to float32, as
+    torchvision's `_get_perspective_coeffs`."""
+    count = len(points)
+    x, y = points[..., 0], points[..., 1]
+    zero, one = np.zeros_like(x), np.ones_like(x)
+    rows = []
+    for axis, wanted in enumerate((onto[..., 0], onto[..., 1])):
+        own, other = [x, y, one], [zero, zero, zero]
+        numbers = [*(own if axis == 0 else other), *(other if axis == 0 else own)]
+        rows.append(np.stack([*numbers, -wanted * x, -wanted * y], axis=-1))
+    matrix = np.stack(rows, axis=2).reshape(count, 8, 8)
+    found = np.linalg.solve(matrix, onto.reshape(count, 8, 1))[..., 0]
+    found = found.astype(np.float32).astype(np.float64)
+    return np.concatenate([found, np.ones((count, 1))], axis=1).reshape(count, 3, 3)
+
+
+def _inverted(matrix: Float64Array) -> Float64Array:
+    """(B, 3, 3): of maps whose last number is 1, the inverse ones, likewise."""
+    found = np.linalg.inv(matrix)
+    result: Float64Array = found / found[:, 2:, 2:]
+    return result
+
+
+def _shifts(by: Float64Array) -> Float64Array:
+    """(B, 3, 3): shifts by (B, 2) x, y."""
+    made = np.tile(np.eye(3), (len(by), 1, 1))
+    made[:, :2, 2] = by
+    return made
+
+
+def _between(bounds: Any, uniforms: Float64Array) -> Float64Array:
+    result: Float64Array = bounds[0] + uniforms * (bounds[1] - bounds[0])
+    return result
+
+
+def _floats(values: Any) -> Any:
+    return None if values is None else tuple(float(value) for value in values)

@@ -1,0 +1,147 @@
+"""One image under a projective map: rotations, shears, perspective.
+
+The native core has the same arithmetic (fastload/native/warp.cpp), and is used where it is built.
+The formula of "bilinear" is that of torch's `grid_sample` with padding "zeros", and of what
+torchvision makes of it with a fill; or that of Pillow's `Image.transform` (see `WarpSampling`).
+Coordinates are float64, where torchvision has float32: pixels agree with it to 1 of 255 but where a
+position is within its rounding of the border between two pixels.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional
+
+from fastload import native
+from fastload.draws import Float64Array
+from fastload.geometry.plan import Warp, WarpSampling
+from fastload.render.transfer import on_device
+
+Pixels = npt.NDArray[np.uint8]
+
+_ROWS = 64
+"""Of the output, worked on at a time."""
+
+
+def warp_into(
+    pixels: Pixels,
+    inverse: Float64Array,
+    sampling: WarpSampling,
+    out: Pixels,
+) -> None:
+    """Write (H, W, C) `pixels` to (h, w, C) `out`, both of 1 to 4 channels; `inverse`: (3, 3), as
+    of a `Warp`."""
+    bilinear = sampling.interpolation == "bilinear"
+    fill = np.broadcast_to(np.asarray(sampling.fill, np.float32), out.shape[2:]).copy()
+    if native.available() and out.flags.c_contiguous:
+        native.load().warp(
+            np.ascontiguousarray(pixels),
+            out,
+            np.ascontiguousarray(inverse, dtype=np.float64),
+            bilinear,
+            sampling.fades,
+            fill,
+        )
+        return
+    for first in range(0, len(out), _ROWS):
+        part = out[first : first + _ROWS]
+        u, v = _positions(inverse, first, part.shape[:2])
+        part[...] = _sampled(pixels, u, v, bilinear, sampling.fades, fill)
+
+
+def _positions(
+    inverse: Float64Array, first: int, size: tuple[int, ...]
+) -> tuple[Float64Array, Float64Array]:
+    """Where the centres of (h, w) output pixels lie, from row `first` on: x and y."""
+    m = inverse.reshape(9)
+    down = np.arange(first, first + size[0])[:, None] + 0.5
+    across = np.arange(size[1]) + 0.5
+    u, v = m[0] * across + (m[1] * down + m[2]), m[3] * across + (m[4] * down + m[5])
+    if (m[6], m[7], m[8]) != (0.0, 0.0, 1.0):
+        w = m[6] * across + (m[7] * down + m[8])
+        with np.errstate(divide="ignore", invalid="ignore"):  # the horizon: outside
+            u, v = u / w, v / w
+    return u, v
+
+
+def _sampled(
+    pixels: Pixels,
+    u: Float64Array,
+    v: Float64Array,
+    bilinear: bool,
+    fades: bool,
+    fill: npt.NDArray[np.float32],
+) -> Pixels:
+    """(h, w, C) uint8: the image at these places."""
+    height, width = pixels.shape[:2]
+    low = -0.5 if bilinear and fades else 0.0
+    good = (u >= low) & (v >= low) & (u < width - low) & (v < height - low)
+    u, v = np.where(good, u, 0.5), np.where(good, v, 0.5)
+    if not bilinear:
+        chosen = pixels[v.astype(np.int64), u.astype(np.int64)]
+        return np.where(good[..., None], chosen, fill.astype(np.uint8))
+    left, top = np.floor(u - 0.5), np.floor(v - 0.5)
+    fx, fy = ((u - 0.5) - left).astype(np.float32), ((v - 0.5) - top).astype(np.float32)
+    one = np.float32(1)
+    weights = [(one - fx) * (one - fy), fx * (one - fy), (one - fx) * fy, fx * fy]
+    x, y = left.astype(np.int64), top.astype(np.int64)
+    total, mask = np.zeros((*u.shape, pixels.shape[2]), np.float32), np.zeros(u.shape, np.float32)
+    whole = np.ones(u.shape, np.bool_)
+    for number, weight in enumerate(weights):
+        row, column = y + (number >> 1), x + (number & 1)
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        used = np.where(inside, weight, np.float32(0)) if fades else weight
+        near = pixels[row.clip(0, height - 1), column.clip(0, width - 1)]
+        total = total + used[..., None] * near.astype(np.float32)
+        mask, whole = mask + used, whole & inside
+    if fades:
+        mask = np.where(whole, one, mask)[..., None]
+        total = np.rint((total - fill) * mask + fill)
+    made = total.clip(0, 255).astype(np.uint8)
+    return np.where(good[..., None], made, fill.astype(np.uint8))
+
+
+def warp_batch(pixels: torch.Tensor, warp: Warp, sampling: WarpSampling) -> torch.Tensor:
+    """(B, C, h, w): a batch of images of one size, of any dtype, on its device; all outputs are of
+    one size. Sums of floating-point numbers are in float32."""
+    if not len(pixels):
+        return pixels
+    count, channels, height, width = pixels.shape
+    size = [int(n) for n in warp.size[0]]
+    inverse = on_device(warp.inverse.reshape(-1, 9), pixels.device)
+    m = [inverse[:, number].view(-1, 1, 1) for number in range(9)]
+    down, across = (
+        torch.arange(length, device=pixels.device, dtype=torch.float64) + 0.5 for length in size
+    )
+    down = down[:, None]
+    w = m[6] * across + (m[7] * down + m[8])
+    u = (m[0] * across + (m[1] * down + m[2])) / w
+    v = (m[3] * across + (m[4] * down + m[5])) / w
+    bilinear = sampling.interpolation == "bilinear"
+    low = -0.5 if bilinear and sampling.fades else 0.0
+    good = (u >= low) & (v >= low) & (u < width - low) & (v < height - low)
+    fill = torch.tensor(sampling.fill, dtype=torch.float32, device=pixels.device).view(1, -1, 1, 1)
+    if not bilinear:
+        places = torch.where(good, v.floor() * width + u.floor(), 0.0).long().view(count, 1, -1)
+        flat = pixels.reshape(count, channels, -1)
+        made = flat.gather(2, places.expand(-1, channels, -1)).view(count, channels, *size)
+        return torch.where(good[:, None], made, fill.to(pixels.dtype))
+    grid = torch.stack([u * (2 / width) - 1, v * (2 / height) - 1], dim=-1)
+    grid = torch.where(good[..., None], grid, 2.0).to(torch.float32)
+    values = pixels.to(torch.float32)
+    if sampling.fades:
+        ones = torch.ones((count, 1, height, width), device=pixels.device)
+        values = torch.cat([values, ones], dim=1)
+    outside: Literal["zeros", "border"] = "zeros" if sampling.fades else "border"
+    made = functional.grid_sample(values, grid, padding_mode=outside, align_corners=False)
+    if sampling.fades:
+        made, mask = made[:, :channels], made[:, channels:]
+        made = (made - fill) * mask + fill
+    made = torch.where(good[:, None], made, fill)
+    if pixels.is_floating_point():
+        return made.to(pixels.dtype)
+    return (made.round() if sampling.fades else made.floor()).clamp(0, 255).to(pixels.dtype)

@@ -1,0 +1,492 @@
+"""Geometry for detection against torchvision's own transforms with the same drawn numbers: images,
+masks, boxes and points after chains of operations, on the backends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import tv_tensors
+from torchvision.ops import box_iou
+from torchvision.transforms import v2
+from torchvision.transforms.functional import _get_perspective_coeffs
+from torchvision.transforms.v2 import functional as F
+
+import fastload
+from fastload import native
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError
+from fastload.geometry.plan import WarpSampling
+from fastload.recipe import Recipe
+from fastload.recipe.operation import GeometryOperation
+from fastload.recipe.warps import _Warping
+from fastload.render.warp import warp_into
+from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray
+from fastload.sources.buffers import PathTable
+from tests.backends import Contestant, contestants
+from tests.images import labels, photo, png
+
+SAMPLES = 7
+RNG = np.random.default_rng(5)
+SIZES = [(40 + 11 * n % 23, 50 + 7 * n % 19) for n in range(SAMPLES)]
+COUNTS = [3, 0, 1, 5, 2, 4, 3]
+BILINEAR = v2.InterpolationMode.BILINEAR
+BOTH = {tv_tensors.Image: (90, 30, 200), Image.Image: (90, 30, 200), tv_tensors.Mask: 9}
+"""Fills."""
+
+
+def a_box(size: tuple[int, int]) -> Any:
+    ends = RNG.random((2, 2)) * np.array(size)[::-1]
+    return np.concatenate([ends.min(axis=0), ends.max(axis=0)])
+
+
+BOXES = [
+    np.array([a_box(size) for _ in range(count)]).reshape(-1, 4)
+    for size, count in zip(SIZES, COUNTS, strict=True)
+]
+POINTS = [boxes.reshape(-1, 2, 2) for boxes in BOXES]
+
+AFFINE = {"degrees": 40, "translate": (0.2, 0.1), "scale": (0.6, 1.4), "shear": (-10, 10, -5, 5)}
+CHAINS: dict[str, list[Any]] = {
+    "affine": [v2.RandomAffine(**AFFINE, fill=BOTH)],
+    "affine-bilinear": [v2.RandomAffine(**AFFINE, interpolation=BILINEAR, center=(5, 9))],
+    "rotation": [v2.RandomRotation((-70, 20), interpolation=BILINEAR, fill=BOTH)],
+    "perspective": [v2.RandomPerspective(0.6, p=0.7, fill=BOTH)],
+    "zoom-out": [v2.RandomZoomOut(fill=BOTH, side_range=(1.0, 2.0), p=0.6), v2.Resize((48, 40))],
+    "iou-crop": [
+        v2.RandomIoUCrop(sampler_options=[0.0, 0.2, 0.4, 1.0]),
+        v2.SanitizeBoundingBoxes(),
+    ],
+    "ssd": [
+        v2.RandomZoomOut(fill=BOTH, side_range=(1.0, 1.6)),
+        v2.RandomIoUCrop(),
+        v2.RandomHorizontalFlip(),
+        v2.Resize((30, 30)),
+    ],
+    "jitter": [v2.ScaleJitter((50, 60), (0.5, 1.5)), fastload.FixedSizeCrop((44, 52), fill=7)],
+    "shortest": [v2.RandomShortestSize([20, 31, 44], max_size=60), v2.RandomCrop(20)],
+    "random-resize": [
+        v2.RandomResize(32, 60),
+        v2.RandomCrop(40, pad_if_needed=True, fill=255),
+        v2.RandomHorizontalFlip(),
+    ],
+    "letterbox": [fastload.Letterbox((40, 64), fill=(1, 2, 3)), v2.RandomHorizontalFlip()],
+    "long": [
+        v2.RandomResizedCrop((37, 45)),
+        v2.RandomAffine(25, scale=(0.8, 1.2), interpolation=BILINEAR),
+        v2.RandomVerticalFlip(),
+        v2.RandomPerspective(0.3, p=1.0),
+        v2.RandomCrop(30, padding=3),
+        v2.RandomRotation(15, interpolation=BILINEAR),
+    ],
+}
+
+
+def params(transform: Any, u: Any, size: tuple[int, int], boxes: Any) -> dict[str, Any] | None:
+    """What torchvision's `make_params` would give if its random numbers were these; None: the
+    transform is not applied."""
+    height, width = size
+
+    def between(bounds: Any, number: float) -> float:
+        return float(bounds[0] + number * (bounds[1] - bounds[0]))
+
+    match transform:
+        case v2.RandomAffine():
+            most = transform.translate or (0, 0)
+            shift = [
+                round(between((-m * side, m * side), n))
+                for m, side, n in zip(most, (width, height), u[1:3], strict=True)
+            ]
+            shear = transform.shear or (0, 0)
+            return {
+                "angle": between(transform.degrees, u[0]),
+                "translate": shift,
+                "scale": between(transform.scale or (1, 1), u[3]),
+                "shear": [between(shear[i : i + 2], u[4 + i // 2]) for i in range(0, len(shear), 2)]
+                + [0.0] * (len(shear) == 2),
+            }
+        case v2.RandomRotation():
+            return {"angle": between(transform.degrees, u[0])}
+        case v2.RandomPerspective():
+            bounds = [int(transform.distortion_scale * (side // 2)) + 1 for side in (width, height)]
+            ends = []
+            for n, (right, low) in enumerate(((0, 0), (1, 0), (1, 1), (0, 1))):
+                first = [
+                    far * (side - b)
+                    for far, side, b in zip((right, low), (width, height), bounds, strict=True)
+                ]
+                ends.append([f + int(u[1 + 2 * n + i] * bounds[i]) for i, f in enumerate(first)])
+            start = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
+            found = {"coefficients": _get_perspective_coeffs(start, ends)}
+            return found if u[0] < transform.p else None
+        case v2.RandomZoomOut():
+            ratio = between(transform.side_range, u[1])
+            left, top = (
+                int((int(side * ratio) - side) * n)
+                for side, n in zip((width, height), (u[2], u[3]), strict=True)
+            )
+            right, bottom = int(width * ratio) - width - left, int(height * ratio) - height - top
+            return {"padding": [left, top, right, bottom]} if u[0] < transform.p else None
+        case v2.ScaleJitter():
+            target = transform.target_size
+            scale = between(transform.scale_range, u[0])
+            ratio = min(target[1] / height, target[0] / width) * scale
+            return {"size": (int(height * ratio), int(width * ratio))}
+        case v2.RandomShortestSize():
+            ratio = transform.min_size[int(u[0] * len(transform.min_size))] / min(size)
+            ratio = min(ratio, transform.max_size / max(size))
+            return {"size": (int(height * ratio), int(width * ratio))}
+        case v2.RandomResize():
+            span = transform.max_size - transform.min_size
+            return {"size": [transform.min_size + int(u[0] * span)]}
+        case fastload.FixedSizeCrop():
+            kept = min(height, transform.size[0]), min(width, transform.size[1])
+            return {
+                "crop": [int((height - kept[0]) * u[0]), int((width - kept[1]) * u[0]), *kept],
+                "padding": [0, 0, transform.size[1] - kept[1], transform.size[0] - kept[0]],
+            }
+        case v2.RandomHorizontalFlip() | v2.RandomVerticalFlip():
+            return {} if u[0] < transform.p else None
+        case _:  # Resize, Letterbox
+            return transform.make_params([Image.new("L", (width, height))])
+
+
+def by_torchvision(transforms: list[Any], sample: list[Any], draws: Draws) -> list[Any]:
+    """A sample after transforms with our numbers: [image, mask, boxes, points, which are kept]."""
+    recipe = Recipe.from_transform(v2.Compose(transforms))
+    ops = list(enumerate(recipe.ops))
+    kept = np.arange(len(sample[2]))
+    for transform in transforms:
+        if isinstance(transform, v2.ToImage):
+            sample[0] = transform(sample[0])
+            continue
+        stream, op = ops.pop(0)
+        size = tuple(F.get_size(sample[0]))
+        if isinstance(transform, v2.SanitizeBoundingBoxes):
+            sample[2], good = F.sanitize_bounding_boxes(sample[2])
+            sample[3], kept = sample[3][good], kept[good.numpy()]
+            continue
+        assert isinstance(op, GeometryOperation)
+        if isinstance(transform, v2.RandomIoUCrop):
+            found = iou_crop(transform, size, sample[2], draws, stream)
+        elif isinstance(transform, v2.RandomResizedCrop | v2.RandomCrop):
+            plan = op._plan(stream).resolve(draws, np.array([size]))
+            for n, one in enumerate(sample):
+                sample[n] = reference_crop(one, plan, transform)
+            continue
+        else:
+            u = draws.uniform(stream, op.uniforms)[0] if op.uniforms else []
+            found = params(transform, u, size, sample[2])
+        if found is not None:
+            sample = [transform.transform(one, found) for one in sample]
+    return [*sample, kept]
+
+
+def reference_crop(one: Any, plan: Any, transform: Any) -> Any:
+    """RandomCrop and RandomResizedCrop, whose geometry other tests hold against torchvision."""
+    fill = getattr(transform, "fill", 0) or 0
+    one = F.crop(one, *plan.box[0].tolist())
+    if (plan.size[0] != plan.box[0, 2:]).any():
+        one = F.resize(one, plan.size[0].tolist())
+    top, left, height, width = plan.window[0].tolist()
+    rows, columns = plan.size[0].tolist()
+    around = [max(-left, 0), max(-top, 0), max(left + width - columns, 0)]
+    one = F.pad(one, [*around, max(top + height - rows, 0)], fill=fill)
+    return F.crop(one, max(top, 0), max(left, 0), height, width)
+
+
+def iou_crop(transform: Any, size: Any, boxes: Any, draws: Draws, stream: int) -> Any:
+    """`RandomIoUCrop.make_params` in the words of its documentation, with our numbers: for each
+    overlap those of all its trials."""
+    numbers = iter(draws.uniform(stream, 20 * (1 + 4 * transform.trials))[0].tolist())
+    height, width = size
+    while True:
+        overlap = transform.options[int(next(numbers) * len(transform.options))]
+        trials = [[next(numbers) for _ in range(4)] for _ in range(transform.trials)]
+        if overlap >= 1:
+            return None
+        for across, down, right, low in trials:
+            span = transform.max_scale - transform.min_scale
+            w = int(width * (transform.min_scale + span * across))
+            h = int(height * (transform.min_scale + span * down))
+            if not transform.min_aspect_ratio <= w / h <= transform.max_aspect_ratio:
+                continue
+            left, top = int((width - w) * right), int((height - h) * low)
+            centres = (boxes[:, :2] + boxes[:, 2:]) / 2
+            ends = torch.tensor([[left, top], [left + w, top + h]])
+            inside = ((ends[0] < centres) & (centres < ends[1])).all(1)
+            ious = box_iou(boxes.as_subclass(torch.Tensor), ends.reshape(1, 4).to(boxes.dtype))
+            if inside.any() and ious[inside].max() >= overlap:
+                return {
+                    "top": top,
+                    "left": left,
+                    "height": h,
+                    "width": w,
+                    "is_within_crop_area": inside,
+                }
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    root = tmp_path_factory.mktemp("pixels")
+    paths: dict[str, list[str]] = {"image": [], "mask": []}
+    for n, (height, width) in enumerate(SIZES):
+        pixels = {"image": photo(height, width, seed=n), "mask": labels(height, width, seed=n)}
+        for name, files in paths.items():
+            files.append(str(root / f"{name}{n}.png"))
+            Path(files[-1]).write_bytes(png(pixels[name]))
+    columns = {
+        "image": EncodedFiles(PathTable.of(paths["image"])),
+        "mask": EncodedFiles(PathTable.of(paths["mask"]), role="mask"),
+        "boxes": RaggedArray(Ragged.of(BOXES), role="boxes"),
+        "keypoints": RaggedArray(Ragged.of(POINTS), role="keypoints"),
+        "index": ValueArray(np.arange(SAMPLES)),
+    }
+    return Source(columns, "detection", "detection", "dict")
+
+
+def sample_of(index: int) -> list[Any]:
+    height, width = size = SIZES[index]
+    mask = torch.from_numpy(labels(height, width, seed=index).reshape(1, height, width))
+    boxes = torch.from_numpy(BOXES[index])
+    points = torch.from_numpy(POINTS[index])
+    return [
+        Image.fromarray(photo(height, width, seed=index)),
+        tv_tensors.Mask(mask),
+        tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=size),  # type: ignore[call-overload]
+        tv_tensors.KeyPoints(points, canvas_size=size),  # type: ignore[call-overload]
+    ]
+
+
+@contestants("torch-0")
+@pytest.mark.parametrize("kind", ["tensor", "pillow"])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_chains_are_those_of_torchvision(
+    contestant: Contestant, source: Source, chain: str, kind: str, tmp_path: Path
+) -> None:
+    before = [v2.ToImage()] if kind == "tensor" else []
+    transforms = [*before, *CHAINS[chain]]
+    with contestant.create(
+        source, tmp_path, batch_size=1, transform=v2.Compose(transforms), shuffle=True, seed=4
+    ) as loader:
+        batches = list(loader)
+    for batch in batches:
+        index = int(batch["index"][0])
+        image, mask, boxes, points, kept = by_torchvision(
+            transforms, sample_of(index), Draws(4, 0, np.array([index]))
+        )
+        assert batch["boxes"].lengths.tolist() == [len(kept)]
+        close = {"rtol": 0, "atol": 1e-4}
+        assert torch.allclose(batch["boxes"][0].cpu(), boxes.as_subclass(torch.Tensor), **close)
+        found = batch["keypoints"][0].cpu()
+        if not any(isinstance(t, v2.RandomResizedCrop) for t in transforms):
+            assert torch.allclose(found, points.as_subclass(torch.Tensor), **close)
+        wanted = torch.from_numpy(np.array(image)).permute(2, 0, 1) if kind == "pillow" else image
+        # Positions are float32 there: within its rounding of the border of a pixel it may take the
+        # other one.
+        away = (batch["image"][0].cpu().int() - wanted.int()).abs()
+        nearest = any(
+            isinstance(op, _Warping) and op.interpolation == "nearest"
+            for op in Recipe.from_transform(v2.Compose(transforms)).ops
+        )
+        assert (away > 2).float().mean() <= (0.01 if nearest or chain == "long" else 0.0), chain
+        assert away.float().mean() < 1.0
+        odd = batch["mask"][0].cpu() != mask[0]
+        assert odd.float().mean() <= 0.01, f"{int(odd.sum())} pixels of the mask"
+
+
+# -- all backends, resume, ranks
+
+
+@contestants()
+@pytest.mark.parametrize("chain", ["ssd", "long"])
+def test_all_backends_and_resumed_epochs_have_the_same_samples(
+    contestant: Contestant, source: Source, chain: str, tmp_path: Path
+) -> None:
+    if contestant.opaque and contestant.name != "torch-0":
+        pytest.skip("the same code as torch-0, in other processes")
+    arguments: dict[str, Any] = {
+        "batch_size": 2,
+        "transform": v2.Compose(CHAINS[chain]),
+        "shuffle": True,
+        "seed": 8,
+    }
+    with fastload.create_loader(source, backend="torch", num_workers=0, **arguments) as loader:
+        wanted = list(loader)
+    with contestant.create(source, tmp_path, **arguments) as loader:
+        iterator = iter(loader)
+        found, state = [next(iterator)], loader.state_dict()
+        loader.load_state_dict(state)
+        found += list(loader)
+    assert len(found) == len(wanted)
+    for own, other in zip(found, wanted, strict=True):
+        assert torch.equal(own["index"].cpu(), other["index"])
+        for name in ("boxes", "keypoints"):
+            assert torch.equal(own[name].values.cpu(), other[name].values)
+        assert torch.equal(own["mask"].cpu(), other["mask"])
+        assert (own["image"].cpu().int() - other["image"].int()).abs().max() <= 2
+
+
+def test_images_of_one_size_are_warped_as_batches_after_colour() -> None:
+    """The device warps what the host cannot: the same pixels as torchvision, on floats too."""
+    images = np.stack([photo(31, 44, seed=n) for n in range(4)])
+    masks = np.stack([labels(31, 44, seed=n) for n in range(4)])
+    boxes = Ragged.of([np.array([[3.0, 4, 20, 25]])] * 4)
+    arrays = {"image": images, "mask": masks.reshape(4, 31, 44), "boxes": boxes}
+    for warp in (
+        v2.RandomAffine(30, interpolation=BILINEAR, fill=0.25),
+        v2.RandomAffine(30, fill=0.5),
+        v2.RandomPerspective(0.4, p=1.0),
+    ):
+        transforms = [
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize([0.5] * 3, [0.25] * 3),
+            warp,
+        ]
+        with fastload.create_loader(arrays, 4, transform=v2.Compose(transforms), seed=3) as loader:
+            (batch,) = loader
+            assert "device" in str(loader.explain()), "after Normalize"
+        stream, op = list(enumerate(Recipe.from_transform(v2.Compose(transforms)).ops))[-1]
+        for row in range(4):
+            u = Draws(3, 0, np.array([row])).uniform(stream, op.uniforms)[0]  # type: ignore[attr-defined]
+            drawn = params(warp, u, (31, 44), None)
+            image = v2.Compose(transforms[:3])(torch.from_numpy(images[row]).permute(2, 0, 1))
+            wanted = warp.transform(image, drawn)
+            odd = (batch["image"][row] - wanted).abs() > 1e-3
+            assert odd.float().mean() < 0.01
+            box = tv_tensors.BoundingBoxes(  # type: ignore[call-overload]
+                torch.tensor([[3.0, 4, 20, 25]], dtype=torch.float64),
+                format="XYXY",
+                canvas_size=(31, 44),
+            )
+            moved = warp.transform(box, drawn).as_subclass(torch.Tensor)
+            assert torch.allclose(batch["boxes"][row], moved, rtol=0, atol=1e-4)
+
+
+def test_rotation_that_expands() -> None:
+    """One image at a time: sizes differ. Torchvision takes the size in float32, so that angles at
+    which a corner touches a border of pixels are left out."""
+    image = photo(30, 47)
+    boxes = np.array([[3.0, 4, 20, 25], [0, 0, 47, 30]])
+    arrays = {"image": image[None], "boxes": Ragged.of([boxes])}
+    for angle in (17.0, -33.0, 120.0):
+        rotation = v2.RandomRotation((angle, angle), expand=True, interpolation=BILINEAR, fill=5)
+        transform = v2.Compose([v2.ToImage(), rotation])
+        with fastload.create_loader(arrays, 1, transform=transform) as loader:
+            (batch,) = loader
+        sample = tv_tensors.BoundingBoxes(  # type: ignore[call-overload]
+            torch.from_numpy(boxes), format="XYXY", canvas_size=(30, 47)
+        )
+        wanted = rotation.transform(sample, {"angle": angle})
+        assert torch.allclose(batch["boxes"][0], wanted.as_subclass(torch.Tensor), atol=1e-4)
+        pixels = rotation.transform(tv_tensors.Image(image.transpose(2, 0, 1)), {"angle": angle})
+        assert batch["image"][0].shape == pixels.shape
+        assert (batch["image"][0].int() - pixels.int()).abs().max() <= 1
+
+
+# -- the arithmetic
+
+
+def test_the_core_and_numpy_make_the_same_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native.available():
+        pytest.skip("the native core is not built")
+    for number in range(60):
+        height, width, channels = (int(n) for n in RNG.integers(1, [40, 40, 5]))
+        pixels = RNG.integers(0, 256, (height, width, channels), dtype=np.uint8)
+        spread = [[0.4, 0.4, 9], [0.4, 0.4, 9], [0.02, 0.02, 0]]
+        inverse = np.eye(3) + RNG.normal(size=(3, 3)) * spread
+        if number % 3 == 0:
+            inverse[2] = 0, 0, 1
+        if number % 10 == 0:
+            inverse[RNG.integers(3), RNG.integers(3)] = RNG.choice([np.nan, np.inf, 1e300, 0.0])
+        fill = tuple(float(n) for n in RNG.integers(0, 256, channels))
+        for sampling in (
+            WarpSampling("nearest", fill),
+            WarpSampling("bilinear", fill),
+            WarpSampling("bilinear", fill, fades=False),
+        ):
+            made = []
+            for available in (True, False):
+                monkeypatch.setattr(native, "available", lambda found=available: found)
+                out = np.empty((33, 29, channels), np.uint8)
+                with np.errstate(all="ignore"):
+                    warp_into(pixels, inverse, sampling, out)
+                made.append(out)
+            assert (made[0] == made[1]).all(), (number, sampling)
+
+
+# -- what is dropped, what is refused
+
+
+def test_objects_are_dropped_by_what_is_left_of_them() -> None:
+    # The crop shows 10 to 30: all of the first, 6 of 10 columns of the second, 3 of the third.
+    corners = [[12.0, 12, 22, 22], [24, 12, 34, 22], [27, 12, 37, 22], [12, 12, 14, 14]]
+    boxes = Ragged.of([np.array(corners)])
+    arrays = {
+        "image": np.zeros((1, 40, 40, 3), np.uint8),
+        "boxes": boxes,
+        "labels": Ragged.of([[1, 2, 3, 4]]),
+    }
+    for chain in (
+        [v2.CenterCrop(20), v2.RandomAffine((0, 0))],
+        [v2.CenterCrop(20), v2.RandomAffine((0, 0)), v2.Resize((40, 40))],
+    ):
+        kept = {}
+        for visible in (0.0, 0.5, 0.6, 0.7):
+            drop = fastload.DropObjects(min_visibility=visible, min_area=5)
+            with fastload.create_loader(arrays, 1, transform=v2.Compose([*chain, drop])) as loader:
+                (batch,) = loader
+            kept[visible] = batch["labels"][0].tolist()
+        small = [4] if isinstance(chain[-1], v2.Resize) else []  # 16 square pixels by then
+        assert kept == {
+            0.0: [1, 2, 3, *small],
+            0.5: [1, 2, *small],
+            0.6: [1, 2, *small],  # exactly
+            0.7: [1, *small],
+        }
+    with pytest.raises(ConfigurationError, match="min_visibility=2"):
+        fastload.DropObjects(min_visibility=2)
+    with pytest.raises(ConfigurationError, match="boxes of a loader"):
+        fastload.DropObjects()(torch.zeros(3, 4, 4))
+
+
+def test_transforms_of_ours_work_by_themselves() -> None:
+    image = tv_tensors.Image(torch.from_numpy(photo(30, 50)).permute(2, 0, 1))
+    box = tv_tensors.BoundingBoxes([[0, 0, 50, 30]], format="XYXY", canvas_size=(30, 50))  # type: ignore[call-overload]
+    mask = tv_tensors.Mask(torch.ones(1, 30, 50, dtype=torch.uint8))
+    made, moved, masked = fastload.Letterbox(100)(image, box, mask)
+    assert made.shape == (3, 100, 100)
+    assert moved.tolist() == [[0, 20, 100, 80]]
+    assert int(masked.sum()) == 6000
+    assert (made[:, :20] == 114).all()
+    unscaled, moved = fastload.Letterbox((40, 60), scale_up=False)(image, box)
+    assert moved.tolist() == [[5, 5, 55, 35]]
+    assert torch.equal(unscaled[:, 5:35, 5:55], image)
+    cut, moved = fastload.FixedSizeCrop((20, 60), fill=3)(image, box)
+    assert cut.shape == (3, 20, 60)
+    assert moved.tolist() == [[0, 0, 50, 20]]
+    with pytest.raises(ConfigurationError, match="Letterbox"):
+        fastload.Letterbox(0)
+
+
+def test_a_crop_that_depends_on_boxes_needs_them() -> None:
+    arrays = {"image": np.zeros((2, 8, 8, 3), np.uint8)}
+    with pytest.raises(ConfigurationError, match="RandomIoUCrop depends on boxes"):
+        fastload.create_loader(arrays, 1, transform=v2.RandomIoUCrop())
+    nothing = Ragged.of([np.zeros((0, 4))] * 2)
+    crop = v2.RandomIoUCrop(sampler_options=[0.1])  # torchvision would look for ever
+    with fastload.create_loader(arrays | {"boxes": nothing}, 1, transform=crop) as loader:
+        assert [tuple(batch["image"].shape) for batch in loader] == [(1, 3, 8, 8)] * 2
+
+
+def test_degenerate_images_are_warped() -> None:
+    arrays = {"image": np.full((1, 1, 1, 3), 7, np.uint8)}
+    for warp in (v2.RandomPerspective(1.0, p=1.0), v2.RandomRotation(5, expand=True)):
+        with fastload.create_loader(arrays, 1, transform=warp) as loader:
+            (batch,) = loader
+        assert batch["image"].amax() == 7
