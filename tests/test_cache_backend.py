@@ -442,7 +442,7 @@ def test_storage_auto_is_a_gpu_with_room_and_otherwise_the_files(
 def test_what_it_refuses(tmp_path: Path) -> None:
     source = array_source()
     with pytest.raises(UnsupportedTransformError, match=r"'cache' cannot run .*'torch'"):
-        cache_backend(source, v2.Compose([v2.RandomRotation(10), v2.ToImage()]))
+        cache_backend(source, v2.Compose([v2.ElasticTransform(), v2.ToImage()]))
     with pytest.raises(
         ConfigurationError, match="storage: must be 'auto', 'disk', 'ram' or 'device', got 'tape'"
     ):
