@@ -92,8 +92,8 @@ fuzz: $(INSTALLED) ## decoders and resampling under attack, with sanitizers, aga
 	cmake -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFASTLOAD_PYTHON=OFF \
 	    -DFASTLOAD_FUZZ=ON -DFASTLOAD_SANITIZE=address,undefined
 	cmake --build build/fuzz --parallel 2
-	$(BIN)/python -m tests.fuzz.make_corpus build/fuzz/seeds && mkdir -p build/fuzz/corpus/decode build/fuzz/corpus/formats build/fuzz/corpus/resample build/fuzz/corpus/seek
-	for target in resample decode seek formats; do \
+	$(BIN)/python -m tests.fuzz.make_corpus build/fuzz/seeds && mkdir -p build/fuzz/corpus/decode build/fuzz/corpus/formats build/fuzz/corpus/resample build/fuzz/corpus/seek build/fuzz/corpus/warp
+	for target in resample warp decode seek formats; do \
 	    [ -x build/fuzz/tests/fuzz/fuzz_$$target ] || { echo "fuzz_$$target needs libpng-dev and libwebp-dev"; continue; }; \
 	    build/fuzz/tests/fuzz/fuzz_$$target -max_len=$$([ $$target = seek ] && echo 16000 || echo 4000) -max_total_time=$(SECONDS) \
 	        build/fuzz/corpus/$$target build/fuzz/seeds/$$target || exit 1; done

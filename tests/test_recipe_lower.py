@@ -556,7 +556,12 @@ def image() -> Image.Image:
 
 def test_everything_up_to_an_opaque_transform_runs_as_it_was_written() -> None:
     transform = v2.Compose(
-        [v2.Resize((8, 9)), v2.ElasticTransform(alpha=0.0, sigma=0.3), v1.ToTensor(), v2.Normalize(MEAN, STD)]
+        [
+            v2.Resize((8, 9)),
+            v2.ElasticTransform(alpha=0.0, sigma=0.3),
+            v1.ToTensor(),
+            v2.Normalize(MEAN, STD),
+        ]
     )
     split = Recipe.from_transform(transform).split()
     assert where(split) == ["worker", "worker", "device", "device"]
@@ -615,7 +620,9 @@ def test_the_error_names_the_transform_the_reason_and_the_backends() -> None:
 
 
 def test_several_inputs_go_through_an_opaque_part() -> None:
-    split = Recipe.from_transform(v2.Compose([v2.CenterCrop(8), v2.ElasticTransform(sigma=0.3)])).split()
+    split = Recipe.from_transform(
+        v2.Compose([v2.CenterCrop(8), v2.ElasticTransform(sigma=0.3)])
+    ).split()
     assert split.opaque is not None
     mask = tv_tensors.Mask(torch.zeros(1, 20, 30, dtype=torch.uint8))
     pixels, cut = split.opaque(tv_tensors.Image(torch.zeros(3, 20, 30, dtype=torch.uint8)), mask)
@@ -645,7 +652,9 @@ def test_fingerprints_are_stable_over_processes() -> None:
         "Recipe;print(Recipe.from_transform(v2.Compose([v2.CenterCrop(8), "
         "v2.ElasticTransform(sigma=0.3)])).fingerprint)"
     )
-    here = Recipe.from_transform(v2.Compose([v2.CenterCrop(8), v2.ElasticTransform(sigma=0.3)])).fingerprint
+    here = Recipe.from_transform(
+        v2.Compose([v2.CenterCrop(8), v2.ElasticTransform(sigma=0.3)])
+    ).fingerprint
     there = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert there.stdout.strip() == here
 

@@ -107,12 +107,19 @@ def resample_seeds() -> dict[str, bytes]:
     return found
 
 
+def warp_seeds() -> dict[str, bytes]:
+    """Any bytes choose an image and a map (`warp.cpp`)."""
+    rng = np.random.default_rng(4)
+    return {f"choices-{number}": rng.bytes(120) for number in range(100)}
+
+
 if __name__ == "__main__":
     for name, found in (
         ("decode", seeds()),
         ("seek", seek_seeds()),
         ("formats", format_seeds()),
         ("resample", resample_seeds()),
+        ("warp", warp_seeds()),
     ):
         directory = Path(sys.argv[1], name)
         directory.mkdir(parents=True, exist_ok=True)
