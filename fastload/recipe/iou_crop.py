@@ -22,7 +22,7 @@ images one takes more. Torchvision goes on, without end where no overlap of 1 or
 @dataclass(frozen=True)
 class RandomIoUCrop(GeometryOperation):
     """Boxes whose centre is not in the crop become (0, 0, 0, 0), as torchvision has it: put
-    SanitizeBoundingBoxes behind it."""
+    SanitizeBoundingBoxes after it."""
 
     transforms = (v2.RandomIoUCrop,)
     draws_size = True

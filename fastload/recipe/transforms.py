@@ -85,7 +85,7 @@ class FixedSizeCrop(_Transform):
     bottom: after ScaleJitter the training of large-scale jittering.
 
     As in torchvision's references for detection, but that boxes outside of the crop stay, without
-    an area: put SanitizeBoundingBoxes behind it.
+    an area: put SanitizeBoundingBoxes after it.
     """
 
     def __init__(
