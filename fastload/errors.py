@@ -92,5 +92,10 @@ class CacheError(FastloadError, OSError):
     someone else."""
 
 
+class PackError(FastloadError, OSError):
+    """Shards that cannot be written: disk full, the target holds something else, another process
+    writes there."""
+
+
 class CheckpointError(FastloadError, OSError):
     """A checkpoint that cannot be written: disk full, directory not writable."""

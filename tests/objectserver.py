@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 
 @dataclass
@@ -56,6 +56,26 @@ def object_server() -> Iterator[ObjectServer]:
                 self._list()
             else:
                 self._object(with_body=True)
+
+        def do_PUT(self) -> None:
+            state.requests.append((self.command, self.path, ""))
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            name = unquote(urlsplit(self.path).path).lstrip("/")
+            if not self._failed((state.faults.get(name) or [""]).pop(0)):
+                state.objects[name] = data
+                self._send(200, b"", {"ETag": f'"{etag(data)}"'})
+
+        def do_POST(self) -> None:
+            """Several objects to be removed (`?delete`)."""
+            state.requests.append((self.command, self.path, ""))
+            text = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            bucket = urlsplit(self.path).path.strip("/")
+            keys = re.findall("<Key>(.*?)</Key>", text)
+            for key in keys:
+                state.objects.pop(f"{bucket}/{unescape(key)}", None)
+            items = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            answer = f"<DeleteResult>{items}</DeleteResult>"
+            self._send(200, answer.encode(), {"Content-Type": "application/xml"})
 
         def _object(self, *, with_body: bool) -> None:
             asked = self.headers.get("Range", "")

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,11 +31,17 @@ from fastload.cache.manifest import (
     write_manifest,
 )
 from fastload.cache.reading import source_of
-from fastload.cache.samples import Sample, Samples, samples_of, shrink, shrunk_sizes
+from fastload.cache.samples import (
+    Sample,
+    Samples,
+    samples_of,
+    shrink,
+    shrunk_points,
+    shrunk_sizes,
+)
 from fastload.cache.writing import ColumnWriter, write_values
 from fastload.errors import CacheError, ConfigurationError, DecodeError, OnError
 from fastload.files import DecodeSettings, sync_folder
-from fastload.geometry import Geometry
 from fastload.geometry.points import PointMap
 from fastload.machine import cache_home, usable_cores
 from fastload.sources.base import Source
@@ -289,7 +296,7 @@ class _Build:
             moved = (
                 self.variant.short_side is not None and column.kind.moves and bool(samples.images)
             )
-            shrinking = _Shrinking(sizes[:, 0], self.variant.short_side) if moved else None
+            shrinking = partial(self._shrunk, sizes[:, 0]) if moved else None
             entries[name] = write_values(stems[name], column, shrinking)
         manifest = Manifest(
             fingerprint=source.fingerprint,
@@ -305,6 +312,11 @@ class _Build:
         )
         write_manifest(directory, manifest)
         return manifest
+
+    def _shrunk(self, sizes: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]) -> PointMap:
+        """What the reduction to a short side does to rows that go with the images, given the (N, 2)
+        sizes of all; 0 where an image could not be read."""
+        return shrunk_points(sizes[indices], self.variant.short_side)
 
     def _write_images(
         self,
@@ -350,22 +362,6 @@ class _Build:
                 column.name: writer.finish()
                 for column, writer in zip(columns, writers, strict=True)
             }
-
-
-@dataclass
-class _Shrinking:
-    """What the reduction to a short side does to rows that go with the images."""
-
-    sizes: npt.NDArray[np.int64]
-    """(N, 2): of the images; 0 where they could not be read."""
-    short_side: int | None
-
-    def __call__(self, indices: npt.NDArray[np.int64]) -> PointMap:
-        before = np.maximum(self.sizes[indices], 1)
-        after = np.maximum(shrunk_sizes(before, self.short_side), 1)
-        whole = [np.concatenate([np.zeros_like(part), part], axis=1) for part in (before, after)]
-        shrunk = Geometry(whole[0], after, whole[1], np.zeros(before.shape, dtype=np.bool_))
-        return PointMap.identity(before).then(shrunk)
 
 
 class _Pool(ThreadPoolExecutor):

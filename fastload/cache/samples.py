@@ -14,8 +14,9 @@ from fastload.decode.image import ImageReader, or_error, reader_of
 from fastload.decode.libraries import Pixels, describe_decoder, get_decoder
 from fastload.errors import CacheError, DecodeError, counted
 from fastload.files import DecodeSettings
-from fastload.geometry import GeometryPlan
+from fastload.geometry import Geometry, GeometryPlan
 from fastload.geometry.boxes import resized_sizes
+from fastload.geometry.points import PointMap
 from fastload.render.host import render_into
 from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
@@ -202,6 +203,16 @@ def shrunk_sizes(sizes: npt.NDArray[np.int64], short_side: int | None) -> npt.ND
         return sizes
     small = sizes.min(axis=1, keepdims=True) <= short_side
     return np.where(small, sizes, resized_sizes(sizes, shorter=short_side))
+
+
+def shrunk_points(sizes: npt.NDArray[np.int64], short_side: int | None) -> PointMap:
+    """Where the points of images of these (B, 2) sizes are in those of the cache; sizes of 0 count
+    as 1."""
+    before = np.maximum(sizes, 1)
+    after = np.maximum(shrunk_sizes(before, short_side), 1)
+    whole = [np.concatenate([np.zeros_like(part), part], axis=1) for part in (before, after)]
+    shrunk = Geometry(whole[0], after, whole[1], np.zeros(before.shape, dtype=np.bool_))
+    return PointMap.identity(before).then(shrunk)
 
 
 def shrink(pixels: Pixels, role: str, short_side: int | None) -> Pixels:

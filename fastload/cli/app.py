@@ -10,6 +10,7 @@ from fastload.cli.cache import cache
 from fastload.cli.doctor import doctor
 from fastload.cli.index import index
 from fastload.cli.look import look
+from fastload.cli.pack import pack
 from fastload.cli.pillow_simd import pillow_simd
 from fastload.cli.sweep import sweep
 from fastload.cli.watch import OWN_OPTIONS_FIRST, watch
@@ -42,6 +43,7 @@ app.command()(demo)
 app.command()(doctor)
 app.command()(index)
 app.command()(look)
+app.command()(pack)
 app.command()(pillow_simd)
 app.command(cls=GroupedHelp)(train)
 app.command(cls=GroupedHelp)(sweep)

@@ -36,6 +36,7 @@ from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import Column, EncodedFiles, RaggedArray, ValueArray
 from fastload.sources.index import read_index, write_index
 from fastload.sources.kinds import VALUE, PixelKind, check_rows, kind_of_key
+from fastload.sources.packed import about, check_samples, with_classes
 from fastload.sources.ragged import Ragged
 
 logger = logging.getLogger("fastload")
@@ -77,6 +78,8 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
             or a file that cannot be read; or pyarrow is not installed.
     """
     name = spec if isinstance(spec, str) else f"{spec[0]} and {len(spec) - 1} more files"
+    packed = about(spec)
+    options = with_classes(options, packed)
     files, notes = _files(spec, options.split)
     opened = [_open_file(path) for path in files]
     schema = opened[0].schema_arrow
@@ -148,9 +151,11 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
         fingerprint_of("parquet", *identity),
         name,
         classes=classes,
+        layout="tuple" if packed is None else packed.layout,
         format="Parquet files",
         details=details,
     )
+    check_samples(packed, len(source), spec)
     return Opened(source, notes=notes)
 
 

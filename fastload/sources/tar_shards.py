@@ -38,6 +38,7 @@ from fastload.sources.buffers import PathTable, PathTableBuilder
 from fastload.sources.columns import EncodedFiles, RaggedArray, ValueArray
 from fastload.sources.image_files import LeftOut, is_image_name, is_never_data
 from fastload.sources.kinds import PixelKind, check_rows, kind_of_key
+from fastload.sources.packed import about, check_samples, with_classes
 from fastload.sources.ragged import Ragged
 
 Kind = Literal["image", "mask", "array", "label"]
@@ -80,10 +81,12 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
     """
     name = spec if isinstance(spec, str) else f"{spec[0]} and {len(spec) - 1} more shards"
     single = isinstance(spec, str) and stores.is_file(spec)
+    packed = about(spec)
+    options = with_classes(options, packed)
     paths = spec if isinstance(spec, list) else [spec] if single else _shards_in(spec)
     notes: tuple[str, ...] = ()
-    packed = single and compression_of(name) is not None
-    if packed and all(is_image_name(file) and "/" in file for file in first_names(name, 8)):
+    compressed = single and compression_of(name) is not None
+    if compressed and all(is_image_name(file) and "/" in file for file in first_names(name, 8)):
         paths = [uncompressed_copy(name)]
         notes = (
             f"unpacked to {paths[0]} until this process ends; to save that at each start: tar -xf "
@@ -115,8 +118,15 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
         identity += folders.sampled_bytes(column) if isinstance(column, EncodedFiles) else ()
     fingerprint, details = fingerprint_of("tar shards", *identity), {"shards": len(paths)}
     source = Source(
-        served, fingerprint, name, classes=options.classes, format="tar shards", details=details
+        served,
+        fingerprint,
+        name,
+        layout="tuple" if packed is None else packed.layout,
+        classes=options.classes,
+        format="tar shards",
+        details=details,
     )
+    check_samples(packed, len(source), spec)
     return Opened(source, notes=notes)
 
 

@@ -14,6 +14,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -44,10 +45,12 @@ __all__ = [
     "read",
     "read_many",
     "read_up_to",
+    "remove",
     "seen_kept",
     "size_of",
     "unchanged",
     "versions_of",
+    "write",
 ]
 
 # An index of the data set, beside the data (`fastload index --output`).
@@ -387,6 +390,18 @@ def _by_tier(store: Store, wanted: list[Range]) -> list[bytes]:
         return store.read_many(wanted)
     digests = [digest_of(*each._replace(name=f"{store.url}/{each.name}")) for each in wanted]
     return kept.read(digests, lambda rows: store.read_many([wanted[row] for row in rows]))
+
+
+def write(url: str, data: bytes | Path) -> None:
+    """Put a remote object as a whole: these bytes, or those of a file. Raises OSError."""
+    store, name = _split(url)
+    store.write(name, data)
+
+
+def remove(url: str) -> None:
+    """Remove a remote object, if it is there. Raises OSError."""
+    store, name = _split(url)
+    store.remove(name)
 
 
 def kept_here(wanted: Range) -> bytes | None:

@@ -7,6 +7,7 @@ have.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
@@ -17,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from fastload.stores.flight import MOST, S3_RATE, START, Flight
@@ -123,6 +125,24 @@ class Store(ABC):
     @abstractmethod
     def _info(self, name: str) -> Entry | None:
         """Size and ETag of an object, None where there is none."""
+
+    def _write(self, name: str, data: bytes | Path) -> None:
+        """Put an object as a whole, or the content of a file. Raises PermissionError, anything."""
+        raise StoreError(f"{self.url}/{name}: nothing can be written there.")
+
+    def _remove(self, name: str) -> None:
+        """Remove an object. Raises FileNotFoundError, PermissionError, anything."""
+        raise StoreError(f"{self.url}/{name}: nothing can be removed there.")
+
+    def write(self, name: str, data: bytes | Path) -> None:
+        """Put an object: who reads it meanwhile gets the old one or the new one. Raises
+        StoreError."""
+        self._tried(name, lambda: self._write(name, data))
+
+    def remove(self, name: str) -> None:
+        """Remove an object, if it is there. Raises StoreError."""
+        with contextlib.suppress(FileNotFoundError):
+            self._tried(name, lambda: self._remove(name))
 
     def read(self, name: str, start: int = 0, length: int | None = None, version: int = 0) -> bytes:
         """Raises StoreError, FileNotFoundError: the object ends before the range does, or cannot be

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 from fastload.stores.base import Entry, Piece, Store
@@ -39,6 +40,15 @@ class FileSystemStore(Store):
         except FileNotFoundError:
             return None
         return None if item["type"] == "directory" else _entry(item)
+
+    def _write(self, name: str, data: bytes | Path) -> None:
+        if isinstance(data, Path):
+            self._system.put_file(str(data), self._path(name))
+        else:
+            self._system.pipe_file(self._path(name), data)
+
+    def _remove(self, name: str) -> None:
+        self._system.rm_file(self._path(name))
 
 
 def _entry(item: dict[str, Any]) -> Entry:

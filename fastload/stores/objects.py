@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from fastload.stores.base import Entry, Piece, Store, StoreError, version_of
@@ -74,6 +75,14 @@ class ObjectStore(Store):
         except FileNotFoundError:
             return None
         return Entry(name.rpartition("/")[2], False, item["size"], _etag(item))
+
+    def _write(self, name: str, data: bytes | Path) -> None:
+        if not self._lists:
+            super()._write(name, data)
+        self._denied(self._client.put, name, data)
+
+    def _remove(self, name: str) -> None:
+        self._denied(self._client.delete, name)
 
     def _denied(self, function: Any, *arguments: Any, **options: Any) -> Any:
         """Call obstore; that access is denied is a PermissionError, as of files."""

@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -27,6 +26,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from fastload.tools.measure.page import style_sheet
 from fastload.tools.measure.table import number
 
 # Variables of the style sheet, in the order of the cycle.
@@ -132,11 +132,6 @@ def colours(contestants: Sequence[str]) -> dict[str, str]:
     return {
         name: SERIES[number % len(SERIES)] for number, name in enumerate(dict.fromkeys(contestants))
     }
-
-
-def style_sheet() -> str:
-    """The page's."""
-    return files("fastload.tools.measure").joinpath("style.css").read_text(encoding="utf-8")
 
 
 def _figure(width: int, height: int) -> Figure:

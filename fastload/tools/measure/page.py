@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from importlib.resources import files
 from importlib.util import find_spec
 
 from rich.text import Text
@@ -44,18 +45,29 @@ def write_page(
         has_verdict: the first note is what the page says; it is shown larger.
         row_title: what to call a row that was not measured.
     """
-    from fastload.tools.measure.charts import style_sheet
-
     machine, created = results.machine, results.created.replace("T", " ").replace("+00:00", " UTC")
     where = ", ".join([machine.cpu, counted(machine.affinity_cores, "core"), *machine.gpus])
     stopped = '<p class="warning">Stopped early: some rows have fewer rounds, or none.</p>\n'
     everything = {**sections, **_problems(results, row_title), **_conditions(results)}
+    lead = f"{'' if results.complete else stopped}{_notes(results.notes, has_verdict)}"
+    about = f"{where}. fastload {results.fastload}, {created}"
+    write_text(path, document(title, about, everything, lead=lead))
+
+
+def document(title: str, about: str, sections: Mapping[str, str], *, lead: str = "") -> str:
+    """The HTML of a page, whole in itself.
+
+    Args:
+        about: a line below the title.
+        sections: heading: HTML; those without any are left out.
+        lead: HTML before them.
+    """
     body = "".join(
         f"<section><h2>{escape(name)}</h2>\n{html}</section>\n"
-        for name, html in everything.items()
+        for name, html in sections.items()
         if html
     )
-    document = f"""<!DOCTYPE html>
+    return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -69,14 +81,18 @@ def write_page(
 <body>
 <header>
 <h1>{escape(title)}</h1>
-<p class="muted">{escape(where)}. fastload {results.fastload}, {created}</p>
+<p class="muted">{escape(about)}</p>
 </header>
 <main>
-{"" if results.complete else stopped}{_notes(results.notes, has_verdict)}{body}</main>
+{lead}{body}</main>
 </body>
 </html>
 """
-    write_text(path, document)
+
+
+def style_sheet() -> str:
+    """Of all pages."""
+    return files("fastload.tools.measure").joinpath("style.css").read_text(encoding="utf-8")
 
 
 def table(rows: Sequence[Mapping[str, str | Text]], *, text_columns: Sequence[str]) -> str:

@@ -1,0 +1,108 @@
+"""`fastload pack`: a data set written again as shards."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from fastload.errors import ConfigurationError, counted
+from fastload.terminal import output, plain_errors
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def pack(
+    source: Annotated[
+        str, typer.Argument(help="What create_loader takes: a folder of classes, a URL, shards.")
+    ],
+    dest: Annotated[
+        str, typer.Argument(help="Where the shards go: a new or empty folder, or a URL.")
+    ],
+    to: Annotated[
+        str, typer.Option(help="tar (as WebDataset) or parquet (as Hugging Face).")
+    ] = "tar",
+    size: Annotated[str, typer.Option(help="Of a shard, about.")] = "1GB",
+    short_side: Annotated[
+        int | None,
+        typer.Option(
+            help="Reduce images to this many pixels on the shorter side, as JPEG. Without it all "
+            "are copied, byte for byte."
+        ),
+    ] = None,
+    quality: Annotated[int, typer.Option(help="Of these JPEGs.")] = 90,
+    shuffle: Annotated[
+        int | None, typer.Option(help="Mix the samples, by this seed.", metavar="SEED")
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="Shares of train and val (and test), at random.", metavar="0.9,0.1"),
+    ] = None,
+    of: Annotated[
+        str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option(help="What create_loader is given as format, if anything.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="A sample that cannot be read is an error.")
+    ] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads. Without it: one a core.")] = (
+        None
+    ),
+    ray: Annotated[
+        str | None,
+        typer.Option(help="Have the nodes of a Ray cluster do it.", metavar="ADDRESS"),
+    ] = None,
+) -> None:
+    """Write SOURCE again as shards below DEST, with its labels and classes, in its order.
+
+    The names and bytes follow from the samples and the options alone. When it was interrupted, the
+    same command goes on with what is missing.
+    """
+    with plain_errors():
+        from fastload.tools.pack import PackOptions, pack
+
+        options = PackOptions(
+            format=to,  # type: ignore[arg-type]  # it refuses others
+            size=_bytes(size),
+            short_side=short_side,
+            quality=quality,
+            shuffle=shuffle,
+            split=_shares(split),
+        )
+        packed = pack(
+            source,
+            dest,
+            options,
+            split=of,
+            format=format,
+            num_workers=workers,
+            strict=strict,
+            ray=ray,
+        )
+        words = f"{counted(packed.samples, 'sample')} in {counted(len(packed.rows), 'shard')}"
+        output().print(f"{packed.place}  {words}, {packed.bytes / 1e9:,.2f} GB", soft_wrap=True)
+        if packed.found:
+            output().print(f"{counted(packed.found, 'shard')} of them were there already.")
+        if packed.rejected:
+            output().print(
+                f"{counted(packed.rejected, 'sample')} left out, which cannot be read: the report "
+                "names them."
+            )
+        output().print(packed.report, soft_wrap=True)
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]I?B)?\s*", text.upper())
+    if found is None:
+        raise ConfigurationError(f"--size: must be as 500MB or 1GB, got {text!r}.")
+    return int(float(found[1]) * _UNITS[found[2] or ""])
+
+
+def _shares(text: str | None) -> tuple[float, ...]:
+    try:
+        return () if text is None else tuple(float(share) for share in text.split(","))
+    except ValueError:
+        raise ConfigurationError(f"--split: must be as 0.9,0.1, got {text!r}.") from None

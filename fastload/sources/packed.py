@@ -1,0 +1,65 @@
+"""`fastload.json`, the file beside shards that `fastload pack` writes: what shards cannot say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import msgspec
+
+from fastload import stores
+from fastload.errors import SourceError
+from fastload.sources.base import OpenOptions
+
+ABOUT_NAME = "fastload.json"
+
+
+class About(msgspec.Struct, frozen=True):
+    """What is known of the shards of a folder."""
+
+    whole: bool
+    """Whether all shards are there."""
+    samples: int
+    columns: dict[str, str]
+    """Roles by name, in the order of a batch."""
+    classes: tuple[str, ...] | None = None
+    layout: Literal["tuple", "dict"] = "tuple"
+
+
+def about(spec: Any) -> About | None:
+    """Of a folder or URL; None where nothing is said. Raises SourceError: the shards are not all
+    there yet, or the file cannot be read."""
+    if not isinstance(spec, str) or not stores.is_folder(spec):
+        return None
+    path = f"{spec}/{ABOUT_NAME}"
+    if stores.size_of(path) < 0:
+        return None
+    try:
+        found = msgspec.json.decode(stores.read(path), type=About)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise SourceError(
+            f"{path}: cannot be read ({error}); copy it again, or remove it: the shards are then "
+            "read without the names of classes."
+        ) from error
+    if not found.whole:
+        raise SourceError(
+            f"{spec}: `fastload pack` has not finished: some shards are missing. Run the same "
+            "command again; it goes on with what is missing."
+        )
+    return found
+
+
+def with_classes(options: OpenOptions, found: About | None) -> OpenOptions:
+    """The options, with the classes that the file names where none are given."""
+    if found is None or found.classes is None or options.classes is not None:
+        return options
+    return replace(options, classes=found.classes)
+
+
+def check_samples(found: About | None, count: int, spec: object) -> None:
+    """Raises SourceError: there are more or fewer samples than were packed."""
+    if found is not None and found.samples != count:
+        raise SourceError(
+            f"{spec}: {found.samples:,} samples were packed, and {count:,} are in the shards "
+            "there. Copy them again, or remove fastload.json if it is meant so."
+        )

@@ -1,0 +1,14 @@
+"""`fastload pack`: any data set written again as tar shards or Parquet files.
+
+plan.py      which samples go to which shard: a function of the samples and the options
+contents.py  the columns of a data set as the fields of a shard
+shard.py     `pack_shard(job)`: one shard, whole or not at all, and what became of it
+target.py    the folder that is filled: who fills it, what is done, what is left to do
+run.py       `pack`: all shards, by threads of this process or by a Ray cluster
+report.py    the page about it
+"""
+
+from fastload.tools.pack.plan import PackOptions
+from fastload.tools.pack.run import Packed, pack
+
+__all__ = ["PackOptions", "Packed", "pack"]

@@ -1,0 +1,256 @@
+"""The columns of a data set as the fields of a shard, and single samples as bytes."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fastload.cache.samples import shrink, shrunk_points, shrunk_sizes
+from fastload.decode.image import EncodedReader
+from fastload.errors import ConfigurationError, DecodeError, SourceError
+from fastload.files import DecodeSettings
+from fastload.sources.base import Source
+from fastload.sources.columns import ImageColumn, PixelImages, Values
+from fastload.sources.kinds import kind_of_key, transformed
+from fastload.sources.ragged import Ragged
+from fastload.tools.pack.plan import PackOptions, evenly_spaced
+
+How = Literal["image", "mask", "label", "array", "ragged"]
+
+_ENDINGS = {"JPEG": "jpg", "TIFF": "tif"}
+"""By what a header calls the format; of the others it is the name in small letters."""
+_SAMPLED = 256
+"""Samples that are made to find out how large one is."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column, as it is written."""
+
+    name: str
+    """Of the column."""
+    role: str
+    how: How
+
+    @property
+    def prefix(self) -> str:
+        """Of the ending in a tar shard: `left.` for `0001.left.jpg`; empty for images, labels."""
+        return "" if self.name in ("image", "label") else f"{self.name}."
+
+
+@dataclass(frozen=True)
+class Part:
+    """One field of one sample."""
+
+    data: bytes
+    ending: str
+    """Of the file that it is: jpg, png, cls, npy."""
+    value: Any = None
+    """What is no image, as a number or array."""
+
+
+class Contents:
+    """The samples of a source as they are packed.
+
+    Raises:
+        SourceError: the samples are made by Python code, or a column cannot be packed as asked.
+    """
+
+    def __init__(self, source: Source, options: PackOptions) -> None:
+        self.source, self.options = source, options
+        for column in source.objects.values():
+            raise SourceError(
+                f"{source.name}: its samples are made by the Python code of {column.producer}; "
+                "only stored samples can be packed. Give the folder, archive or arrays that it "
+                "reads."
+            )
+        if not source.images:
+            raise SourceError(f"{source.name}: has no images; only data sets of images are packed.")
+        self.fields = tuple(
+            _field(name, column, source.name) for name, column in source.columns.items()
+        )
+        self._readers = {
+            name: EncodedReader(column, DecodeSettings()) for name, column in source.encoded.items()
+        }
+        self._main = next(iter(source.images))
+
+    def sample(self, index: int) -> dict[str, Part]:
+        """The fields of one sample by the names of columns. Raises DecodeError: an image cannot be
+        read, or is none; or, where it is reduced, is damaged."""
+        parts, size = dict[str, Part](), None
+        for field in self.fields:
+            column = self.source.columns[field.name]
+            if isinstance(column, ImageColumn):
+                parts[field.name], before = self._image(field, column, index)
+                size = before if field.name == self._main else size
+        for field in self.fields:
+            column = self.source.columns[field.name]
+            if isinstance(column, Values):
+                parts[field.name] = self._value(field, column, index, size)
+        return {field.name: parts[field.name] for field in self.fields}
+
+    def path(self, field: Field, index: int) -> str:
+        """Where an image was stored, below the data set: not where that lies on this machine."""
+        name = self.source.columns[field.name].describe(index)
+        below = name.removeprefix(f"{self.source.name}/")
+        return below if below != name else name.rpartition("/")[2]
+
+    @cached_property
+    def typical_size(self) -> int:
+        """Mean size of a sample as it is written, of those that can be read [bytes]. Raises
+        DecodeError: of those looked at none can."""
+        sizes, first = [], None
+        for index in evenly_spaced(len(self.source), _SAMPLED):
+            try:
+                sizes.append(sum(len(part.data) for part in self.sample(index).values()))
+            except DecodeError as error:
+                first = first or error
+        if not sizes:
+            raise DecodeError(
+                f"{self.source.name}: none of {_SAMPLED} samples looked at can be read; the first "
+                f"says: {first}"
+            )
+        return max(1, round(sum(sizes) / len(sizes)))
+
+    def _image(
+        self, field: Field, column: ImageColumn, index: int
+    ) -> tuple[Part, tuple[int, int] | None]:
+        """The image, and (height, width) of the one it was made of, if it was reduced."""
+        short_side = self.options.short_side
+        if isinstance(column, PixelImages):
+            pixels = column.pixels(index)
+            return Part(png(shrink(pixels, field.role, short_side)), "png"), pixels.shape[:2]
+        reader = self._readers[field.name]
+        data, header, _ = reader.fetch(index)
+        size = header.height, header.width
+        ending = _ENDINGS.get(header.format, header.format.lower())
+        after = shrunk_sizes(np.array([size]), short_side)[0]
+        if tuple(after.tolist()) == size:
+            return Part(data, ending), size
+        smaller = shrink(reader.pixels(index), field.role, short_side)
+        if field.how == "mask":
+            return Part(png(smaller), "png"), size
+        jpeg = _jpeg(smaller, self.options.quality)
+        return Part(with_orientation(jpeg, header.orientation), "jpg"), size
+
+    def _value(
+        self, field: Field, column: Values, index: int, size: tuple[int, int] | None
+    ) -> Part:
+        rows = column.at(np.array([index], dtype=np.int64))
+        if self.options.short_side is not None and column.kind.moves and size is not None:
+            points = shrunk_points(np.array([size]), self.options.short_side)
+            rows = transformed(column.kind, rows, points)
+        value = rows[0]
+        if field.how == "label":
+            return Part(str(int(value)).encode(), "cls", int(value))
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, np.asarray(value), version=(1, 0), allow_pickle=False)
+        return Part(buffer.getvalue(), "npy", np.asarray(value))
+
+
+def class_counts(source: Source, rows: npt.NDArray[np.int64]) -> Counter[str]:
+    """How many of these samples are of each class, by its name; empty where there are no
+    classes."""
+    labels = source.values.get("label")
+    if labels is None or source.class_count is None:
+        return Counter()
+    found, counts = np.unique(np.asarray(labels.at(rows)), return_counts=True)
+    names = source.classes
+    return Counter(
+        {
+            (str(label) if names is None else names[label]): int(count)
+            for label, count in zip(found.tolist(), counts.tolist(), strict=True)
+        }
+    )
+
+
+def _field(name: str, column: Any, source: str) -> Field:
+    role = column.role
+    if "." in name or "/" in name or name != name.lower() or not name:
+        raise SourceError(
+            f"{source}: column {name!r} cannot be packed: names of fields are in small letters, "
+            "without . and /. Rename it."
+        )
+    if isinstance(column, ImageColumn):
+        if (role == "mask") != (name in ("mask", "seg")) or role not in ("image", "mask"):
+            raise SourceError(
+                f"{source}: column {name!r} is of the kind {role!r}, which its name does not say: "
+                "in shards columns called mask or seg are masks, and no others. Rename it."
+            )
+        if column.channels not in (1, 3) or (column.channels == 1 and role != "mask"):
+            raise SourceError(
+                f"{source}: column {name!r} has images of {column.channels} channel; read from "
+                "shards they would have 3. Build a cache of them (`fastload cache build`), which "
+                "keeps them as they are."
+            )
+        return Field(name, role, "mask" if role == "mask" else "image")
+    read_as = kind_of_key(name, ragged=column.ragged).name
+    if read_as != role:
+        raise SourceError(
+            f"{source}: column {name!r} is of the kind {role!r}, which its name does not say: read "
+            f"from shards it would be of the kind {read_as!r}. Rename it."
+        )
+    if column.ragged:
+        if isinstance(column.at(np.array([0], dtype=np.int64)).values, Ragged):
+            raise SourceError(
+                f"{source}: column {name!r} has lists of lists, which shards cannot hold. Build a "
+                "cache (`fastload cache build`)."
+            )
+        return Field(name, role, "ragged")
+    first = np.asarray(column.at(np.array([0], dtype=np.int64)))
+    if first.dtype.hasobject:
+        raise SourceError(f"{source}: column {name!r} holds {first.dtype}, not numbers.")
+    whole = first.ndim == 1 and first.dtype.kind in "iu" and name == "label"
+    return Field(name, role, "label" if whole else "array")
+
+
+# -- Writing images --------------------------------------------------------------------------------
+
+
+def png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """(H, W, 1) or (H, W, 3) uint8 as a PNG."""
+    buffer = io.BytesIO()
+    plane = pixels[..., 0] if pixels.shape[2] == 1 else pixels
+    Image.fromarray(np.ascontiguousarray(plane)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _jpeg(pixels: npt.NDArray[np.uint8], quality: int) -> bytes:
+    import simplejpeg
+
+    try:
+        return bytes(
+            simplejpeg.encode_jpeg(
+                np.ascontiguousarray(pixels),
+                quality=quality,
+                colorspace="RGB",
+                colorsubsampling="420",
+                fastdct=False,
+            )
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"quality: the encoder refuses the image ({error}).") from error
+
+
+def with_orientation(jpeg: bytes, orientation: int) -> bytes:
+    """A JPEG with an EXIF segment that says how it is to be turned; 1: as it is, without one.
+    Source: Exif 2.32, section 4.6 (IFD0, tag 0x0112, SHORT)."""
+    if orientation == 1:
+        return jpeg
+    ifd = struct.pack(">HHHIHHI", 1, 0x0112, 3, 1, orientation, 0, 0)
+    exif = b"Exif\0\0" + b"MM\0\x2a" + struct.pack(">I", 8) + ifd
+    return jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + jpeg[2:]
+
+
+def described(fields: tuple[Field, ...]) -> Mapping[str, str]:
+    """Roles by column name, for the file beside the shards."""
+    return {field.name: field.role for field in fields}

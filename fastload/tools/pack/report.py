@@ -1,0 +1,119 @@
+"""The page about a packed data set: counts, sizes, formats, classes, what is missing, pictures."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image
+
+from fastload.cache.samples import shrink
+from fastload.decode.image import reader_of
+from fastload.errors import DecodeError, counted
+from fastload.files import DecodeSettings
+from fastload.tools.measure.page import document, table
+from fastload.tools.pack.contents import Contents, class_counts
+from fastload.tools.pack.plan import ShardJob, evenly_spaced
+
+if TYPE_CHECKING:
+    from fastload.tools.pack.run import Packed
+
+_PICTURES, _SIDE = 24, 96
+"""How many, and pixels of the shorter side."""
+_REJECTED, _CLASSES = 200, 200
+"""Rows of these tables; how many more there are is said."""
+
+
+def page_of(packed: Packed, contents: Contents, jobs: Sequence[ShardJob]) -> str:
+    """HTML, whole in itself."""
+    size = f"{packed.bytes / 1e9:,.2f} GB in {counted(len(packed.rows), 'shard')}"
+    verdict = f"{counted(packed.samples, 'sample')}, {size}."
+    if packed.rejected:
+        verdict += f" Left out, as it cannot be read: {counted(packed.rejected, 'sample')}."
+    sections = {
+        "Samples": _pictures(contents, packed),
+        "Left out": _rejected(packed),
+        "Classes": _classes(packed, contents, jobs),
+        "Images": table(
+            [{"format": name, "images": f"{count:,}"} for name, count in _formats(packed)],
+            text_columns=("format",),
+        ),
+        "Shards": table(
+            [
+                {
+                    "shard": row.name,
+                    "samples": f"{row.samples:,}",
+                    "MB": f"{row.bytes / 1e6:,.1f}",
+                    "SHA-256": row.sha256[:16],
+                }
+                for row in packed.rows
+            ],
+            text_columns=("shard", "SHA-256"),
+        ),
+    }
+    lead = f'<p class="verdict">{escape(verdict)}</p>\n'
+    title = f"{contents.source.name}, packed"
+    return document(title, contents.source.summary, sections, lead=lead)
+
+
+def _formats(packed: Packed) -> list[tuple[str, int]]:
+    found = Counter[str]()
+    for row in packed.rows:
+        found.update(row.formats)
+    return found.most_common()
+
+
+def _rejected(packed: Packed) -> str:
+    rows = [
+        {"sample": f"{each.index:,}", "reason": each.reason}
+        for row in packed.rows
+        for each in row.rejected
+    ]
+    more = len(rows) - _REJECTED
+    rest = f"<p>And {more:,} more; manifest.jsonl has all.</p>\n" if more > 0 else ""
+    return table(rows[:_REJECTED], text_columns=("reason",)) + rest if rows else ""
+
+
+def _classes(packed: Packed, contents: Contents, jobs: Sequence[ShardJob]) -> str:
+    counts: dict[str, Counter[str]] = {}
+    for job, row in zip(jobs, packed.rows, strict=True):
+        left_out = np.array([each.index for each in row.rejected], dtype=np.int64)
+        kept = job.rows[~np.isin(job.rows, left_out)]
+        part = job.name.rpartition("/")[0] or "samples"
+        counts.setdefault(part, Counter()).update(class_counts(contents.source, kept))
+    names = list(dict.fromkeys(name for each in counts.values() for name in each))
+    if not names:
+        return ""
+    rows: list[Mapping[str, str]] = [
+        {"class": name, **{part: f"{each[name]:,}" for part, each in counts.items()}}
+        for name in names[:_CLASSES]
+    ]
+    more = len(names) - _CLASSES
+    rest = f"<p>And {counted(more, 'class')} more.</p>\n" if more > 0 else ""
+    return table(rows, text_columns=("class",)) + rest
+
+
+def _pictures(contents: Contents, packed: Packed) -> str:
+    """Small copies of some of the images, as data in the page."""
+    source = contents.source
+    reader = reader_of(next(iter(source.images.values())), DecodeSettings())
+    pictures = []
+    for index in evenly_spaced(len(source), _PICTURES):
+        try:
+            pixels = shrink(reader.pixels(index), "image", _SIDE)
+        except DecodeError:
+            continue
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "JPEG", quality=80)
+        data = base64.b64encode(buffer.getvalue()).decode()
+        name = escape(source.describe(index), quote=True)
+        pictures.append(
+            f'<img src="data:image/jpeg;base64,{data}" height="{_SIDE}" alt="{name}" '
+            f'title="{name}">'
+        )
+    return "\n".join(pictures) + "\n"

@@ -1,0 +1,275 @@
+"""`pack`: all shards of a data set, by threads of this process or by the nodes of a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError, counted
+from fastload.machine import usable_cores
+from fastload.sources.base import Source
+from fastload.sources.opening import open_source
+from fastload.terminal import progress as shown_progress
+from fastload.tools.pack.contents import Contents, described
+from fastload.tools.pack.plan import PackOptions, ShardJob, plan_shards
+from fastload.tools.pack.report import page_of
+from fastload.tools.pack.shard import ShardRow, pack_shard, require_parquet
+from fastload.tools.pack.target import REPORT_NAME, Target
+
+_VERSION = 1
+"""Of the layout; another one is another plan."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What became of it."""
+
+    place: str
+    """The folder or URL."""
+    rows: tuple[ShardRow, ...]
+    """Of all shards, in order."""
+    found: int
+    """Shards that were there already."""
+
+    @property
+    def samples(self) -> int:
+        """That are in the shards."""
+        return sum(row.samples for row in self.rows)
+
+    @property
+    def rejected(self) -> int:
+        """Samples that are not, as they cannot be read; the report names them."""
+        return sum(len(row.rejected) for row in self.rows)
+
+    @property
+    def bytes(self) -> int:
+        return sum(row.bytes for row in self.rows)
+
+    @property
+    def report(self) -> str:
+        """The page about it."""
+        return f"{self.place}/{REPORT_NAME}"
+
+
+def pack(
+    source: Any,
+    destination: str | os.PathLike[str],
+    options: PackOptions | None = None,
+    *,
+    split: str | None = None,
+    format: str | None = None,
+    num_workers: int | None = None,
+    strict: bool = False,
+    ray: str | None = None,
+    progress: bool = True,
+) -> Packed:
+    """Write a data set as shards. Run again after an interruption, it goes on with what is missing.
+
+    Args:
+        source: what `create_loader` takes, or a Source.
+        destination: a folder that is new, empty or was filled by this very call before; or a URL
+            of an object store.
+        options: of the shards.
+        split: of a source that holds several, which part is packed.
+        format: of the source, as `create_loader` takes it.
+        num_workers: threads. None: one for each usable core.
+        strict: whether a sample that cannot be read is an error. Else it is left out and named in
+            the report.
+        ray: the address of a Ray cluster whose nodes write the shards ("auto": the one that this
+            machine belongs to). The source must be a path or URL that all of them can read, the
+            destination one that all can write.
+        progress: draw a bar on standard error.
+
+    Returns:
+        What became of each shard.
+
+    Raises:
+        PackError: the disk is full, the destination holds something else, another process fills
+            it, or the samples changed while they were packed.
+        SourceError: the source cannot be opened, or cannot be packed.
+        ConfigurationError: an argument that cannot be honoured.
+        DecodeError: a sample cannot be read, and `strict`.
+    """
+    options = options or PackOptions()
+    if num_workers is not None and num_workers < 1:
+        raise ConfigurationError(f"num_workers: must be None, 1 or more, got {num_workers!r}.")
+    if ray is not None and not isinstance(source, str | os.PathLike):
+        raise ConfigurationError(
+            "ray: the source must be a path or URL, which each node opens for itself, not a "
+            f"{type(source).__name__}."
+        )
+    if options.format == "parquet":
+        require_parquet()
+    opening: dict[str, Any] = {"split": split, "format": format}
+    opened = open_source(source, **opening).source
+    contents = Contents(opened, options)
+    jobs = plan_shards(len(opened), contents.typical_size, options)
+    target = Target(destination)
+    plan = {
+        "version": _VERSION,
+        "source": opened.name.rstrip("/").rpartition("/")[2],
+        "fingerprint": opened.fingerprint,
+        "samples": len(opened),
+        "shards": len(jobs),
+        **{name: list(v) if isinstance(v, tuple) else v for name, v in asdict(options).items()},
+    }
+    with target.claimed(plan):
+        done = target.rows()
+        found = len(done)
+        left = [job for job in jobs if job.name not in done]
+        if left:
+            for part, samples in _parts(jobs).items():
+                target.say(part, _about(contents, samples, whole=False))
+            title = f"Packing {opened.name}"
+            with shown_progress(
+                title, sum(len(job.rows) for job in left), show=progress
+            ) as advance:
+                for job, row in (
+                    _by_threads(contents, left, target, num_workers or usable_cores())
+                    if ray is None
+                    else _by_ray(ray, source, opening, contents, left, target)
+                ):
+                    if strict:
+                        _refuse_rejected(row)
+                    done[row.name] = row
+                    advance(len(job.rows))
+            _check_unchanged(source, opening, opened)
+        rows = [done[job.name] for job in jobs]
+        if strict:
+            for row in rows:
+                _refuse_rejected(row)
+        packed = Packed(target.place, tuple(rows), found)
+        target.finish(rows, page_of(packed, contents, jobs))
+        for part in _parts(jobs):
+            kept = sum(row.samples for row in rows if row.name.rpartition("/")[0] == part)
+            target.say(part, _about(contents, kept, whole=True))
+    return packed
+
+
+def _refuse_rejected(row: ShardRow) -> None:
+    """Raises DecodeError: a sample of the shard cannot be read."""
+    if row.rejected:
+        raise DecodeError(f"{row.rejected[0].reason} (Without strict it is left out.)")
+
+
+def _parts(jobs: tuple[ShardJob, ...]) -> Counter[str]:
+    """Samples of each part by its name."""
+    found = Counter[str]()
+    for job in jobs:
+        found[job.name.rpartition("/")[0]] += len(job.rows)
+    return found
+
+
+def _about(contents: Contents, samples: int, *, whole: bool) -> dict[str, Any]:
+    """What `fastload.json` says beside the shards of a part."""
+    source = contents.source
+    return {
+        "whole": whole,
+        "samples": samples,
+        "columns": described(contents.fields),
+        "classes": None if source.classes is None else list(source.classes),
+        "layout": source.layout,
+    }
+
+
+def _check_unchanged(source: Any, opening: dict[str, Any], opened: Source) -> None:
+    if not isinstance(source, str | os.PathLike):
+        return
+    again = open_source(source, **opening).source
+    if again.fingerprint != opened.fingerprint:
+        raise PackError(
+            f"{opened.name}: its samples changed while they were packed, so that shards of before "
+            "and after may lie side by side. Pack it again, to a new folder."
+        )
+
+
+# -- By whom ---------------------------------------------------------------------------------------
+
+
+def _by_threads(
+    contents: Contents, jobs: list[ShardJob], target: Target, threads: int
+) -> Iterator[tuple[ShardJob, ShardRow]]:
+    """Shards as they are done. Reading, decoding, hashing and writing hold no interpreter lock."""
+    stopped = False
+
+    def run(job: ShardJob) -> ShardRow | None:
+        return None if stopped else _packed(contents, job, target)
+
+    with ThreadPoolExecutor(min(threads, len(jobs)), "fastload-pack") as pool:
+        tasks = {pool.submit(run, job): job for job in jobs}
+        try:
+            yield from _as_done(tasks)
+        finally:
+            stopped = True
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _as_done(
+    tasks: dict[Future[ShardRow | None], ShardJob],
+) -> Iterator[tuple[ShardJob, ShardRow]]:
+    waiting = set(tasks)
+    while waiting:
+        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+        for task in done:
+            row = task.result()
+            assert row is not None, "only tasks that nobody waits for are stopped"
+            yield tasks[task], row
+
+
+def _packed(contents: Contents, job: ShardJob, target: Target) -> ShardRow:
+    return target.put(job.name, lambda path: pack_shard(contents, job, path))
+
+
+def _by_ray(
+    address: str,
+    source: Any,
+    opening: dict[str, Any],
+    contents: Contents,
+    jobs: list[ShardJob],
+    target: Target,
+) -> Iterator[tuple[ShardJob, ShardRow]]:
+    from fastload.tools.pack.ray_cluster import packed_by_ray
+
+    task = RayTask(
+        os.fspath(source),
+        tuple(sorted(opening.items())),
+        contents.source.fingerprint,
+        contents.options,
+        target.place,
+    )
+    for job, row in packed_by_ray(address, task, jobs):
+        target.check_there(row)
+        yield job, row
+
+
+@dataclass(frozen=True)
+class RayTask:
+    """What a node is to do, beside which shard: small, and the same for all."""
+
+    source: str
+    opening: tuple[tuple[str, Any], ...]
+    fingerprint: str
+    options: PackOptions
+    place: str
+
+    def __call__(self, job: ShardJob) -> ShardRow:
+        """Raises SourceError: this node sees other samples than the one that planned."""
+        return _packed(_contents_here(self), job, Target(self.place))
+
+
+@lru_cache(maxsize=1)
+def _contents_here(task: RayTask) -> Contents:
+    """Of this process, which opens the source once."""
+    source = open_source(task.source, **dict(task.opening)).source
+    if source.fingerprint != task.fingerprint:
+        raise SourceError(
+            f"{task.source}: has other samples on the node {os.uname().nodename} than where the "
+            f"shards were planned ({counted(len(source), 'sample')} here). Give a folder that all "
+            "nodes share, or a URL."
+        )
+    return Contents(source, task.options)

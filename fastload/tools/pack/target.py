@@ -1,0 +1,232 @@
+"""The folder, or the place in an object store, that a data set is packed to.
+
+    fastload-pack.json        what is packed and how: the first file there, and never changed
+    shard-000000.tar ...      or train/shard-000000.tar ..., val/...
+    fastload.json             beside the shards: columns, classes, and whether all of them are there
+    .row-shard-000000.json    while it is packed: what became of each shard that is whole
+    manifest.jsonl            at the end: all of those, in order
+    report.html               at the end
+
+A shard is written under another name, or put as a whole, before its row is. So a shard that has a
+row is whole; all else is written again by the next run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import filelock
+import msgspec
+
+from fastload import stores
+from fastload.errors import PackError
+from fastload.files import replacing, sync_folder
+from fastload.sources.packed import ABOUT_NAME
+from fastload.tools.pack.shard import ShardRow, checksum
+
+PLAN_NAME, MANIFEST_NAME, REPORT_NAME = "fastload-pack.json", "manifest.jsonl", "report.html"
+_ROW, _LOCK = ".row-", ".fastload-pack.lock"
+
+
+class Target:
+    """Where shards go; a local folder or a URL."""
+
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        given = stores.located(os.fspath(place))
+        self.remote = stores.is_remote(given)
+        self.place = given if self.remote else os.path.abspath(os.path.expanduser(given))
+
+    @contextlib.contextmanager
+    def claimed(self, plan: Mapping[str, Any]) -> Iterator[None]:
+        """Make it, and be the only one of this machine that fills it while the block runs.
+
+        Raises:
+            PackError: another process fills it, it holds something else or another plan, or it
+                cannot be written.
+        """
+        with self._refusals(), contextlib.ExitStack() as stack:
+            if not self.remote:
+                self._make_folder()
+                stack.enter_context(self._lock())
+            found = self._read(PLAN_NAME)
+            if found is None:
+                self._refuse_others()
+                self._write(PLAN_NAME, msgspec.json.format(msgspec.json.encode(plan)))
+            elif _compared(before := msgspec.json.decode(found)) != _compared(plan):
+                raise PackError(f"{self.place}: {_difference(before, plan)}")
+            yield
+
+    def rows(self) -> dict[str, ShardRow]:
+        """By name, the shards that are there as they were written: of a folder by checksum, of a
+        store by size."""
+        found = dict[str, ShardRow]()
+        for data in self._row_files():
+            try:
+                row = msgspec.json.decode(data, type=ShardRow)
+            except (msgspec.DecodeError, msgspec.ValidationError):
+                continue  # cut off by a crash of the machine: the shard is written again
+            if self._holds(row):
+                found[row.name] = row
+        return found
+
+    def put(self, name: str, make: Callable[[Path], ShardRow]) -> ShardRow:
+        """Have a shard made and put it in its place, then its row. Raises OSError; what `make`
+        raises."""
+        if self.remote:
+            with tempfile.TemporaryDirectory(prefix="fastload-pack-") as folder:
+                path = Path(folder) / os.path.basename(name)
+                row = make(path)
+                stores.write(f"{self.place}/{name}", path)
+        else:
+            path = Path(self.place) / name
+            path.parent.mkdir(exist_ok=True)
+            with replacing(path) as beside:
+                row = make(beside)
+            sync_folder(path.parent)
+        self._write(_row_name(name), msgspec.json.encode(row))
+        return row
+
+    def check_there(self, row: ShardRow) -> None:
+        """Raises PackError: a shard that another machine wrote is not here."""
+        if not self._holds(row, by_checksum=False):
+            raise PackError(
+                f"{self.place}: {row.name} was written on another machine and is not here. Give a "
+                "folder that all machines share, or a URL of an object store."
+            )
+
+    def say(self, part: str, about: Mapping[str, Any]) -> None:
+        """Write `fastload.json` beside the shards of a part."""
+        name = f"{part}/{ABOUT_NAME}" if part else ABOUT_NAME
+        self._write(name, msgspec.json.format(msgspec.json.encode(about)))
+
+    def finish(self, rows: list[ShardRow], report: str) -> None:
+        """Write the manifest and the report; rows of single shards are removed."""
+        lines = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+        self._write(MANIFEST_NAME, lines)
+        self._write(REPORT_NAME, report.encode())
+        for row in rows:
+            self._remove(_row_name(row.name))
+
+    # -- Files -------------------------------------------------------------------------------------
+
+    def _row_files(self) -> Iterator[bytes]:
+        whole = self._read(MANIFEST_NAME)
+        if whole is not None:
+            yield from whole.splitlines()
+        for name in self._names():
+            if name.startswith(_ROW) and name.endswith(".json"):
+                yield self._read(name) or b""
+
+    def _holds(self, row: ShardRow, *, by_checksum: bool = True) -> bool:
+        path = f"{self.place}/{row.name}"
+        try:
+            if self.remote or not by_checksum:
+                return stores.size_of(path) == row.bytes
+            return checksum(Path(path)) == (row.bytes, row.sha256)
+        except FileNotFoundError:
+            return False
+
+    def _read(self, name: str) -> bytes | None:
+        path = f"{self.place}/{name}"
+        return stores.read(path) if stores.size_of(path) >= 0 else None
+
+    def _names(self) -> list[str]:
+        if self.remote:
+            return [name for name, _ in stores.entries(self.place)]
+        return sorted(os.listdir(self.place))
+
+    def _write(self, name: str, data: bytes) -> None:
+        if self.remote:
+            stores.write(f"{self.place}/{name}", data)
+            return
+        path = Path(self.place) / name
+        path.parent.mkdir(exist_ok=True)
+        with replacing(path) as beside, open(beside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(path.parent)
+
+    def _remove(self, name: str) -> None:
+        if self.remote:
+            stores.remove(f"{self.place}/{name}")
+        else:
+            Path(self.place, name).unlink(missing_ok=True)
+
+    def _make_folder(self) -> None:
+        if os.path.lexists(self.place) and not os.path.isdir(self.place):
+            raise PackError(f"{self.place}: is not a folder; give a new or empty one.")
+        os.makedirs(self.place, exist_ok=True)
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        path = os.path.join(self.place, _LOCK)
+        lock = filelock.FileLock(path, fallback_to_soft=False)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise PackError(
+                f"{self.place}: another process is packing to it. Wait for it, or give another "
+                "folder."
+            ) from None
+        try:
+            yield
+        finally:
+            Path(path).unlink(missing_ok=True)
+            lock.release()
+
+    def _refuse_others(self) -> None:
+        """Raises PackError: there is something else, which nobody wants mixed with shards."""
+        others = [
+            name
+            for name in self._names()
+            if name != _LOCK and not name.startswith(f".{PLAN_NAME}.")
+        ]
+        if others:
+            raise PackError(
+                f"{self.place}: holds other files ({', '.join(sorted(others)[:3])}); give a new or "
+                "empty folder."
+            )
+
+    @contextlib.contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """An OSError of the target as a PackError, with the remedy."""
+        try:
+            yield
+        except PackError:
+            raise
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise PackError(
+                    f"{self.place}: the disk is full ({error.strerror}). Make room and run the "
+                    "same command again: it goes on with what is missing."
+                ) from error
+            raise PackError(f"{self.place}: cannot be written ({error}).") from error
+
+
+def _row_name(name: str) -> str:
+    return f"{_ROW}{name.replace('/', '-')}.json"
+
+
+def _compared(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """All of a plan but the name of the source, which may lie elsewhere on another machine."""
+    return {name: value for name, value in plan.items() if name != "source"}
+
+
+def _difference(before: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    """What a target holds that is not what is to be packed."""
+    if before.get("fingerprint") != plan["fingerprint"]:
+        return (
+            f"holds shards of other samples, of {before.get('source')}; those of "
+            f"{plan['source']} are others, or have changed since. Give a new folder."
+        )
+    keys = _compared({**before, **plan})
+    names = sorted(key for key in keys if before.get(key) != plan.get(key))
+    found = ", ".join(f"{key} {before.get(key)!r}, not {plan.get(key)!r}" for key in names)
+    return f"holds shards packed otherwise: {found}. Give the same options, or a new folder."

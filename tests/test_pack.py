@@ -1,0 +1,388 @@
+"""`fastload pack`: the same samples from the shards, the same bytes from every run, and what an
+interruption leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from PIL import Image
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from typer.testing import CliRunner
+
+import fastload
+from fastload.cli.app import app
+from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError
+from fastload.sources import open_source
+from fastload.tools.pack import Packed, PackOptions, pack, run
+from tests import images
+from tests.objectserver import ObjectServer
+
+CROP = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip()])
+SAMPLES = 12
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of four photographs, some 5 KB each."""
+    root = tmp_path_factory.mktemp("photographs") / "train"
+    return images.write_photo_folder(root, classes=3, per_class=4)
+
+
+def packed(source: Any, target: Path, progress: bool = False, **options: Any) -> Packed:
+    named = {name: options.pop(name) for name in ("strict", "num_workers") if name in options}
+    return pack(source, target, PackOptions(**options), progress=progress, **named)
+
+
+def content(target: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(target)): path.read_bytes()
+        for path in sorted(target.rglob("*"))
+        if path.is_file()
+    }
+
+
+def batches(source: Any, **options: Any) -> list[Any]:
+    arguments: dict[str, Any] = {"shuffle": True, "seed": 3, "transform": CROP, **options}
+    with fastload.create_loader(source, 5, backend="turbojpeg", **arguments) as loader:
+        return [[column.clone() for column in batch] for batch in loader]
+
+
+def check_equal(ours: list[Any], theirs: list[Any]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+# -- What is in the shards
+
+
+def test_files_are_copied_in_their_order_with_their_labels(folder: Path, tmp_path: Path) -> None:
+    result = packed(folder, tmp_path / "out", size=15_000)
+    files = sorted(folder.rglob("*.jpg"))
+    members = list[tuple[str, bytes]]()
+    for row in result.rows:
+        with tarfile.open(tmp_path / "out" / row.name) as shard:
+            for member in shard:
+                data = shard.extractfile(member)
+                assert data is not None
+                members.append((member.name, data.read()))
+    assert len(result.rows) > 2
+    assert [data for name, data in members if name.endswith(".jpg")] == [
+        path.read_bytes() for path in files
+    ]
+    assert [data for name, data in members if name.endswith(".cls")] == [
+        str(label).encode() for label in np.repeat(range(3), 4)
+    ]
+    assert [name for name, _ in members[:4]] == [
+        "000000000.jpg",
+        "000000000.cls",
+        "000000001.jpg",
+        "000000001.cls",
+    ]
+    for row in result.rows:
+        data = (tmp_path / "out" / row.name).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (row.bytes, row.sha256)
+
+
+@pytest.mark.parametrize("format", ["tar", "parquet"])
+def test_a_loader_of_the_shards_gives_the_samples_of_the_folder(
+    folder: Path, tmp_path: Path, format: str, own_cache: Path
+) -> None:
+    packed(folder, tmp_path / "out", format=format, size=15_000)
+    source = open_source(tmp_path / "out").source
+    assert source.classes == open_source(folder).source.classes
+    check_equal(batches(tmp_path / "out"), batches(folder))
+
+
+def test_a_parquet_file_is_what_hugging_face_expects(folder: Path, tmp_path: Path) -> None:
+    packed(folder, tmp_path / "out", format="parquet")
+    table = pyarrow.parquet.read_table(tmp_path / "out" / "shard-000000.parquet")
+    assert table.column("image")[5].as_py() == {
+        "bytes": sorted(folder.rglob("*.jpg"))[5].read_bytes(),
+        "path": str(sorted(folder.rglob("*.jpg"))[5].relative_to(folder)),
+    }
+    features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+    assert features["image"] == {"_type": "Image"}
+    assert features["label"]["names"] == ["class_0", "class_1", "class_2"]
+    assert str(tmp_path) not in str(table.to_pydict()), "no path of this machine"
+
+
+def test_masks_and_boxes_go_along(tmp_path: Path, own_cache: Path) -> None:
+    root = tmp_path / "pairs"
+    for n in range(3):
+        for kind, data in (
+            ("images", images.jpeg(images.photo(40, 60, seed=n))),
+            ("masks", images.png(images.labels(40, 60, seed=n))),
+        ):
+            path = root / kind / f"{n}.{'jpg' if kind == 'images' else 'png'}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    packed(root, tmp_path / "out")
+    resize = v2.Resize((20, 30))
+    check_equal(batches(tmp_path / "out", transform=resize), batches(root, transform=resize))
+
+
+def test_a_reduced_image_is_that_of_torchvision_and_boxes_go_with_it(tmp_path: Path) -> None:
+    pixels = np.stack([images.photo(60, 90, seed=n) for n in range(4)])
+    one = np.array([[10.0, 20.0, 40.0, 50.0]])
+    boxes = fastload.Ragged.of([np.repeat(one, n, axis=0) for n in range(4)])
+    arrays = {"image": pixels, "boxes": boxes}
+    packed(arrays, tmp_path / "out", short_side=30)
+    with tarfile.open(tmp_path / "out" / "shard-000000.tar") as shard:
+        found = {member.name: shard.extractfile(member).read() for member in shard}  # type: ignore[union-attr]
+    for n in range(4):
+        image = np.asarray(Image.open(io.BytesIO(found[f"{n:09}.png"])))
+        wanted_image, wanted_boxes = v2.Resize(30)(
+            tv_tensors.Image(torch.from_numpy(pixels[n]).permute(2, 0, 1)),
+            tv_tensors.BoundingBoxes(boxes[n], format="XYXY", canvas_size=(60, 90)),  # type: ignore[call-overload]
+        )
+        assert np.abs(image.astype(int) - wanted_image.permute(1, 2, 0).numpy()).max() <= 1
+        assert np.allclose(np.load(io.BytesIO(found[f"{n:09}.boxes.npy"])), wanted_boxes.numpy())
+
+
+def test_reduced_photographs_keep_their_exif_orientation(tmp_path: Path) -> None:
+    path = tmp_path / "in" / "a" / "0.jpg"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(images.jpeg(images.photo(40, 60), orientation=6))
+    (path.parent / "1.jpg").write_bytes(images.jpeg(images.photo(10, 12)))
+    packed(tmp_path / "in", tmp_path / "out", short_side=20)
+    with tarfile.open(tmp_path / "out" / "shard-000000.tar") as shard:
+        small, kept = (shard.extractfile(f"{n:09}.jpg").read() for n in range(2))  # type: ignore[union-attr]
+    with Image.open(io.BytesIO(small)) as image:
+        assert image.size == (30, 20)
+        assert image.getexif()[0x0112] == 6
+    assert kept == (path.parent / "1.jpg").read_bytes(), "a smaller one is copied"
+
+
+def test_parts_and_order_are_a_permutation_by_the_seed(folder: Path, tmp_path: Path) -> None:
+    result = packed(folder, tmp_path / "out", split=(0.75, 0.25), shuffle=5, size=15_000)
+    assert {row.name.partition("/")[0] for row in result.rows} == {"train", "val"}
+    found = dict[str, list[bytes]]()
+    for part in ("train", "val"):
+        source = open_source(tmp_path / "out", split=part).source
+        found[part] = [source.encoded["image"].read(n) for n in range(len(source))]
+    files = [path.read_bytes() for path in sorted(folder.rglob("*.jpg"))]
+    assert [len(found["train"]), len(found["val"])] == [9, 3]
+    assert sorted(found["train"] + found["val"]) == sorted(files)
+    assert found["train"] != [data for data in files if data in found["train"]], "shuffled"
+    packed(folder, tmp_path / "kept", split=(0.75, 0.25))
+    source = open_source(tmp_path / "kept", split="train").source
+    kept = [source.encoded["image"].read(n) for n in range(len(source))]
+    assert kept == [data for data in files if data in kept], "in the order of the folder"
+
+
+# -- The same from every run, and after an interruption
+
+
+def test_names_and_bytes_depend_on_samples_and_options_alone(folder: Path, tmp_path: Path) -> None:
+    one = packed(folder, tmp_path / "one", size=15_000, num_workers=1)
+    packed(folder, tmp_path / "four", size=15_000, num_workers=4)
+    assert content(tmp_path / "one") == content(tmp_path / "four")
+    assert one.found == 0
+    assert packed(folder, tmp_path / "one", size=15_000).found == len(one.rows)
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_what_was_interrupted_goes_on(
+    folder: Path, tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed(folder, tmp_path / "whole", size=9_000)
+    made = list[str]()
+
+    def stopped(contents: Any, job: Any, path: Path) -> Any:
+        if len(made) == after:
+            path.write_bytes(b"half of a shard")
+            raise KeyboardInterrupt
+        made.append(job.name)
+        return shard(contents, job, path)
+
+    shard = run.pack_shard
+    monkeypatch.setattr(run, "pack_shard", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        packed(folder, tmp_path / "out", size=9_000, num_workers=1)
+    if after:
+        with pytest.raises(SourceError, match="has not finished"):
+            open_source(tmp_path / "out")
+    monkeypatch.setattr(run, "pack_shard", shard)
+    assert packed(folder, tmp_path / "out", size=9_000).found == after
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_a_shard_that_was_damaged_is_written_again(folder: Path, tmp_path: Path) -> None:
+    packed(folder, tmp_path / "out", size=9_000)
+    before = content(tmp_path / "out")
+    path = tmp_path / "out" / "shard-000001.tar"
+    data = bytearray(path.read_bytes())
+    data[700] ^= 1
+    path.write_bytes(data)
+    again = packed(folder, tmp_path / "out", size=9_000)
+    assert len(again.rows) - again.found == 1
+    assert content(tmp_path / "out") == before
+
+
+def test_a_full_disk_names_the_remedy(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run, "pack_shard", full)
+    with pytest.raises(PackError, match="Make room and run the same command again"):
+        packed(folder, tmp_path / "out")
+
+
+# -- Bad input
+
+
+def test_a_bad_file_is_left_out_and_named_or_an_error(folder: Path, tmp_path: Path) -> None:
+    source = images.write_photo_folder(tmp_path / "in", classes=2, per_class=3)
+    bad = sorted(source.rglob("*.jpg"))[1]
+    bad.write_bytes(images.HTML)
+    result = packed(source, tmp_path / "out")
+    assert (result.samples, result.rejected) == (5, 1)
+    assert bad.name in result.rows[0].rejected[0].reason
+    assert bad.name in (tmp_path / "out" / "report.html").read_text()
+    with tarfile.open(tmp_path / "out" / "shard-000000.tar") as shard:
+        assert "000000001.jpg" not in shard.getnames()
+        assert "000000002.jpg" in shard.getnames(), "the others keep their numbers"
+    with pytest.raises(DecodeError, match=bad.name):
+        packed(source, tmp_path / "strict", strict=True)
+    with pytest.raises(DecodeError, match=bad.name):
+        packed(source, tmp_path / "out", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "words"),
+    [
+        ({"size": 9_000}, {"size": 20_000}, "size 9000, not 20000"),
+        ({}, {"shuffle": 1}, "shuffle None, not 1"),
+    ],
+)
+def test_another_plan_at_the_same_place_is_refused(
+    folder: Path, tmp_path: Path, first: Any, then: Any, words: str
+) -> None:
+    packed(folder, tmp_path / "out", **first)
+    before = content(tmp_path / "out")
+    with pytest.raises(PackError, match=words):
+        packed(folder, tmp_path / "out", **then)
+    assert content(tmp_path / "out") == before
+
+
+def test_what_holds_something_else_is_left_alone(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(PackError, match=r"holds other files \(thesis\.tex\)"):
+        packed(folder, tmp_path)
+    with pytest.raises(PackError, match="is not a folder"):
+        packed(folder, tmp_path / "thesis.tex")
+    assert content(tmp_path) == {"thesis.tex": b"years of work"}
+
+
+def test_two_at_one_target(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with (
+        filelock.FileLock(tmp_path / "out" / ".fastload-pack.lock"),
+        pytest.raises(PackError, match="another process is packing to it"),
+    ):
+        packed(folder, tmp_path / "out")
+
+
+def test_samples_that_change_meanwhile_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = images.write_photo_folder(tmp_path / "in", classes=2, per_class=3)
+
+    def changes(contents: Any, job: Any, path: Path) -> Any:
+        row = shard(contents, job, path)
+        (source / "class_0" / "new.jpg").write_bytes(images.jpeg(images.photo(8, 8)))
+        return row
+
+    shard = run.pack_shard
+    monkeypatch.setattr(run, "pack_shard", changes)
+    with pytest.raises(PackError, match="changed while they were packed"):
+        packed(source, tmp_path / "out")
+    with pytest.raises(SourceError, match="has not finished"):
+        open_source(tmp_path / "out")
+    with pytest.raises(PackError, match="of other samples"):
+        packed(source, tmp_path / "out")
+
+
+def test_shards_that_were_lost_are_missed(folder: Path, tmp_path: Path) -> None:
+    packed(folder, tmp_path / "out", size=9_000)
+    (tmp_path / "out" / "shard-000001.tar").unlink()
+    with pytest.raises(SourceError, match="12 samples were packed"):
+        open_source(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"format": "zip"}, "must be 'tar' or 'parquet'"),
+        ({"size": 0}, "at least 1 byte"),
+        ({"short_side": 0}, "must be 1 to 65,535 pixels"),
+        ({"quality": 101}, "must be 1 to 100"),
+        ({"split": (0.5, 0.4)}, "sum to 1"),
+        ({"split": (0.999, 0.001)}, "val would have none of the 12 samples"),
+    ],
+)
+def test_options_that_mean_nothing(folder: Path, tmp_path: Path, options: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        packed(folder, tmp_path / "out", **options)
+
+
+def test_columns_that_shards_cannot_keep_are_refused(tmp_path: Path) -> None:
+    grey = np.zeros((2, 8, 8, 1), np.uint8)
+    colour = np.zeros((2, 8, 8, 3), np.uint8)
+    for arrays, words in (
+        ({"image": grey}, "images of 1 channel"),
+        ({"image": colour, "My.Value": np.zeros(2)}, "'My.Value' cannot be packed"),
+        ({"label": np.zeros(2)}, "has no images"),
+    ):
+        with pytest.raises(SourceError, match=words):
+            packed(arrays, tmp_path / "out")
+
+
+# -- Elsewhere
+
+
+def test_to_an_object_store(
+    folder: Path, tmp_path: Path, server: ObjectServer, own_cache: Path
+) -> None:
+    packed(folder, tmp_path / "out", size=9_000)
+    server.faults["bucket/packed/shard-000001.tar"] = ["503", "reset"]
+    result = pack(folder, "s3://bucket/packed", PackOptions(size=9_000), progress=False)
+    there = {
+        name.removeprefix("bucket/packed/"): data
+        for name, data in server.objects.items()
+        if name.startswith("bucket/packed/")
+    }
+    assert there == content(tmp_path / "out")
+    check_equal(batches("s3://bucket/packed"), batches(folder))
+    del server.objects["bucket/packed/shard-000002.tar"]
+    again = pack(folder, "s3://bucket/packed", PackOptions(size=9_000), progress=False)
+    assert again.found == len(result.rows) - 1
+    assert "bucket/packed/shard-000002.tar" in server.objects
+
+
+def command(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["pack", *arguments])
+
+
+def test_the_command(folder: Path, tmp_path: Path) -> None:
+    said = command(str(folder), str(tmp_path / "out"), "--size", "9KB", "--split", "0.5,0.5")
+    assert said.exit_code == 0
+    assert "12 samples in " in said.stdout
+    assert "report.html" in said.stdout
+    said = command(str(folder), str(tmp_path / "other"), "--size", "big")
+    assert said.exit_code != 0
+    assert "--size: must be as 500MB" in said.output
+    assert command(str(folder), str(tmp_path / "other"), "--to", "zip").exit_code != 0
