@@ -181,6 +181,30 @@ def test_parts_and_order_are_a_permutation_by_the_seed(folder: Path, tmp_path: P
     assert kept == [data for data in files if data in kept], "in the order of the folder"
 
 
+def test_boxes_and_labels_of_objects_are_read_back(tmp_path: Path, own_cache: Path) -> None:
+    rng = np.random.default_rng(0)
+    counts = [2, 0, 3, 1]
+    corners = [rng.uniform(0, 20, (n, 2)) for n in counts]
+    arrays = {
+        "image": np.stack([images.photo(48, 64, seed=n) for n in range(4)]),
+        "boxes": fastload.Ragged.of([np.hstack([low, low + 20]) for low in corners]),
+        "labels": fastload.Ragged.of([rng.integers(0, 9, n) for n in counts]),
+    }
+    for format in ("tar", "parquet"):
+        packed(arrays, tmp_path / format, format=format)
+        options: dict[str, Any] = {"batch_size": 4, "transform": v2.RandomHorizontalFlip(0.5)}
+        with (
+            fastload.create_loader(tmp_path / format, **options, seed=1) as ours,
+            fastload.create_loader(arrays, **options, seed=1) as theirs,
+        ):
+            one, other = next(iter(ours)), next(iter(theirs))
+        assert isinstance(one, dict), "as it was given"
+        assert torch.equal(one["image"], other["image"])
+        for name in ("boxes", "labels"):
+            assert torch.equal(one[name].values, other[name].values)
+            assert np.array_equal(np.asarray(one[name].offsets), np.asarray(other[name].offsets))
+
+
 # -- The same from every run, and after an interruption
 
 

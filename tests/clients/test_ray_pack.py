@@ -1,0 +1,28 @@
+"""Packing by a Ray cluster of two nodes, one of which is killed meanwhile: the bytes are those of a
+local run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.clients.processes import run_cold
+
+pytest.importorskip("ray", reason="pip install torch-fastload[ray]")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_node_is_lost_and_the_shards_are_those_of_a_local_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    run_cold("ray_pack.py", str(tmp_path))
+    local, cluster = tmp_path / "local", tmp_path / "cluster"
+    names = sorted(path.name for path in local.iterdir())
+    assert sorted(path.name for path in cluster.iterdir()) == names
+    assert sum(name.endswith(".tar") for name in names) > 8
+    for name in names:
+        assert (cluster / name).read_bytes() == (local / name).read_bytes(), name
+    assert (tmp_path / "nodes").read_text() == "2 before, 1 after"
