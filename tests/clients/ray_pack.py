@@ -34,6 +34,10 @@ def main(folder: Path) -> None:
     threading.Thread(target=kill, daemon=True).start()
     pack(str(source), folder / "cluster", options, progress=False, ray=cluster.address)
     assert seen.wait(60)
+    for _ in range(600):  # until the cluster has noticed
+        if _alive() == 1:
+            break
+        time.sleep(0.1)
     (folder / "nodes").write_text(f"{before} before, {_alive()} after")
     ray.shutdown()
     cluster.shutdown()

@@ -51,7 +51,7 @@ class ShardRow(msgspec.Struct, frozen=True):
 def pack_shard(contents: Contents, job: ShardJob, path: Path) -> ShardRow:
     """Write one shard to a file that is not there, or is to be written over.
 
-    The same bytes whoever writes it, whenever. Samples that cannot be read are left out; the others
+    The same bytes from every writer, at any time. Samples that cannot be read are left out; the others
     keep their numbers.
 
     Raises:

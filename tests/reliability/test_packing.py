@@ -1,0 +1,73 @@
+"""`fastload pack` under kill -9: the next run finishes it, with the bytes of a run that nobody
+disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from fastload.errors import SourceError
+from fastload.sources import open_source
+from fastload.tools.pack import PackOptions, pack
+from tests.images import write_photo_folder
+
+pytestmark = pytest.mark.reliability
+
+
+def started(source: Path, target: Path, format: str) -> int:
+    """Pack in a child. Here nothing is packed, so that Arrow has no threads, which a child would
+    not have."""
+    assert pyarrow.parquet is not None, "imported once, not by each child"
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        options = PackOptions(size=9_000, format=format)  # type: ignore[arg-type]
+        pack(str(source), target, options, progress=False, num_workers=2)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def content(target: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(target.iterdir())}
+
+
+@pytest.mark.parametrize(("format", "kills"), [("tar", 40), ("parquet", 10)])
+def test_killed_at_any_point_the_next_run_finishes_it(
+    tmp_path: Path, format: str, kills: int
+) -> None:
+    source = write_photo_folder(tmp_path / "in", classes=3, per_class=10)
+    began = time.monotonic()
+    assert os.waitpid(started(source, tmp_path / "whole", format), 0)[1] == 0
+    seconds = time.monotonic() - began
+    whole, moments = content(tmp_path / "whole"), random.Random(7)
+    finished, killed = 0, 0
+    while killed < kills:
+        target = tmp_path / f"out{finished}"
+        child = started(source, target, format)
+        time.sleep(moments.uniform(0, seconds))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            assert status == 0
+            assert content(target) == whole
+            finished += 1
+            continue
+        killed += 1
+        about = target / "fastload.json"
+        shards = list(target.glob("shard-*"))
+        if shards and not json.loads(about.read_bytes())["whole"]:
+            with pytest.raises(SourceError, match="has not finished"):
+                open_source(target)
+    last = tmp_path / f"out{finished}"
+    assert os.waitpid(started(source, last, format), 0)[1] == 0
+    assert content(last) == whole
