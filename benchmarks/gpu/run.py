@@ -353,7 +353,8 @@ class Run:
             self._notes.append(found)
         elif found != self._rows.get(found.key):
             self._rows[found.key] = found
-            _say(f"  {line(found)}")
+            if found.rounds or found.note:  # not of those that only wait for their turn
+                _say(f"  {line(found)}")
         write_text(self._out / "results.json", to_json(self.results))
 
 
