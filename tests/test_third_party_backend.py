@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torchvision.transforms import v2
 
 import fastload
 from fastload.backends.base import BackendOptions, Dependency, PixelDifference, Tolerance, Traits
@@ -175,3 +176,10 @@ def test_without_its_distribution_the_name_is_not_known() -> None:
         ConfigurationError, match=r"'mine' is not known; choose 'auto' or one of 'torch'"
     ):
         fastload.create_loader(TOKENS, backend="mine")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_backend_that_does_not_say_so_is_not_given_warps() -> None:
+    arrays = {"image": np.zeros((4, 8, 8, 3), np.uint8)}
+    with pytest.raises(ConfigurationError, match=r"warps images .*'mine' does"):
+        fastload.create_loader(arrays, 2, backend="mine", transform=v2.RandomRotation(10))

@@ -168,6 +168,9 @@ class Traits:
     moves_columns: bool = False
     """Whether it moves the columns of `source.moved` with the images, by `recipe.points`. A backend
     that makes its batches with the code that the built-in ones share does."""
+    resamples_again: bool = False
+    """Whether it makes what a `Geometry` has `later`: warps, a second resampling. A backend that
+    renders by `fastload.render.host.render_row` does."""
     tolerance: Tolerance = field(default_factory=Tolerance)
     needs: Dependency | None = None
     """The module of the class must be importable without it."""
@@ -404,6 +407,8 @@ def fit_of(backend: type[Any], workload: Workload) -> Fit:
         and not traits_of(backend).moves_columns
     ):
         return Fit(0.0, "it does not move boxes with the images")
+    if workload.recipe.resamples_again and not traits_of(backend).resamples_again:
+        return Fit(0.0, "it makes no warps, and resamples once")
     own = getattr(backend, "fit", None)
     if own is not None:
         fit: Fit = own(workload)

@@ -195,6 +195,7 @@ class DaliBackend:
     traits = Traits(
         views=True,
         moves_columns=True,
+        resamples_again=True,
         summary="an NVIDIA DALI pipeline fed with fastload's order and boxes, on the CPU or on "
         "a GPU",
         tolerance=Tolerance(psnr_cpu=45.0, psnr_gpu=40.0),

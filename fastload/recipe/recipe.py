@@ -88,6 +88,11 @@ class SplitRecipe:
         return sum(op.sieves for _, op in self.paths[view])
 
     @property
+    def resamples_again(self) -> bool:
+        """Whether a geometry has a `Later`."""
+        return any(plan.later is not None for plan in self.geometries)
+
+    @property
     def needs_objects(self) -> str:
         """An operation that depends on the boxes of the objects in an image; empty: there is
         none."""
