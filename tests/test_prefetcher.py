@@ -284,16 +284,28 @@ def test_the_stage_is_claimed_by_the_thread_that_works_on_it(
 ) -> None:
     seen: list[tuple[str, bool]] = []
     here = threading.get_ident()
+    threads: list[int] = []
+    monkeypatch.setattr(
+        Production,
+        "make",
+        lambda self, make=Production.make: threads.append(torch.get_num_threads()) or make(self),
+    )
     for name in ("prepare", "claim_thread"):
         monkeypatch.setattr(
             DeviceStage,
             name,
             lambda self, name=name: seen.append((name, threading.get_ident() == here)),
         )
-    with Prefetched(Recorder()) as prefetched:
-        prefetched.next()
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with Prefetched(Recorder()) as prefetched:
+            prefetched.next()
+    finally:
+        torch.set_num_threads(before)
     assert seen[0] == ("prepare", True)
     assert ("claim_thread", False) in seen
+    assert set(threads) == {1}, "torch's threads are the trainer's"
 
 
 class Failing(Recorder):
