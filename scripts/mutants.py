@@ -5,6 +5,8 @@ must fail.
     python scripts/mutants.py cursor order     some of them
     python scripts/mutants.py cursor --list    the faults, without running anything
     python scripts/mutants.py device --sample 30   thirty of them, the same ones each time
+    python scripts/mutants.py --mirror         the main function of each module taken away
+    python scripts/mutants.py --mirror loader.cursor draws    of some modules
 
 A fault that no test finds "survives". Those that change nothing that anybody could notice are in
 `scripts/mutants.toml`, each with the reason; any other ends the run with exit status 1.
@@ -181,6 +183,32 @@ def mutants_of(file: str) -> Iterator[Mutant]:
             yield Mutant(file, line, where, lines[line - 1].strip(), change, code)
 
 
+def without_its_main_function(file: str) -> Mutant:
+    """The longest public function or method raises an error at once; where none is public, the
+    longest."""
+    source = (ROOT / file).read_text()
+    tree = ast.parse(source, filename=str(ROOT / file))
+    functions: list[tuple[bool, int, str, ast.FunctionDef]] = []
+
+    def collect(node: ast.AST, where: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef):
+                name = f"{where}.{child.name}".lstrip(".")
+                public = not any(part.startswith("_") for part in name.split("."))
+                functions.append((public, sum(1 for _ in ast.walk(child)), name, child))
+            elif isinstance(child, ast.ClassDef):
+                collect(child, f"{where}.{child.name}".lstrip("."))
+            else:
+                collect(child, where)
+
+    collect(tree, "")
+    _, _, name, function = max(functions, key=lambda found: found[:2])
+    function.body = ast.parse("raise RuntimeError('taken away')").body
+    ast.fix_missing_locations(ast.copy_location(function.body[0], function))
+    code = compile(ast.fix_missing_locations(tree), str(ROOT / file), "exec", dont_inherit=True)
+    return Mutant(file, function.lineno, name, "", "taken away", code)
+
+
 def _put(parent: ast.AST, field: str, index: int | None, node: ast.AST) -> None:
     if index is None:
         setattr(parent, field, node)
@@ -293,14 +321,33 @@ def run_target(name: str, target: Target, sample: int | None) -> int:
     return count["survived"] + len(stale)
 
 
+def run_mirror(modules: Sequence[str]) -> int:
+    """Print the modules whose test file passes without their main function; how many."""
+    from tests.mirror import TESTS
+
+    rows = [(module, file) for file, named in TESTS.items() for module in named.split()]
+    survived = 0
+    for module, file in rows:
+        if modules and module not in modules:
+            continue
+        path = f"fastload/{module.replace('.', '/')}"
+        path = f"{path}.py" if (ROOT / f"{path}.py").exists() else f"{path}/__init__.py"
+        mutant = without_its_main_function(path)
+        found, said = failed([f"tests/{file}.py"], mutant, 600)
+        survived += not found
+        print(f"{'found' if found else 'SURVIVED':8} {mutant.where} of {path}: {said}", flush=True)
+    return survived
+
+
 def main() -> int:
     targets = msgspec.toml.decode(SETTINGS.read_bytes(), type=dict[str, Target])
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("targets", nargs="*", help=f"of {', '.join(targets)}; all by default")
+    parser.add_argument("--mirror", action="store_true", help="see above; then targets are modules")
     parser.add_argument("--list", action="store_true", help="only list the faults")
     parser.add_argument("--sample", type=int, help="so many of each target, always the same ones")
     chosen = parser.parse_args()
-    for name in chosen.targets:
+    for name in () if chosen.mirror else chosen.targets:
         if name not in targets:
             parser.error(f"{name!r} is no target; choose from {', '.join(targets)}")
     names = chosen.targets or list(targets)
@@ -314,6 +361,8 @@ def main() -> int:
     sys.path.insert(0, str(ROOT))
     for module in ("numpy", "PIL.Image", "torch", "torchvision.transforms.v2"):
         importlib.import_module(module)
+    if chosen.mirror:
+        return 1 if run_mirror(chosen.targets) else 0
     return 1 if sum(run_target(name, targets[name], chosen.sample) for name in names) else 0
 
 

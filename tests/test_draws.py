@@ -47,6 +47,22 @@ def test_a_sample_gets_the_same_numbers_in_any_batch() -> None:
     assert np.array_equal(pickle.loads(pickle.dumps(part)).uniform(4, 9), part.uniform(4, 9))
 
 
+def test_epochs_have_32_bits() -> None:
+    indices = np.arange(2)
+    assert Draws(7, (1 << 32) - 1, indices).uniform(0, 1).shape == (2, 1)
+    for epoch in (-1, 1 << 32):
+        with pytest.raises(AssertionError, match="32 bits"):
+            Draws(7, epoch, indices)
+
+
+def test_what_is_within_a_stream_has_a_seed_of_two_words_of_philox() -> None:
+    zero = np.zeros(1, dtype=np.uint64)
+    counter = (zero + np.uint64(5), zero, zero, zero + np.uint64(0xFFFFFFFF))
+    words = [int(word[0]) for word in philox4x32(counter, 7)]
+    inner = Draws(7, 3, np.arange(2)).within(5)
+    assert (inner.seed, inner.epoch) == (words[0] << 32 | words[1], 3)
+
+
 def test_asking_for_more_numbers_does_not_change_the_first() -> None:
     draws = Draws(7, 3, np.arange(10))
     assert np.array_equal(draws.uniform(0, 5), draws.uniform(0, 22)[:, :5])

@@ -1,0 +1,44 @@
+"""Every module with logic has one test file that holds its tests, named in `tests/mirror.py`."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.mirror import ELSEWHERE, TESTS
+
+ROOT = Path(__file__).parents[1]
+
+
+def modules() -> dict[str, Path]:
+    """Those in which a function is defined."""
+    found = {}
+    for path in sorted((ROOT / "fastload").rglob("*.py")):
+        nodes = ast.walk(ast.parse(path.read_text()))
+        if any(isinstance(node, ast.FunctionDef) for node in nodes):
+            parts = path.relative_to(ROOT / "fastload").with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def test_each_module_has_one_test_file() -> None:
+    named = Counter(" ".join(TESTS.values()).split())
+    named.update(list(ELSEWHERE))
+    assert [module for module, times in named.items() if times > 1] == []
+    assert modules().keys() - named.keys() == {""}, "tests/mirror.py has no row for these"
+    assert named.keys() - modules().keys() == set(), "these are gone"
+
+
+@pytest.mark.parametrize("file", TESTS)
+def test_a_test_file_is_there(file: str) -> None:
+    assert (ROOT / "tests" / f"{file}.py").is_file()
+
+
+@pytest.mark.parametrize("module", sorted(modules().keys() - ELSEWHERE.keys()))
+def test_a_test_file_of_a_modules_own_name_is_the_one(module: str) -> None:
+    own = f"test_{module.replace('.', '_')}"
+    if (ROOT / "tests" / f"{own}.py").exists():
+        assert module in TESTS[own].split()
