@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import random
 
 import numpy as np
 import pytest
+import torch
 
 from fastload import native
-from fastload.draws import Draws, native_draws, philox4x32
+from fastload.draws import (
+    Draws,
+    native_draws,
+    philox4x32,
+    preserved_random_state,
+    seed_generators,
+    states_of_generators,
+)
 
 # Known-answer vectors of philox4x32-10 from the Random123 distribution (kat_vectors): counter, key,
 # result.
@@ -124,3 +133,14 @@ def test_the_native_core_computes_the_same_numbers(
 
 def test_the_native_core_is_used_where_it_is_built() -> None:
     assert (native_draws() is not None) == native.available()
+
+
+def test_the_three_generators_are_left_as_they_were() -> None:
+    before = states_of_generators()
+    with preserved_random_state():
+        seed_generators(3)
+        found = random.random(), np.random.rand(), torch.rand(()).item()
+    assert states_of_generators() == before
+    with preserved_random_state():
+        seed_generators(3)
+        assert found == (random.random(), np.random.rand(), torch.rand(()).item())
