@@ -9,6 +9,7 @@ TESTS = {
     "clients/test_feedback_samplers": "sampler.in_step",
     "clients/test_lightning": "compat.lightning",
     "clients/test_passes_for_a_dataloader": "compat.dataloader",
+    "clients/test_ray_pack": "tools.pack.ray_cluster",
     "clients/test_samplers": "sampler.users",
     "clients/test_states": "sources.inspection",
     "clients/test_timm": "compat.timm recipe.of_timm",
@@ -41,6 +42,7 @@ TESTS = {
     "test_foreign_batches": "backends.objects",
     "test_from_dataloader": "loader.from_dataloader",
     "test_loader": "errors fingerprint loader.create loader.iterator loader.loader",
+    "test_look": "cli.look tools.look.page tools.look.samples",
     "test_machine": "machine",
     "test_measure": "tools.measure.clock tools.measure.rounds tools.measure.statistics",
     "test_measure_page": "tools.bench.decode_report tools.measure.charts tools.measure.page "
@@ -50,6 +52,8 @@ TESTS = {
     "test_monitor": "tools.monitor.gpu tools.monitor.idle tools.monitor.profiler "
     "tools.monitor.steps tools.monitor.timeline",
     "test_native_pool": "files native native.extension native.pool",
+    "test_pack": "cli.pack sources.packed tools.pack.contents tools.pack.plan tools.pack.report "
+    "tools.pack.run tools.pack.shard tools.pack.target",
     "test_photographs": "tools.measure.photographs",
     "test_pillow_simd": "cli.pillow_simd",
     "test_prefetcher": "loader.prefetcher loader.production",
@@ -58,6 +62,8 @@ TESTS = {
     "test_recipe_apply": "recipe.random_apply",
     "test_recipe_batch": "recipe.batch recipe.erase",
     "test_recipe_batch_colour": "recipe.augment recipe.colour",
+    "test_recipe_detection": "recipe.iou_crop recipe.scales recipe.transforms recipe.warps "
+    "render.warp",
     "test_recipe_geometry": "geometry.boxes geometry.plan recipe.attributes recipe.crops",
     "test_recipe_lower": "recipe.convert recipe.lower recipe.recipe",
     "test_recipe_mix": "recipe.mix",
