@@ -237,6 +237,25 @@ def shown_collate(guarded: GuardedCollate) -> Any:
     )
 
 
+def missing_attribute(owner: object, name: str) -> Exception:
+    """What a Loader raises for an attribute that it does not have; to be called by its
+    `__getattr__`.
+
+    fastai's DistributedDL, which `distrib_ctx` and `to_distributed` put around each loader, makes
+    batches by methods of fastai's own DataLoader. It asks for `bs` first: that raises the remedy.
+    """
+    if sys._getframe(2).f_globals.get("__name__") == "fastai.distributed":
+        return ConfigurationError(
+            f"{name}: fastai's DistributedDL (distrib_ctx, to_distributed) loads samples by a "
+            "DataLoader of its own and cannot take a fastload Loader. Give DataLoaders(...) "
+            "loaders that are shared already (shard='auto', or over a DistributedSampler), and "
+            "wrap the network yourself: learn.model = DistributedDataParallel(learn.model)."
+        )
+    return AttributeError(
+        f"{type(owner).__name__!r} object has no attribute {name!r}", name=name, obj=owner
+    )
+
+
 def _refusal() -> Iterator[list[int]]:
     """Raises at the first `next`: by then a DataLoader with workers can end them."""
     return map(_refuse, ["batch_sampler"])

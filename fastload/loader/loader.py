@@ -6,7 +6,7 @@ import logging
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, Dataset, default_collate
 
@@ -17,6 +17,7 @@ from fastload.compat.dataloader import (
     LoaderBatchSampler,
     LoaderSampler,
     SourceView,
+    missing_attribute,
     sampler_over,
     shown_collate,
 )
@@ -438,6 +439,11 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    if not TYPE_CHECKING:  # a type checker is to know the attributes that there are
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name)
 
     def __repr__(self) -> str:
         return (

@@ -193,7 +193,7 @@ def composer(wrap: Wrap) -> Found:
 
 
 def fastai(wrap: Wrap) -> Found:
-    """`DataLoaders` of DataLoaders, in a Learner."""
+    """`DataLoaders` of DataLoaders, in a Learner; with several processes over a wrapped network."""
     import fastai.callback.progress  # noqa: F401  (gives a Learner its no_bar)
     from fastai.data.core import DataLoaders
     from fastai.learner import Learner
@@ -202,6 +202,8 @@ def fastai(wrap: Wrap) -> Found:
     seen = Seen()
     data = DataLoaders(*(wrap(loader(train=train)) for train in (True, False)))
     learner = Learner(data, Network(seen), loss_func=torch.nn.CrossEntropyLoss(), opt_func=SGD)
+    if dist.is_initialized():
+        learner.model = torch.nn.parallel.DistributedDataParallel(learner.model)
     with learner.no_bar(), learner.no_logging():
         learner.fit(EPOCHS, lr=0.0)
         return {"seen": seen.batches, "figures": [float(value) for value in learner.validate()]}

@@ -22,11 +22,13 @@ COUNT, EPOCHS = 22, 2
     [
         ("composer", 1),
         ("fastai", 1),
+        ("fastai", 2),
         ("ignite", 1),
         ("ignite", 2),
         ("keras", 1),
         ("lightly", 1),
         ("monai", 1),
+        ("monai", 2),
         ("skorch", 1),
     ],
 )

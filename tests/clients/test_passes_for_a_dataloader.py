@@ -4,6 +4,7 @@ the object."""
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,20 @@ def test_made_again_with_other_data_or_called_as_a_dataloader_it_refuses() -> No
         rebuilt(loader, dataset=numbers(8), sampler=SequentialSampler(numbers(8)))
     with pytest.raises(ConfigurationError, match=r"fastload\.create_loader"):
         fastload.Loader(numbers(8), batch_size=2)  # type: ignore[arg-type]
+
+
+def test_an_attribute_that_is_not_there_and_fastais_wrapper() -> None:
+    with fastload.from_dataloader(DataLoader(TensorDataset(torch.arange(4)))) as loader:
+        assert not hasattr(loader, "bs")
+        with pytest.raises(AttributeError, match="'Loader' object has no attribute 'bs'"):
+            operator.attrgetter("bs")(loader)
+        wraps: dict[str, Any] = {
+            "__name__": "fastai.distributed",
+            "ask": operator.attrgetter("bs", "drop_last"),
+        }
+        exec("def wrap(loader): return ask(loader)", wraps)
+        with pytest.raises(ConfigurationError, match="shared already.*DistributedDataParallel"):
+            wraps["wrap"](loader)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
