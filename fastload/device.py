@@ -34,6 +34,7 @@ from fastload.errors import ConfigurationError
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.mix import Mix
 from fastload.recipe.views import view_column
+from fastload.render.host_colour import HostColour
 from fastload.sources.kinds import IMAGE, VALUE, kind_named, pixel_kinds
 from fastload.sources.ragged import Packed, Ragged
 from fastload.spans import SpanLog
@@ -175,17 +176,24 @@ class DeviceStage:
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format = torch.channels_last,
         mix: Mix | None = None,
+        hosted: Sequence[BatchProgram] = (),
         pinned: bool = False,
         several_views: bool = False,
         collate: Callable[[dict[Any, Any]], Any] | None = None,
     ) -> None:
-        """`programs`: one for each view of the samples; `roles`: the names of the kinds of the
-        columns; `several_views`: whether the trainer gets a list of the views; `collate`: makes
-        what the trainer sees from the finished columns by name, in place of `layout`."""
+        """`programs`: one for each view of the samples; `hosted`: what is done before them, on
+        batches in host memory; `roles`: the names of the kinds of the columns; `several_views`:
+        whether the trainer gets a list of the views; `collate`: makes what the trainer sees from
+        the finished columns by name, in place of `layout`."""
         self.device = device
         self._programs = programs
+        self._hosted = hosted
+        self._colour = HostColour() if hosted else None
         pixels = pixel_kinds(roles)
         self._names = list(roles)
+        if any(not kind.coloured for kind in pixels.values()):
+            for program in (*programs, *hosted):
+                program.require_masks_follow()
         self._views: list[dict[str, str]] = [
             {view_column(name, view): kind.name for name, kind in pixels.items()}
             for view in range(len(programs))
@@ -228,7 +236,8 @@ class DeviceStage:
     def light(self) -> bool:
         """Whether it only converts numbers in ordinary memory, which takes less time than to hand a
         small batch from thread to thread."""
-        converts = all(op.light for program in self._programs for _, op in program.ops)
+        programs = (*self._programs, *self._hosted)
+        converts = all(op.light for program in programs for _, op in program.ops)
         return self.device.type == "cpu" and not self._pinned and self._mix is None and converts
 
     def prepare(self) -> None:
@@ -333,6 +342,8 @@ class DeviceStage:
         while self._copying:
             self._copying.popleft()[0].synchronize()
         self._delivered.clear()
+        if self._colour is not None:
+            self._colour.close()
 
     def _limit_delivered(self) -> None:
         """Wait, without spinning, until the trainer is not too many batches behind.
@@ -356,6 +367,8 @@ class DeviceStage:
         self, host: HostBatch, draws: Draws, batch_number: int, keep: list[torch.Tensor] | None
     ) -> Any:
         parts = self._parts_of(host)
+        if self._colour is not None and not parts.finished:
+            parts = replace(parts, columns=self._recoloured(parts.columns, draws, self._colour))
         columns = {
             name: _map_tensors(
                 torch.from_numpy(value) if isinstance(value, np.ndarray) else value,
@@ -399,6 +412,36 @@ class DeviceStage:
             kind = kind_named(roles.get(name, VALUE.name))
             columns[name] = kind.delivered(columns[name], self._dtype, memory_format)
         return self._joined(columns) if self._collate is not None else parts.rebuild(columns)
+
+    def _recoloured(
+        self, columns: Mapping[Any, Any], draws: Draws, colour: HostColour
+    ) -> dict[Any, Any]:
+        """The columns after the operations that have their place on the host. In the memory of the
+        batch, which the backend has made for it, if that can be written to."""
+        made = dict(columns)
+        for program, names in zip(self._hosted, self._views, strict=True):
+            for name in names:
+                if name not in columns or not self._pixels[name].coloured:
+                    continue
+                images = columns[name]
+                if isinstance(images, torch.Tensor):
+                    if images.device.type != "cpu":
+                        raise ConfigurationError(
+                            f"place: the backend makes images on {images.device}, and 'host' asks "
+                            "for colour before they are there; leave it out, or use a backend or "
+                            "a storage on the host."
+                        )
+                    images = images.numpy()
+                if images.dtype != np.uint8 or images.shape[3] not in (1, 3):
+                    raise ConfigurationError(
+                        f"place: 'host' takes uint8 images of 1 or 3 channels, column {name!r} has "
+                        f"{images.dtype} of shape {images.shape[1:]}; leave it out."
+                    )
+                made[name] = images = np.require(images, requirements=["C", "W"])
+                height, width, channels = images.shape[1:]
+                for stream, op in program.ops:
+                    colour.run(images, op.colour_steps(draws, stream, (channels, height, width)))
+        return made
 
     def _as_tensors(
         self, columns: Mapping[Any, Any], keep: list[torch.Tensor] | None

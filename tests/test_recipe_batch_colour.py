@@ -16,6 +16,7 @@ from torchvision.transforms.v2 import functional as F
 from fastload.draws import Draws
 from fastload.geometry import Interpolation
 from fastload.recipe import (
+    AugMix,
     ColorJitter,
     Grayscale,
     Operation,
@@ -238,6 +239,70 @@ def check_augment(
         compare(run(op, images, draws), expected, share=2e-4)
         seen |= set(step.kinds.tolist())
     assert seen == set(range(len(AUGMENTATIONS)))
+
+
+@pytest.mark.parametrize("depth", [-1, 2])
+def test_augmix(depth: int) -> None:
+    """The sum of the definition, of chains that torchvision's functions make."""
+    op = AugMix(severity=7, chain_depth=depth, alpha=0.7)
+    transform = v2.AugMix(7, chain_depth=depth, alpha=0.7)
+    images, draws = pictures(3), draws_of(COUNT)
+    weights = op.weights(draws, STREAM)
+    seen: set[int] = set()
+    expected = images * torch.from_numpy(weights[:, 0]).view(-1, 1, 1, 1)
+    for number, steps in enumerate(op.chains(draws, STREAM, height=33, width=46), 1):
+        made = images
+        for step in steps:
+            made = torch.stack(
+                [
+                    transform._apply_image_or_video_transform(
+                        made[row],
+                        AUGMENTATIONS[step.kinds[row]],
+                        float(step.magnitudes[row]),
+                        interpolation=transform.interpolation,
+                        fill=transform._fill,
+                    )
+                    for row in range(COUNT)
+                ]
+            )
+            seen |= set(step.kinds.tolist())
+        expected += made * torch.from_numpy(weights[:, number]).view(-1, 1, 1, 1)
+    different = run(op, images, draws) != expected.to(torch.uint8)
+    assert different.float().mean() < 1e-3
+    assert seen == set(range(len(AUGMENTATIONS))) - ({0} if depth > 0 else set())
+
+
+@pytest.mark.parametrize("all_ops", [True, False])
+def test_augmix_draws_what_torchvision_lists(all_ops: bool) -> None:
+    op, count = AugMix(severity=4, mixture_width=1, chain_depth=1, all_ops=all_ops), 4000
+    listed = v2.AugMix._AUGMENTATION_SPACE if all_ops else v2.AugMix._PARTIAL_AUGMENTATION_SPACE
+    ((step,),) = op.chains(draws_of(count), STREAM, height=32, width=48)
+    names = [AUGMENTATIONS[kind] for kind in step.kinds]
+    assert set(names) == set(listed)
+    for name, (magnitudes, signed) in listed.items():
+        chosen = np.array(names) == name
+        assert chosen.mean() == pytest.approx(1 / len(listed), abs=0.02)
+        table = magnitudes(10, 32, 48)
+        if table is None:
+            assert not step.magnitudes[chosen].any()
+            continue
+        drawn = set(np.float32(step.magnitudes[chosen]).tolist())
+        given = set(np.float32(table[:4].tolist()).tolist())
+        assert drawn == (given | {-n for n in given} if signed else given)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 2.5])
+def test_the_weights_of_augmix_have_dirichlets_distribution(alpha: float) -> None:
+    """The first two moments: 1 / 2 and 1 / (4 (2 alpha + 1)) of the sample itself, and those of
+    one chain of three among all."""
+    weights = AugMix(alpha=alpha).weights(draws_of(20000), STREAM).astype(np.float64)
+    assert weights.sum(axis=1) == pytest.approx(1.0, abs=1e-5)
+    own = weights[:, 0]
+    assert own.mean() == pytest.approx(0.5, abs=0.01)
+    assert own.var() == pytest.approx(0.25 / (2 * alpha + 1), rel=0.05)
+    parts = weights[:, 1:] / weights[:, 1:].sum(axis=1, keepdims=True)
+    assert parts.mean(axis=0) == pytest.approx(1 / 3, abs=0.01)
+    assert parts.var(axis=0) == pytest.approx(2 / 9 / (3 * alpha + 1), rel=0.05)
 
 
 def test_operations_follow_each_other() -> None:

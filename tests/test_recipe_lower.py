@@ -20,6 +20,7 @@ from torchvision.transforms import InterpolationMode, v2
 
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.recipe import (
+    AugMix,
     CenterCrop,
     ColorJitter,
     GaussianBlur,
@@ -121,6 +122,11 @@ def both(make: Callable[[Any], Any], *ops: Operation) -> list[Any]:
             RandAugment(interpolation="bilinear", fill=(1.0, 2.0, 3.0)),
         ),
         *both(lambda t: t.TrivialAugmentWide(), TrivialAugmentWide()),
+        *both(lambda t: t.AugMix(), AugMix()),
+        *both(
+            lambda t: t.AugMix(5, 2, 4, 0.5, False, InterpolationMode.NEAREST, 8),
+            AugMix(5, 2, 4, 0.5, False, "nearest", (8.0,)),
+        ),
         *both(lambda t: t.TrivialAugmentWide(fill=128), TrivialAugmentWide(fill=(128.0,))),
         *both(lambda t: t.GaussianBlur(5), GaussianBlur((5, 5), (0.1, 2.0))),
         *both(lambda t: t.GaussianBlur((5, 3), 1.5), GaussianBlur((5, 3), (1.5, 1.5))),

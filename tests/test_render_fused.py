@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torchvision.transforms import v2
+from torchvision.transforms import InterpolationMode, v2
 
 from fastload.draws import Draws
 from fastload.geometry import Resampling
@@ -147,6 +147,77 @@ def test_colour_jitter_in_one_launch(both: Both, channels: int, count: int) -> N
 def test_blur_along_both_axes(both: Both, kernel: Any) -> None:
     images = batch(4)
     both(lambda: run(v2.GaussianBlur(kernel, (0.3, 3.0)), images), "blur", "blur")
+
+
+AUGMENTED = {
+    "trivial": v2.TrivialAugmentWide(),
+    "trivial, bilinear": v2.TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR),
+    "rand, filled": v2.RandAugment(3, fill=77),
+    "rand, filled, bilinear": v2.RandAugment(interpolation=InterpolationMode.BILINEAR, fill=9.5),
+    "grey": v2.RandomGrayscale(0.5),
+}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", AUGMENTED)
+def test_augmentations_in_one_launch(both: Both, name: str, channels: int) -> None:
+    for seed in range(2):
+        images = batch(20, channels, seed)
+        both(lambda images=images: run(AUGMENTED[name], images), "recolour")
+
+
+def test_the_chains_of_augmix_are_one_launch_and_mixed_in_another(both: Both) -> None:
+    for transform in (v2.AugMix(), v2.AugMix(9, 2, 2, 0.4, all_ops=False, fill=31)):
+        images = batch(6)
+        both(
+            lambda images=images, transform=transform: run(transform, images),
+            "recolour",
+            "add_weighted",
+        )
+
+
+def test_what_is_applied_to_some_samples(both: Both) -> None:
+    images = batch(10).contiguous()
+    steps = [v2.ColorJitter(0.8, 0.7, 0.9, 0.4), v2.GaussianBlur(3), v2.AugMix()]
+    names = ("recolour", "blur", "blur", "recolour", "add_weighted")
+    both(lambda: run(v2.RandomApply(steps, 0.5), images), *names)
+
+
+def test_images_of_one_pixel_across_and_of_unusual_strides(both: Both) -> None:
+    jitter = v2.ColorJitter(0.8, 0.7)
+    wide = batch(6).permute(0, 1, 3, 2)
+    for images in (batch(4)[..., :1], batch(4)[:, :, :1], wide, batch(4)[:, :, ::2]):
+        both(lambda images=images: run(jitter, images), "recolour")
+
+
+GPU_CODE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from fastload.render import kernels_colour as k
+
+def compiled(kernel, constants, **kinds):
+    signature = {name: kinds.get(name, "i32") for name in kernel.arg_names}
+    signature |= dict.fromkeys(constants, "constexpr")
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32),
+                          options={"enable_fp_fusion": False})
+    assert "ptx" in made.asm
+
+bytes_ = dict.fromkeys(["images", "out", "scratch", "tables", "parts"], "*u8")
+floats = dict.fromkeys(["numbers", "fill", "weights"], "*fp32")
+compiled(k.recolour, {"CHANNELS": 3, "BILINEAR": True, "FILLS": True, "BLOCK": 1024},
+         kinds="*i32", counts="*i32", **bytes_, **floats)
+compiled(k.add_weighted, {"PARTS": 3, "BLOCK": 1024}, **bytes_, **floats)
+"""
+
+
+def test_the_compiler_for_gpus_takes_what_the_interpreter_runs() -> None:
+    backends = pytest.importorskip("triton.backends").backends
+    if "nvidia" not in backends:
+        pytest.skip("needs Triton's compiler for GPUs of NVIDIA")
+    environment = {name: v for name, v in os.environ.items() if name != "TRITON_INTERPRET"}
+    subprocess.run([sys.executable, "-c", GPU_CODE], check=True, env=environment)
 
 
 def test_kernels_are_left_alone_where_there_is_neither_a_gpu_nor_the_interpreter() -> None:

@@ -25,15 +25,21 @@ from fastload.backends.base import (
     Context,
     WorkerSettings,
     Workload,
-    fit_of,
     traits_of,
 )
 from fastload.backends.objects import SharedStream, StreamBackend
 from fastload.compat.timm import is_fast_collate
 from fastload.device import BufferPool, DeviceStage
-from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError, counted
+from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.known_code import only_seeds
+from fastload.loader.choices import (
+    Placed,
+    backend_by_rule,
+    backend_measured,
+    place_by_rule,
+    place_measured,
+)
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
 from fastload.loader.plain import PlainBackend
@@ -139,17 +145,28 @@ def assemble(config: LoaderConfig) -> LoaderParts:
         split = _split(recipe, config, source)
     order = order_of(config, source, config.shard_here())
 
-    def on(backend: str, reason: str) -> LoaderParts:
-        return _on_backend(
-            backend, reason, config=config, opened=opened, recipe=recipe, split=split, order=order
-        )
+    colour = place_by_rule(config.place, split, source, config.device)
 
-    if config.backend != "auto":
-        return on(config.backend, "as asked")
+    on_backend = functools.partial(
+        _on_backend, config=config, opened=opened, recipe=recipe, order=order
+    )
+
+    def on(backend: str, reason: str, colour: Placed = colour) -> LoaderParts:
+        made = on_backend(backend, reason, split=colour.split)
+        return replace(made, explanation={**made.explanation, **colour.explanation})
+
     workload = Workload(source, split, config.collate_fn, config.device)
-    if not config.tune:
-        return on(*_by_rule(workload))
-    return on(*_measured(workload, lambda name: _samples_per_second(on(name, ""), config)))
+    if config.backend != "auto":
+        chosen = config.backend, "as asked"
+    elif not config.tune:
+        chosen = backend_by_rule(workload)
+    else:
+        chosen = backend_measured(workload, lambda name: _samples_per_second(on(name, ""), config))
+    if config.tune:
+        colour = place_measured(
+            colour, lambda one: _samples_per_second(on(*chosen, Placed(one)), config)
+        )
+    return on(*chosen, colour)
 
 
 def _opened(config: LoaderConfig) -> Opened:
@@ -224,40 +241,6 @@ def _run_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) 
 
 MEASURED_SECONDS = 2.0
 """For each candidate of `tune`, after its first batch."""
-
-
-def _by_rule(workload: Workload) -> tuple[str, str]:
-    """(backend, reason): the one whose `fit` has the highest score. Nothing is measured."""
-    names = [status.name for status in available_backends() if status.available]
-    fits = {name: fit_of(backend_class(name), workload) for name in names}
-    best = max(names, key=lambda name: fits[name].score)  # of equals the first
-    if fits[best].score <= 0:
-        raise ConfigurationError(
-            f"backend: 'auto' finds none that can do this ({workload.needs_python or 'no fit'})."
-        )
-    return best, fits[best].reason
-
-
-def _measured(workload: Workload, measure: Callable[[str], float]) -> tuple[str, str]:
-    """(backend, reason): the fastest, when each candidate runs on this data for some seconds.
-    `measure` returns the samples/s of one.
-
-    A backend that has to prepare all of the data first (to build a cache) is no candidate.
-    """
-    rates: dict[str, float] = {}
-    notes: list[str] = []
-    for status in available_backends():
-        if status.available and (workload.arrays or not status.traits.prepares):
-            try:
-                rates[status.name] = measure(status.name)
-            except FastloadError as error:
-                notes.append(f"{status.name}: not measured ({str(error).split('. ')[0]})")
-    if not rates:
-        ruled, reason = _by_rule(workload)
-        return ruled, "\n".join([f"{reason}; no candidate could be measured", *notes])
-    ranked = sorted(rates, key=lambda name: -rates[name])
-    rows = [f"{name}: {rates[name]:,.0f} samples/s" for name in ranked]
-    return ranked[0], "\n".join(["the fastest measured here", *rows, *notes])
 
 
 def _samples_per_second(parts: LoaderParts, config: LoaderConfig) -> float:
@@ -467,6 +450,7 @@ def _parts(
     stage = DeviceStage(
         device=config.device,
         programs=split.programs,
+        hosted=split.hosted,
         # Object samples get these names.
         roles={k.name: k.name for k in (IMAGE, MASK)}
         if source.objects

@@ -24,6 +24,7 @@ from fastload.backends.base import BackendOptions, WorkerSettings
 from fastload.compat.dataloader import LoaderSampler
 from fastload.compat.torchdata import is_torchdatas
 from fastload.errors import ConfigurationError, OnError, counted
+from fastload.loader.choices import Place
 from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
 from fastload.sampler import Shard, Tail
@@ -61,6 +62,7 @@ class LoaderConfig:
     memory_format: torch.memory_format = torch.channels_last
     on_error: OnError = "raise"
     tune: bool = False
+    place: Place = "auto"
     options: BackendOptions | None = None
     split: str | None = None
     strict: bool = False
@@ -130,6 +132,7 @@ class LoaderConfig:
         _require(
             "on_error", self.on_error in get_args(OnError), "'raise' or 'substitute'", self.on_error
         )
+        _require("place", self.place in get_args(Place), "'auto', 'device' or 'host'", self.place)
         if self.sampler is not None and self.shuffle:
             raise ConfigurationError(
                 "shuffle: must be False when a sampler is given, which decides the order."

@@ -9,6 +9,7 @@ import torch
 
 from fastload.backends.base import BackendOptions
 from fastload.errors import OnError
+from fastload.loader.choices import Place
 from fastload.loader.config import LoaderConfig
 from fastload.loader.loader import Loader
 from fastload.recipe import Recipe
@@ -37,6 +38,7 @@ def create_loader(
     memory_format: torch.memory_format = torch.channels_last,
     on_error: OnError = "raise",
     tune: bool = False,
+    place: Place = "auto",
     options: BackendOptions | None = None,
     split: str | None = None,
     strict: bool = False,
@@ -93,7 +95,13 @@ def create_loader(
         memory_format: memory format of the images delivered.
         on_error: "raise"; or "substitute": replace a sample that cannot be read by another sample
             of this rank, log it once, and count it in `stats()`.
-        tune: with backend="auto", choose by measuring the candidates on this data for some seconds.
+        tune: with backend="auto", choose by measuring the candidates on this data for some seconds;
+            likewise the place, with place="auto".
+        place: where the operations of colour run that a batch of uint8 images begins with
+            (ColorJitter, RandomGrayscale, GaussianBlur, RandAugment, TrivialAugmentWide, AugMix,
+            RandomApply of these). "device": there, after the copy. "host": before it, by the
+            threads of the native core, with the same pixels as on a CPU. "auto": on the device, or
+            by `tune`; `explain()` says which.
         options: the chosen backend's options (a frozen dataclass), or a BackendOptions, which holds
             the options that all backends have.
         split: which part of a source that has several: "train", "val", "test". None: all of it; of

@@ -15,6 +15,7 @@ from fastload.backends.objects import StreamBackend
 from fastload.compat.accelerate import already_prepared
 from fastload.compat.torchdata import is_torchdatas
 from fastload.errors import ConfigurationError, OnError
+from fastload.loader.choices import Place
 from fastload.loader.config import LoaderConfig
 from fastload.loader.loader import Loader
 from fastload.sampler import Shard
@@ -35,6 +36,7 @@ def from_dataloader(
     memory_format: torch.memory_format = torch.contiguous_format,
     on_error: OnError = "raise",
     tune: bool = False,
+    place: Place = "auto",
     options: BackendOptions | None = None,
     assume_plain: bool = False,
 ) -> Loader:
@@ -55,8 +57,8 @@ def from_dataloader(
         existing: a torch.utils.data.DataLoader. Over an IterableDataset batches come as it gives
             them, and resuming reads up to the saved position. A StatefulDataLoader of torchdata is
             continued at its position, if its order is not random.
-        backend, device, batch_transform, dtype, memory_format, on_error, tune, options: as in
-            `create_loader`.
+        backend, device, batch_transform, dtype, memory_format, on_error, tune, place, options: as
+            in `create_loader`.
         seed: None takes that of the DistributedSampler, of the loader's generator, or of
             `torch.manual_seed`.
         shard: None takes that of the DistributedSampler. Without one, a DataLoader gives every rank
@@ -118,6 +120,7 @@ def from_dataloader(
         memory_format=memory_format,
         on_error=on_error,
         tune=tune,
+        place=place,
         options=options,
         assume_plain=assume_plain,
         shown={
@@ -231,6 +234,7 @@ def _refuse_of_streams(config: LoaderConfig, *, exact_evaluation: bool) -> None:
         "on_error: 'substitute'": config.on_error != "raise",
         "options": config.options is not None,
         "tune": config.tune,
+        "place": config.place != "auto",
         "assume_plain": config.assume_plain,
     }
     for argument, given in asked.items():

@@ -16,6 +16,7 @@ Pair = tuple[int, int]
 Range = tuple[float, float]
 
 def formats() -> dict[str, str]: ...
+def can_fuse_colour() -> bool: ...
 def uniforms(
     indices: Int64s, repeats: Int64s | None, seed: int, epoch: int, stream: int, out: Doubles
 ) -> None: ...
@@ -121,4 +122,17 @@ class Pool:
         rows: Int64s,
         view: View,
         here: bool,
+    ) -> Ticket: ...
+    def recolour(
+        self,
+        images: Bytes,
+        kinds: Int32s,
+        numbers: Singles,
+        weights: Singles | None,
+        bilinear: bool,
+        fill: Singles | None,
+        fused: bool,
+    ) -> Ticket: ...
+    def blur(
+        self, images: Bytes, down: Singles, across: Singles, rows: Bools | None, fused: bool
     ) -> Ticket: ...

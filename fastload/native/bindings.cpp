@@ -23,6 +23,7 @@
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
+#include "colour.hpp"
 #include "draws.hpp"
 #include "jobs.hpp"
 #include "seek_index.hpp"
@@ -345,6 +346,61 @@ std::unique_ptr<Ticket> gather(Pool& pool,
                   here);
 }
 
+ColourImages colour_images(const Array<uint8_t, 4>& images) {
+    require(images.shape(3) == 1 || images.shape(3) == 3, "images: 1 or 3 channels are needed");
+    return {images.data(),
+            static_cast<int>(images.shape(0)),
+            {static_cast<int>(images.shape(1)), static_cast<int>(images.shape(2))},
+            static_cast<int>(images.shape(3))};
+}
+
+std::unique_ptr<Ticket> recolour(Pool& pool, Array<uint8_t, 4> images, Input<int32_t, 2> kinds,
+                                 Input<float, 3> numbers, Optional<float, 2> weights, bool bilinear,
+                                 Optional<float, 1> fill, bool fused) {
+    ColourTable table;
+    table.kinds = kinds.data();
+    table.numbers = numbers.data();
+    table.weights = data_of(weights);
+    table.steps = static_cast<int>(kinds.shape(1));
+    table.bilinear = bilinear;
+    table.fills = fill.has_value();
+    const size_t count = images.shape(0), chains = weights ? weights->shape(1) - 1 : 1;
+    require(!weights || (weights->shape(0) == count && weights->shape(1) > 1),
+            "weights (B, 1 + chains) are needed");
+    table.chains = static_cast<int>(chains);
+    require(kinds.shape(0) == count * chains && numbers.shape(0) == kinds.shape(0) &&
+                numbers.shape(1) == kinds.shape(1) && numbers.shape(2) == kColourNumbers,
+            "kinds (B * chains, S), numbers (B * chains, S, 6) are needed");
+    for (size_t i = 0; i < kinds.size(); ++i)
+        require(table.kinds[i] < kColourKinds, "kinds: unknown");
+    if (fill) {
+        require(fill->size() == 3, "fill (3,) is needed");
+        std::copy(fill->data(), fill->data() + 3, table.fill);
+    }
+    require(!fused || can_fuse_colour(), "fused: this processor cannot");
+    return submit(pool, colour_job(colour_images(images), table, fused),
+                  kept(images, kinds, numbers, weights), false);
+}
+
+std::unique_ptr<Ticket> blur(Pool& pool, Array<uint8_t, 4> images, Input<float, 2> down,
+                             Input<float, 2> across, Optional<bool, 1> rows, bool fused) {
+    const size_t count = images.shape(0);
+    require(down.shape(1) == count && across.shape(1) == count && (!rows || rows->size() == count),
+            "down (taps, B), across (taps, B), rows (B,) are needed");
+    require(down.shape(0) % 2 == 1 && across.shape(0) % 2 == 1, "taps: odd numbers are needed");
+    require(images.shape(1) > down.shape(0) / 2 && images.shape(2) > across.shape(0) / 2,
+            "images must be larger than half of the taps");
+    BlurTable table;
+    table.down = down.data();
+    table.across = across.data();
+    table.rows = data_of(rows);
+    table.down_taps = static_cast<int>(down.shape(0));
+    table.across_taps = static_cast<int>(across.shape(0));
+    require(!fused || can_fuse_colour(), "fused: this processor cannot");
+    return submit(pool, blur_job(colour_images(images), table, fused),
+                  kept(images, down, across, rows), false);
+}
+
 // Images decoded: JPEGs by our own decoder, or by the reason why libjpeg-turbo was it; those of
 // other formats.
 std::map<std::string, int64_t> decoded(const Pool& pool) {
@@ -409,6 +465,7 @@ NB_MODULE(_core, m) {
     LibJpegDecoder::load();  // now, so that a library that is missing makes the import fail and not
                              // the first batch
     m.def("formats", &Decoder::formats);
+    m.def("can_fuse_colour", &can_fuse_colour);
     m.def("uniforms", &uniforms, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
           "out"_a);
     m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
@@ -487,5 +544,8 @@ NB_MODULE(_core, m) {
              "draft"_a, "here"_a, "index"_a.none() = nb::none())
         .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a, "here"_a)
         .def("gather", &gather, "array"_a, "offsets"_a.none(), "sizes"_a.none(), "rows"_a, "view"_a,
-             "here"_a);
+             "here"_a)
+        .def("recolour", &recolour, "images"_a, "kinds"_a, "numbers"_a, "weights"_a.none(),
+             "bilinear"_a, "fill"_a.none(), "fused"_a)
+        .def("blur", &blur, "images"_a, "down"_a, "across"_a, "rows"_a.none(), "fused"_a);
 }

@@ -324,6 +324,41 @@ class NativePool:
             self._pool.gather(images.array, images.offsets, images.sizes, rows, view, here)
         )
 
+    def recolour(
+        self,
+        images: npt.NDArray[np.uint8],
+        kinds: npt.NDArray[np.int32],
+        numbers: npt.NDArray[np.float32],
+        *,
+        weights: npt.NDArray[np.float32] | None = None,
+        bilinear: bool = False,
+        fill: npt.NDArray[np.float32] | None = None,
+        fused: bool = True,
+    ) -> Pending:
+        """Steps of colour on (B, H, W, C) images, C-contiguous, in place; C = 1 or 3.
+
+        Args:
+            kinds, numbers, weights: of `fastload.render.steps`; with weights B times several rows.
+            fill: (3,).
+            fused: sums of products are rounded once, as torch does where the processor can
+                (`can_fuse_colour`).
+        """
+        kinds, numbers = np.ascontiguousarray(kinds), np.ascontiguousarray(numbers)
+        return Pending(self._pool.recolour(images, kinds, numbers, weights, bilinear, fill, fused))
+
+    def blur(
+        self,
+        images: npt.NDArray[np.uint8],
+        down: npt.NDArray[np.float32],
+        across: npt.NDArray[np.float32],
+        *,
+        rows: npt.NDArray[np.bool_] | None = None,
+        fused: bool = True,
+    ) -> Pending:
+        """The same for a blur with (taps, B) weights down and across."""
+        down, across = np.ascontiguousarray(down), np.ascontiguousarray(across)
+        return Pending(self._pool.blur(images, down, across, rows, fused))
+
 
 def _encoded(images: Compressed) -> _core.Encoded:
     kind: type[_core.Encoded] = load().Encoded

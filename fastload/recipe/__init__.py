@@ -7,6 +7,7 @@ There is one class for each operation. `register` adds operations of other packa
 from __future__ import annotations
 
 from fastload.recipe.augment import RandAugment, TrivialAugmentWide
+from fastload.recipe.augmix import AugMix
 from fastload.recipe.colour import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
 from fastload.recipe.columns import ClampBoundingBoxes, DropObjects, SanitizeBoundingBoxes
 from fastload.recipe.convert import Normalize, ToDtype
@@ -44,6 +45,7 @@ from fastload.recipe.views import Views
 from fastload.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
+    "AugMix",
     "CenterCrop",
     "ClampBoundingBoxes",
     "ColorJitter",

@@ -26,9 +26,12 @@ from fastload.recipe.colour import (
     map_groups,
     posterize,
     require_grey_or_rgb,
+    shape_of,
     solarize,
 )
 from fastload.recipe.operation import ImageState, NotLowerableError, PixelOperation, register
+from fastload.render import fused
+from fastload.render.steps import KINDS, NUMBERS, ColourSteps, Steps
 from fastload.render.transfer import constants
 
 _GEOMETRIC = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
@@ -46,7 +49,7 @@ _RECOLOUR: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 AUGMENTATIONS = ("Identity", *_GEOMETRIC, *_RECOLOUR)
 """The operations that both transforms draw from, in torchvision's order."""
 
-_SIGNED = np.array([1 <= k <= 9 for k in range(len(AUGMENTATIONS))])
+SIGNED = np.array([1 <= k <= 9 for k in range(len(AUGMENTATIONS))])
 _AFFINE = 1  # what the five geometric kinds become: they share one call
 
 
@@ -67,6 +70,7 @@ class _Augment(PixelOperation):
     """What the two have in common; both have these fields, and define `steps`."""
 
     moves_pixels = True  # it shears, shifts and turns
+    has_steps = True
 
     num_magnitude_bins: int
     interpolation: Interpolation
@@ -81,35 +85,21 @@ class _Augment(PixelOperation):
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         require_grey_or_rgb(self, images)
-        return self._run(images, draws, stream, self.interpolation, self.fill, recolour=True)
+        if images.dtype == torch.uint8 and fused.active(images):
+            return fused.run(images, self.colour_steps(draws, stream, shape_of(images)))
+        steps = self.steps(draws, stream, height=images.shape[2], width=images.shape[3])
+        return run_steps(images, steps, self.interpolation, self.fill)
+
+    def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
+        _, height, width = shape
+        steps = self.steps(draws, stream, height=height, width=width)
+        return [numbers_of(steps, len(draws), shape, self.interpolation, self.fill)]
 
     def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         """The geometric steps (nearest, 0 outside) and no other; torchvision refuses samples that
         have a mask."""
-        return self._run(masks, draws, stream, "nearest", None, recolour=False)
-
-    def _run(
-        self,
-        pixels: torch.Tensor,
-        draws: Draws,
-        stream: int,
-        filtering: Interpolation,
-        fill: Fill | None,
-        recolour: bool,
-    ) -> torch.Tensor:
-        height, width = pixels.shape[-2:]
-
-        def kernel(kind: int, rows: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
-            if kind == _AFFINE:
-                return _affine(rows, parameters[:, :6].view(-1, 2, 3), filtering, fill)
-            return _RECOLOUR[AUGMENTATIONS[kind]](rows, parameters[:, 6])
-
-        for step in self.steps(draws, stream, height=height, width=width):
-            geometric = (step.kinds > 0) & (step.kinds <= len(_GEOMETRIC))
-            colour = np.where(step.kinds == 0, -1, step.kinds) if recolour else -1
-            kinds = np.where(geometric, _AFFINE, colour).astype(np.int64)
-            pixels = map_groups(pixels, kinds, _parameters(step, height, width), kernel)
-        return pixels
+        steps = self.steps(draws, stream, height=masks.shape[2], width=masks.shape[3])
+        return run_steps(masks, steps, "nearest", None, recolour=False)
 
 
 @register
@@ -138,7 +128,7 @@ class RandAugment(_Augment):
             int(transform.magnitude),
             int(transform.num_magnitude_bins),
         )
-        return cls(*numbers, *_read_settings(transform))
+        return cls(*numbers, *read_settings(transform))
 
     def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
         ends = (0.3, 0.3, 150.0 / 331.0 * width, 150.0 / 331.0 * height, 30.0)
@@ -157,7 +147,7 @@ class TrivialAugmentWide(_Augment):
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> TrivialAugmentWide:
-        return cls(int(transform.num_magnitude_bins), *_read_settings(transform))
+        return cls(int(transform.num_magnitude_bins), *read_settings(transform))
 
     def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
         ends = (0.99, 0.99, 32.0, 32.0, 135.0)
@@ -170,7 +160,31 @@ class TrivialAugmentWide(_Augment):
         )
 
 
-def _read_settings(transform: Any) -> tuple[Interpolation, Fill | None]:
+def run_steps(
+    pixels: torch.Tensor,
+    steps: list[AugmentStep],
+    filtering: str,
+    fill: Fill | None,
+    *,
+    recolour: bool = True,
+) -> torch.Tensor:
+    """(B, C, H, W) pixels after these steps, without the colour steps unless `recolour`."""
+    height, width = pixels.shape[-2:]
+
+    def kernel(kind: int, rows: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
+        if kind == _AFFINE:
+            return _affine(rows, parameters[:, :6].view(-1, 2, 3), filtering, fill)
+        return _RECOLOUR[AUGMENTATIONS[kind]](rows, parameters[:, 6])
+
+    for step in steps:
+        geometric = (step.kinds > 0) & (step.kinds <= len(_GEOMETRIC))
+        colour = np.where(step.kinds == 0, -1, step.kinds) if recolour else -1
+        kinds = np.where(geometric, _AFFINE, colour).astype(np.int64)
+        pixels = map_groups(pixels, kinds, _parameters(step, height, width), kernel)
+    return pixels
+
+
+def read_settings(transform: Any) -> tuple[Interpolation, Fill | None]:
     interpolation = read_interpolation(transform.interpolation, ImageState(tensor=True))
     if interpolation not in ("nearest", "bilinear"):
         raise NotLowerableError(f"interpolation {interpolation!r} is for PIL images only here")
@@ -194,7 +208,7 @@ def _draw_steps(
         magnitudes = table[kinds, bins]
         steps.append(
             AugmentStep(
-                kinds, bins, np.where(_SIGNED[kinds] & (u[1] < 0.5), -magnitudes, magnitudes)
+                kinds, bins, np.where(SIGNED[kinds] & (u[1] < 0.5), -magnitudes, magnitudes)
             )
         )
     return steps
@@ -248,17 +262,52 @@ def _parameters(step: AugmentStep, height: int, width: int) -> Float64Array:
     return result
 
 
-def _affine(
-    pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fill: Fill | None
-) -> torch.Tensor:
-    """Resample each sample through its (2, 3) matrix, as torchvision's affine and rotate do for
-    one. Outside of the image lies `fill`, or 0 if it is None, with which torchvision then blends.
+_KINDS = np.array(
+    [-1]
+    + [KINDS.index("affine")] * len(_GEOMETRIC)
+    + [
+        KINDS.index({"Color": "saturation"}.get(name, name.lower()))
+        for name in AUGMENTATIONS[1 + len(_GEOMETRIC) :]
+    ],
+    dtype=np.int32,
+)
+"""By the position in AUGMENTATIONS."""
 
-    Raises:
-        ConfigurationError: the interpolation is neither "nearest" nor "bilinear", or the fill has
-            the wrong number of values.
-    """
-    batch, channels, height, width = pixels.shape
+
+def numbers_of(
+    steps: list[AugmentStep],
+    batch: int,
+    shape: tuple[int, int, int],
+    interpolation: str,
+    fill: Fill | None,
+) -> ColourSteps:
+    """The numbers that `_RECOLOUR` and `_affine` would compute with."""
+    channels, height, width = shape
+    _check_affine(interpolation, fill, channels)
+    kinds = np.full((batch, len(steps)), -1, dtype=np.int32)
+    numbers = np.zeros((batch, len(steps), NUMBERS), dtype=np.float32)
+    for place, step in enumerate(steps):
+        kinds[:, place] = of = _KINDS[step.kinds]
+        parameters = _parameters(step, height, width)
+        amount = parameters[:, 6]
+        first = amount.copy()
+        bits = np.where(of == KINDS.index("posterize"), amount, 8).astype(np.int64)
+        first = np.where(of == KINDS.index("posterize"), 0xFF00 >> bits & 0xFF, first)
+        inverted = np.ceil((255.0 * amount).astype(np.float32))
+        first = np.where(of == KINDS.index("solarize"), inverted, first)
+        first = np.where(of == KINDS.index("sharpness"), 1.0 - amount, first)
+        made = numbers[:, place]
+        made[:, 0], made[:, 1] = first, 1.0 - amount
+        matrices = parameters[:, :6].astype(np.float32)
+        half = np.repeat(np.array([0.5 * width, 0.5 * height], dtype=np.float32), 3)
+        moved = of == KINDS.index("affine")
+        made[moved] = (matrices / half)[moved]
+    return ColourSteps(kinds, numbers, interpolation == "bilinear", fill)
+
+
+def _check_affine(interpolation: str, fill: Fill | None, channels: int) -> None:
+    """Raise ConfigurationError: the interpolation is neither "nearest" nor "bilinear", or the fill
+    has the wrong number of values."""
     if interpolation not in ("nearest", "bilinear"):
         raise ConfigurationError(
             f"interpolation={interpolation!r} cannot shear or rotate tensors; use 'nearest' or "
@@ -270,6 +319,20 @@ def _affine(
             f"{counted(channels, 'channel')}; give 1 or "
             f"{channels}."
         )
+
+
+def _affine(
+    pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fill: Fill | None
+) -> torch.Tensor:
+    """Resample each sample through its (2, 3) matrix, as torchvision's affine and rotate do for
+    one. Outside of the image lies `fill`, or 0 if it is None, with which torchvision then blends.
+
+    Raises:
+        ConfigurationError: the interpolation is neither "nearest" nor "bilinear", or the fill has
+            the wrong number of values.
+    """
+    batch, channels, height, width = pixels.shape
+    _check_affine(interpolation, fill, channels)
     grid = _grid(matrices.to(torch.float32), height, width)
     source = pixels.to(torch.float32)
     if fill is not None:

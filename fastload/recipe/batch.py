@@ -46,6 +46,15 @@ class BatchProgram:
     def is_identity(self) -> bool:
         return not self.ops
 
+    def require_masks_follow(self) -> None:
+        """Raise ConfigurationError if masks cannot go through an operation."""
+        for _, op in self.ops:
+            if op.loses_masks:
+                raise ConfigurationError(
+                    f"transform: {op.describe()} cannot be applied to masks: {op.loses_masks}; "
+                    "leave it out, or the masks."
+                )
+
     def output_dtype(self, dtype: torch.dtype = torch.uint8) -> torch.dtype:
         for _, op in self.ops:
             dtype = op.output_dtype(dtype)

@@ -27,17 +27,20 @@ from fastload.recipe.attributes import check, check_settings, read_bounds, read_
 from fastload.recipe.operation import ImageState, PixelOperation, Size, register
 from fastload.render import fused
 from fastload.render.device import choose_rows, column
+from fastload.render.steps import KINDS, NUMBERS, BlurSteps, ColourSteps, Steps
 from fastload.render.transfer import on_device
 
 Kernel = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
 
 _PROPERTIES = ("brightness", "contrast", "saturation", "hue")
+assert KINDS[:4] == _PROPERTIES
 
 
 @register
 @dataclass(frozen=True)
 class ColorJitter(PixelOperation):
     transforms = (v1.ColorJitter, v2.ColorJitter)
+    has_steps = True
 
     brightness: tuple[float, float] | None = None
     contrast: tuple[float, float] | None = None
@@ -66,19 +69,26 @@ class ColorJitter(PixelOperation):
                 factors[:, k] = bounds[0] + (bounds[1] - bounds[0]) * uniform[:, k]
         return factors, np.argsort(uniform[:, 4:], axis=1, kind="stable")
 
+    def _in_order(self, draws: Draws, stream: int) -> tuple[npt.NDArray[np.float32], Int64Array]:
+        """The factors, and (B, n) which of them comes when, without those that are left alone."""
+        factors, order = self.parameters(draws, stream)
+        active = [k for k, name in enumerate(_PROPERTIES) if getattr(self, name) is not None]
+        return factors, order[np.isin(order, active)].reshape(len(draws), len(active))
+
+    def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
+        factors, order = self._in_order(draws, stream)
+        given = np.take_along_axis(factors, order, axis=1).astype(np.float64)
+        numbers = np.zeros((*order.shape, NUMBERS), dtype=np.float32)
+        numbers[..., 0] = np.where(order == _PROPERTIES.index("hue"), 6.0 * given, given)
+        numbers[..., 1] = 1.0 - given
+        return [ColourSteps(order.astype(np.int32), numbers)]
+
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         require_grey_or_rgb(self, images)
-        factors, order = self.parameters(draws, stream)
-        adjust = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
-        active = [k for k, name in enumerate(_PROPERTIES) if getattr(self, name) is not None]
-        order = order[np.isin(order, active)].reshape(len(draws), len(active))
         if images.dtype == torch.uint8 and fused.active(images):
-            given = np.take_along_axis(factors, order, axis=1).astype(np.float64)
-            turns = order == _PROPERTIES.index("hue")
-            numbers = np.stack([np.where(turns, 6.0 * given, given), 1.0 - given], axis=-1).astype(
-                np.float32
-            )
-            return fused.recolour(images, order.astype(np.int32), numbers)
+            return fused.run(images, self.colour_steps(draws, stream, shape_of(images)))
+        factors, order = self._in_order(draws, stream)
+        adjust = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
         for kinds in order.T:
             chosen = np.take_along_axis(factors, kinds[:, None], axis=1).astype(np.float64)
             images = map_groups(
@@ -91,6 +101,7 @@ class ColorJitter(PixelOperation):
 @dataclass(frozen=True)
 class RandomGrayscale(PixelOperation):
     transforms = (v1.RandomGrayscale, v2.RandomGrayscale)
+    has_steps = True
     pointwise = True
 
     p: float = 0.1
@@ -104,10 +115,17 @@ class RandomGrayscale(PixelOperation):
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         require_grey_or_rgb(self, images)
+        if images.dtype == torch.uint8 and fused.active(images):
+            return fused.run(images, self.colour_steps(draws, stream, shape_of(images)))
         chosen = draws.uniform(stream, 1)[:, 0] < self.p
         if images.shape[1] == 1 or not chosen.any():
             return images
         return choose_rows(chosen, grayscale(images), images)
+
+    def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
+        grey = draws.uniform(stream, 1) < self.p
+        kinds = np.where(grey, KINDS.index("grey"), -1).astype(np.int32)
+        return [ColourSteps(kinds, np.zeros((len(draws), 1, NUMBERS), dtype=np.float32))]
 
 
 @register
@@ -136,6 +154,7 @@ class GaussianBlur(PixelOperation):
     """Images are mirrored at their borders, and must be larger than half the kernel."""
 
     transforms = (v1.GaussianBlur, v2.GaussianBlur)
+    has_steps = True
 
     kernel_size: tuple[int, int]
     """(width, height) [pixels], both odd."""
@@ -172,16 +191,27 @@ class GaussianBlur(PixelOperation):
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         self.size_after((images.shape[2], images.shape[3]))
+        if images.dtype == torch.uint8 and fused.active(images):
+            return fused.run(images, self.colour_steps(draws, stream, shape_of(images)))
         sigmas = self.sigmas(draws, stream)
         width, height = self.kernel_size
-        if images.dtype == torch.uint8 and fused.active(images):
-            return fused.blur(images, _blur_weights(sigmas, height), _blur_weights(sigmas, width))
         # Planar, as the rows that are added up lie side by side then.
         pixels = images.contiguous().to(torch.float32)
         pixels = pad(pixels, (width // 2, width // 2, height // 2, height // 2), mode="reflect")
         pixels = _smoothed(pixels, 2, sigmas, height)
         pixels = _smoothed(pixels, 3, sigmas, width)
         return (pixels if images.is_floating_point() else pixels.round_()).to(images.dtype)
+
+    def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
+        self.size_after(shape[1:])
+        sigmas, (width, height) = self.sigmas(draws, stream), self.kernel_size
+        return [BlurSteps(_blur_weights(sigmas, height), _blur_weights(sigmas, width))]
+
+
+def shape_of(images: torch.Tensor) -> tuple[int, int, int]:
+    """(C, H, W) of a batch."""
+    _, channels, height, width = images.shape
+    return channels, height, width
 
 
 def _smoothed(pixels: torch.Tensor, axis: int, sigmas: Float64Array, taps: int) -> torch.Tensor:

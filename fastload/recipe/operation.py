@@ -23,6 +23,7 @@ from fastload.geometry import GeometryPlan, Padding, Resampling
 from fastload.geometry.plan import GeometryStep, WarpSampling
 from fastload.geometry.points import PointMap
 from fastload.render.device import render_batch
+from fastload.render.steps import Steps
 
 Size = tuple[int, int]
 
@@ -63,6 +64,11 @@ class Operation:
     only_columns: ClassVar[bool] = False
     """Whether it leaves all pixels alone, and works on columns that go with the images, by
     `move`."""
+    loses_masks: ClassVar[str] = ""
+    """Why masks cannot follow it; empty where `apply_to_masks` does what is right."""
+    has_steps: ClassVar[bool] = False
+    """Whether `colour_steps` says what it does to uint8 images of 1 or 3 channels. One kernel on a
+    GPU, or the native core, then does it."""
     pointwise: ClassVar[bool] = False
     """Whether each output pixel depends on the same input pixel alone, in the same way for all
     pixels of a sample. Crops and flips that come after it may then run before it; no other
@@ -120,6 +126,11 @@ class Operation:
         raise NotImplementedError(
             f"{type(self).__name__} does not define apply(images, draws, stream)"
         )
+
+    def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
+        """What `apply` does to B uint8 images of this shape (C, H, W), as numbers; for operations
+        that have steps. Raises ConfigurationError: it cannot take such images."""
+        raise NotImplementedError(f"{type(self).__name__} has no steps")
 
     def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         """The same for the (B, 1, H, W) masks of the same samples. Here: masks stay as they are."""

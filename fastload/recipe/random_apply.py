@@ -12,7 +12,10 @@ from fastload.draws import Draws, Int64Array
 from fastload.errors import ConfigurationError
 from fastload.geometry.points import PointMap
 from fastload.recipe.attributes import check_settings
+from fastload.recipe.colour import require_grey_or_rgb, shape_of
 from fastload.recipe.operation import Operation, PixelOperation, Size
+from fastload.render import fused
+from fastload.render.steps import Steps
 from fastload.render.transfer import on_device
 
 
@@ -36,6 +39,21 @@ class RandomApply(PixelOperation):
     def pointwise(self) -> bool:  # type: ignore[override]
         return all(op.pointwise for op in self.ops)
 
+    @property
+    def has_steps(self) -> bool:  # type: ignore[override]
+        return all(op.has_steps for op in self.ops)
+
+    def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
+        # What becomes of a sample does not depend on the others, so those that are left out may be
+        # drawn for as well.
+        chosen = np.isin(np.arange(len(draws)), self.rows(draws, stream))
+        inner = draws.within(stream)
+        return [
+            steps.only(chosen)
+            for number, op in enumerate(self.ops)
+            for steps in op.colour_steps(inner, number, shape)
+        ]
+
     def size_after(self, size: Size | None) -> Size | None:
         return reduce(lambda known, op: op.size_after(known), self.ops, size)
 
@@ -57,6 +75,10 @@ class RandomApply(PixelOperation):
         return np.flatnonzero(draws.uniform(stream, 1)[:, 0] < self.p)
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        if self.has_steps and images.dtype == torch.uint8 and fused.active(images):
+            for op in self.ops:
+                require_grey_or_rgb(op, images)
+            return fused.run(images, self.colour_steps(draws, stream, shape_of(images)))
         return self._some(images, draws, stream, "apply")
 
     def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:

@@ -31,9 +31,9 @@ class Placement(NamedTuple):
 
     transform: str
     """As a person would write it: "RandomResizedCrop(size=(224, 224))"."""
-    where: Literal["decode", "worker", "device"]
+    where: Literal["decode", "worker", "device", "host"]
     """`worker`: the transform itself, one sample at a time. `device`: on whole batches, on the
-    target device."""
+    target device. `host`: on whole batches before they are copied there, by the native core."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ class SplitRecipe:
     """Whether batches hold a list of views in place of images (`fastload.Views`)."""
     paths: tuple[tuple[Step, ...], ...] = ()
     """For each view all operations, in order, wherever they run."""
+    hosted: tuple[BatchProgram, ...] = ()
+    """For each view what is done on batches in host memory, before `programs`; (): nothing."""
 
     @property
     def geometry(self) -> GeometryPlan:
@@ -82,6 +84,29 @@ class SplitRecipe:
         return next(
             (op.loses_points for path in self.paths for _, op in path if op.loses_points), ""
         )
+
+    def with_colour_on_host(self, *, masks: bool) -> SplitRecipe:
+        """With the operations of colour that batches begin with on the host. `masks`: there are
+        such, which what moves pixels must work on as well, on the device."""
+        hosted, programs, chosen = [], [], set()
+        for program in self.programs:
+            count = 0
+            for _, op in program.ops:
+                if not op.has_steps or (masks and op.moves_pixels):
+                    break
+                count += 1
+            hosted.append(BatchProgram(program.ops[:count]))
+            programs.append(BatchProgram(program.ops[count:]))
+            chosen |= {id(op) for _, op in program.ops[:count]}
+        if not chosen:
+            return self
+        # A row of `placement` for each operation of each view.
+        ops = (op for path in self.paths for _, op in path)
+        placement = tuple(
+            row._replace(where="host") if row.where == "device" and id(op) in chosen else row
+            for row, op in zip(self.placement, ops, strict=True)
+        )
+        return replace(self, programs=tuple(programs), hosted=tuple(hosted), placement=placement)
 
     def sieves(self, view: int) -> int:
         """How often the operations of a view drop boxes."""

@@ -9,6 +9,7 @@ place of.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import torch
 
 from fastload.geometry import Geometry, Resampling
+from fastload.render.steps import BlurSteps, ColourSteps, MixtureSteps, Steps
 from fastload.render.transfer import constants, on_device
 
 _BLOCK = 256
@@ -51,6 +53,11 @@ def active(tensor: torch.Tensor) -> bool:
 def kernels() -> Any:
     """The module that needs Triton."""
     return import_module("fastload.render.kernels")
+
+
+def colour_kernels() -> Any:
+    """The other module that needs Triton."""
+    return import_module("fastload.render.kernels_colour")
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
@@ -102,8 +109,7 @@ def normalise(
 ) -> torch.Tensor:
     """(B, C, H, W) uint8 images times (C,) `scale` plus (C,) `offset`, rounded once to float32 and
     then to `dtype`; in the memory format of the images."""
-    if images.stride(2) != images.stride(3) * images.shape[3]:
-        images = images.contiguous()  # rows with something between them
+    images = _with_rows_together(images)
     out = torch.empty_like(images, dtype=dtype)
     total, (_, channels, height, width) = out.numel(), out.shape
     if total:
@@ -126,30 +132,84 @@ def normalise(
     return out
 
 
-def recolour(
-    images: torch.Tensor, kinds: npt.NDArray[np.int32], numbers: npt.NDArray[np.float32]
-) -> torch.Tensor:
-    """(B, C, H, W) uint8 images, C = 1 or 3, after (B, S) steps with (B, S, 2) numbers: see the
-    kernel. Planar."""
-    out = images.contiguous().clone()
-    if out.numel() and kinds.size:
-        batch, channels, height, width = out.shape
+def recolour(images: torch.Tensor, steps: ColourSteps) -> torch.Tensor:
+    """(B, C, H, W) uint8 images, C = 1 or 3, after their steps; in the memory format of the
+    images, or planar. With steps of K times B samples, the first K are those of the first image,
+    and the result is (K * B, C, H, W)."""
+    images = _with_rows_together(images)
+    kinds, numbers = steps.in_front()
+    batch = len(kinds)
+    memory_format = torch.contiguous_format if images.is_contiguous() else torch.channels_last
+    out = torch.empty(
+        (batch, *images.shape[1:]),
+        dtype=torch.uint8,
+        device=images.device,
+        memory_format=memory_format,
+    )
+    if not out.numel():
+        return out
+    (_, channels, height, width), device = out.shape, out.device
+    counts = np.maximum((kinds >= 0).sum(axis=1), 1).astype(np.int32)
+    fill = np.broadcast_to(np.array(steps.fill or 0.0, dtype=np.float32), channels)
+    scratch = torch.empty_like(out) if counts.max() > 1 else out
+    tables = torch.empty(batch, 256, dtype=torch.uint8, device=device)
+    # One small copy for all of the numbers.
+    sent = on_device(
+        np.concatenate([counts, kinds.ravel(), numbers.view(np.int32).ravel()]), device
+    )
+    first, second = batch, batch + kinds.size
+    launch(
+        colour_kernels().recolour,
+        (batch,),
+        *(images, sent[first:second], sent[second:].view(torch.float32), sent[:first]),
+        kinds.shape[1],
+        *(_constants(fill, device), out, scratch, tables, batch // len(images), height, width),
+        *(images.stride(0), images.stride(1), images.stride(3)),
+        CHANNELS=channels,
+        BILINEAR=steps.bilinear,
+        FILLS=steps.fill is not None,
+        BLOCK=_COLOUR_BLOCK,
+    )
+    return out
+
+
+def run(images: torch.Tensor, steps: Sequence[Steps]) -> torch.Tensor:
+    """(B, C, H, W) uint8 images after all of these, one after the other."""
+    for part in steps:
+        if isinstance(part, BlurSteps):
+            images = blur(images, part)
+        elif isinstance(part, MixtureSteps):
+            images = mixture(images, part)
+        else:
+            images = recolour(images, part)
+    return images
+
+
+def mixture(images: torch.Tensor, steps: MixtureSteps) -> torch.Tensor:
+    """(B, C, H, W) uint8 images, each mixed with what its chains of steps make of it."""
+    images = _with_rows_together(images)
+    parts, out = recolour(images, steps.chains), torch.empty_like(images)
+    if out.numel():
         launch(
-            kernels().recolour,
-            (batch,),
-            *(out, on_device(kinds, out.device), on_device(numbers, out.device), height * width),
-            STEPS=kinds.shape[1],
-            CHANNELS=channels,
+            colour_kernels().add_weighted,
+            (len(images), -(-out[0].numel() // _COLOUR_BLOCK)),
+            *(images, parts, on_device(steps.weights, images.device), out, out[0].numel()),
+            PARTS=steps.weights.shape[1] - 1,
             BLOCK=_COLOUR_BLOCK,
         )
     return out
 
 
-def blur(
-    images: torch.Tensor, down: npt.NDArray[np.float32], across: npt.NDArray[np.float32]
-) -> torch.Tensor:
-    """(B, C, H, W) uint8 images, smoothed with (taps, B) weights down and across, mirrored at the
-    borders. Planar."""
+def blur(images: torch.Tensor, steps: BlurSteps) -> torch.Tensor:
+    """(B, C, H, W) uint8 images, smoothed. Planar."""
+    if steps.rows is not None:
+        rows = np.flatnonzero(steps.rows)
+        if not len(rows):
+            return images
+        chosen = on_device(rows, images.device)
+        some = BlurSteps(steps.down[:, rows], steps.across[:, rows])
+        return images.index_copy(0, chosen, blur(images.index_select(0, chosen), some))
+    down, across = steps.down, steps.across
     images = images.contiguous()
     batch, channels, height, width = images.shape
     middle, out = torch.empty_like(images, dtype=torch.float32), torch.empty_like(images)
@@ -161,7 +221,7 @@ def blur(
         (middle, across, out, (width, 1, plane, width, height)),
     ):
         launch(
-            kernels().blur,
+            colour_kernels().blur,
             grid,
             *(source, on_device(weights, images.device), target, batch, channels, *axis),
             TAPS=len(weights),
@@ -169,6 +229,16 @@ def blur(
             BLOCK=_BLOCK,
         )
     return out
+
+
+def _with_rows_together(images: torch.Tensor) -> torch.Tensor:
+    """In one of the two memory formats, so that a kernel can number the pixels."""
+    # Not is_contiguous(), to which the stride along a side of one pixel does not matter.
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        like = torch.empty(images.shape, device="meta", memory_format=memory_format)
+        if images.stride() == like.stride():
+            return images
+    return images.clone(memory_format=torch.contiguous_format)
 
 
 def table_of(

@@ -1,0 +1,91 @@
+#include <algorithm>
+
+#include "colour_loops.hpp"
+
+namespace fastload {
+namespace {
+
+// Rows claimed at a time: about this many bytes.
+constexpr int64_t kGrainBytes = 64 << 10;
+
+const ColourLoops& loops(bool fused) {
+    if (!fused) return kSeparateColour;
+#if defined(FASTLOAD_X86)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        return kFusedColour512;
+#endif
+    return kFusedColour;
+}
+
+class ColourJob : public Job {
+  public:
+    ColourJob(const ColourImages& images, bool fused)
+        : Job(images.count, static_cast<int>(std::clamp<int64_t>(
+                                kGrainBytes / std::max<int64_t>(images.bytes(), 1), 1, 64))),
+          images_(images),
+          loops_(loops(fused)) {}
+
+  protected:
+    uint8_t* at(int row) const { return images_.pixels + images_.bytes() * row; }
+    // The image stays as it was, or as far as it came: the caller learns of the failure.
+    void blank(int) noexcept override {}
+
+    const ColourImages images_;
+    const ColourLoops& loops_;
+};
+
+class RecolourJob final : public ColourJob {
+  public:
+    RecolourJob(const ColourImages& images, const ColourTable& table, bool fused)
+        : ColourJob(images, fused), table_(table) {}
+
+  private:
+    Outcome run(Worker& worker, int row) override {
+        loops_.recolour(table_, row, images_.size, images_.channels, at(row), worker.scratch,
+                        worker.floats);
+        return {};
+    }
+
+    const ColourTable table_;
+};
+
+class BlurJob final : public ColourJob {
+  public:
+    BlurJob(const ColourImages& images, const BlurTable& table, bool fused)
+        : ColourJob(images, fused), table_(table) {}
+
+  private:
+    Outcome run(Worker& worker, int row) override {
+        if (table_.rows && !table_.rows[row]) return {};
+        loops_.blur(table_, row, images_.count, images_.size, images_.channels, at(row),
+                    worker.scratch, worker.floats);
+        return {};
+    }
+
+    const BlurTable table_;
+};
+
+}  // namespace
+
+bool can_fuse_colour() {
+#if defined(FASTLOAD_X86)
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#elif defined(FASTLOAD_ARM64)
+    return true;
+#else
+    return false;
+#endif
+}
+
+std::shared_ptr<Job> colour_job(const ColourImages& images, const ColourTable& table, bool fused) {
+    return std::make_shared<RecolourJob>(images, table, fused);
+}
+
+std::shared_ptr<Job> blur_job(const ColourImages& images, const BlurTable& table, bool fused) {
+    return std::make_shared<BlurJob>(images, table, fused);
+}
+
+}  // namespace fastload

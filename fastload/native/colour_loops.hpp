@@ -1,0 +1,25 @@
+// What is compiled for several instruction sets of the steps of colour.
+#pragma once
+
+#include <vector>
+
+#include "colour.hpp"
+
+namespace fastload {
+
+// One image, whose channels lie together, in place. The vectors are for values in between.
+struct ColourLoops {
+    void (*recolour)(const ColourTable& table, int row, Size size, int channels, uint8_t* pixels,
+                     std::vector<uint8_t>& scratch, std::vector<float>& floats);
+    void (*blur)(const BlurTable& table, int row, int count, Size size, int channels,
+                 uint8_t* pixels, std::vector<uint8_t>& scratch, std::vector<float>& floats);
+};
+
+// Sums of products rounded one by one, and together.
+extern const ColourLoops kSeparateColour;
+extern const ColourLoops kFusedColour;
+#if defined(FASTLOAD_X86)
+extern const ColourLoops kFusedColour512;
+#endif
+
+}  // namespace fastload

@@ -1,0 +1,64 @@
+"""The steps of colour on batches in host memory, by the threads of the native core: the very bits
+that torch's operations give on this processor."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastload.machine import usable_cores
+from fastload.native import NativePool, load
+from fastload.render.steps import BlurSteps, MixtureSteps, Steps
+
+
+class HostColour:
+    """Threads that do steps of colour, started by the first batch."""
+
+    def __init__(self, threads: int | None = None) -> None:
+        """`threads`: None for as many as there are cores. Raises BackendUnavailableError."""
+        self._pool = NativePool(threads or usable_cores())
+
+    def run(self, images: npt.NDArray[np.uint8], steps: Sequence[Steps]) -> None:
+        """(B, H, W, C) uint8 images, C = 1 or 3, C-contiguous and writable, after all of these,
+        one after the other, in place."""
+        if not images.size:
+            return
+        for part in steps:
+            if isinstance(part, BlurSteps):
+                pending = self._pool.blur(
+                    images, part.down, part.across, rows=part.rows, fused=fuses()
+                )
+            else:
+                chains = part.chains if isinstance(part, MixtureSteps) else part
+                weights = part.weights if isinstance(part, MixtureSteps) else None
+                fill = None
+                if chains.fill is not None:
+                    fill = np.resize(np.array(chains.fill, dtype=np.float32), 3)
+                pending = self._pool.recolour(
+                    images,
+                    chains.kinds,
+                    chains.numbers,
+                    weights=weights,
+                    bilinear=chains.bilinear,
+                    fill=fill,
+                    fused=fuses(),
+                )
+            if failures := pending.wait():  # nothing else can go wrong in a row
+                raise MemoryError(f"colour on the host: {failures[0].message}")
+
+    def close(self) -> None:
+        """End the threads; a later batch starts them again."""
+        self._pool.close()
+
+
+@cache
+def fuses() -> bool:
+    """Whether torch's CPU kernels multiply and add in one rounding here."""
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    known = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") if x86 else True
+    return known and bool(load().can_fuse_colour())

@@ -1,0 +1,95 @@
+"""What is done to the pixels of each sample of a batch, as numbers: the form in which the
+operations of colour go to where all of them are done in one call (a kernel on a GPU, the native
+core)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.draws import BoolArray
+from fastload.geometry import Fill
+
+KINDS = (
+    "brightness",
+    "contrast",
+    "saturation",
+    "hue",
+    "posterize",
+    "solarize",
+    "sharpness",
+    "autocontrast",
+    "equalize",
+    "affine",
+    "grey",
+)
+"""What a step may be. The same list is in `render/kernels_colour.py` and `native/colour.hpp`."""
+NUMBERS = 6
+"""Of a step. In the order of KINDS: the factor; the factor and 1 minus it (contrast, saturation);
+six times the shift of the hue; the mask of the bits that are kept; the smallest value that is
+inverted; 1 minus the factor (sharpness); for affine the (2, 3) matrix that takes the position of an
+output pixel (x, y, 1), in pixels from the centre, to that in the input, -1..1 from edge to edge."""
+
+
+@dataclass(frozen=True)
+class ColourSteps:
+    """Steps of each of B samples, in order."""
+
+    kinds: npt.NDArray[np.int32]
+    """(B, S): positions in KINDS; -1: none."""
+    numbers: npt.NDArray[np.float32]
+    """(B, S, NUMBERS)."""
+    bilinear: bool = False
+    """Whether affine steps interpolate; else they take the nearest pixel."""
+    fill: Fill | None = None
+    """What they show outside of the image, one value or one a channel; None: 0, with which pixels
+    at the border are blended."""
+
+    def only(self, rows: BoolArray) -> ColourSteps:
+        """None for the samples where (B,) `rows` is False."""
+        return replace(self, kinds=np.where(rows[:, None], self.kinds, np.int32(-1)))
+
+    def in_front(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """Kinds and numbers, with the steps of each sample before the places that have none."""
+        order = np.argsort(self.kinds < 0, axis=1, kind="stable")
+        kinds = np.take_along_axis(self.kinds, order, axis=1)
+        return kinds, np.take_along_axis(self.numbers, order[:, :, None], axis=1)
+
+
+@dataclass(frozen=True)
+class BlurSteps:
+    """A blur of each of B samples: separable, mirrored at the borders."""
+
+    down: npt.NDArray[np.float32]
+    """(taps, B): weights of the rows around a pixel; an odd number."""
+    across: npt.NDArray[np.float32]
+    """(taps, B): of the columns."""
+    rows: BoolArray | None = None
+    """(B,): which samples; None: all."""
+
+    def only(self, rows: BoolArray) -> BlurSteps:
+        """Of the samples where (B,) `rows` is True alone."""
+        return replace(self, rows=rows if self.rows is None else self.rows & rows)
+
+
+@dataclass(frozen=True)
+class MixtureSteps:
+    """Each of B samples mixed with what several chains of steps make of it."""
+
+    chains: ColourSteps
+    """Of K * B samples: the first K chains are those of the first sample."""
+    weights: npt.NDArray[np.float32]
+    """(B, 1 + K): of the sample itself, and of its chains."""
+
+    def only(self, rows: BoolArray) -> MixtureSteps:
+        """Of the samples where (B,) `rows` is True alone."""
+        alone = np.zeros_like(self.weights)
+        alone[:, 0] = 1.0
+        chains = self.chains.only(np.repeat(rows, self.weights.shape[1] - 1))
+        return MixtureSteps(chains, np.where(rows[:, None], self.weights, alone))
+
+
+Steps: TypeAlias = ColourSteps | BlurSteps | MixtureSteps

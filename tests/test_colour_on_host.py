@@ -1,0 +1,241 @@
+"""Colour by the native core, on batches in host memory, against torch's operations: the very
+bits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import InterpolationMode, v2
+
+import fastload
+from fastload import native
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError
+from fastload.loader import build
+from fastload.recipe import Recipe
+
+pytestmark = pytest.mark.skipif(not native.available(), reason="needs the native core")
+
+BILINEAR = InterpolationMode.BILINEAR
+JITTER = v2.ColorJitter(0.8, 0.7, 0.9, 0.4)
+TRANSFORMS: dict[str, Any] = {
+    "jitter": JITTER,
+    "brightness alone": v2.ColorJitter(0.5),
+    "grey": v2.RandomGrayscale(0.5),
+    "trivial": v2.TrivialAugmentWide(),
+    "trivial, bilinear": v2.TrivialAugmentWide(interpolation=BILINEAR),
+    "trivial, filled": v2.TrivialAugmentWide(fill=77),
+    "rand, filled, bilinear": v2.RandAugment(3, interpolation=BILINEAR, fill=9.5),
+    "augmix": v2.AugMix(5, 2),
+    "augmix, filled": v2.AugMix(9, 2, 2, 0.4, all_ops=False, fill=31),
+    "blur": v2.GaussianBlur((3, 7)),
+    "some": v2.RandomApply([JITTER, v2.GaussianBlur(5), v2.AugMix()], 0.5),
+}
+
+
+def pictures(channels: int = 3, count: int = 24, size: tuple[int, int] = (19, 23)) -> Any:
+    """(B, H, W, C) uint8, grey, even and narrow ones among them."""
+    images = np.random.default_rng(1).integers(0, 256, (count, *size, channels), dtype=np.uint8)
+    images[3], images[4, :9] = 7, 250
+    images[5] = images[5, ..., :1]
+    images[6] //= 3
+    return images
+
+
+def by_torch(transform: Any, images: Any, seed: int) -> Any:
+    (program,) = Recipe.from_transform(transform).split(images.shape[1:3]).programs
+    given = torch.from_numpy(images).permute(0, 3, 1, 2)
+    draws = Draws(seed, 0, np.arange(len(images)))
+    return program({"image": given}, {"image": "image"}, draws)["image"].permute(0, 2, 3, 1).numpy()
+
+
+def by_core(transform: Any, images: Any, seed: int) -> Any:
+    from fastload.render.host_colour import HostColour
+
+    split = Recipe.from_transform(transform).split(images.shape[1:3])
+    (program,) = split.with_colour_on_host(masks=False).hosted
+    made, (count, height, width, channels) = images.copy(), images.shape
+    colour = HostColour(2)
+    for stream, op in program.ops:
+        draws = Draws(seed, 0, np.arange(count))
+        colour.run(made, op.colour_steps(draws, stream, (channels, height, width)))
+    colour.close()
+    return made
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_the_core_makes_the_pixels_that_torch_makes(name: str, channels: int) -> None:
+    images = pictures(channels)
+    for seed in range(2):
+        made = by_core(TRANSFORMS[name], images, seed)
+        np.testing.assert_array_equal(made, by_torch(TRANSFORMS[name], images, seed))
+        assert (made != images).any() or (name == "grey" and channels == 1)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 9), (9, 2), (3, 3)])
+def test_images_of_few_pixels(size: tuple[int, int]) -> None:
+    images = pictures(size=size)
+    for name in ("jitter", "trivial", "trivial, bilinear", "augmix"):
+        made = by_core(TRANSFORMS[name], images, 4)
+        np.testing.assert_array_equal(made, by_torch(TRANSFORMS[name], images, 4))
+
+
+@pytest.mark.slow
+def test_as_torch_on_a_processor_that_rounds_each_product() -> None:
+    code = (
+        "from tests.test_colour_on_host import *\n"
+        "from fastload.render.host_colour import fuses\n"
+        "assert not fuses()\n"
+        "for name, transform in TRANSFORMS.items():\n"
+        "    images = pictures()\n"
+        "    assert (by_core(transform, images, 1) == by_torch(transform, images, 1)).all(), name\n"
+    )
+    environment = os.environ | {"ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
+    if "x86" not in __import__("platform").machine():
+        pytest.skip("needs a processor for which torch has several kernels")
+    root = Path(__file__).parents[1]
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=root)
+
+
+def test_numbers_that_no_operation_makes_stay_within_the_image() -> None:
+    """For the sanitizers: the core makes some pixels of them."""
+    pool = native.NativePool(1)
+    kinds = np.tile(np.arange(11, dtype=np.int32), (4, 1))
+    for number in (np.nan, np.inf, -np.inf, 3e38, -1e10, 1e10, 2.5):
+        numbers = np.full((4, 11, 6), number, dtype=np.float32)
+        for bilinear in (False, True):
+            for fill in (None, np.full(3, number, dtype=np.float32)):
+                images = pictures(count=7)[:4].copy()
+                weights = np.full((2, 3), number, dtype=np.float32)
+                some = {"bilinear": bilinear, "fill": fill}
+                assert pool.recolour(images, kinds, numbers, **some).wait() == []
+                assert (
+                    pool.recolour(images[:2], kinds, numbers, weights=weights, **some).wait() == []
+                )
+        taps = np.full((3, 4), number, dtype=np.float32)
+        assert pool.blur(images, taps, taps).wait() == []
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kinds": np.full((2, 1), 11, np.int32)},
+        {"kinds": np.zeros((3, 1), np.int32)},
+        {"numbers": np.zeros((2, 1, 5), np.float32)},
+        {"weights": np.zeros((2, 1), np.float32)},
+        {"images": np.zeros((2, 4, 4, 2), np.uint8)},
+        {"fill": np.zeros(2, np.float32)},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_tables_that_do_not_fit_are_refused(given: dict[str, Any]) -> None:
+    sound: dict[str, Any] = {
+        "images": np.zeros((2, 4, 4, 3), np.uint8),
+        "kinds": np.zeros((2, 1), np.int32),
+        "numbers": np.zeros((2, 1, 6), np.float32),
+    }
+    pool = native.NativePool(1)
+    pool.recolour(**sound).wait()
+    with pytest.raises(ValueError, match="needed|unknown"):
+        pool.recolour(**(sound | given))
+    taps = np.ones((9, 2), np.float32)
+    with pytest.raises(ValueError, match="half of the taps"):
+        pool.blur(sound["images"], taps, taps)
+    pool.close()
+
+
+def loader_of(images: Any, transform: Any, **given: Any) -> Any:
+    return fastload.create_loader(
+        {"image": images, "label": np.arange(len(images))},
+        batch_size=5,
+        shuffle=True,
+        transform=transform,
+        num_workers=1,
+        **given,
+    )
+
+
+def batches(loader: Any) -> list[torch.Tensor]:
+    with loader:
+        return [batch["image"].clone() for batch in loader]
+
+
+def test_a_loader_has_the_same_batches_in_either_place() -> None:
+    images = pictures(count=12)
+    before = images.copy()
+    steps = [JITTER, v2.GaussianBlur(3), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    transform = v2.Compose([v2.RandomHorizontalFlip(), *steps])
+    asked = loader_of(images, transform, place="host")
+    told = asked.explain()
+    assert "ColorJitter" in str(told)
+    assert "host" in str(told)
+    assert "on the host, as asked" in str(told)
+    device = loader_of(images, transform)
+    assert "on cpu, by rule" in str(device.explain())
+    for found, expected in zip(batches(asked), batches(device), strict=True):
+        assert torch.equal(found, expected)
+    assert (images == before).all(), "the user's array is not written to"
+
+
+def test_views_have_colours_of_their_own_on_the_host() -> None:
+    views = fastload.Views(JITTER, v2.Compose([JITTER, v2.RandomGrayscale(0.5)]))
+    images = pictures(count=7)
+    for found, expected in zip(
+        loader_of(images, views, place="host"), loader_of(images, views), strict=True
+    ):
+        for one, other in zip(found["image"], expected["image"], strict=True):
+            assert torch.equal(one, other)
+
+
+def test_what_cannot_be_done_on_the_host_is_refused() -> None:
+    images = pictures(count=7)
+    for transform in (None, v2.Compose([v2.ToDtype(torch.float32, scale=True), JITTER])):
+        with pytest.raises(ConfigurationError, match="place: 'host' is for operations of colour"):
+            loader_of(images, transform, place="host")
+    with pytest.raises(ConfigurationError, match="place"):
+        loader_of(images, JITTER, place="gpu")
+
+
+def test_a_mask_follows_what_moves_pixels() -> None:
+    images = pictures(count=7)
+    arrays = {"image": images, "mask": images[..., :1].copy()}
+    transform = v2.Compose([JITTER, v2.RandAugment()])
+    made = []
+    for place in ("host", "device"):
+        loader = fastload.create_loader(arrays, 7, transform=transform, place=place)  # type: ignore[arg-type]
+        with loader:
+            made.append(next(iter(loader)))
+    assert torch.equal(made[0]["image"], made[1]["image"])
+    assert torch.equal(made[0]["mask"], made[1]["mask"])
+
+
+@pytest.mark.parametrize("faster", ["host", "device"])
+def test_tune_measures_the_place(monkeypatch: pytest.MonkeyPatch, faster: str) -> None:
+    def rate(parts: Any, config: Any) -> float:
+        return 9.0 if bool(parts.stage._hosted) == (faster == "host") else 3.0
+
+    monkeypatch.setattr(build, "_samples_per_second", rate)
+    loader = loader_of(pictures(count=7), JITTER, tune=True)
+    told = str(loader.explain())
+    assert f"on the {faster}, the faster measured here" in told
+    assert "9 samples/s" in told
+    assert "3 samples/s" in told
+    loader.close()
+
+
+def test_masks_beside_augmix_are_refused() -> None:
+    images = pictures(count=7)
+    arrays = {"image": images, "mask": images[..., :1].copy()}
+    with pytest.raises(ConfigurationError, match="AugMix.* cannot be applied to masks"):
+        fastload.create_loader(arrays, 7, transform=v2.AugMix())
+    with pytest.raises(ConfigurationError, match="AugMix.* cannot be applied to masks"):
+        fastload.create_loader(arrays, 7, transform=v2.Compose([JITTER, v2.AugMix()]), place="host")
