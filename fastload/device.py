@@ -32,8 +32,9 @@ from fastload.backends.base import HostBatch
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe.batch import BatchProgram
-from fastload.recipe.mix import Mix
+from fastload.recipe.mix import Mix, Mixing
 from fastload.recipe.views import view_column
+from fastload.render import fused
 from fastload.render.host_colour import HostColour
 from fastload.sources.kinds import IMAGE, VALUE, kind_named, pixel_kinds
 from fastload.sources.ragged import Packed, Ragged
@@ -376,6 +377,9 @@ class DeviceStage:
             )
             for name, value in self._as_tensors(parts.columns, keep).items()
         }
+        # Of the global batch of the epoch, so that every rank mixes alike.
+        whole = Draws(draws.seed, draws.epoch, np.array([batch_number], dtype=np.int64))
+        mixing = self._mixing_of(parts, columns, whole)
         if not parts.finished:
             for name in self._pixels.keys() & columns.keys():
                 columns[name] = columns[name].permute(0, 3, 1, 2)
@@ -383,8 +387,9 @@ class DeviceStage:
             for program, names in zip(self._programs, self._views, strict=True):
                 pixels = {name: columns[name] for name in names if name in columns}
                 # What mixing still works on stays in the recipe's dtype.
-                dtype = self._dtype if self._mix is None else None
-                columns.update(program(pixels, names, draws, empty=empty, dtype=dtype))
+                dtype = self._dtype if self._mix is None or mixing is not None else None
+                made = program(pixels, names, draws, empty=empty, mixing=mixing, dtype=dtype)
+                columns.update(made)
         if self._mix is not None:
             if parts.images is None or parts.targets is None:
                 raise ConfigurationError(
@@ -394,11 +399,12 @@ class DeviceStage:
                     "are no such. Leave it "
                     "out, or give a function of the batch."
                 )
-            columns[parts.images], columns[parts.targets] = self._mix.apply(
-                columns[parts.images],
-                columns[parts.targets],
-                Draws(draws.seed, draws.epoch, np.array([batch_number], dtype=np.int64)),
-            )
+            images, targets = columns[parts.images], columns[parts.targets]
+            if mixing is not None:
+                targets = self._mix.mixed_labels(images, targets, whole)
+            else:
+                images, targets = self._mix.apply(images, targets, whole)
+            columns[parts.images], columns[parts.targets] = images, targets
         if self._dtype is not None and parts.finished and parts.images is None:
             raise ConfigurationError(
                 f"dtype: it is for images (B, C, H, W), and {parts.described} are not known as "
@@ -412,6 +418,16 @@ class DeviceStage:
             kind = kind_named(roles.get(name, VALUE.name))
             columns[name] = kind.delivered(columns[name], self._dtype, memory_format)
         return self._joined(columns) if self._collate is not None else parts.rebuild(columns)
+
+    def _mixing_of(self, parts: _Parts, columns: Mapping[Any, Any], whole: Draws) -> Mixing | None:
+        """What mixes the images in the pass that normalises them; None where that is a step of its
+        own."""
+        if self._mix is None or not self._mix.in_pairs or parts.finished or parts.targets is None:
+            return None
+        coloured = [n for n, kind in self._pixels.items() if kind.coloured and n in columns]
+        program, images = self._programs[0], columns[parts.images]
+        good = coloured == [parts.images] and program.output_dtype().is_floating_point
+        return Mixing(self._mix, whole) if good and fused.active(images) else None
 
     def _recoloured(
         self, columns: Mapping[Any, Any], draws: Draws, colour: HostColour

@@ -13,9 +13,12 @@ import pytest
 import torch
 from torchvision.transforms import InterpolationMode, v2
 
+from fastload.backends.base import HostBatch
+from fastload.device import DeviceStage
 from fastload.draws import Draws
 from fastload.geometry import Resampling
 from fastload.recipe import Recipe
+from fastload.recipe.mix import lower_batch_transform
 from fastload.render import fused
 from tests.backends import DEVICE
 from tests.test_render_device import boxed, on_device, photographs, random_resizes, random_windows
@@ -149,6 +152,37 @@ def test_blur_along_both_axes(both: Both, kernel: Any) -> None:
     both(lambda: run(v2.GaussianBlur(kernel, (0.3, 3.0)), images), "blur", "blur")
 
 
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+@pytest.mark.parametrize("name", ["mixup", "cutmix", "either"])
+def test_mixing_in_the_pass_that_normalises(both: Both, name: str, dtype: Any) -> None:
+    mixing: dict[str, Any] = {"mixup": v2.MixUp(num_classes=3), "cutmix": v2.CutMix(num_classes=3)}
+    mixing["either"] = v2.RandomChoice(list(mixing.values()))
+    for step in range(3):
+        both(lambda step=step: mixed(v2.Compose(FLOATS), mixing[name], step, dtype), "normalise")
+
+
+def test_mixing_after_a_transform_that_does_not_normalise_last(both: Both) -> None:
+    transform = v2.Compose([*FLOATS, v2.RandomErasing(1.0)])
+    both(lambda: mixed(transform, v2.CutMix(num_classes=3), 0), "normalise")
+
+
+def mixed(transform: Any, mixing: Any, step: int, dtype: Any = None) -> Any:
+    """Images and labels of the batch of a step, one after the other."""
+    stage = DeviceStage(
+        device=DEVICE,
+        programs=[program(transform)],
+        roles={"image": "image", "label": "value"},
+        layout="tuple",
+        dtype=dtype,
+        mix=lower_batch_transform(mixing),
+    )
+    images = batch(5).permute(0, 2, 3, 1).cpu().numpy()
+    host = HostBatch({"image": images, "label": np.arange(5) % 3})
+    made = stage.deliver(stage.run(host, Draws(3, 0, np.arange(5)), step))
+    stage.close()
+    return torch.cat([tensor.cpu().float().flatten() for tensor in made])
+
+
 AUGMENTED = {
     "trivial": v2.TrivialAugmentWide(),
     "trivial, bilinear": v2.TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR),
@@ -194,7 +228,7 @@ GPU_CODE = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from fastload.render import kernels_colour as k
+from fastload.render import kernels, kernels_colour as k
 
 def compiled(kernel, constants, **kinds):
     signature = {name: kinds.get(name, "i32") for name in kernel.arg_names}
@@ -208,6 +242,9 @@ bytes_ = dict.fromkeys(["images", "out", "scratch", "tables", "parts"], "*u8")
 floats = dict.fromkeys(["numbers", "fill", "weights"], "*fp32")
 compiled(k.recolour, {"CHANNELS": 3, "BILINEAR": True, "FILLS": True, "BLOCK": 1024},
          kinds="*i32", counts="*i32", **bytes_, **floats)
+for blends in (True, False):
+    compiled(kernels.normalise, {"BLENDS": blends, "CUTS": not blends, "BLOCK": 1024},
+             images="*u8", scale="*fp32", offset="*fp32", out="*bf16", mixed="*i32")
 compiled(k.add_weighted, {"PARTS": 3, "BLOCK": 1024}, **bytes_, **floats)
 """
 

@@ -72,6 +72,7 @@ class BatchProgram:
         draws: Draws,
         *,
         empty: Empty | None = None,
+        mixing: Operation | None = None,
         dtype: torch.dtype | None = None,
     ) -> dict[str, torch.Tensor]:
         """Run the operations.
@@ -85,6 +86,7 @@ class BatchProgram:
             empty: makes the tensor (B, C, H, W), of this shape and dtype, that a batch on a CPU is
                 put together in; None: a new one each time. Above some 32 MB, page faults make a
                 new one cost more time than the operations.
+            mixing: works on the images last; needs all samples of the batch.
             dtype: that images are to have in the end, as if `.to(dtype)` followed; None: as the
                 operations leave them.
 
@@ -107,8 +109,8 @@ class BatchProgram:
         return {
             **columns,
             **(
-                self._in_pieces(pixels, kinds, draws, empty, dtype)
-                if pixels and self.ops
+                self._in_pieces(pixels, kinds, draws, empty, mixing, dtype)
+                if pixels and (self.ops or mixing)
                 else pixels
             ),
         }
@@ -119,25 +121,26 @@ class BatchProgram:
         kinds: Mapping[str, PixelKind],
         draws: Draws,
         empty: Empty | None,
+        mixing: Operation | None,
         dtype: torch.dtype | None,
     ) -> dict[str, torch.Tensor]:
         """On a CPU, a few samples at a time, so that they stay in its cache; elsewhere all at
         once."""
         batch = len(draws)
         piece = batch
-        if all(tensor.device.type == "cpu" for tensor in pixels.values()):
+        if mixing is None and all(tensor.device.type == "cpu" for tensor in pixels.values()):
             sample = sum(tensor[:1].numel() for tensor in pixels.values())
             piece = max(1, _CACHE_BYTES * torch.get_num_threads() // max(sample, 1))
         if piece >= batch:  # then so small that memory of its own costs no page faults
             return {
-                name: self._run(tensor, kinds[name], draws, dtype)
+                name: self._run(tensor, kinds[name], draws, mixing, dtype)
                 for name, tensor in pixels.items()
             }
         result: dict[str, torch.Tensor] = {}
         for name, tensor in pixels.items():
             for start in range(0, batch, piece):
                 rows = slice(start, start + piece)
-                part = self._run(tensor[rows], kinds[name], draws.take(rows), dtype)
+                part = self._run(tensor[rows], kinds[name], draws.take(rows), None, dtype)
                 if start == 0:
                     whole = (batch, *part.shape[1:])
                     result[name] = (
@@ -151,10 +154,19 @@ class BatchProgram:
         return result
 
     def _run(
-        self, tensor: torch.Tensor, kind: PixelKind, draws: Draws, dtype: torch.dtype | None
+        self,
+        tensor: torch.Tensor,
+        kind: PixelKind,
+        draws: Draws,
+        mixing: Operation | None,
+        dtype: torch.dtype | None,
     ) -> torch.Tensor:
         memory_format = _format_of(tensor)
-        last = () if not kind.coloured or dtype is None else ((0, ToDtype(dtype, scale=False)),)
+        last: list[tuple[int, Operation]] = []
+        if kind.coloured and mixing is not None:
+            last.append((0, mixing))
+        if kind.coloured and dtype is not None:
+            last.append((0, ToDtype(dtype, scale=False)))
         for stream, op in BatchProgram((*self.ops, *last))._passes(tensor.dtype):
             tensor = kind.apply(op, tensor, draws, stream)
         return tensor.contiguous(memory_format=memory_format)

@@ -16,6 +16,7 @@ from torchvision.transforms.v2 import functional
 from fastload.draws import Draws, Float64Array
 from fastload.errors import ConfigurationError, counted
 from fastload.recipe.attributes import read_floats, read_for_images
+from fastload.recipe.mix import Mixing
 from fastload.recipe.operation import ImageState, Operation, PixelOperation, register
 from fastload.render import fused
 from fastload.render.transfer import constants, stream_of
@@ -128,6 +129,8 @@ class _ConvertAndNormalize(PixelOperation):
 
     convert: ToDtype
     normalize: Normalize
+    mixing: Mixing | None = None
+    """How the images of this batch are mixed then, in float32."""
     deliver: torch.dtype | None = None
     """What that is rounded to in the end; None: not again."""
 
@@ -135,32 +138,42 @@ class _ConvertAndNormalize(PixelOperation):
         return self.deliver or self.convert.dtype
 
     def fuse(self, following: Operation, dtype: torch.dtype) -> Operation | None:
-        narrower = (
-            isinstance(following, ToDtype)
-            and following.dtype.is_floating_point
-            and self.deliver is None
-        )
-        return (
-            replace(self, deliver=following.dtype)
-            if narrower and isinstance(following, ToDtype)
-            else None
-        )
+        if self.deliver is not None:
+            return None
+        if isinstance(following, Mixing):
+            whole = self.mixing is None and self.convert.dtype == torch.float32
+            return replace(self, mixing=following) if whole else None
+        if isinstance(following, ToDtype) and following.dtype.is_floating_point:
+            return replace(self, deliver=following.dtype)
+        return None
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         once = self.deliver is None or self.convert.dtype == torch.float32
         if images.dtype == torch.uint8 and once and fused.active(images):
+            mixed = None if self.mixing is None else self.mixing.pairing(images)
             return fused.normalise(
-                images, *self._numbers(images.shape[1]), self.output_dtype(images.dtype)
+                images,
+                *self._numbers(images.shape[1]),
+                self.output_dtype(images.dtype),
+                weight=None if mixed is None else mixed.weight,
+                box=None if mixed is None else mixed.box,
             )
         width = None if images.is_contiguous() else images.shape[3]
         scale, offset = _factors(
-            self, images.shape[1], width, images.device, stream_of(images.device)
+            replace(self, mixing=None),
+            images.shape[1],
+            width,
+            images.device,
+            stream_of(images.device),
         )
         if width is None:  # whole planes with one number each, which addcmul does not vectorise
             result = images.to(torch.float32).mul_(scale).add_(offset)
         else:
             result = torch.addcmul(offset, images, scale)
-        return result.to(self.convert.dtype).to(self.output_dtype(images.dtype))
+        result = result.to(self.convert.dtype)
+        if self.mixing is not None:
+            result = self.mixing.apply(result, draws, stream)
+        return result.to(self.output_dtype(images.dtype))
 
     def _numbers(self, channels: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """(C,) each: what uint8 pixels are multiplied by, and what is added."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,11 +14,45 @@ from torchvision.transforms import v2
 
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, counted
+from fastload.recipe.operation import PixelOperation
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """How each image of a batch is mixed with the one before it, the first with the last."""
+
+    weight: float
+    """Of the image itself."""
+    box: tuple[int, int, int, int] | None = None
+    """(left, top, right, bottom) of what is taken from the other; None: all pixels are blended."""
+
+    def mix(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W)."""
+        if self.box is None:
+            return _blend(images, self.weight)
+        left, top, right, bottom = self.box
+        mixed = images.clone()
+        mixed[..., top:bottom, left:right] = images[..., top:bottom, left:right].roll(1, 0)
+        return mixed
 
 
 class Mix:
     """What is done to a whole batch and its labels, with numbers that depend on seed, epoch and
     batch alone, so that every rank mixes its part of a global batch in the same proportion."""
+
+    in_pairs: ClassVar[bool] = False
+    """Whether `pairing` and `mixed_labels` are defined, so that the images may be mixed in the pass
+    that normalises them."""
+
+    def pairing(self, draws: Draws, *, height: int, width: int) -> Pairing:
+        """How each image of this size is mixed with the one before it in the batch."""
+        raise NotImplementedError
+
+    def mixed_labels(
+        self, images: torch.Tensor, labels: torch.Tensor, draws: Draws
+    ) -> torch.Tensor:
+        """The labels of `apply`; `images` may be mixed already."""
+        raise NotImplementedError
 
     def apply(
         self, images: torch.Tensor, labels: torch.Tensor, draws: Draws
@@ -35,6 +69,8 @@ class Mix:
 
 @dataclass(frozen=True)
 class _Blending(Mix):
+    in_pairs = True
+
     alpha: float = 1.0
     num_classes: int | None = None
     """Needed for labels that are class numbers."""
@@ -63,6 +99,20 @@ class _Blending(Mix):
             )
         return labels if labels.is_floating_point() else labels.to(torch.float32)
 
+    def mixed_labels(
+        self, images: torch.Tensor, labels: torch.Tensor, draws: Draws
+    ) -> torch.Tensor:
+        height, width = images.shape[-2:]
+        targets = self.targets(images, labels)
+        return _blend(targets, self.pairing(draws, height=height, width=width).weight)
+
+    def apply(
+        self, images: torch.Tensor, labels: torch.Tensor, draws: Draws
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        labels = self.mixed_labels(images, labels, draws)
+        height, width = images.shape[-2:]
+        return self.pairing(draws, height=height, width=width).mix(images), labels
+
 
 @dataclass(frozen=True)
 class MixUp(_Blending):
@@ -80,9 +130,10 @@ class MixUp(_Blending):
                 f"MixUp needs floating-point images, got {images.dtype}; add "
                 "ToDtype(torch.float32, scale=True) to the transform, or use CutMix."
             )
-        targets = self.targets(images, labels)
-        lam = self.weight(draws)
-        return _blend(images, lam), _blend(targets, lam)
+        return super().apply(images, labels, draws)
+
+    def pairing(self, draws: Draws, *, height: int, width: int) -> Pairing:
+        return Pairing(self.weight(draws))
 
 
 @dataclass(frozen=True)
@@ -107,15 +158,9 @@ class CutMix(_Blending):
         top, bottom = max(y - half_height, 0), min(y + half_height, height)
         return (left, top, right, bottom), 1.0 - (right - left) * (bottom - top) / (width * height)
 
-    def apply(
-        self, images: torch.Tensor, labels: torch.Tensor, draws: Draws
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        targets = self.targets(images, labels)
-        height, width = images.shape[-2:]
-        (left, top, right, bottom), lam = self.box(draws, height=height, width=width)
-        mixed = images.clone()
-        mixed[..., top:bottom, left:right] = images[..., top:bottom, left:right].roll(1, 0)
-        return mixed, _blend(targets, lam)
+    def pairing(self, draws: Draws, *, height: int, width: int) -> Pairing:
+        box, left = self.box(draws, height=height, width=width)
+        return Pairing(left, box)
 
 
 @dataclass(frozen=True)
@@ -135,6 +180,34 @@ class MixChoice(Mix):
         self, images: torch.Tensor, labels: torch.Tensor, draws: Draws
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return self.choose(draws).apply(images, labels, draws)
+
+    @property
+    def in_pairs(self) -> bool:  # type: ignore[override]
+        return all(choice.in_pairs for choice in self.choices)
+
+    def pairing(self, draws: Draws, *, height: int, width: int) -> Pairing:
+        return self.choose(draws).pairing(draws, height=height, width=width)
+
+    def mixed_labels(
+        self, images: torch.Tensor, labels: torch.Tensor, draws: Draws
+    ) -> torch.Tensor:
+        return self.choose(draws).mixed_labels(images, labels, draws)
+
+
+@dataclass(frozen=True)
+class Mixing(PixelOperation):
+    """The images of one batch mixed, as the last operation of its program."""
+
+    mix: Mix
+    draws: Draws
+    """Of the batch."""
+
+    def pairing(self, images: torch.Tensor) -> Pairing:
+        height, width = images.shape[-2:]
+        return self.mix.pairing(self.draws, height=height, width=width)
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        return self.pairing(images).mix(images)
 
 
 def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:

@@ -106,14 +106,27 @@ def normalise(
     scale: npt.NDArray[np.float32],
     offset: npt.NDArray[np.float32],
     dtype: torch.dtype,
+    *,
+    weight: float | None = None,
+    box: tuple[int, int, int, int] | None = None,
 ) -> torch.Tensor:
     """(B, C, H, W) uint8 images times (C,) `scale` plus (C,) `offset`, rounded once to float32 and
-    then to `dtype`; in the memory format of the images."""
+    then to `dtype`; in the memory format of the images.
+
+    With a `weight`, each is blended with the one before it in the batch, in float32: that much of
+    itself. With a `box` (left, top, right, bottom) as well, that box is of the other in place of
+    it.
+    """
     images = _with_rows_together(images)
     out = torch.empty_like(images, dtype=dtype)
     total, (_, channels, height, width) = out.numel(), out.shape
     if total:
         device, strides = images.device, (images.stride(), out.stride())
+        mixed: torch.Tensor | None = None
+        if weight is not None:
+            weights = np.array([weight, 1.0 - weight], dtype=np.float32).view(np.int32)
+            sent = np.concatenate([weights, np.array(box or (0, 0, 0, 0), dtype=np.int32)])
+            mixed = on_device(sent, device)
         launch(
             kernels().normalise,
             (-(-total // _NORMALISE_BLOCK),),
@@ -126,7 +139,10 @@ def normalise(
                 channels,
                 height * width,
             ),
+            *(mixed if mixed is not None else out, len(images), width),
             *(each for stride in strides for each in (stride[0], stride[1], stride[3])),
+            BLENDS=weight is not None and box is None,
+            CUTS=weight is not None and box is not None,
             BLOCK=_NORMALISE_BLOCK,
         )
     return out

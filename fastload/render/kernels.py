@@ -235,23 +235,49 @@ def normalise(
     total,
     channels,
     plane,
+    mixed,
+    rows,
+    width,
     stride_row,
     stride_channel,
     stride_pixel,
     to_row,
     to_channel,
     to_pixel,
+    BLENDS: tl.constexpr,
+    CUTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """pixel * scale + offset, rounded once, in the dtype of `out`; a block of the values of a batch
-    (B, C, H * W) uint8, numbered channel by channel within a pixel."""
+    (B, C, H * W) uint8, numbered channel by channel within a pixel.
+
+    Args:
+        mixed: (6,) int32: the bits of the weights of an image and of the one before it, if BLENDS;
+            left, top, right and bottom of what is taken from the latter, if CUTS.
+        rows: B.
+        width: W.
+    """
     number = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     valid = number < total
     channel, rest = number % channels, number // channels
     pixel, row = rest % plane, rest // plane
     where = row * stride_row + channel * stride_channel + pixel * stride_pixel
     value = tl.load(images + where, mask=valid, other=0).to(tl.float32)
-    value = tl.fma(value, tl.load(scale + channel), tl.load(offset + channel))
+    factor, added = tl.load(scale + channel), tl.load(offset + channel)
+    value = tl.fma(value, factor, added)
+    if BLENDS or CUTS:
+        before = where + (tl.where(row == 0, rows, row) - 1 - row) * stride_row
+        other = tl.load(images + before, mask=valid, other=0).to(tl.float32)
+        other = tl.fma(other, factor, added)
+        if BLENDS:
+            weight = tl.load(mixed).to(tl.float32, bitcast=True)
+            of_other = tl.load(mixed + 1).to(tl.float32, bitcast=True)
+            value = other * of_other + value * weight
+        else:
+            x, y = pixel % width, pixel // width
+            within = (x >= tl.load(mixed + 2)) & (x < tl.load(mixed + 4))
+            within = within & (y >= tl.load(mixed + 3)) & (y < tl.load(mixed + 5))
+            value = tl.where(within, other, value)
     if out.dtype.element_ty == tl.bfloat16:
         # To the nearest, halves to even: the conversion of an interpreter cuts off.
         bits = value.to(tl.int32, bitcast=True)
