@@ -175,10 +175,10 @@ def test_a_loader_has_the_same_batches_in_either_place() -> None:
     steps = [JITTER, v2.GaussianBlur(3), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
     transform = v2.Compose([v2.RandomHorizontalFlip(), *steps])
     asked = loader_of(images, transform, place="host")
-    told = asked.explain()
-    assert "ColorJitter" in str(told)
-    assert "host" in str(told)
-    assert "on the host, as asked" in str(told)
+    reported = asked.explain()
+    assert "ColorJitter" in str(reported)
+    assert "host" in str(reported)
+    assert "on the host, as asked" in str(reported)
     device = loader_of(images, transform)
     assert "on cpu, by rule" in str(device.explain())
     for found, expected in zip(batches(asked), batches(device), strict=True):
@@ -225,10 +225,10 @@ def test_tune_measures_the_place(monkeypatch: pytest.MonkeyPatch, faster: str) -
 
     monkeypatch.setattr(build, "_samples_per_second", rate)
     loader = loader_of(pictures(count=7), JITTER, tune=True)
-    told = str(loader.explain())
-    assert f"on the {faster}, the faster measured here" in told
-    assert "9 samples/s" in told
-    assert "3 samples/s" in told
+    reported = str(loader.explain())
+    assert f"on the {faster}, the faster measured here" in reported
+    assert "9 samples/s" in reported
+    assert "3 samples/s" in reported
     loader.close()
 
 
