@@ -182,6 +182,14 @@ class Traits:
     builds a cache). That takes too long to be measured: `tune` tries it only where there is nothing
     to prepare, and a benchmark lets it prepare before it measures."""
 
+    def check_renders(self, recipe: SplitRecipe, backend: str) -> None:
+        """Raise ConfigurationError if a backend of these traits would leave out a part of it."""
+        if recipe.resamples_again and not self.resamples_again:
+            raise ConfigurationError(
+                f"transform: it warps images or resamples them twice, and backend {backend!r} does "
+                "neither; use another backend, or one resize."
+            )
+
 
 @dataclass(frozen=True)
 class Workload:

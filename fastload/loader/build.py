@@ -358,11 +358,7 @@ def _on_backend(
             "not move "
             f"{', '.join(map(repr, source.moved))} with them; use another backend."
         )
-    if split.resamples_again and not traits.resamples_again:
-        raise ConfigurationError(
-            f"transform: it warps images or resamples them twice, and backend {backend!r} does "
-            "neither; use another backend, or one resize."
-        )
+    traits.check_renders(split, backend)
     if split.several_views and isinstance(config.batch_transform, Mix):
         raise ConfigurationError(
             f"batch_transform: {type(config.batch_transform).__name__} mixes one image with "
