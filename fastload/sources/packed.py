@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from fastload import stores
-from fastload.errors import SourceError
+from fastload.errors import SourceError, counted
 from fastload.sources.base import OpenOptions
 
 ABOUT_NAME = "fastload.json"
@@ -60,6 +60,6 @@ def check_samples(found: About | None, count: int, spec: object) -> None:
     """Raises SourceError: there are more or fewer samples than were packed."""
     if found is not None and found.samples != count:
         raise SourceError(
-            f"{spec}: {found.samples:,} samples were packed, and {count:,} are in the shards "
-            "there. Copy them again, or remove fastload.json if it is meant so."
+            f"{spec}: packed: {counted(found.samples, 'sample')}; in the shards there: {count:,}. "
+            "Copy them again, or remove fastload.json if it is meant so."
         )

@@ -9,6 +9,7 @@ report.py    the page about it
 """
 
 from fastload.tools.pack.plan import PackOptions
-from fastload.tools.pack.run import Packed, pack
+from fastload.tools.pack.run import pack
+from fastload.tools.pack.target import Packed
 
 __all__ = ["PackOptions", "Packed", "pack"]

@@ -14,10 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from fastload import native
 from fastload.cache.samples import shrink, shrunk_points, shrunk_sizes
 from fastload.decode.image import EncodedReader
-from fastload.errors import ConfigurationError, DecodeError, SourceError
+from fastload.decode.libraries import core_pool
+from fastload.errors import ConfigurationError, DecodeError, SourceError, counted
 from fastload.files import DecodeSettings
+from fastload.geometry import Geometry
 from fastload.sources.base import Source
 from fastload.sources.columns import ImageColumn, PixelImages, Values
 from fastload.sources.kinds import kind_of_key, transformed
@@ -116,8 +119,8 @@ class Contents:
                 first = first or error
         if not sizes:
             raise DecodeError(
-                f"{self.source.name}: none of {_SAMPLED} samples looked at can be read; the first "
-                f"says: {first}"
+                f"{self.source.name}: of {counted(_SAMPLED, 'sample')} looked at none can be "
+                f"read; the first says: {first}"
             )
         return max(1, round(sum(sizes) / len(sizes)))
 
@@ -136,9 +139,11 @@ class Contents:
         after = shrunk_sizes(np.array([size]), short_side)[0]
         if tuple(after.tolist()) == size:
             return Part(data, ending), size
-        smaller = shrink(reader.pixels(index), field.role, short_side)
         if field.how == "mask":
-            return Part(png(smaller), "png"), size
+            return Part(png(shrink(reader.pixels(index), field.role, short_side)), "png"), size
+        smaller = _reduced_by_core(data, size, after)
+        if smaller is None:
+            smaller = shrink(reader.pixels(index), field.role, short_side)
         jpeg = _jpeg(smaller, self.options.quality)
         return Part(with_orientation(jpeg, header.orientation), "jpg"), size
 
@@ -211,6 +216,23 @@ def _field(name: str, column: Any, source: str) -> Field:
         raise SourceError(f"{source}: column {name!r} holds {first.dtype}, not numbers.")
     whole = first.ndim == 1 and first.dtype.kind in "iu" and name == "label"
     return Field(name, role, "label" if whole else "array")
+
+
+def _reduced_by_core(
+    data: bytes, size: tuple[int, int], after: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint8] | None:
+    """(h, w, 3) uint8: decoded and reduced in one go, the pixels that `shrink` gives. None where
+    the native core is not built, does not read the format or finds fault with it."""
+    if not native.available():
+        return None
+    whole = np.array([[0, 0, *size]])
+    window = np.array([[0, 0, *after]])
+    geometry = Geometry(whole, after[None], window, np.zeros((1, 2), dtype=np.bool_))
+    out = np.empty((1, *after, 3), dtype=np.uint8)
+    failed = core_pool().decode_batch(
+        [data], geometry=geometry, out=out, check_whole=True, here=True
+    )
+    return None if failed.wait() else out[0]
 
 
 # -- Writing images --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fastload.draws import Draws, Int64Array, Stream
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 
 ShardFormat = Literal["tar", "parquet"]
 SPLITS = ("train", "val", "test")
@@ -113,7 +113,8 @@ def _parts(samples: int, options: PackOptions) -> list[tuple[str, Int64Array]]:
     empty = [name for name, rows in zip(names, parts, strict=True) if not len(rows)]
     if empty:
         raise ConfigurationError(
-            f"split: {empty[0]} would have none of the {samples} samples; give it a larger share."
+            f"split: {empty[0]} would have nothing of {counted(samples, 'sample')}; give it a "
+            "larger share."
         )
     if options.shuffle is None:
         parts = [np.sort(rows) for rows in parts]

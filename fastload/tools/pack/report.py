@@ -7,7 +7,6 @@ import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
@@ -19,9 +18,7 @@ from fastload.files import DecodeSettings
 from fastload.tools.measure.page import document, table
 from fastload.tools.pack.contents import Contents, class_counts
 from fastload.tools.pack.plan import ShardJob, evenly_spaced
-
-if TYPE_CHECKING:
-    from fastload.tools.pack.run import Packed
+from fastload.tools.pack.target import Packed
 
 _PICTURES, _SIDE = 24, 96
 """How many, and pixels of the shorter side."""

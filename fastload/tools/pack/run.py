@@ -19,41 +19,10 @@ from fastload.tools.pack.contents import Contents, described
 from fastload.tools.pack.plan import PackOptions, ShardJob, plan_shards
 from fastload.tools.pack.report import page_of
 from fastload.tools.pack.shard import ShardRow, pack_shard, require_parquet
-from fastload.tools.pack.target import REPORT_NAME, Target
+from fastload.tools.pack.target import Packed, Target
 
 _VERSION = 1
 """Of the layout; another one is another plan."""
-
-
-@dataclass(frozen=True)
-class Packed:
-    """What became of it."""
-
-    place: str
-    """The folder or URL."""
-    rows: tuple[ShardRow, ...]
-    """Of all shards, in order."""
-    found: int
-    """Shards that were there already."""
-
-    @property
-    def samples(self) -> int:
-        """That are in the shards."""
-        return sum(row.samples for row in self.rows)
-
-    @property
-    def rejected(self) -> int:
-        """Samples that are not, as they cannot be read; the report names them."""
-        return sum(len(row.rejected) for row in self.rows)
-
-    @property
-    def bytes(self) -> int:
-        return sum(row.bytes for row in self.rows)
-
-    @property
-    def report(self) -> str:
-        """The page about it."""
-        return f"{self.place}/{REPORT_NAME}"
 
 
 def pack(

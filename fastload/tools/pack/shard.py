@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from fastload.distribution import install_command
-from fastload.errors import DecodeError, SourceError
+from fastload.errors import DecodeError, SourceError, counted
 from fastload.tools.pack.contents import Contents, Field, Part
 from fastload.tools.pack.plan import ShardJob
 
@@ -51,8 +51,8 @@ class ShardRow(msgspec.Struct, frozen=True):
 def pack_shard(contents: Contents, job: ShardJob, path: Path) -> ShardRow:
     """Write one shard to a file that is not there, or is to be written over.
 
-    The same bytes from every writer, at any time. Samples that cannot be read are left out; the others
-    keep their numbers.
+    The same bytes from every writer, at any time. Samples that cannot be read are left out; the
+    others keep their numbers.
 
     Raises:
         OSError: the disk is full, or the file cannot be written.
@@ -84,7 +84,7 @@ def pack_shard(contents: Contents, job: ShardJob, path: Path) -> ShardRow:
         os.fsync(file.fileno())
     if not count:
         raise SourceError(
-            f"{job.name}: none of its {len(job.rows)} samples can be read; the first: "
+            f"{job.name}: of {counted(len(job.rows), 'sample')} none can be read; the first: "
             f"{rejected[0].reason}"
         )
     return ShardRow(

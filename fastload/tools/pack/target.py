@@ -18,6 +18,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,37 @@ from fastload.tools.pack.shard import ShardRow, checksum
 
 PLAN_NAME, MANIFEST_NAME, REPORT_NAME = "fastload-pack.json", "manifest.jsonl", "report.html"
 _ROW, _LOCK = ".row-", ".fastload-pack.lock"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What became of it."""
+
+    place: str
+    """The folder or URL."""
+    rows: tuple[ShardRow, ...]
+    """Of all shards, in order."""
+    found: int
+    """Shards that were there already."""
+
+    @property
+    def samples(self) -> int:
+        """That are in the shards."""
+        return sum(row.samples for row in self.rows)
+
+    @property
+    def rejected(self) -> int:
+        """Samples that are not, as they cannot be read; the report names them."""
+        return sum(len(row.rejected) for row in self.rows)
+
+    @property
+    def bytes(self) -> int:
+        return sum(row.bytes for row in self.rows)
+
+    @property
+    def report(self) -> str:
+        """The page about it."""
+        return f"{self.place}/{REPORT_NAME}"
 
 
 class Target:

@@ -1,0 +1,184 @@
+"""What packing costs: `python -m benchmarks.packing FOLDER [--images 2000] [--rounds 3]`.
+
+Writes the JPEGs of a folder (one folder per class) as shards, copied byte for byte, and reduced to
+a short side of 256 pixels: by fastload, and by what is installed of webdataset, LitData and
+MosaicML's streaming, each with its own writer and, for the reduced ones, Pillow, as their manuals
+do it. All write with one thread or process, so that the processor time is that of a core.
+Contestants take turns; each prints its processor time an image (worker processes included), and the
+median of the ratios within a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import resource
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from fastload.tools.pack import PackOptions, pack
+
+SIZE = 64 << 20
+"""Of a shard [bytes]."""
+SIDE, QUALITY = 256, 90
+SUFFIXES = (".jpg", ".jpeg")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--images", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "source"
+        count = linked(options.folder, source, options.images)
+        if not count:
+            parser.error(f"{options.folder}: there are no JPEGs in folders of classes in it")
+        for short_side in (None, SIDE):
+            compare(source, count, short_side, options.rounds, Path(folder) / "out")
+
+
+def linked(folder: Path, target: Path, most: int) -> int:
+    """At most so many images, as links: those there are again and again."""
+    paths = sorted(path for path in folder.glob("*/*") if path.suffix.lower() in SUFFIXES)
+    for number in range(most if paths else 0):
+        path = paths[number % len(paths)]
+        link = target / path.parent.name / f"{number:06}.jpg"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path.resolve())
+    return most if paths else 0
+
+
+def compare(source: Path, count: int, short_side: int | None, rounds: int, out: Path) -> None:
+    writers = {name: write for name, (module, write) in WRITERS.items() if find_spec(module)}
+    missing = ", ".join(sorted(WRITERS.keys() - writers.keys()))
+    title = "copied" if short_side is None else f"reduced to {short_side}, quality {QUALITY}"
+    print(f"{count} images, {title}; not installed: {missing or 'none'}", flush=True)
+    seconds: dict[str, list[float]] = {name: [] for name in writers}
+    for turn in range(rounds):
+        order = list(writers.items())
+        for name, write in order if turn % 2 == 0 else reversed(order):
+            began = processor_time()
+            write(source, out, short_side)
+            seconds[name].append(processor_time() - began)
+            shutil.rmtree(out)
+    for name, spent in seconds.items():
+        ratios = [b / a for a, b in zip(seconds["fastload"], spent, strict=True)]
+        each = statistics.median(spent) / count * 1e6
+        print(f"{name:22} {each:8.0f} us an image, {statistics.median(ratios):.2f} of fastload's")
+
+
+def processor_time() -> float:
+    own, others = (
+        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
+
+
+def samples(source: Path, short_side: int | None) -> Iterator[tuple[str, bytes, int]]:
+    """(name, JPEG, label) as the manuals of the others read them."""
+    for label, folder in enumerate(sorted(source.iterdir())):
+        for path in sorted(folder.iterdir()):
+            yield path.stem, encoded(path, short_side), label
+
+
+def encoded(path: Path, short_side: int | None) -> bytes:
+    data = path.read_bytes()
+    if short_side is None:
+        return data
+    with Image.open(io.BytesIO(data)) as opened:
+        image = opened.convert("RGB")
+        scale = short_side / min(image.size)
+        if scale < 1:
+            width, height = (round(side * scale) for side in image.size)
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=QUALITY)
+    return buffer.getvalue()
+
+
+def by_fastload(source: Path, out: Path, short_side: int | None) -> None:
+    options = PackOptions(size=SIZE, short_side=short_side, quality=QUALITY)
+    pack(source, out, options, num_workers=1, progress=False)
+
+
+def by_webdataset(source: Path, out: Path, short_side: int | None) -> None:
+    import webdataset  # type: ignore[import-not-found,unused-ignore]
+
+    out.mkdir()
+    with webdataset.ShardWriter(str(out / "%06d.tar"), maxsize=SIZE, verbose=0) as sink:
+        for name, data, label in samples(source, short_side):
+            sink.write({"__key__": name, "jpg": data, "cls": label})
+
+
+def by_streaming(source: Path, out: Path, short_side: int | None) -> None:
+    from streaming import MDSWriter  # type: ignore[import-not-found,unused-ignore]
+
+    columns = {"image": "bytes", "label": "int"}
+    with MDSWriter(out=str(out), columns=columns, size_limit=SIZE) as sink:
+        for _, data, label in samples(source, short_side):
+            sink.write({"image": data, "label": label})
+
+
+def by_litdata(source: Path, out: Path, short_side: int | None) -> None:
+    import litdata  # type: ignore[import-not-found,unused-ignore]
+
+    inputs = [
+        (str(path), label, short_side)
+        for label, folder in enumerate(sorted(source.iterdir()))
+        for path in sorted(folder.iterdir())
+    ]
+    litdata.optimize(
+        fn=for_litdata, inputs=inputs, output_dir=str(out), chunk_bytes=SIZE, num_workers=1
+    )
+
+
+def for_litdata(item: tuple[str, int, int | None]) -> dict[str, Any]:
+    path, label, short_side = item
+    return {"image": encoded(Path(path), short_side), "label": label}
+
+
+def by_parquet(source: Path, out: Path, short_side: int | None) -> None:
+    """As `datasets` writes: a row group of 100 images, uncompressed."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    out.mkdir()
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    schema = pa.schema([("image", kind), ("label", pa.int64())])
+    rows: list[tuple[str, bytes, int]] = []
+    with parquet.ParquetWriter(out / "0.parquet", schema) as sink:
+        for row in samples(source, short_side):
+            rows.append(row)
+            if len(rows) == 100:
+                write_group(pa, sink, schema, rows)
+                rows = []
+        if rows:
+            write_group(pa, sink, schema, rows)
+
+
+def write_group(pa: Any, sink: Any, schema: Any, rows: list[tuple[str, bytes, int]]) -> None:
+    pictures = [{"bytes": data, "path": name} for name, data, _ in rows]
+    sink.write_table(pa.table([pictures, [label for *_, label in rows]], schema=schema))
+
+
+Writer = Callable[[Path, Path, int | None], None]
+WRITERS: dict[str, tuple[str, Writer]] = {
+    "fastload": ("fastload", by_fastload),
+    "webdataset ShardWriter": ("webdataset", by_webdataset),
+    "streaming MDSWriter": ("streaming", by_streaming),
+    "litdata optimize": ("litdata", by_litdata),
+    "pyarrow Parquet": ("pyarrow", by_parquet),
+}
+"""The module that must be there, and who writes."""
+
+if __name__ == "__main__":
+    main()
