@@ -225,9 +225,8 @@ def _reduced_by_core(
     the native core is not built, does not read the format or finds fault with it."""
     if not native.available():
         return None
-    whole = np.array([[0, 0, *size]])
-    window = np.array([[0, 0, *after]])
-    geometry = Geometry(whole, after[None], window, np.zeros((1, 2), dtype=np.bool_))
+    whole, window = (np.array([[0, 0, *sides]], dtype=np.int32) for sides in (size, after))
+    geometry = Geometry(whole, window[:, 2:], window, np.zeros((1, 2), dtype=np.bool_))
     out = np.empty((1, *after, 3), dtype=np.uint8)
     failed = core_pool().decode_batch(
         [data], geometry=geometry, out=out, check_whole=True, here=True
