@@ -33,7 +33,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.mix import Mix, Mixing
-from fastload.recipe.views import view_column
+from fastload.recipe.recipe import view_column
 from fastload.render import fused
 from fastload.render.host_colour import HostColour
 from fastload.sources.kinds import IMAGE, VALUE, kind_named, pixel_kinds

@@ -145,28 +145,15 @@ def _delegation(self: Any, image: Any) -> Any:
 
 def delegate_of(transform: Any) -> Any:
     """The transform that one hands its image to and whose result it returns, doing nothing else, as
-    torchvision's reference presets do; or None."""
+    torchvision's reference presets do; or None. That no hook is set on it is for the caller to
+    see."""
     kind = type(transform)
     call: Any = kind.__call__
     if isinstance(transform, nn.Module) and call is nn.Module.__call__:
-        if not is_untouched(transform):
-            return None
         call = kind.forward
     found = attributes_by_pattern(call, _delegation)  # type: ignore[arg-type]
     inner = MISSING if found is None else own_attribute(transform, found["any_transform"])
     return inner if callable(inner) else None
-
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-def is_untouched(thing: Any) -> bool:
-    """Whether an object does what its class says: no function of the class is replaced in the
-    object alone, and no hook of a torch module is set."""
-    own = getattr(thing, "__dict__", {})
-    if isinstance(thing, nn.Module) and any(own.get(name) for name in _HOOKS):
-        return False
-    return not any(callable(getattr(type(thing), name, None)) for name in own)
 
 
 def is_as_defined(function: Any) -> bool:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -135,16 +135,3 @@ class SpanLog:
             event.synchronize()
             self._anchors[index] = event, time.perf_counter()
         return self._anchors[index]
-
-
-_NOTHING = nullcontext()
-
-
-def span(
-    log: SpanLog | None, name: str, track: str, position: tuple[int, int]
-) -> AbstractContextManager[None]:
-    """`log.span` for the batch at (epoch, step), or a context that does nothing where there is no
-    log."""
-    if log is None:
-        return _NOTHING
-    return log.span(name, track=track, args={"epoch": position[0], "step": position[1]})

@@ -17,10 +17,8 @@ from fastload.errors import DecodeError, FastloadError, WorkerError
 from fastload.loader import prefetcher
 from fastload.loader.prefetcher import READY, TRANSITIONS, Event, Prefetcher, State
 from fastload.loader.production import Production
-from fastload.loader.schedule import Schedule
-from fastload.loader.substitution import Substitution
 from fastload.recipe.batch import BatchProgram
-from fastload.sampler import EpochOrder
+from fastload.sampler import EpochOrder, Schedule
 from tests.recorder import Recorder
 from tests.waiting import LIMIT, wait_until
 
@@ -40,9 +38,7 @@ class Prefetched:
             layout="tuple",
         )
         schedule = Schedule(ORDER, ahead=ahead)
-        production = Production(
-            backend, self.stage, schedule, Substitution(backend, ORDER, "raise")
-        )
+        production = Production(backend, self.stage, schedule, ORDER)
         production.begin(position)
         production.submit()
         self.prefetcher = Prefetcher(production, self.stage)

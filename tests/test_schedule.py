@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastload.loader.schedule import Schedule
-from fastload.sampler import EndOfOrder, EpochOrder
+from fastload.sampler import EndOfOrder, EpochOrder, Schedule
 
 ORDER = EpochOrder(10, 4, shuffle=True)  # 3 batches: 4, 4 and 2 samples
 

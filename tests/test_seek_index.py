@@ -317,7 +317,7 @@ def test_the_index_of_auto_is_in_the_cache_folder(
     folder = make_folder(tmp_path / "data")
     _, counts, explained = epochs(folder, 1, "auto")
     assert "noted" not in counts
-    assert "fewer than 256 images" in explained
+    assert "fewer images than 256" in explained
     monkeypatch.setattr("fastload.native.seek.FEWEST_IMAGES", 12)
     _, counts, _ = epochs(folder, 1, "auto")
     assert counts["noted"] >= 1

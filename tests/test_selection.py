@@ -46,7 +46,7 @@ def test_the_rule_follows_the_data_and_the_transform(
 def test_tuning_measures_the_candidates_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_module("fastload.loader.build"), "MEASURED_SECONDS", 0.05)
+    monkeypatch.setattr(import_module("fastload.loader.tune"), "MEASURED_SECONDS", 0.05)
     folder = write_photo_folder(tmp_path, per_class=8)
     transform = v2.RandomResizedCrop(16, antialias=True)
     with fastload.create_loader(folder, 4, transform=transform, tune=True) as loader:
@@ -63,8 +63,8 @@ def test_tuning_takes_the_fastest(
 ) -> None:
     monkeypatch.setattr(
         import_module("fastload.loader.build"),
-        "_samples_per_second",
-        lambda parts, config: 900.0 if parts.backend.name == fastest else 100.0,
+        "samples_per_second",
+        lambda order, stage, feed: 900.0 if feed._backend.name == fastest else 100.0,
     )
     with fastload.create_loader(
         write_photo_folder(tmp_path), 2, transform=CROP, tune=True

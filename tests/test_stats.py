@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fastload.loader.stats import Stats
+from fastload.loader.iterator import Stats
 
 IMAGES = torch.zeros(5, 3, 2, 2)
 

@@ -138,8 +138,8 @@ def test_auto_takes_the_one_that_says_it_suits_best() -> None:
 def test_tuning_measures_it_as_it_does_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         import_module("fastload.loader.build"),
-        "_samples_per_second",
-        lambda parts, config: 900.0 if parts.backend.name == "mine" else 100.0,
+        "samples_per_second",
+        lambda order, stage, feed: 900.0 if feed._backend.name == "mine" else 100.0,
     )
     with fastload.create_loader(TOKENS, 4, num_workers=0, tune=True) as loader:
         assert loader.backend == "mine"

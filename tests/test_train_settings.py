@@ -341,7 +341,7 @@ def test_an_option_that_a_backend_has_not_is_refused(backend: str, text: str, me
 def test_tuned_the_backend_is_the_one_measured_fastest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_module("fastload.loader.build"), "MEASURED_SECONDS", 0.05)
+    monkeypatch.setattr(import_module("fastload.loader.tune"), "MEASURED_SECONDS", 0.05)
     loader = opened(numbered(tmp_path, 8), tune=True).train
     assert "the fastest measured here" in loader.explain()
     loader.close()

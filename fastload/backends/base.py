@@ -164,7 +164,7 @@ class Traits:
     functions."""
     views: bool = False
     """Whether it makes several views of an image: `recipe.geometries`, each into
-    `recipe.views.view_column`."""
+    `recipe.recipe.view_column`."""
     moves_columns: bool = False
     """Whether it moves the columns of `source.moved` with the images, by `recipe.points`. A backend
     that makes its batches with the code that the built-in ones share does."""

@@ -37,7 +37,7 @@ from fastload.errors import ConfigurationError, DecodeError, FastloadError, Samp
 from fastload.files import DecodeSettings
 from fastload.geometry import GeometryPlan, View
 from fastload.recipe import SplitRecipe
-from fastload.recipe.views import view_column
+from fastload.recipe.recipe import view_column
 from fastload.render.host import render_row
 from fastload.sampler import Shard
 from fastload.sources.base import Source

@@ -27,7 +27,7 @@ from fastload.geometry import Geometry, GeometryPlan, View
 from fastload.geometry.points import PointMap
 from fastload.native.pool import Compressed, FusedGeometry, NativePool, Pending, fuse
 from fastload.native.seek import SeekIndexOption, open_seek_index
-from fastload.recipe.views import view_column
+from fastload.recipe.recipe import view_column
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedImages
 

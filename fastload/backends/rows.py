@@ -21,7 +21,7 @@ from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan, View
 from fastload.geometry.points import POINT_COLUMNS, Objects, PointMap, PointStep
 from fastload.recipe import SplitRecipe
-from fastload.recipe.views import view_column
+from fastload.recipe.recipe import view_column
 from fastload.render.host import EncodedRenderer, EncodedRow, PythonRenderer, render_row
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedImages, PixelImages
@@ -180,10 +180,18 @@ class RowReader:
         for name, column in self._source.values.items():
             if not column.kind.moves and name not in columns:
                 columns[name] = column.at(draws.indices)
+        if self._source.moved:
+            columns |= self._moved(draws, points, [failure.row for failure in failures])
+        return HostBatch(self._in_order(columns), failures)
+
+    def _moved(
+        self, draws: Draws, points: Sequence[npt.NDArray[np.float64]], failed: list[int]
+    ) -> dict[str, Any]:
+        """The columns that are moved with the images, see `finish`."""
         moved = self._source.moved
         rows = {name: column.at(draws.indices) for name, column in moved.items()}
         roles = {name: column.role for name, column in moved.items()}
-        failed = [failure.row for failure in failures]
+        columns: dict[str, Any] = {}
         moves = [PointMap(*one) for one in zip(points, self._steps, strict=bool(points))]
         for view, one in enumerate(moves or [PointMap.identity(np.ones((len(draws), 2)))]):
             for name, found in move_together(rows, roles, one).items():
@@ -192,7 +200,7 @@ class RowReader:
                 else:
                     found[failed] = 0
                 columns[view_column(name, view)] = found
-        return HostBatch(self._in_order(columns), failures)
+        return columns
 
     def _in_order(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """These columns, by name and view, in the order of the source."""

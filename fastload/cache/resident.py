@@ -14,7 +14,7 @@ import torch
 
 from fastload.errors import CacheError
 from fastload.geometry import Geometry, GeometryPlan
-from fastload.recipe.views import view_column
+from fastload.recipe.recipe import view_column
 from fastload.render.device import render_on_device
 from fastload.render.transfer import on_device
 from fastload.sources.base import Source

@@ -1,7 +1,7 @@
 """Frameworks of others: all that knows them by name, looks at a caller's frame, or stands in for
 one of their classes.
 
-The Loader derives from `accelerate.PreparedByAccelerate` and shows what is in `dataloader`; the
+The Loader derives from `accelerate.PreparedByAccelerate` and `dataloader.ShownAsDataLoader`; the
 rest of fastload is joined to them by hooks of the Loader:
 
 - `config` and `_reconfigure(config, asked_by)`: what it was made from, and being made from

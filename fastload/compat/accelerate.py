@@ -7,6 +7,7 @@ alone.
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -57,6 +58,11 @@ class PreparedByAccelerate:
 
     config: Any
     _accelerated = False
+
+    @functools.cached_property
+    def skipped_batches(self) -> SkippedBatches:
+        """What a DataLoader that Accelerate's `skip_first_batches` makes takes its batches from."""
+        return SkippedBatches(weakref.ref(self))
 
     @property
     def _is_accelerate_prepared(self) -> bool:

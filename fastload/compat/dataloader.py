@@ -10,12 +10,22 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    Sampler,
+    default_collate,
+)
 
 from fastload.compat.accelerate import SkippedBatches
+from fastload.compat.lightning import record_arguments
 from fastload.errors import ConfigurationError, counted
 from fastload.sampler import EpochOrder, Order, UncountedOrder
 from fastload.sources.base import Source
@@ -29,6 +39,7 @@ REMEDY = (
 
 # Packages that may make a DataLoader of a Loader's attributes.
 _REBUILDING = ("accelerate", "lightning", "pytorch_lightning", "ray", "torchdata", "transformers")
+_LIGHTNING = {"lightning", "lightning_fabric", "pytorch_lightning"}
 
 
 class SourceView(Dataset[Any]):
@@ -68,7 +79,8 @@ class LoaderSampler(Sampler[int]):
         self.dataset = dataset
         self.num_replicas, self.rank = order.shard.world_size, order.shard.rank
         self.shuffle, self.seed, self.drop_last = order.shuffle, order.seed, order.drop_last
-        self._owner = owner
+        self.owner = owner
+        """A weak reference to the Loader."""
 
     @property
     def num_samples(self) -> int:
@@ -82,7 +94,7 @@ class LoaderSampler(Sampler[int]):
 
     @property
     def epoch(self) -> int:
-        epoch: int = getattr(self._owner(), "epoch", 0)
+        epoch: int = getattr(self.owner(), "epoch", 0)
         return epoch
 
     @epoch.setter
@@ -90,7 +102,7 @@ class LoaderSampler(Sampler[int]):
         self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        owner = self._owner()
+        owner = self.owner()
         if owner is not None:
             owner.set_epoch(epoch)
 
@@ -157,7 +169,6 @@ class LoaderBatchSampler(BatchSampler):
     """
 
     sampler: Any
-    skipped: SkippedBatches
 
     def set_epoch(self, epoch: int) -> None:
         self.sampler.set_epoch(epoch)
@@ -173,7 +184,8 @@ class LoaderBatchSampler(BatchSampler):
         if not isinstance(self.sampler, LoaderSampler):
             return super().__iter__()
         if SkippedBatches.wanted():
-            return self.skipped.requests(len(self))
+            owner = self.sampler.owner()
+            return _refusal() if owner is None else owner.skipped_batches.requests(len(self))
         if sys._getframe(1).f_globals.get("__name__") == "torch.utils.data.dataloader":
             return _refusal()
         return self.sampler.batches()
@@ -191,10 +203,11 @@ class GuardedCollate:
     """
 
     function: Callable[[list[Any]], Any]
-    skipped: SkippedBatches
+    owner: Callable[[], Any]
 
-    def __init__(self, function: Callable[[list[Any]], Any], skipped: SkippedBatches) -> None:
-        vars(self).update(function=function, skipped=skipped)
+    def __init__(self, function: Callable[[list[Any]], Any], owner: Callable[[], Any]) -> None:
+        """`owner`: a weak reference to the Loader."""
+        vars(self).update(function=function, owner=owner)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[Any]:
@@ -203,7 +216,7 @@ class GuardedCollate:
         return type(self.function)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("function", "skipped"):  # of a copy that is being made
+        if name in ("function", "owner"):  # of a copy that is being made
             raise AttributeError(name)
         return getattr(self.function, name)
 
@@ -212,9 +225,10 @@ class GuardedCollate:
 
     def __call__(self, samples: list[Any]) -> Any:
         if sys._getframe(1).f_globals.get("__name__") == "torch.utils.data._utils.fetch":
-            if not samples:
+            owner = self.owner()
+            if not samples and owner is not None:
                 with contextlib.suppress(LookupError):
-                    return self.skipped.batch()
+                    return owner.skipped_batches.batch()
             raise _plain_dataloader("collate_fn")
         return self.function(samples)
 
@@ -223,18 +237,6 @@ class GuardedCollate:
 
     def __hash__(self) -> int:
         return hash(self.function)
-
-
-def shown_collate(guarded: GuardedCollate) -> Any:
-    """What `loader.collate_fn` is, by who asks: torch's `default_collate` is that very function,
-    but to frameworks that make a DataLoader of it, as Accelerate's `skip_first_batches` and Ray's
-    `prepare_data_loader`. To be called by the property."""
-    asking = sys._getframe(2).f_globals.get("__name__", "").split(".")[0]
-    return (
-        guarded.function
-        if guarded.function is default_collate and asking not in _REBUILDING
-        else guarded
-    )
 
 
 def missing_attribute(owner: object, name: str) -> Exception:
@@ -269,3 +271,116 @@ def _plain_dataloader(attribute: str) -> ConfigurationError:
     return ConfigurationError(
         f"{attribute}: a plain DataLoader was made out of a fastload Loader. {REMEDY}"
     )
+
+
+# -- The attributes of a Loader --------------------------------------------------------------------
+
+
+def made_again(config: Any, dataset: Any, sampler: Any, batch_sampler: Any) -> Any:
+    """The configuration of a Loader that a framework makes again from the attributes of an old one,
+    with other samplers. Raises ConfigurationError: with other data."""
+    a_view = isinstance(dataset, SourceView)
+    if dataset is not None and not a_view and dataset is not config.source:
+        raise ConfigurationError(
+            f"dataset: this Loader serves {type(config.source).__name__}, and cannot be "
+            f"made again with a {type(dataset).__name__}. {REMEDY}"
+        )
+    length = len(config.source if dataset is None else dataset)
+    if batch_sampler is not None:
+        sampler = getattr(batch_sampler, "sampler", batch_sampler)
+        config = replace(config, drop_last=batch_sampler.drop_last)
+    return config.with_sampler(sampler, length, rebuilt=True)
+
+
+class ShownAsDataLoader(DataLoader[Any]):
+    """What a Loader derives from, so that `isinstance(loader, DataLoader)` holds and it has the
+    attributes of one. Nothing here is used to make batches."""
+
+    def __init__(
+        self,
+        source: Source,
+        dataset: Any,
+        collate_fn: Callable[[list[Any]], Any] | None,
+        *,
+        streamed: bool,
+        batch_size: int | None,
+        drop_last: bool,
+        others: Mapping[str, Any],
+    ) -> None:
+        """
+        Args:
+            source: what is served.
+            dataset: what it was opened from, if that was a Dataset; else None.
+            collate_fn: the user's; None: torch's.
+            streamed: whether the data can only be iterated.
+            batch_size: None where samples are handed out one by one.
+            drop_last: of the order.
+            others: arguments of a DataLoader that are shown and not used.
+        """
+        super().__init__(
+            SourceView(source) if dataset is None else dataset,
+            batch_size=batch_size,
+            sampler=None if streamed else (),  # ours comes with the order
+            drop_last=drop_last,
+            collate_fn=collate_fn or default_collate,
+            **{"num_workers": 0, **others},
+        )
+
+    def _show(self, order: Order, *, unbatched: bool) -> None:
+        """Have the samplers of this order. `unbatched`: samples are handed out one by one."""
+        sampler = sampler_over(order, self.dataset, weakref.ref(self))
+        batches = LoaderBatchSampler(sampler, order.batch_size, order.drop_last)
+        # By their own names: Ray Train's wrapper takes over what it finds in here.
+        vars(self).update(sampler=sampler, batch_sampler=None if unbatched else batches)
+
+    def _record_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Have a Loader made again from these, by those who make one again."""
+        # Without it there is nobody who asks, and what it has patched by then is not known.
+        if not _LIGHTNING.isdisjoint(sys.modules):
+            record_arguments(self, arguments)
+
+    def _settle(self) -> None:
+        """Find out what may have changed, such as the rank, before it is shown."""
+        raise NotImplementedError
+
+    @property  # type: ignore[override]
+    def sampler(self) -> LoaderSampler:
+        """This rank's indices; a DistributedSampler where the loader is one of several ranks."""
+        self._settle()
+        sampler: LoaderSampler = vars(self)["sampler"]
+        return sampler
+
+    @sampler.setter
+    def sampler(self, value: Any) -> None:
+        """Only DataLoader's own constructor gets here: afterwards it refuses the assignment."""
+
+    @property  # type: ignore[override]
+    def batch_sampler(self) -> LoaderBatchSampler | None:
+        """The same, a list for each batch; None where samples are handed out one by one."""
+        self._settle()
+        batches: LoaderBatchSampler | None = vars(self)["batch_sampler"]
+        return batches
+
+    @batch_sampler.setter
+    def batch_sampler(self, value: Any) -> None:
+        """As that of `sampler`."""
+
+    @property
+    def collate_fn(self) -> Any:
+        """The collate function: torch's `default_collate`, or the user's.
+
+        The former is shown as that very function, but to frameworks that make a DataLoader of it,
+        as Accelerate's `skip_first_batches` and Ray's `prepare_data_loader`.
+        """
+        guarded: GuardedCollate = vars(self)["collate_fn"]
+        asking = sys._getframe(1).f_globals.get("__name__", "").split(".")[0]
+        plain = guarded.function is default_collate and asking not in _REBUILDING
+        return guarded.function if plain else guarded
+
+    @collate_fn.setter
+    def collate_fn(self, value: Any) -> None:
+        guarded = type(value) is GuardedCollate
+        vars(self)["collate_fn"] = value if guarded else GuardedCollate(value, weakref.ref(self))
+
+    def check_worker_number_rationality(self) -> None:
+        """DataLoader's warning of too many workers: backends choose their own."""

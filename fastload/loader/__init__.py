@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from fastload.loader.build import LoaderParts
 from fastload.loader.config import LoaderConfig
-from fastload.loader.create import create_loader
-from fastload.loader.loader import Loader
-from fastload.loader.stats import Stats
+from fastload.loader.iterator import Stats
+from fastload.loader.loader import Loader, create_loader
 
 __all__ = ["Loader", "LoaderConfig", "LoaderParts", "Stats", "create_loader"]

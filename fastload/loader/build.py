@@ -1,16 +1,13 @@
-"""Builds the parts of a Loader from a `LoaderConfig`. backend="auto" is decided here, by rule or by
-measured speed."""
+"""Builds the parts of a Loader from a `LoaderConfig`. backend="auto" is decided here, by rule; by
+measured speed in `tune`."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import itertools
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,16 +30,11 @@ from fastload.device import BufferPool, DeviceStage
 from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.known_code import only_seeds
-from fastload.loader.choices import (
-    Placed,
-    backend_by_rule,
-    backend_measured,
-    place_by_rule,
-    place_measured,
-)
+from fastload.loader.choices import Placed, backend_by_rule, place_by_rule
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
 from fastload.loader.plain import PlainBackend
+from fastload.loader.tune import backend_measured, place_measured, samples_per_second
 from fastload.loader.worker_seeds import ScriptSeeds, WorkerSeeds
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix
@@ -64,7 +56,7 @@ from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
 from fastload.sources.columns import StreamItems
 from fastload.sources.datasets import COST, is_dataset, open_dataset
-from fastload.sources.inspection import Snapshot, never_changed
+from fastload.sources.inspection import Snapshot
 from fastload.sources.kinds import IMAGE, MASK
 from fastload.sources.plain import may_be_plain, open_plain_dataset
 
@@ -86,12 +78,13 @@ class LoaderParts:
     batch_transform: Callable[..., Any] | None = None
     """The user's function of batches, where it is not MixUp or CutMix. Runs on each finished batch,
     in the trainer's thread."""
-    explanation: Mapping[str, str] = field(default_factory=dict)
+    explain: Callable[[], Mapping[str, str]] = dict
+    """What was chosen and why, for a person; asked for when somebody does."""
     renewed: bool = False
     """Whether worker processes are started again with each epoch, so that they get a data set that
     the user has changed."""
-    changed: Callable[..., bool] = never_changed
-    """Whether the data set of an adopted DataLoader has changed."""
+    changed: Callable[..., bool] | None = None
+    """Whether the data set of an adopted DataLoader has changed; None where it cannot."""
 
     def feed(self, config: LoaderConfig) -> Feed:
         """A Feed of their batches; nothing is started yet."""
@@ -153,19 +146,24 @@ def assemble(config: LoaderConfig) -> LoaderParts:
 
     def on(backend: str, reason: str, colour: Placed = colour) -> LoaderParts:
         made = on_backend(backend, reason, split=colour.split)
-        return replace(made, explanation={**made.explanation, **colour.explanation})
+        if not colour.explanation:
+            return made
+        return replace(made, explain=lambda: {**made.explain(), **colour.explanation})
 
     workload = Workload(source, split, config.collate_fn, config.device)
+
+    def measure(backend: str, colour: Placed = colour) -> float:
+        parts = on(backend, "", colour)
+        return samples_per_second(parts.order, parts.stage, parts.feed(config))
+
     if config.backend != "auto":
         chosen = config.backend, "as asked"
     elif not config.tune:
         chosen = backend_by_rule(workload)
     else:
-        chosen = backend_measured(workload, lambda name: _samples_per_second(on(name, ""), config))
+        chosen = backend_measured(workload, measure)
     if config.tune:
-        colour = place_measured(
-            colour, lambda one: _samples_per_second(on(*chosen, Placed(one)), config)
-        )
+        colour = place_measured(colour, lambda split: measure(chosen[0], Placed(split)))
     return on(*chosen, colour)
 
 
@@ -239,24 +237,6 @@ def _run_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) 
     return Opened(source, transform, (*native.notes, *made.notes), bare)
 
 
-MEASURED_SECONDS = 2.0
-"""For each candidate of `tune`, after its first batch."""
-
-
-def _samples_per_second(parts: LoaderParts, config: LoaderConfig) -> float:
-    """In the steady state: batches finished ahead during the first one do not count."""
-    order, samples, feed = parts.order, 0, parts.feed(config)
-    positions = ((epoch, step) for epoch in itertools.count() for step in range(order.steps))
-    with contextlib.closing(feed):
-        for position in itertools.islice(positions, feed.in_flight):
-            parts.stage.deliver(feed.batch(position))
-        started = time.perf_counter()
-        for position in positions:
-            parts.stage.deliver(feed.batch(position))
-            samples += len(order.batch(position[1]))
-            if (elapsed := time.perf_counter() - started) > MEASURED_SECONDS:
-                return samples / elapsed
-    raise AssertionError("positions never end")
 
 
 @functools.cache  # once a process
@@ -366,6 +346,18 @@ def _on_backend(
             "here is several views (transform has Views). Leave it out, or give a function of "
             "the batch."
         )
+
+    def explain() -> dict[str, str]:
+        return {
+            "backend": f"{backend}: {reason}",
+            "source": "\n".join([f"{source.name}: {source.summary}", *notes]),
+            "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement)
+            or "none",
+            **({"in Python because of": "\n".join(split.reasons)} if split.reasons else {}),
+            "delivered": f"on {device}, {config.memory_format}".replace("torch.", "")
+            + ("" if config.collate is None else f", collate={config.shown_collate}"),
+        }
+
     return _parts(
         config,
         split,
@@ -374,29 +366,21 @@ def _on_backend(
         collate=collate,
         backend=built,
         fingerprinted=(recipe.fingerprint,),
-        explanation={
-            "backend": f"{backend}: {reason}",
-            "source": "\n".join([f"{source.name}: {source.summary}", *notes]),
-            "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement)
-            or "none",
-            **({"in Python because of": "\n".join(split.reasons)} if split.reasons else {}),
-            "delivered": f"on {device}, {config.memory_format}".replace("torch.", "")
-            + ("" if config.collate is None else f", collate={config.shown_collate}"),
-        },
+        explain=explain,
         renewed=renewed,
         changed=_changes(config, opened),
     )
 
 
-def _changes(config: LoaderConfig, opened: Opened) -> Callable[..., bool]:
-    """Whether a data set of the user's is another one than it is now. One that makes its samples
-    itself, and not by a copy without its transform, changes as it will."""
+def _changes(config: LoaderConfig, opened: Opened) -> Callable[..., bool] | None:
+    """Whether a data set of the user's is another one than it is now; None for other sources. One
+    that makes its samples itself, and not by a copy without its transform, changes as it will."""
     a_path = isinstance(config.source, str | os.PathLike)
     if config.adopted or (not a_path and is_dataset(config.source)):
         return Snapshot(
             config.source, only_length=bool(opened.source.objects) and opened.bare is None
         ).changed
-    return never_changed
+    return None
 
 
 def _streaming(config: LoaderConfig) -> LoaderParts:
@@ -423,7 +407,7 @@ def _streaming(config: LoaderConfig) -> LoaderParts:
         source=Source({"item": StreamItems(dataset)}, fingerprint_of("stream", name), kind),
         order=StreamOrder(dataset, loader, config.batch_size, config.drop_last, config.seed, shard),
         backend=StreamBackend(loader),
-        explanation={
+        explain=lambda: {
             "backend": "torch: an IterableDataset, whose batches torch's own DataLoader makes",
             "source": "\n".join([f"{kind}: it can only be iterated", *config.notes]),
             "delivered": f"on {config.device}",

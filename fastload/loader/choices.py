@@ -1,8 +1,7 @@
-"""What "auto" chooses, by rule or by measuring: the backend, and where operations of colour run."""
+"""What "auto" chooses by rule: the backend, and where operations of colour run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -11,7 +10,7 @@ import torch
 from fastload import native
 from fastload.backends import available_backends, backend_class
 from fastload.backends.base import Workload, fit_of
-from fastload.errors import ConfigurationError, FastloadError
+from fastload.errors import ConfigurationError
 from fastload.recipe import SplitRecipe
 from fastload.sources.base import Source
 from fastload.sources.kinds import pixel_kinds
@@ -29,28 +28,6 @@ def backend_by_rule(workload: Workload) -> tuple[str, str]:
             f"backend: 'auto' finds none that can do this ({workload.needs_python or 'no fit'})."
         )
     return best, fits[best].reason
-
-
-def backend_measured(workload: Workload, measure: Callable[[str], float]) -> tuple[str, str]:
-    """(backend, reason): the fastest, when each candidate runs on this data for some seconds.
-    `measure` returns the samples/s of one.
-
-    A backend that has to prepare all of the data first (to build a cache) is no candidate.
-    """
-    rates: dict[str, float] = {}
-    notes: list[str] = []
-    for status in available_backends():
-        if status.available and (workload.arrays or not status.traits.prepares):
-            try:
-                rates[status.name] = measure(status.name)
-            except FastloadError as error:
-                notes.append(f"{status.name}: not measured ({str(error).split('. ')[0]})")
-    if not rates:
-        ruled, reason = backend_by_rule(workload)
-        return ruled, "\n".join([f"{reason}; no candidate could be measured", *notes])
-    ranked = sorted(rates, key=lambda name: -rates[name])
-    rows = [f"{name}: {rates[name]:,.0f} samples/s" for name in ranked]
-    return ranked[0], "\n".join(["the fastest measured here", *rows, *notes])
 
 
 @dataclass(frozen=True)
@@ -103,18 +80,3 @@ def place_by_rule(place: Place, split: SplitRecipe, source: Source, device: torc
         "tune=True measures both",
         hosted,
     )
-
-
-def place_measured(found: Placed, measure: Callable[[SplitRecipe], float]) -> Placed:
-    """The faster of the two; `measure` returns the samples/s of one."""
-    if found.other is None:
-        return found
-    device = measure(found.split)
-    try:
-        host = measure(found.other)
-    except FastloadError as error:
-        return Placed(found.split, f"on the device: {str(error).split('. ')[0]}")
-    rows = f"device: {device:,.0f} samples/s\nhost: {host:,.0f} samples/s"
-    if host > device:
-        return Placed(found.other, f"on the host, the faster measured here\n{rows}")
-    return Placed(found.split, f"on the device, the faster measured here\n{rows}")

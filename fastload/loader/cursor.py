@@ -11,9 +11,7 @@ from numbers import Integral
 from typing import Any
 
 from fastload.errors import ConfigurationError, StateMismatchError, counted
-
-Position = tuple[int, int]
-"""(epoch, step), both 0-based; the step counts the batches of the epoch handed out."""
+from fastload.sampler import Position
 
 STATE_VERSION = 1
 

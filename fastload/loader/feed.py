@@ -16,13 +16,10 @@ import numpy.typing as npt
 from fastload.backends.base import Backend
 from fastload.device import DeviceStage, Staged
 from fastload.errors import FastloadError, OnError
-from fastload.loader.cursor import Position
 from fastload.loader.plain import PlainBackend
 from fastload.loader.prefetcher import READY, Prefetcher
 from fastload.loader.production import Production
-from fastload.loader.schedule import Schedule
-from fastload.loader.substitution import Substitution
-from fastload.sampler import Order
+from fastload.sampler import Order, Position, Schedule
 from fastload.spans import SpanLog
 
 
@@ -81,10 +78,7 @@ class Feed:
         self._backend = backend
         self._stage = stage
         self._schedule = Schedule(order, ahead=ahead)
-        self._substitution = Substitution(backend, order, on_error)
-        self._production = Production(
-            backend, stage, self._schedule, self._substitution, read_ahead=order.read_ahead
-        )
+        self._production = Production(backend, stage, self._schedule, order, on_error)
         self._maker: OnDemand | Prefetcher | None = None
         """None: nothing has been started."""
         self._expected: Position | None = None
@@ -153,7 +147,7 @@ class Feed:
     @property
     def substituted(self) -> int:
         """Samples replaced so far because they could not be read, those prefetched included."""
-        return self._substitution.count
+        return self._production.substituted
 
     def record(self, spans: SpanLog | None) -> None:
         """Write to a log, from the next step on, what each batch spends its time on; None: no

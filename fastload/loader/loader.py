@@ -1,43 +1,164 @@
-"""The Loader: the only iterator that a user sees."""
+"""`create_loader`, and the Loader that it makes: the only iterator that a user sees."""
 
 from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch.utils.data import DataLoader, Dataset, default_collate
+import torch
+from torch.utils.data import Dataset
 
-from fastload.compat.accelerate import PreparedByAccelerate, SkippedBatches
-from fastload.compat.dataloader import (
-    REMEDY,
-    GuardedCollate,
-    LoaderBatchSampler,
-    LoaderSampler,
-    SourceView,
-    missing_attribute,
-    sampler_over,
-    shown_collate,
-)
-from fastload.compat.lightning import record_arguments
+from fastload.backends.base import BackendOptions
+from fastload.compat.accelerate import PreparedByAccelerate
+from fastload.compat.dataloader import ShownAsDataLoader, made_again, missing_attribute
 from fastload.compat.torchdata import position_of_torchdata_state
-from fastload.errors import ConfigurationError, StateMismatchError, counted
+from fastload.errors import ConfigurationError, OnError, StateMismatchError, counted
 from fastload.loader.build import LoaderParts, assemble
+from fastload.loader.choices import Place
 from fastload.loader.config import LoaderConfig
-from fastload.loader.cursor import STATE_VERSION, Cursor, Position, checked_epoch, read_state
+from fastload.loader.cursor import STATE_VERSION, Cursor, checked_epoch, read_state
 from fastload.loader.feed import Feed
 from fastload.loader.following import FollowedSampler
-from fastload.loader.iterator import LoaderIterator, Progress, Watcher
-from fastload.loader.stats import Stats
-from fastload.sampler import Shard
+from fastload.loader.iterator import LoaderIterator, Progress, Stats, Watcher
+from fastload.recipe import Recipe
+from fastload.sampler import Position, Shard
 from fastload.spans import SpanLog
 
 logger = logging.getLogger("fastload")
 
 
-class Loader(PreparedByAccelerate, DataLoader[Any]):
+def create_loader(
+    source: Any,
+    batch_size: int = 1,
+    *,
+    shuffle: bool = False,
+    drop_last: bool = False,
+    transform: Callable[..., Any] | Recipe | None = None,
+    batch_transform: Callable[..., Any] | None = None,
+    backend: str = "auto",
+    num_workers: int | None = None,
+    prefetch_factor: int | None = None,
+    pin_memory: bool | None = None,
+    sampler: Iterable[int] | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    collate: Literal["detr", "torchvision", "yolo"] | Callable[[dict[str, Any]], Any] | None = None,
+    seed: int = 0,
+    shard: Shard | Literal["auto"] | None = None,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format = torch.channels_last,
+    on_error: OnError = "raise",
+    tune: bool = False,
+    place: Place = "auto",
+    options: BackendOptions | None = None,
+    split: str | None = None,
+    strict: bool = False,
+    format: str | None = None,
+    assume_plain: bool = False,
+    generator: torch.Generator | None = None,
+    batch_sampler: Iterable[list[int]] | None = None,
+    worker_init_fn: Callable[[int], None] | None = None,
+    multiprocessing_context: Any = None,
+    timeout: float = 0.0,
+    persistent_workers: bool = True,
+    in_order: bool = True,
+    pin_memory_device: str = "",
+) -> Loader:
+    """Make a Loader. Names and defaults are those of torch.utils.data.DataLoader where it has them.
+
+    Args:
+        source: a folder of classes, a folder with `images/` and `masks/`, images with a table of
+            their labels, CIFAR or IDX files, `.tar` shards, a built cache, arrays or tensors (a
+            tuple (images, labels), or a dict), `.npy` files, or any map-style Dataset.
+        batch_size: samples a batch on this rank.
+        shuffle: a new order every epoch, from (seed, epoch).
+        drop_last: leave out the last, incomplete global batch. If False, every sample comes exactly
+            once an epoch, and the last batch is divided among the ranks. If that batch has fewer
+            samples than there are ranks and the order is not shuffled: with `shard=Shard(...)` some
+            ranks get an empty batch (B = 0); with `shard=None` or "auto" they get samples of the
+            batch before it.
+        transform: torchvision transforms (v2 or v1), a Recipe, or any function of one sample's
+            image. None: the dataset's own transform, or else uint8 pixels without changes.
+        batch_transform: torchvision v2.MixUp or CutMix, whose random numbers then depend on (seed,
+            epoch, batch) alone; or any function of the batch's parts. Runs on the device.
+        backend: "auto", "torch", "turbojpeg", "cache", "dali", or one registered by a third party.
+        num_workers: how many threads or processes. None: chosen for this machine.
+        prefetch_factor: batches that each worker makes ahead. None: chosen by the backend.
+        pin_memory: use page-locked host memory. None: if `device` is a GPU.
+        sampler: the indices of this rank, in order; in place of `shuffle`. One of a class that is
+            not known is read as far ahead as a DataLoader with these `num_workers` and
+            `prefetch_factor` reads it, None counting as 0 workers: it may look at what the trainer
+            does.
+        collate_fn: makes a batch from a list of samples. Only a backend that runs Python on single
+            samples can call it.
+        collate: the form of batches of images with boxes (`docs/detection.md`): "torchvision", a
+            list of images and a list of dicts; "detr", images, a mask of padding and a list of
+            dicts; "yolo", images and (T, 6) targets. Or a function of the columns of a finished
+            batch by name, on `device`, called by the thread that makes it. None: a list or dict of
+            the columns.
+        seed: the order and every random choice follow from it.
+        shard: this process's rank among those that share the data. None: from torch.distributed,
+            else from torchrun's environment, else 0 of 1. "auto": the same, but read at the first
+            `iter()`, for loaders that are made before `init_process_group`.
+        device: where the batches are delivered.
+        dtype: dtype of the images delivered; values keep their range. None: the transform's (uint8
+            if it converts nothing).
+        memory_format: memory format of the images delivered.
+        on_error: "raise"; or "substitute": replace a sample that cannot be read by another sample
+            of this rank, log it once, and count it in `stats()`.
+        tune: with backend="auto", choose by measuring the candidates on this data for some seconds;
+            likewise the place, with place="auto".
+        place: where the operations of colour run that a batch of uint8 images begins with
+            (ColorJitter, RandomGrayscale, GaussianBlur, RandAugment, TrivialAugmentWide, AugMix,
+            RandomApply of these). "device": there, after the copy. "host": before it, by the
+            threads of the native core, with the same pixels as on a CPU. "auto": on the device, or
+            by `tune`; `explain()` says which.
+        options: the chosen backend's options (a frozen dataclass), or a BackendOptions, which holds
+            the options that all backends have.
+        split: which part of a source that has several: "train", "val", "test". None: all of it; of
+            CIFAR, IDX and archives of splits, the training part.
+        strict: refuse a data set some of whose files are not served (formats that Pillow cannot
+            read, images without a label). False: `explain()` counts and names them, once.
+        format: what the source is, where its names leave that open: "folder" (one folder a
+            class), "images" (without labels), "table", "pairs", "coco", "voc", "yolo", "tar",
+            "parquet", "cifar", "idx", "arrays", "dataset", "cache", or a registered one. None: it
+            is recognised.
+        assume_plain: your word that a torch Dataset whose code fastload does not know only gives
+            the images that it lists (`samples`, a list of (path, label), or those of a data set in
+            it), by its `transform`. So images are read by fastload, and its code is skipped. Labels
+            come from its code where that can make them without images: it is asked for those of an
+            epoch when that starts. The first sample of each epoch, and 1 in 200, are made by its
+            code as well; where one differs, the next `next()` raises a ConfigurationError that
+            names it.
+        generator: a torch.Generator whose seed is taken in place of `seed`; no number is drawn from
+            it.
+        batch_sampler: this rank's own batches, lists of indices, in place of batch_size, shuffle,
+            sampler, drop_last.
+        worker_init_fn, multiprocessing_context, timeout: settings of worker processes, as in
+            DataLoader. A backend that uses threads has none, and `explain()` says so.
+        persistent_workers, in_order: must be True: workers live as long as the Loader, and batches
+            come in order.
+        pin_memory_device: must be ""; give `device` instead.
+
+    Returns:
+        A Loader that yields [images, labels] on `device`: images (B, C, H, W), labels (B,) int64,
+        masks (B, H, W) uint8. A batch is a list where a sample is a tuple, as torch's
+        `default_collate` makes it, and a dict where the source has named columns.
+
+    Raises:
+        ConfigurationError: an argument is wrong, or cannot have an effect.
+        SourceError: the data cannot be opened as a data set.
+        UnsupportedTransformError: the backend asked for cannot run this transform; the message
+            names those that can.
+        BackendUnavailableError: the backend's package is not installed.
+    """
+    return Loader(LoaderConfig.of_arguments(**locals()))
+
+
+class Loader(PreparedByAccelerate, ShownAsDataLoader):
     """Iterates over batches of a source, epoch after epoch. Made by `create_loader` and
     `from_dataloader`.
 
@@ -86,51 +207,33 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
                 "Loader: it is made by fastload.create_loader(source, batch_size, ...), or by "
                 "fastload.from_dataloader(DataLoader(...)) from the arguments of a DataLoader."
             )
-        given = (
-            sampler if batch_sampler is None else getattr(batch_sampler, "sampler", batch_sampler)
-        )
-        if given is not None:
-            if (
-                dataset is not None
-                and not isinstance(dataset, SourceView)
-                and dataset is not config.source
-            ):
-                raise ConfigurationError(
-                    f"dataset: this Loader serves {type(config.source).__name__}, and cannot be "
-                    f"made again with a {type(dataset).__name__}. {REMEDY}"
-                )
-            length = len(config.source if dataset is None else dataset)
-            config = config.with_sampler(given, length, rebuilt=True)
-            if batch_sampler is not None:
-                config = replace(config, drop_last=batch_sampler.drop_last)
-        if parts is None or given is not None:
-            parts = assemble(config)
+        if sampler is not None or batch_sampler is not None:
+            config, parts = made_again(config, dataset, sampler, batch_sampler), None
+        parts = parts or assemble(config)
         self.config = config
         self._settled = False
         """Whether the rank can no longer change, because an iterator was made."""
-        self._skipped = SkippedBatches(weakref.ref(self))
         self._progress = Progress(parts, parts.feed(config))
+        a_dataset = config.adopted or isinstance(config.source, Dataset)
+        no_size = config.unbatched or config.batch_sampler is not None
         super().__init__(
-            config.source
-            if config.adopted or isinstance(config.source, Dataset)
-            else SourceView(parts.source),
-            batch_size=None
-            if config.unbatched or config.batch_sampler is not None
-            else parts.order.batch_size,
-            sampler=None if config.streamed else (),  # ours comes with the order
+            parts.source,
+            config.source if a_dataset else None,
+            config.collate_fn,
+            streamed=config.streamed,
+            batch_size=None if no_size else parts.order.batch_size,
             drop_last=parts.order.drop_last,
-            collate_fn=GuardedCollate(config.collate_fn or default_collate, self._skipped),
-            **{"pin_memory": config.pinned, "num_workers": 0, **config.shown},
+            others={"pin_memory": config.pinned, **config.shown},
         )
         self.classes = names = parts.source.classes
         self.class_to_idx = (
             None if names is None else {name: label for label, name in enumerate(names)}
         )
-        self._show()
-        self._followed = FollowedSampler(config.follows)
-        if self._followed.chosen is not None:
+        self._show_parts()
+        self._followed = None if config.follows is None else FollowedSampler(config.follows)
+        if self._followed is not None and self._followed.chosen is not None:
             self._cursor.choose(self._followed.chosen)
-        record_arguments(self, {"config": config, "shuffle": parts.order.shuffle})
+        self._record_arguments({"config": config, "shuffle": parts.order.shuffle})
 
     @property
     def _parts(self) -> LoaderParts:
@@ -144,17 +247,12 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
     def _feed(self) -> Feed:
         return self._progress.feed
 
-    def _show(self) -> None:
+    def _show_parts(self) -> None:
         """Set the attributes that follow from its parts. Nothing is started here."""
         parts = self._parts
-        order = parts.order
         self.backend, self.device = parts.backend.name, parts.stage.device
         self._finalizer = weakref.finalize(self, self._feed.close)
-        sampler = sampler_over(order, self.dataset, weakref.ref(self))
-        batches = LoaderBatchSampler(sampler, order.batch_size, order.drop_last)
-        batches.skipped = self._skipped
-        # By their own names: Ray Train's wrapper takes over what it finds in here.
-        vars(self).update(sampler=sampler, batch_sampler=None if self.config.unbatched else batches)
+        self._show(parts.order, unbatched=self.config.unbatched)
 
     def _settle(self, *, thoroughly: bool = False) -> None:
         """Build the parts again if what the arguments mean has changed.
@@ -164,7 +262,8 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         """
         progress = self._progress
         auto = self.config.shard == "auto" and Shard.detect() != progress.parts.order.shard
-        if auto or (not progress.cursor.taken and progress.parts.changed(thoroughly=thoroughly)):
+        changed = None if progress.cursor.taken else progress.parts.changed
+        if auto or (changed is not None and changed(thoroughly=thoroughly)):
             self._assemble_again()
 
     def _assemble_again(self) -> None:
@@ -172,29 +271,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         self._finalizer()
         self._progress.parts, self._progress.feed = parts, parts.feed(self.config)
         self._feed.record(self._progress.spans)
-        self._show()
-
-    @property  # type: ignore[override]
-    def sampler(self) -> LoaderSampler:
-        """This rank's indices; a DistributedSampler where the loader is one of several ranks."""
-        self._settle()
-        sampler: LoaderSampler = vars(self)["sampler"]
-        return sampler
-
-    @sampler.setter
-    def sampler(self, value: Any) -> None:
-        """Only DataLoader's own constructor gets here: afterwards it refuses the assignment."""
-
-    @property  # type: ignore[override]
-    def batch_sampler(self) -> LoaderBatchSampler | None:
-        """The same, a list for each batch; None where samples are handed out one by one."""
-        self._settle()
-        batches: LoaderBatchSampler | None = vars(self)["batch_sampler"]
-        return batches
-
-    @batch_sampler.setter
-    def batch_sampler(self, value: Any) -> None:
-        """As that of `sampler`."""
+        self._show_parts()
 
     @property
     def shard(self) -> Shard:
@@ -221,18 +298,6 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
     def _watch(self, watcher: Watcher) -> None:
         """A hook for frameworks: from now on `watcher` is called at each epoch and batch."""
         self._progress.watcher = watcher
-
-    @property
-    def collate_fn(self) -> Any:
-        """The collate function: torch's `default_collate`, or the user's."""
-        return shown_collate(vars(self)["collate_fn"])
-
-    @collate_fn.setter
-    def collate_fn(self, value: Any) -> None:
-        vars(self)["collate_fn"] = value
-
-    def check_worker_number_rationality(self) -> None:
-        """DataLoader's warning of too many workers: backends choose their own."""
 
     def __reduce__(self) -> Any:
         return _copied, (self.config, self._cursor.start)
@@ -277,12 +342,13 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
     def _begin_epoch(self) -> None:
         """Start the next epoch, or the one that the script has set on its own sampler."""
         config, followed = self.config, self._followed
-        if followed.chosen is not None:
+        if followed is not None and followed.chosen is not None:
             self._cursor.choose(followed.chosen)
         epoch = self._cursor.begin()
-        if config.sampler is not None or config.batch_sampler is not None:
-            followed.set_epoch(epoch)  # which its order will do, too
-        followed.note()
+        if followed is not None:
+            if config.sampler is not None or config.batch_sampler is not None:
+                followed.set_epoch(epoch)  # which its order will do, too
+            followed.note()
 
     def _warn_of_duplicates(self) -> None:
         """Warn, once, if there are several processes and each gets all the data though the caller
@@ -370,7 +436,8 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         self._settle()
         place = position_of_torchdata_state(state, self._parts.order, self.epoch)
         self._cursor.move(*(self._read(state) if place is None else place))
-        self._followed.note()  # the order may just have set its epoch
+        if self._followed is not None:
+            self._followed.note()  # the order may just have set its epoch
         self._progress.iteration += 1
 
     def _read(self, state: Mapping[str, Any]) -> Position:
@@ -417,7 +484,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         transform runs."""
         self._settle()
         rows = {
-            **self._parts.explanation,
+            **self._parts.explain(),
             "order": self._parts.order.explain(),
             **self._parts.backend.explain(),
         }
@@ -447,7 +514,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
 
     def __repr__(self) -> str:
         return (
-            f"<fastload.Loader: {self._parts.explanation['source'].splitlines()[0]}; batch size "
+            f"<fastload.Loader: {self._parts.explain()['source'].splitlines()[0]}; batch size "
             f"{self.batch_size}, {self._parts.order.describe()}; backend {self.backend}, on "
             f"{self.device}>"
         )

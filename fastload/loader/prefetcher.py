@@ -18,8 +18,8 @@ from typing import NamedTuple
 from fastload.backends.base import KILLED_WORKER
 from fastload.device import DeviceStage, Staged, use_one_thread_here
 from fastload.errors import FastloadError, WorkerError
-from fastload.loader.cursor import Position
 from fastload.loader.production import Production
+from fastload.sampler import Position
 
 # Finished batches kept for the trainer: one it is about to take, one being finished.
 READY = 2

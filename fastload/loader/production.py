@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
-from fastload.backends.base import Backend, EndOfData
+from fastload.backends.base import Backend, EndOfData, HostBatch
 from fastload.device import DeviceStage, Staged
 from fastload.draws import Draws
-from fastload.errors import FastloadError
-from fastload.loader.cursor import Position
-from fastload.loader.schedule import Schedule
+from fastload.errors import FastloadError, OnError
 from fastload.loader.substitution import Substitution
-from fastload.spans import SpanLog, span
+from fastload.sampler import Order, Position, Schedule
+from fastload.spans import SpanLog
+
+_NOTHING = nullcontext()
 
 
 class _Submitted(NamedTuple):
@@ -36,16 +38,18 @@ class Production:
         backend: Backend,
         stage: DeviceStage,
         schedule: Schedule,
-        substitution: Substitution,
-        *,
-        read_ahead: int | None = None,
+        order: Order,
+        on_error: OnError = "raise",
     ) -> None:
-        """`read_ahead`: see `Order`."""
-        self._read_ahead = read_ahead
+        """`order`: that of the schedule."""
         self._backend = backend
         self._stage = stage
         self._schedule = schedule
-        self._substitution = substitution
+        self._order = order
+        self._read_ahead = order.read_ahead
+        self._on_error = on_error
+        self._substitution: Substitution | None = None
+        """None until a sample could not be read."""
         self._submitted: deque[_Submitted] = deque()
         """In flight, the oldest first."""
         self._clean = True
@@ -75,7 +79,7 @@ class Production:
             position, draws = asked
             at = time.perf_counter()
             self._clean = False
-            with span(self._spans, "submit", "loader", position):
+            with self._span("submit", position):
                 self._backend.submit(draws)
             self._submitted.append(_Submitted(position, draws, at))
 
@@ -93,7 +97,7 @@ class Production:
                 raise EndOfData
             return None
         spans, (position, draws, at) = self._spans, self._submitted[0]
-        with span(spans, "receive", "loader", position):
+        with self._span("receive", position):
             host = self._backend.receive()
         if spans is not None:
             args = {"epoch": position[0], "step": position[1]}
@@ -107,14 +111,32 @@ class Production:
         if self._read_ahead is None:
             self.submit()  # before the device stage, so that the backend is never without work
         if host.failures:
-            with span(spans, "substitute", "loader", position):
-                indices = self._schedule.order_of(position[0])
-                host = self._substitution.repair(host, draws, indices, position[1])
-        with span(spans, "device stage", "loader", position):
+            with self._span("substitute", position):
+                host = self._repaired(host, draws, position)
+        with self._span("device stage", position):
             return self._stage.run(host, draws, position[1])
+
+    @property
+    def substituted(self) -> int:
+        """Samples replaced so far because they could not be read, those prefetched included."""
+        return 0 if self._substitution is None else self._substitution.count
 
     def record(self, spans: SpanLog | None) -> None:
         """Write to a log, from the next step on, what each batch spends its time on; None: no
         longer."""
         self._spans = spans
         self._stage.record(spans)
+
+    def _span(self, name: str, position: Position) -> AbstractContextManager[None]:
+        """Records the body of a `with`, where there is a log."""
+        if self._spans is None:
+            return _NOTHING
+        epoch, step = position
+        return self._spans.span(name, track="loader", args={"epoch": epoch, "step": step})
+
+    def _repaired(self, host: HostBatch, draws: Draws, position: Position) -> HostBatch:
+        """The batch without failures; raises them where `on_error` says so."""
+        if self._substitution is None:
+            self._substitution = Substitution(self._backend, self._order, self._on_error)
+        epoch, step = position
+        return self._substitution.repair(host, draws, self._schedule.order_of(epoch), step)

@@ -114,7 +114,7 @@ def open_seek_index(
     if option == "auto":
         path = default_path(source)
         if images < FEWEST_IMAGES and not path.exists():
-            return None, f"none: the data set has fewer than {counted(FEWEST_IMAGES, 'image')}"
+            return None, f"none: the data set has fewer images than {FEWEST_IMAGES}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             limit = min(LARGEST, shutil.disk_usage(path.parent).free // _FREE_SHARE)

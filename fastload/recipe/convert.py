@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -149,7 +150,9 @@ class _ConvertAndNormalize(PixelOperation):
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         once = self.deliver is None or self.convert.dtype == torch.float32
-        if images.dtype == torch.uint8 and once and fused.active(images):
+        # On a CPU the kernels run for tests alone.
+        asked = images.device.type != "cpu" or fused.SWITCH in os.environ
+        if images.dtype == torch.uint8 and once and asked and fused.active(images):
             mixed = None if self.mixing is None else self.mixing.pairing(images)
             return fused.normalise(
                 images,
@@ -159,12 +162,9 @@ class _ConvertAndNormalize(PixelOperation):
                 box=None if mixed is None else mixed.box,
             )
         width = None if images.is_contiguous() else images.shape[3]
+        queue = 0 if images.device.type == "cpu" else stream_of(images.device)
         scale, offset = _factors(
-            replace(self, mixing=None),
-            images.shape[1],
-            width,
-            images.device,
-            stream_of(images.device),
+            replace(self, mixing=None), images.shape[1], width, images.device, queue
         )
         if width is None:  # whole planes with one number each, which addcmul does not vectorise
             result = images.to(torch.float32).mul_(scale).add_(offset)
@@ -187,10 +187,11 @@ class _ConvertAndNormalize(PixelOperation):
 
 @lru_cache(maxsize=64)
 def _factors(
-    step: _ConvertAndNormalize, channels: int, width: int | None, device: torch.device, stream: int
+    step: _ConvertAndNormalize, channels: int, width: int | None, device: torch.device, queue: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What uint8 pixels are multiplied by, and what is added; the shapes are those of `_along`.
-    Made once for all batches; on a GPU once for each stream that they are used on."""
+    Made once for all batches; on a GPU once for each of its streams (`queue`) that they are used
+    on."""
     scale, offset = step._numbers(channels)
     return _along(scale, width, device), _along(offset, width, device)
 
@@ -199,6 +200,8 @@ def _along(values: npt.NDArray[Any], width: int | None, device: torch.device) ->
     """(1, C, 1, 1); or (1, C, 1, width), for channels_last memory, where one value a channel would
     break every loop into pieces of C numbers: a whole row of them keeps it long enough to
     vectorise."""
+    along = np.tile(values, width or 1)
+    there = torch.from_numpy(along) if device.type == "cpu" else constants(along, device)
     if width is None:
-        return constants(values, device).view(1, -1, 1, 1)
-    return constants(np.tile(values, width), device).view(1, 1, width, -1).permute(0, 3, 1, 2)
+        return there.view(1, -1, 1, 1)
+    return there.view(1, 1, width, -1).permute(0, 3, 1, 2)

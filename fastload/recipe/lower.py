@@ -22,7 +22,7 @@ from torchvision.transforms import _presets as presets
 from torchvision.transforms import v2
 
 from fastload.errors import ConfigurationError
-from fastload.known_code import delegate_of, is_untouched
+from fastload.known_code import delegate_of
 from fastload.recipe.attributes import read_antialias, read_floats, read_interpolation, read_pair
 from fastload.recipe.convert import Normalize, ToDtype
 from fastload.recipe.crops import CenterCrop, Resize
@@ -120,6 +120,16 @@ class _PlainClass(ABC, Generic[TypeVar("T")]):  # type: ignore[misc]
 
 _HARMLESS = {*vars(_PlainClass), "__init__", "__repr__", "extra_repr"}
 """Those names, and how an object is made and shown."""
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _is_untouched(thing: Any) -> bool:
+    """Whether an object does what its class says: no function of the class is replaced in the
+    object alone, and no hook of a torch module is set."""
+    own = getattr(thing, "__dict__", {})
+    if isinstance(thing, nn.Module) and any(own.get(name) for name in _HOOKS):
+        return False
+    return not any(callable(getattr(type(thing), name, None)) for name in own)
 
 
 def _leaves(transform: Any) -> Iterator[Any]:
@@ -128,15 +138,26 @@ def _leaves(transform: Any) -> Iterator[Any]:
     if _is_container(transform):
         for inner in transform if isinstance(transform, nn.Sequential) else transform.transforms:
             yield from _leaves(inner)
-    elif (inner := delegate_of(transform)) is not None:
+    elif not _is_registered(transform) and (inner := _delegate_of(transform)) is not None:
         yield from _leaves(inner)
     else:
         yield transform
 
 
+def _is_registered(transform: Any) -> bool:
+    """Whether there is an operation, or several, for transforms of its type."""
+    return lowering_of(known_kind(type(transform))) is not None
+
+
+def _delegate_of(transform: Any) -> Any:
+    """The transform that it hands its image to, if it does nothing else; or None."""
+    hooked = isinstance(transform, nn.Module) and not _is_untouched(transform)
+    return None if hooked else delegate_of(transform)
+
+
 def _is_container(transform: Any) -> bool:
     """Whether it is torchvision's, and does to an image what those in it do, in their order."""
-    if known_kind(type(transform)) not in _CONTAINERS or not is_untouched(transform):
+    if known_kind(type(transform)) not in _CONTAINERS or not _is_untouched(transform):
         return False
     return isinstance(transform, nn.Sequential) or type(transform.transforms) in (
         list,
@@ -166,7 +187,7 @@ def _lower_leaf(transform: Any, image: ImageState) -> Origin:
             )
         if lowering is None:
             raise NotLowerableError(_reason_unknown(transform))
-        if not is_untouched(transform):
+        if not _is_untouched(transform):
             raise NotLowerableError(
                 "a hook is set on it, or a method of it was replaced; make a new one"
             )
@@ -229,11 +250,8 @@ def _attributes_of(transform: Any) -> dict[str, Any]:
 
 
 def _is_known(transform: Any) -> bool:
-    kind = known_kind(type(transform))
     return (
-        _is_container(transform)
-        or lowering_of(kind) is not None
-        or delegate_of(transform) is not None
+        _is_container(transform) or _is_registered(transform) or _delegate_of(transform) is not None
     )
 
 

@@ -152,6 +152,12 @@ class SplitRecipe:
             )
 
 
+def view_column(name: str, view: int) -> str:
+    """What the backends call a view, counted from 0, of the images of a column: the first one as
+    the column itself."""
+    return name if view == 0 else f"{name} (view {view + 1})"
+
+
 @dataclass(frozen=True)
 class Recipe:
     """The operations that make a training image from a source image, in order.

@@ -1,5 +1,4 @@
-"""Several views of one image: `fastload.Views`, the operation that it becomes, and the names of its
-columns."""
+"""Several views of one image: `fastload.Views`, and the operation that it becomes."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import Any
 from fastload.errors import ConfigurationError, counted
 from fastload.recipe.operation import Operation, Size
 
-__all__ = ["Branches", "Views", "view_column"]
+__all__ = ["Branches", "Views"]
 
 
 class Views:
@@ -85,9 +84,3 @@ class Branches(Operation):
             result.append([*shared, *enumerate(branch, stream)])
             stream += len(branch)
         return result
-
-
-def view_column(name: str, view: int) -> str:
-    """What the backends call a view, counted from 0, of the images of a column: the first one as
-    the column itself."""
-    return name if view == 0 else f"{name} (view {view + 1})"

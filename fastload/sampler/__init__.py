@@ -2,7 +2,16 @@
 of a stream."""
 
 from fastload.sampler.in_step import InStepOrder, UncountedOrder
-from fastload.sampler.order import EndOfOrder, EpochOrder, Int64Array, Order, Shard, Tail
+from fastload.sampler.order import (
+    EndOfOrder,
+    EpochOrder,
+    Int64Array,
+    Order,
+    Position,
+    Schedule,
+    Shard,
+    Tail,
+)
 from fastload.sampler.users import (
     BatchOrder,
     ForeignOrder,
@@ -20,6 +29,8 @@ __all__ = [
     "InStepOrder",
     "Int64Array",
     "Order",
+    "Position",
+    "Schedule",
     "Shard",
     "StreamOrder",
     "Tail",

@@ -141,11 +141,6 @@ class Snapshot:
         return len(now) != len(self._seen) or not all(map(_unchanged, self._seen, now))
 
 
-def never_changed(*, thoroughly: bool = True) -> bool:
-    """`Snapshot.changed` of what cannot change."""
-    return False
-
-
 def _unchanged(seen: Any, now: Any) -> bool:
     if type(seen) is _Elements:
         return (

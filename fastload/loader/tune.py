@@ -1,0 +1,74 @@
+"""What `tune` chooses: the candidates run on the data, and the fastest is taken."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable
+
+from fastload.backends import available_backends
+from fastload.backends.base import Workload
+from fastload.device import DeviceStage
+from fastload.errors import FastloadError
+from fastload.loader.choices import Placed, backend_by_rule
+from fastload.loader.feed import Feed
+from fastload.recipe import SplitRecipe
+from fastload.sampler import Order
+
+MEASURED_SECONDS = 2.0
+"""For each candidate of `tune`, after its first batch."""
+
+
+def backend_measured(workload: Workload, measure: Callable[[str], float]) -> tuple[str, str]:
+    """(backend, reason): the fastest, when each candidate runs on this data for some seconds.
+    `measure` returns the samples/s of one.
+
+    A backend that has to prepare all of the data first (to build a cache) is no candidate.
+    """
+    rates: dict[str, float] = {}
+    notes: list[str] = []
+    for status in available_backends():
+        if status.available and (workload.arrays or not status.traits.prepares):
+            try:
+                rates[status.name] = measure(status.name)
+            except FastloadError as error:
+                notes.append(f"{status.name}: not measured ({str(error).split('. ')[0]})")
+    if not rates:
+        ruled, reason = backend_by_rule(workload)
+        return ruled, "\n".join([f"{reason}; no candidate could be measured", *notes])
+    ranked = sorted(rates, key=lambda name: -rates[name])
+    rows = [f"{name}: {rates[name]:,.0f} samples/s" for name in ranked]
+    return ranked[0], "\n".join(["the fastest measured here", *rows, *notes])
+
+
+def place_measured(found: Placed, measure: Callable[[SplitRecipe], float]) -> Placed:
+    """The faster of the two; `measure` returns the samples/s of one."""
+    if found.other is None:
+        return found
+    device = measure(found.split)
+    try:
+        host = measure(found.other)
+    except FastloadError as error:
+        return Placed(found.split, f"on the device: {str(error).split('. ')[0]}")
+    rows = f"device: {device:,.0f} samples/s\nhost: {host:,.0f} samples/s"
+    if host > device:
+        return Placed(found.other, f"on the host, the faster measured here\n{rows}")
+    return Placed(found.split, f"on the device, the faster measured here\n{rows}")
+
+
+def samples_per_second(order: Order, stage: DeviceStage, feed: Feed) -> float:
+    """In the steady state: batches finished ahead during the first one do not count. Closes the
+    feed."""
+    samples = 0
+    positions = ((epoch, step) for epoch in itertools.count() for step in range(order.steps))
+    with contextlib.closing(feed):
+        for position in itertools.islice(positions, feed.in_flight):
+            stage.deliver(feed.batch(position))
+        started = time.perf_counter()
+        for position in positions:
+            stage.deliver(feed.batch(position))
+            samples += len(order.batch(position[1]))
+            if (elapsed := time.perf_counter() - started) > MEASURED_SECONDS:
+                return samples / elapsed
+    raise AssertionError("positions never end")
