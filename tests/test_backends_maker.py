@@ -12,7 +12,7 @@ import pytest
 
 from fastload.backends.base import Context
 from fastload.backends.maker import BATCHES_IN_FLIGHT, BatchInWork, BatchMaker, PixelMaker, Threads
-from fastload.backends.rows import Buffers
+from fastload.backends.rows import Buffers, RowReader
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, WorkerError
 from fastload.sources.base import Source
@@ -94,10 +94,10 @@ class Maker(BatchMaker):
         super().__init__(context)
         self.opened = 0
 
-    def _open(self) -> None:
+    def _open(self) -> tuple[RowReader, PixelMaker]:
         self.opened += 1
         rows = reader_of(self._context.source, None)
-        self._serve(rows, ByHand(self._context, rows, self._threads))
+        return rows, ByHand(self._context, rows, self._threads)
 
     @property
     def by_hand(self) -> ByHand:
