@@ -220,10 +220,11 @@ def test_a_mask_follows_what_moves_pixels() -> None:
 
 @pytest.mark.parametrize("faster", ["host", "device"])
 def test_tune_measures_the_place(monkeypatch: pytest.MonkeyPatch, faster: str) -> None:
-    def rate(parts: Any, config: Any) -> float:
-        return 9.0 if bool(parts.stage._hosted) == (faster == "host") else 3.0
+    def rate(order: Any, stage: Any, feed: Any) -> float:
+        feed.close()
+        return 9.0 if bool(stage._hosted) == (faster == "host") else 3.0
 
-    monkeypatch.setattr(build, "_samples_per_second", rate)
+    monkeypatch.setattr(build, "samples_per_second", rate)
     loader = loader_of(pictures(count=7), JITTER, tune=True)
     reported = str(loader.explain())
     assert f"on the {faster}, the faster measured here" in reported

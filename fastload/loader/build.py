@@ -237,8 +237,6 @@ def _run_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) 
     return Opened(source, transform, (*native.notes, *made.notes), bare)
 
 
-
-
 @functools.cache  # once a process
 def _warn_without_native_core() -> None:
     try:
