@@ -82,8 +82,7 @@ def pack(
             strict=strict,
             ray=ray,
         )
-        words = f"{counted(packed.samples, 'sample')} in {counted(len(packed.rows), 'shard')}"
-        output().print(f"{packed.place}  {words}, {packed.bytes / 1e9:,.2f} GB", soft_wrap=True)
+        output().print(f"{packed.place}  {packed.summary}", soft_wrap=True)
         if packed.found:
             output().print(f"{counted(packed.found, 'shard')} of them were there already.")
         if packed.rejected:

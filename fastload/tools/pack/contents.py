@@ -101,9 +101,9 @@ class Contents:
                 parts[field.name] = self._value(field, column, index, size)
         return {field.name: parts[field.name] for field in self.fields}
 
-    def path(self, field: Field, index: int) -> str:
+    def path(self, column: str, index: int) -> str:
         """Where an image was stored, below the data set: not where that lies on this machine."""
-        name = self.source.columns[field.name].describe(index)
+        name = self.source.columns[column].describe(index)
         below = name.removeprefix(f"{self.source.name}/")
         return below if below != name else name.rpartition("/")[2]
 

@@ -28,12 +28,11 @@ _REJECTED, _CLASSES = 200, 200
 
 def page_of(packed: Packed, contents: Contents, jobs: Sequence[ShardJob]) -> str:
     """HTML, whole in itself."""
-    size = f"{packed.bytes / 1e9:,.2f} GB in {counted(len(packed.rows), 'shard')}"
-    verdict = f"{counted(packed.samples, 'sample')}, {size}."
+    verdict = f"{packed.summary}."
     if packed.rejected:
         verdict += f" Left out, as it cannot be read: {counted(packed.rejected, 'sample')}."
     sections = {
-        "Samples": _pictures(contents, packed),
+        "Samples": _pictures(contents),
         "Left out": _rejected(packed),
         "Classes": _classes(packed, contents, jobs),
         "Images": table(
@@ -54,7 +53,7 @@ def page_of(packed: Packed, contents: Contents, jobs: Sequence[ShardJob]) -> str
         ),
     }
     lead = f'<p class="verdict">{escape(verdict)}</p>\n'
-    title = f"{contents.source.name}, packed"
+    title = f"{contents.source.name.rstrip('/').rpartition('/')[2]}, packed"
     return document(title, contents.source.summary, sections, lead=lead)
 
 
@@ -95,10 +94,11 @@ def _classes(packed: Packed, contents: Contents, jobs: Sequence[ShardJob]) -> st
     return table(rows, text_columns=("class",)) + rest
 
 
-def _pictures(contents: Contents, packed: Packed) -> str:
+def _pictures(contents: Contents) -> str:
     """Small copies of some of the images, as data in the page."""
     source = contents.source
-    reader = reader_of(next(iter(source.images.values())), DecodeSettings())
+    column = next(iter(source.images))
+    reader = reader_of(source.images[column], DecodeSettings())
     pictures = []
     for index in evenly_spaced(len(source), _PICTURES):
         try:
@@ -108,7 +108,7 @@ def _pictures(contents: Contents, packed: Packed) -> str:
         buffer = io.BytesIO()
         Image.fromarray(pixels).save(buffer, "JPEG", quality=80)
         data = base64.b64encode(buffer.getvalue()).decode()
-        name = escape(source.describe(index), quote=True)
+        name = escape(contents.path(column, index), quote=True)
         pictures.append(
             f'<img src="data:image/jpeg;base64,{data}" height="{_SIDE}" alt="{name}" '
             f'title="{name}">'

@@ -224,7 +224,10 @@ def _row_group(
 def _arrow_column(pa: Any, contents: Contents, field: Field, rows: list[tuple[int, Part]]) -> Any:
     if field.how in ("image", "mask"):
         return pa.array(
-            [{"bytes": part.data, "path": contents.path(field, index)} for index, part in rows],
+            [
+                {"bytes": part.data, "path": contents.path(field.name, index)}
+                for index, part in rows
+            ],
             pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
         )
     if field.how == "label":

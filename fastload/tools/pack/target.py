@@ -26,7 +26,7 @@ import filelock
 import msgspec
 
 from fastload import stores
-from fastload.errors import PackError
+from fastload.errors import PackError, counted
 from fastload.files import replacing, sync_folder
 from fastload.sources.packed import ABOUT_NAME
 from fastload.tools.pack.shard import ShardRow, checksum
@@ -59,6 +59,13 @@ class Packed:
     @property
     def bytes(self) -> int:
         return sum(row.bytes for row in self.rows)
+
+    @property
+    def summary(self) -> str:
+        """For a person: "150 samples in 5 shards, 17.2 MB"."""
+        size, unit = (self.bytes / 1e9, "GB") if self.bytes >= 1e9 else (self.bytes / 1e6, "MB")
+        shards = counted(len(self.rows), "shard")
+        return f"{counted(self.samples, 'sample')} in {shards}, {size:,.1f} {unit}"
 
     @property
     def report(self) -> str:
