@@ -179,8 +179,10 @@ def test_a_loader_has_the_same_batches_in_either_place() -> None:
     assert "ColorJitter" in str(reported)
     assert "host" in str(reported)
     assert "on the host, as asked" in str(reported)
-    device = loader_of(images, transform)
-    assert "on cpu, by rule" in str(device.explain())
+    device = loader_of(images, transform, place="device")
+    assert "on the device, as asked" in str(device.explain())
+    with loader_of(images, transform) as ruled:
+        assert "on the host, by rule" in str(ruled.explain()), "batches stay there"
     for found, expected in zip(batches(asked), batches(device), strict=True):
         assert torch.equal(found, expected)
     assert (images == before).all(), "the user's array is not written to"

@@ -74,6 +74,8 @@ def place_by_rule(place: Place, split: SplitRecipe, source: Source, device: torc
         return Placed(hosted, "on the host, as asked")
     if place == "device":
         return Placed(split, "on the device, as asked")
+    if device.type == "cpu":
+        return Placed(hosted, "on the host, by rule: batches stay there", split)
     return Placed(
         split,
         f"on {device}, by rule; place='host' has the native core do it before the copy, "

@@ -46,15 +46,16 @@ def place_measured(found: Placed, measure: Callable[[SplitRecipe], float]) -> Pl
     """The faster of the two; `measure` returns the samples/s of one."""
     if found.other is None:
         return found
-    device = measure(found.split)
+    there, here = sorted((found.split, found.other), key=lambda split: bool(split.hosted))
+    device = measure(there)
     try:
-        host = measure(found.other)
+        host = measure(here)
     except FastloadError as error:
-        return Placed(found.split, f"on the device: {str(error).split('. ')[0]}")
+        return Placed(there, f"on the device: {str(error).split('. ')[0]}")
     rows = f"device: {device:,.0f} samples/s\nhost: {host:,.0f} samples/s"
     if host > device:
-        return Placed(found.other, f"on the host, the faster measured here\n{rows}")
-    return Placed(found.split, f"on the device, the faster measured here\n{rows}")
+        return Placed(here, f"on the host, the faster measured here\n{rows}")
+    return Placed(there, f"on the device, the faster measured here\n{rows}")
 
 
 def samples_per_second(order: Order, stage: DeviceStage, feed: Feed) -> float:
