@@ -31,7 +31,7 @@ How = Literal["image", "mask", "label", "array", "ragged"]
 
 _ENDINGS = {"JPEG": "jpg", "TIFF": "tif"}
 """By what a header calls the format; of the others it is the name in small letters."""
-_SAMPLED = 256
+_SAMPLED = 64
 """Samples that are made to find out how large one is."""
 
 
