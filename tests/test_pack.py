@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from typer.testing import CliRunner
 import fastload
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError
-from fastload.sources import open_source
+from fastload.sources import PixelArray, Source, ValueArray, open_source
 from fastload.tools.pack import Packed, PackOptions, pack, run
+from fastload.tools.pack.contents import Contents
 from tests import images
 from tests.objectserver import ObjectServer
 
@@ -223,7 +225,7 @@ def test_what_was_interrupted_goes_on(
     packed(folder, tmp_path / "whole", size=9_000)
     made = list[str]()
 
-    def stopped(contents: Any, job: Any, path: Path) -> Any:
+    def stopped(contents: Any, job: Any, path: Path, *_: Any) -> Any:
         if len(made) == after:
             path.write_bytes(b"half of a shard")
             raise KeyboardInterrupt
@@ -285,6 +287,74 @@ def test_a_bad_file_is_left_out_and_named_or_an_error(folder: Path, tmp_path: Pa
         packed(source, tmp_path / "out", strict=True)
 
 
+def test_what_cannot_be_read_now_is_an_error_and_not_left_out(
+    folder: Path, tmp_path: Path, server: ObjectServer
+) -> None:
+    for path in folder.rglob("*.jpg"):
+        server.objects[f"bucket/train/{path.relative_to(folder)}"] = path.read_bytes()
+    name = "bucket/train/class_1/2.jpg"
+    assert name in server.objects
+    server.faults[name] = ["403"] * 100
+    with pytest.raises(PackError, match=r"class_1/2\.jpg.*run the same command again"):
+        pack("s3://bucket/train", tmp_path / "out", PackOptions(size=9_000), progress=False)
+    del server.faults[name]
+    result = pack("s3://bucket/train", tmp_path / "out", PackOptions(size=9_000), progress=False)
+    assert (result.samples, result.rejected) == (SAMPLES, 0)
+
+
+def test_after_an_error_nothing_is_written_any_more(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(contents: Any, job: Any, path: Path, go_on: Any) -> Any:
+        if job.first == 0:
+            raise OSError(5, "Input/output error")
+        while go_on():
+            time.sleep(0.001)
+        return shard(contents, job, path, go_on)
+
+    shard = run.pack_shard
+    monkeypatch.setattr(run, "pack_shard", fails)
+    with pytest.raises(PackError, match="cannot be written"):
+        packed(folder, tmp_path / "out", size=9_000, num_workers=2)
+    assert not list((tmp_path / "out").glob("shard-*"))
+
+
+def test_how_large_samples_are_is_found_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a sample that could not be read then does not change what goes where."""
+    first = packed(folder, tmp_path / "out", size=9_000)
+    (tmp_path / "out" / "shard-000001.tar").unlink()
+    monkeypatch.setattr(Contents, "typical_size", 1)
+    again = packed(folder, tmp_path / "out", size=9_000)
+    assert [row.name for row in again.rows] == [row.name for row in first.rows]
+    assert again.found == len(first.rows) - 1
+
+
+@pytest.mark.parametrize("format", ["tar", "parquet"])
+def test_columns_come_in_the_order_of_the_data_set(
+    tmp_path: Path, format: str, own_cache: Path
+) -> None:
+    columns = {
+        "label": ValueArray(np.arange(4)),
+        "image": PixelArray(np.stack([images.photo(8, 8, seed=n) for n in range(4)])),
+        "weight": ValueArray(np.linspace(0, 1, 4)),
+    }
+    packed(Source(columns, "these", "arrays"), tmp_path / "out", format=format)
+    source = open_source(tmp_path / "out").source
+    assert list(source.columns) == list(columns)
+    with fastload.create_loader(tmp_path / "out", 4, backend="torch", num_workers=0) as loader:
+        label, image, weight = next(iter(loader))
+    assert (label.tolist(), image.shape) == ([0, 1, 2, 3], (4, 3, 8, 8))
+    assert torch.allclose(weight, torch.linspace(0, 1, 4, dtype=weight.dtype))
+    about = json.loads((tmp_path / "out" / "fastload.json").read_text())
+    (tmp_path / "out" / "fastload.json").write_text(
+        json.dumps(about | {"columns": {"image": "image"}})
+    )
+    with pytest.raises(SourceError, match="the columns image were packed"):
+        open_source(tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("first", "then", "words"),
     [
@@ -325,7 +395,7 @@ def test_samples_that_change_meanwhile_are_an_error(
 ) -> None:
     source = images.write_photo_folder(tmp_path / "in", classes=2, per_class=3)
 
-    def changes(contents: Any, job: Any, path: Path) -> Any:
+    def changes(contents: Any, job: Any, path: Path, *_: Any) -> Any:
         row = shard(contents, job, path)
         (source / "class_0" / "new.jpg").write_bytes(images.jpeg(images.photo(8, 8)))
         return row

@@ -311,7 +311,7 @@ class EncodedReader:
             data = self.column.read(index)
         except OSError as error:
             raise _unreadable(self.column.describe(index), error) from error
-        return self._accept(index, data)
+        return self.accept(index, data)
 
     def fetch_many(self, indices: npt.NDArray[np.int64]) -> list[Fetched | DecodeError]:
         """The same of several samples, or why there are none."""
@@ -320,9 +320,10 @@ class EncodedReader:
         except OSError:  # of one of them, and each may have words of its own
             return [or_error(self.fetch, index) for index in indices.tolist()]
         pairs = zip(indices.tolist(), found, strict=True)
-        return [or_error(lambda pair: self._accept(*pair), pair) for pair in pairs]
+        return [or_error(lambda pair: self.accept(*pair), pair) for pair in pairs]
 
-    def _accept(self, index: int, data: bytes) -> Fetched:
+    def accept(self, index: int, data: bytes) -> Fetched:
+        """What `fetch` gives for a sample whose bytes were read. Raises DecodeError."""
         name = self.column.describe(index)
         header = read_header(data, name)
         check_header(header, name, self.settings)

@@ -56,6 +56,20 @@ def with_classes(options: OpenOptions, found: About | None) -> OpenOptions:
     return replace(options, classes=found.classes)
 
 
+def in_order(columns: dict[str, Any], found: About | None, options: OpenOptions) -> dict[str, Any]:
+    """The columns in the order of the data set that was packed, unless `options.fields` says
+    otherwise. Raises SourceError: they are not those that were packed."""
+    if found is None or options.fields is not None:
+        return columns
+    if columns.keys() != found.columns.keys():
+        raise SourceError(
+            f"fastload.json: the columns {', '.join(found.columns)} were packed, and the shards "
+            f"have {', '.join(columns)}. Copy both again, or name the columns that you want: "
+            "fields=(...)."
+        )
+    return {name: columns[name] for name in found.columns}
+
+
 def check_samples(found: About | None, count: int, spec: object) -> None:
     """Raises SourceError: there are more or fewer samples than were packed."""
     if found is not None and found.samples != count:

@@ -36,7 +36,7 @@ from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import Column, EncodedFiles, RaggedArray, ValueArray
 from fastload.sources.index import read_index, write_index
 from fastload.sources.kinds import VALUE, PixelKind, check_rows, kind_of_key
-from fastload.sources.packed import about, check_samples, with_classes
+from fastload.sources.packed import about, check_samples, in_order, with_classes
 from fastload.sources.ragged import Ragged
 
 logger = logging.getLogger("fastload")
@@ -147,7 +147,7 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
         notes += (f"left out: {words}",)
     details = {"files": len(files)}
     source = Source(
-        columns,
+        in_order(columns, packed, options),
         fingerprint_of("parquet", *identity),
         name,
         classes=classes,

@@ -38,7 +38,7 @@ from fastload.sources.buffers import PathTable, PathTableBuilder
 from fastload.sources.columns import EncodedFiles, RaggedArray, ValueArray
 from fastload.sources.image_files import LeftOut, is_image_name, is_never_data
 from fastload.sources.kinds import PixelKind, check_rows, kind_of_key
-from fastload.sources.packed import about, check_samples, with_classes
+from fastload.sources.packed import about, check_samples, in_order, with_classes
 from fastload.sources.ragged import Ragged
 
 Kind = Literal["image", "mask", "array", "label"]
@@ -118,7 +118,7 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
         identity += folders.sampled_bytes(column) if isinstance(column, EncodedFiles) else ()
     fingerprint, details = fingerprint_of("tar shards", *identity), {"shards": len(paths)}
     source = Source(
-        served,
+        in_order(served, packed, options),
         fingerprint,
         name,
         layout="tuple" if packed is None else packed.layout,

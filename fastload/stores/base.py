@@ -135,7 +135,7 @@ class Store(ABC):
         raise StoreError(f"{self.url}/{name}: nothing can be removed there.")
 
     def write(self, name: str, data: bytes | Path) -> None:
-        """Put an object: who reads it meanwhile gets the old one or the new one. Raises
+        """Put an object; object stores show the old one until the new one is whole. Raises
         StoreError."""
         self._tried(name, lambda: self._write(name, data))
 

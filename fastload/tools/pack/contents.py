@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import struct
 from collections import Counter
@@ -18,7 +19,7 @@ from fastload import native
 from fastload.cache.samples import shrink, shrunk_points, shrunk_sizes
 from fastload.decode.image import EncodedReader
 from fastload.decode.libraries import core_pool
-from fastload.errors import ConfigurationError, DecodeError, SourceError, counted
+from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError, counted
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry
 from fastload.sources.base import Source
@@ -87,8 +88,13 @@ class Contents:
         self._main = next(iter(source.images))
 
     def sample(self, index: int) -> dict[str, Part]:
-        """The fields of one sample by the names of columns. Raises DecodeError: an image cannot be
-        read, or is none; or, where it is reduced, is damaged."""
+        """The fields of one sample by the names of columns.
+
+        Raises:
+            DecodeError: an image is none, or is not there; or, where it is reduced, is damaged.
+            PackError: an image cannot be read now, for a reason that is not its own: the disk, the
+                network, access.
+        """
         parts, size = dict[str, Part](), None
         for field in self.fields:
             column = self.source.columns[field.name]
@@ -133,7 +139,12 @@ class Contents:
             pixels = column.pixels(index)
             return Part(png(shrink(pixels, field.role, short_side)), "png"), pixels.shape[:2]
         reader = self._readers[field.name]
-        data, header, _ = reader.fetch(index)
+        column = reader.column
+        try:
+            data = column.read(index)
+        except OSError as error:
+            raise _not_read(column.describe(index), error) from error
+        header = reader.accept(index, data)[1]
         size = header.height, header.width
         ending = _ENDINGS.get(header.format, header.format.lower())
         after = shrunk_sizes(np.array([size]), short_side)[0]
@@ -160,6 +171,17 @@ class Contents:
         buffer = io.BytesIO()
         np.lib.format.write_array(buffer, np.asarray(value), version=(1, 0), allow_pickle=False)
         return Part(buffer.getvalue(), "npy", np.asarray(value))
+
+
+def _not_read(name: str, error: OSError) -> DecodeError | PackError:
+    """The sample is left out if its file is gone, or is none; else it may be sound."""
+    not_a_file = error.errno == errno.EINVAL  # a pipe, a socket, a device
+    if isinstance(error, FileNotFoundError | IsADirectoryError) or not_a_file:
+        return DecodeError(f"{name}: cannot be read ({error}).")
+    return PackError(
+        f"{name}: cannot be read now ({error}). Mend what keeps it from being read, and run the "
+        "same command again: it goes on with what is missing."
+    )
 
 
 def class_counts(source: Source, rows: npt.NDArray[np.int64]) -> Counter[str]:

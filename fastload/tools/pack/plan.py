@@ -1,20 +1,22 @@
 """Which samples go to which shard.
 
-A plan follows from the samples (their fingerprint, how many, how large they are) and the options
-alone. So a run that was killed is continued by another one, on another machine too, and two runs
-write the same bytes under the same names.
+A plan follows from the samples (how many, how large they are) and the options alone. So two runs
+write the same bytes under the same names. How large samples are is found once, by some of them, and
+kept at the target: a run that goes on with what another one left has the same plan.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
-from fastload.draws import Draws, Int64Array, Stream
+from fastload.draws import Int64Array
 from fastload.errors import ConfigurationError, counted
+from fastload.sampler import EpochOrder
 
 ShardFormat = Literal["tar", "parquet"]
 SPLITS = ("train", "val", "test")
@@ -80,16 +82,21 @@ class ShardJob:
     """(N,) int64: the samples, as indices into the source."""
 
 
-def plan_shards(samples: int, typical: int, options: PackOptions) -> tuple[ShardJob, ...]:
+Part = tuple[str, Int64Array]
+"""The name of a folder below the target, empty where there is one part only; and the samples in
+their order, as indices into the source."""
+
+
+def plan_shards(parts: Sequence[Part], typical: int, options: PackOptions) -> tuple[ShardJob, ...]:
     """All shards, in order.
 
     Args:
-        samples: of the source.
+        parts: by `parts_of`.
         typical: mean size of a sample as it is written [bytes].
     """
     per_shard = max(1, options.size // max(1, typical))
     jobs = list[ShardJob]()
-    for part, rows in _parts(samples, options):
+    for part, rows in parts:
         count = -(-len(rows) // per_shard)
         # Equal shards, not a short one at the end: 10 samples by 4 are 4, 3 and 3.
         for number, some in enumerate(np.array_split(rows, count)):
@@ -99,12 +106,14 @@ def plan_shards(samples: int, typical: int, options: PackOptions) -> tuple[Shard
     return tuple(jobs)
 
 
-def _parts(samples: int, options: PackOptions) -> list[tuple[str, Int64Array]]:
-    """(name, samples in their order) of each part; one without a name where it is not split."""
+def parts_of(samples: int, options: PackOptions) -> list[Part]:
+    """The parts of a source of so many samples. Raises ConfigurationError: one would be empty."""
     everything = np.arange(samples, dtype=np.int64)
     if options.shuffle is None and not options.split:
         return [("", everything)]
-    mixed = _permutation(samples, options.shuffle or 0)
+    # That of the first epoch of a loader with this seed.
+    order = EpochOrder(samples, batch_size=1, shuffle=True, seed=options.shuffle or 0)
+    mixed = order.epoch(0)
     if not options.split:
         return [("", mixed)]
     bounds = np.rint(np.cumsum((0.0, *options.split)) * samples).astype(np.int64)
@@ -119,11 +128,6 @@ def _parts(samples: int, options: PackOptions) -> list[tuple[str, Int64Array]]:
     if options.shuffle is None:
         parts = [np.sort(rows) for rows in parts]
     return list(zip(names, parts, strict=True))
-
-
-def _permutation(samples: int, seed: int) -> Int64Array:
-    draws = Draws(seed, 0, np.arange(samples, dtype=np.int64))
-    return np.argsort(draws.integers(Stream.ORDER), kind="stable").astype(np.int64)
 
 
 def evenly_spaced(samples: int, count: int) -> list[int]:

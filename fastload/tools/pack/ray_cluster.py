@@ -6,7 +6,7 @@ Not Ray Data: its sinks choose the names and the order of files by what is done 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from fastload.distribution import install_command
@@ -23,9 +23,10 @@ _WINDOW = 4
 
 def packed_by_ray(
     address: str, task: Callable[[Job], Row], jobs: Sequence[Job]
-) -> Iterator[tuple[Job, Row]]:
-    """What `task` gives for each job, as they are done. Raises BackendUnavailableError: Ray is not
-    installed; what a task raises; RayError: a job was lost more than three times."""
+) -> Generator[tuple[Job, Row]]:
+    """What `task` gives for each job, as they are done. A cluster that this process has joined
+    already is used, whatever the address. Raises BackendUnavailableError: Ray is not installed;
+    what a task raises; RayError: a job was lost more than three times."""
     try:
         ray: Any = importlib.import_module("ray")
     except ImportError:
@@ -40,26 +41,30 @@ def packed_by_ray(
             ray.shutdown()
 
 
-def _run(ray: Any, task: Callable[[Job], Row], jobs: Sequence[Job]) -> Iterator[tuple[Job, Row]]:
+def _run(ray: Any, task: Callable[[Job], Row], jobs: Sequence[Job]) -> Generator[tuple[Job, Row]]:
     remote = ray.remote(num_cpus=1, max_retries=_RETRIES)(_call)
     shared = ray.put(task)
     most = max(1, int(_WINDOW * ray.cluster_resources().get("CPU", 1)))
     rest, running = iter(jobs), dict[Any, Job]()
-    while True:
-        for job in rest:
-            running[remote.remote(shared, job)] = job
-            if len(running) >= most:
-                break
-        if not running:
-            return
-        done, _ = ray.wait(list(running), num_returns=1)
-        for each in done:
-            job = running.pop(each)
-            try:
-                row = ray.get(each)
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause from error
-            yield job, row
+    try:
+        while True:
+            for job in rest:
+                running[remote.remote(shared, job)] = job
+                if len(running) >= most:
+                    break
+            if not running:
+                return
+            done, _ = ray.wait(list(running), num_returns=1)
+            for each in done:
+                job = running.pop(each)
+                try:
+                    row = ray.get(each)
+                except ray.exceptions.RayTaskError as error:
+                    raise error.cause from error
+                yield job, row
+    finally:  # after an error: what nobody waits for
+        for each in running:
+            ray.cancel(each, force=False)
 
 
 def _call(task: Callable[[Any], Any], job: Any) -> Any:

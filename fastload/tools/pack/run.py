@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,7 +18,7 @@ from fastload.sources.base import Source
 from fastload.sources.opening import open_source
 from fastload.terminal import progress as shown_progress
 from fastload.tools.pack.contents import Contents, described
-from fastload.tools.pack.plan import PackOptions, ShardJob, plan_shards
+from fastload.tools.pack.plan import PackOptions, ShardJob, parts_of, plan_shards
 from fastload.tools.pack.report import page_of
 from fastload.tools.pack.shard import ShardRow, pack_shard, require_parquet
 from fastload.tools.pack.target import Packed, Target
@@ -50,8 +52,8 @@ def pack(
         strict: whether a sample that cannot be read is an error. Else it is left out and named in
             the report.
         ray: the address of a Ray cluster whose nodes write the shards ("auto": the one that this
-            machine belongs to). The source must be a path or URL that all of them can read, the
-            destination one that all can write.
+            machine belongs to); a cluster that this process has joined already is used. The source
+            must be a path or URL that all of them can read, the destination one that all can write.
         progress: draw a bar on standard error.
 
     Returns:
@@ -59,7 +61,8 @@ def pack(
 
     Raises:
         PackError: the disk is full, the destination holds something else, another process fills
-            it, or the samples changed while they were packed.
+            it, a sample cannot be read for a reason that may pass (the network, access), or the
+            samples changed while they were packed.
         SourceError: the source cannot be opened, or cannot be packed.
         ConfigurationError: an argument that cannot be honoured.
         DecodeError: a sample cannot be read, and `strict`.
@@ -77,17 +80,17 @@ def pack(
     opening: dict[str, Any] = {"split": split, "format": format}
     opened = open_source(source, **opening).source
     contents = Contents(opened, options)
-    jobs = plan_shards(len(opened), contents.typical_size, options)
+    parts = parts_of(len(opened), options)
     target = Target(destination)
     plan = {
         "version": _VERSION,
         "source": opened.name.rstrip("/").rpartition("/")[2],
         "fingerprint": opened.fingerprint,
         "samples": len(opened),
-        "shards": len(jobs),
         **{name: list(v) if isinstance(v, tuple) else v for name, v in asdict(options).items()},
     }
-    with target.claimed(plan):
+    with target.claimed(plan, lambda: contents.typical_size) as typical:
+        jobs = plan_shards(parts, typical, options)
         done = target.rows()
         found = len(done)
         left = [job for job in jobs if job.name not in done]
@@ -98,15 +101,17 @@ def pack(
             with shown_progress(
                 title, sum(len(job.rows) for job in left), show=progress
             ) as advance:
-                for job, row in (
+                made = (
                     _by_threads(contents, left, target, num_workers or usable_cores())
                     if ray is None
                     else _by_ray(ray, source, opening, contents, left, target)
-                ):
-                    if strict:
-                        _refuse_rejected(row)
-                    done[row.name] = row
-                    advance(len(job.rows))
+                )
+                with contextlib.closing(made):  # nothing is written any more after an error
+                    for job, row in made:
+                        if strict:
+                            _refuse_rejected(row)
+                        done[row.name] = row
+                        advance(len(job.rows))
             _check_unchanged(source, opening, opened)
         rows = [done[job.name] for job in jobs]
         if strict:
@@ -162,36 +167,27 @@ def _check_unchanged(source: Any, opening: dict[str, Any], opened: Source) -> No
 
 def _by_threads(
     contents: Contents, jobs: list[ShardJob], target: Target, threads: int
-) -> Iterator[tuple[ShardJob, ShardRow]]:
+) -> Generator[tuple[ShardJob, ShardRow]]:
     """Shards as they are done. Reading, decoding, hashing and writing hold no interpreter lock."""
-    stopped = False
+    stop = threading.Event()
 
-    def run(job: ShardJob) -> ShardRow | None:
-        return None if stopped else _packed(contents, job, target)
+    def run(job: ShardJob) -> ShardRow:
+        return _packed(contents, job, target, go_on=lambda: not stop.is_set())
 
     with ThreadPoolExecutor(min(threads, len(jobs)), "fastload-pack") as pool:
         tasks = {pool.submit(run, job): job for job in jobs}
         try:
-            yield from _as_done(tasks)
+            for task in as_completed(tasks):
+                yield tasks[task], task.result()
         finally:
-            stopped = True
+            stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _as_done(
-    tasks: dict[Future[ShardRow | None], ShardJob],
-) -> Iterator[tuple[ShardJob, ShardRow]]:
-    waiting = set(tasks)
-    while waiting:
-        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-        for task in done:
-            row = task.result()
-            assert row is not None, "only tasks that nobody waits for are stopped"
-            yield tasks[task], row
-
-
-def _packed(contents: Contents, job: ShardJob, target: Target) -> ShardRow:
-    return target.put(job.name, lambda path: pack_shard(contents, job, path))
+def _packed(
+    contents: Contents, job: ShardJob, target: Target, go_on: Callable[[], bool] = lambda: True
+) -> ShardRow:
+    return target.put(job.name, lambda path: pack_shard(contents, job, path, go_on))
 
 
 def _by_ray(
@@ -201,7 +197,7 @@ def _by_ray(
     contents: Contents,
     jobs: list[ShardJob],
     target: Target,
-) -> Iterator[tuple[ShardJob, ShardRow]]:
+) -> Generator[tuple[ShardJob, ShardRow]]:
     from fastload.tools.pack.ray_cluster import packed_by_ray
 
     task = RayTask(
@@ -211,9 +207,10 @@ def _by_ray(
         contents.options,
         target.place,
     )
-    for job, row in packed_by_ray(address, task, jobs):
-        target.check_there(row)
-        yield job, row
+    with contextlib.closing(packed_by_ray(address, task, jobs)) as made:
+        for job, row in made:
+            target.check_there(row)
+            yield job, row
 
 
 @dataclass(frozen=True)

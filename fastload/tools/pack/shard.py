@@ -9,7 +9,7 @@ import json
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from fastload.distribution import install_command
-from fastload.errors import DecodeError, SourceError, counted
+from fastload.errors import DecodeError, PackError, SourceError, counted
 from fastload.tools.pack.contents import Contents, Field, Part
 from fastload.tools.pack.plan import ShardJob
 
@@ -48,14 +48,19 @@ class ShardRow(msgspec.Struct, frozen=True):
     rejected: tuple[Rejected, ...] = ()
 
 
-def pack_shard(contents: Contents, job: ShardJob, path: Path) -> ShardRow:
+def pack_shard(
+    contents: Contents, job: ShardJob, path: Path, go_on: Callable[[], bool] = lambda: True
+) -> ShardRow:
     """Write one shard to a file that is not there, or is to be written over.
 
     The same bytes from every writer, at any time. Samples that cannot be read are left out; the
     others keep their numbers.
 
+    `go_on` is asked before each sample.
+
     Raises:
         OSError: the disk is full, or the file cannot be written.
+        PackError: a sample cannot be read now, see `Contents.sample`; or `go_on` says no.
         SourceError: nothing that could be read is left of it.
     """
     rejected = list[Rejected]()
@@ -64,6 +69,8 @@ def pack_shard(contents: Contents, job: ShardJob, path: Path) -> ShardRow:
     def samples() -> Iterator[tuple[int, int, dict[str, Part]]]:
         """(number, index, fields) of those that can be read."""
         for place, index in enumerate(job.rows.tolist()):
+            if not go_on():
+                raise PackError(f"{job.name}: stopped, as another shard has failed.")
             try:
                 parts = contents.sample(index)
             except DecodeError as error:
@@ -84,8 +91,8 @@ def pack_shard(contents: Contents, job: ShardJob, path: Path) -> ShardRow:
         os.fsync(file.fileno())
     if not count:
         raise SourceError(
-            f"{job.name}: of {counted(len(job.rows), 'sample')} none can be read; the first: "
-            f"{rejected[0].reason}"
+            f"{job.name}: of {counted(len(job.rows), 'sample')} none can be read; take "
+            f"them out of the data set. The first: {rejected[0].reason}"
         )
     return ShardRow(
         job.name, count, out.bytes, out.digest.hexdigest(), dict(formats), tuple(rejected)

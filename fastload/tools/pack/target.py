@@ -26,13 +26,15 @@ import filelock
 import msgspec
 
 from fastload import stores
-from fastload.errors import PackError, counted
+from fastload.errors import FastloadError, PackError, counted
 from fastload.files import replacing, sync_folder
 from fastload.sources.packed import ABOUT_NAME
 from fastload.tools.pack.shard import ShardRow, checksum
 
 PLAN_NAME, MANIFEST_NAME, REPORT_NAME = "fastload-pack.json", "manifest.jsonl", "report.html"
 _ROW, _LOCK = ".row-", ".fastload-pack.lock"
+_SIZE = "bytes_per_sample"
+"""Of the plan."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,12 @@ class Target:
         self.place = given if self.remote else os.path.abspath(os.path.expanduser(given))
 
     @contextlib.contextmanager
-    def claimed(self, plan: Mapping[str, Any]) -> Iterator[None]:
+    def claimed(self, wanted: Mapping[str, Any], size: Callable[[], int]) -> Iterator[int]:
         """Make it, and be the only one of this machine that fills it while the block runs.
+
+        Args:
+            wanted: what the plan follows from.
+            size: finds the mean size of a sample [bytes], once for all runs; the block gets it.
 
         Raises:
             PackError: another process fills it, it holds something else or another plan, or it
@@ -96,10 +102,13 @@ class Target:
             found = self._read(PLAN_NAME)
             if found is None:
                 self._refuse_others()
+                plan = {**wanted, _SIZE: size()}
                 self._write(PLAN_NAME, msgspec.json.format(msgspec.json.encode(plan)))
-            elif _compared(before := msgspec.json.decode(found)) != _compared(plan):
-                raise PackError(f"{self.place}: {_difference(before, plan)}")
-            yield
+            else:
+                plan = msgspec.json.decode(found)
+                if _compared(plan) != _compared(wanted):
+                    raise PackError(f"{self.place}: {_difference(plan, wanted)}")
+            yield int(plan[_SIZE])
 
     def rows(self) -> dict[str, ShardRow]:
         """By name, the shards that are there as they were written: of a folder by checksum, of a
@@ -238,7 +247,7 @@ class Target:
         """An OSError of the target as a PackError, with the remedy."""
         try:
             yield
-        except PackError:
+        except FastloadError:  # of which some are OSErrors, and none is about the target
             raise
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -254,8 +263,9 @@ def _row_name(name: str) -> str:
 
 
 def _compared(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """All of a plan but the name of the source, which may lie elsewhere on another machine."""
-    return {name: value for name, value in plan.items() if name != "source"}
+    """What must be the same in two runs: all but the name of the source, which may lie elsewhere on
+    another machine, and what was found."""
+    return {name: value for name, value in plan.items() if name not in ("source", _SIZE)}
 
 
 def _difference(before: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
