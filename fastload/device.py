@@ -178,17 +178,19 @@ class DeviceStage:
         memory_format: torch.memory_format = torch.channels_last,
         mix: Mix | None = None,
         hosted: Sequence[BatchProgram] = (),
+        owned: bool = False,
         pinned: bool = False,
         several_views: bool = False,
         collate: Callable[[dict[Any, Any]], Any] | None = None,
     ) -> None:
         """`programs`: one for each view of the samples; `hosted`: what is done before them, on
-        batches in host memory; `roles`: the names of the kinds of the columns; `several_views`:
-        whether the trainer gets a list of the views; `collate`: makes what the trainer sees from
-        the finished columns by name, in place of `layout`."""
+        batches in host memory; `owned`: whether in that memory itself (`Traits.owns_batches`);
+        `roles`: the names of the kinds of the columns; `several_views`: whether the trainer gets a
+        list of the views; `collate`: makes what the trainer sees from the finished columns by name,
+        in place of `layout`."""
         self.device = device
         self._programs = programs
-        self._hosted = hosted
+        self._hosted, self._owned = hosted, owned
         self._colour = HostColour() if hosted else None
         pixels = pixel_kinds(roles)
         self._names = list(roles)
@@ -432,8 +434,8 @@ class DeviceStage:
     def _recoloured(
         self, columns: Mapping[Any, Any], draws: Draws, colour: HostColour
     ) -> dict[Any, Any]:
-        """The columns after the operations that have their place on the host. In the memory of the
-        batch, which the backend has made for it, if that can be written to."""
+        """The columns after the operations that have their place on the host: in the memory of the
+        batch where nobody else sees it (`Traits.owns_batches`)."""
         made = dict(columns)
         for program, names in zip(self._hosted, self._views, strict=True):
             for name in names:
@@ -453,7 +455,8 @@ class DeviceStage:
                         f"place: 'host' takes uint8 images of 1 or 3 channels, column {name!r} has "
                         f"{images.dtype} of shape {images.shape[1:]}; leave it out."
                     )
-                made[name] = images = np.require(images, requirements=["C", "W"])
+                images = np.require(images, None, ["C", "W"]) if self._owned else images.copy("C")
+                made[name] = images
                 height, width, channels = images.shape[1:]
                 for stream, op in program.ops:
                     colour.run(images, op.colour_steps(draws, stream, (channels, height, width)))

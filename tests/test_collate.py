@@ -135,6 +135,19 @@ def test_yolo(contestant: Contestant, source: Source, tmp_path: Path) -> None:
     assert equal_boxes(found, torch.cat(rows))
 
 
+def test_yolo_leaves_crowds_out() -> None:
+    ones = np.tile([[2.0, 2.0, 8.0, 8.0]], (2, 1))
+    arrays = {
+        "image": np.zeros((2, 16, 16, 3), np.uint8),
+        "boxes": fastload.Ragged.of([ones, ones]),
+        "labels": fastload.Ragged.of([np.array([3, 4]), np.array([5, 6])]),
+        "iscrowd": fastload.Ragged.of([np.array([0, 1]), np.array([0, 0])]),
+    }
+    with fastload.create_loader(arrays, 2, collate="yolo") as loader:
+        ((_, targets),) = loader
+    assert targets[:, :2].tolist() == [[0, 3], [1, 5], [1, 6]]
+
+
 @pytest.mark.parametrize("form", ["torchvision", "detr", "yolo"])
 def test_a_batch_without_objects(form: Any) -> None:
     arrays = {

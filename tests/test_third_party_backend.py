@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,14 @@ import torch
 from torchvision.transforms import v2
 
 import fastload
-from fastload.backends.base import BackendOptions, Dependency, PixelDifference, Tolerance, Traits
+from fastload.backends.base import (
+    BackendOptions,
+    Dependency,
+    HostBatch,
+    PixelDifference,
+    Tolerance,
+    Traits,
+)
 from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError, ConfigurationError
 
@@ -183,3 +191,53 @@ def test_a_backend_that_does_not_say_so_is_not_given_warps() -> None:
     arrays = {"image": np.zeros((4, 8, 8, 3), np.uint8)}
     with pytest.raises(ConfigurationError, match=r"warps images .*'mine' does"):
         fastload.create_loader(arrays, 2, backend="mine", transform=v2.RandomRotation(10))
+
+
+class Slices:
+    """Batches that are views of the data set."""
+
+    name, depth, background = "slices", 1, False
+    Options = BackendOptions
+
+    def __init__(self, context: Any, options: Any) -> None:
+        self.columns, self.queue = context.source.columns, list[Any]()
+
+    def submit(self, draws: Any) -> None:
+        self.queue.append(draws)
+
+    def receive(self) -> HostBatch:
+        return self.reread(self.queue.pop(0))
+
+    def reread(self, draws: Any) -> HostBatch:
+        rows = slice(int(draws.indices[0]), int(draws.indices[-1]) + 1)
+        return HostBatch({name: column.array[rows] for name, column in self.columns.items()})
+
+    def cancel(self) -> None:
+        self.queue.clear()
+
+    def close(self) -> None:
+        self.queue.clear()
+
+    def explain(self) -> dict[str, str]:
+        return {}
+
+
+def test_colour_on_the_host_is_never_written_into_the_data_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backends = import_module("fastload.backends")
+    found = backends.backend_class
+    monkeypatch.setattr(
+        import_module("fastload.loader.build"),
+        "backend_class",
+        lambda name: Slices if name == "slices" else found(name),
+    )
+    images = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype=np.uint8)
+    before = images.copy()
+    jitter = v2.ColorJitter(0.9, 0.9)
+    arrays = {"image": images, "label": np.arange(8)}
+    with fastload.create_loader(arrays, 4, transform=jitter, backend="slices") as loader:
+        assert "on the host" in loader.explain()
+        epochs = [[batch["image"].clone() for batch in loader] for _ in range(2)]
+    assert not torch.equal(epochs[0][0], torch.from_numpy(before[:4]).permute(0, 3, 1, 2))
+    assert np.array_equal(images, before)

@@ -168,6 +168,9 @@ class Traits:
     moves_columns: bool = False
     """Whether it moves the columns of `source.moved` with the images, by `recipe.points`. A backend
     that makes its batches with the code that the built-in ones share does."""
+    owns_batches: bool = False
+    """Whether nobody else sees the memory of its batches, so that operations of colour may write to
+    it. Else they work on a copy: the arrays may be those of the data set."""
     resamples_again: bool = False
     """Whether it makes what a `Geometry` has `later`: warps, a second resampling. A backend that
     renders by `fastload.render.host.render_row` does."""

@@ -75,6 +75,7 @@ class CacheBackend(BatchMaker):
     traits = Traits(
         views=True,
         moves_columns=True,
+        owns_batches=True,
         resamples_again=True,
         summary="samples decoded once, then served from a memory map, from memory or on the GPU",
         prepares=True,

@@ -52,6 +52,7 @@ class TurboJpegBackend(BatchMaker):
     traits = Traits(
         views=True,
         moves_columns=True,
+        owns_batches=True,
         resamples_again=True,
         summary="JPEG straight from files, decoded by threads: only the crop, no worker processes",
         fits={

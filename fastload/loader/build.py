@@ -1,5 +1,5 @@
-"""Builds the parts of a Loader from a `LoaderConfig`. backend="auto" is decided here, by rule; by
-measured speed in `tune`."""
+"""Builds the parts of a Loader from a `LoaderConfig`. What "auto" means is decided by rule in
+`choices`, by measured speed in `tune`."""
 
 from __future__ import annotations
 
@@ -362,6 +362,7 @@ def _on_backend(
         source=source,
         order=order,
         collate=collate,
+        owned=traits.owns_batches,
         backend=built,
         fingerprinted=(recipe.fingerprint,),
         explain=explain,
@@ -421,14 +422,16 @@ def _parts(
     order: Order,
     fingerprinted: tuple[str, ...] = (),
     collate: Callable[[dict[str, Any]], Any] | None = None,
+    owned: bool = False,
     **parts: Any,
 ) -> LoaderParts:
-    """With the device stage, and what runs on whole batches."""
+    """With the device stage, and what runs on whole batches. `owned`: see `Traits`."""
     mix = config.batch_transform if isinstance(config.batch_transform, Mix) else None
     stage = DeviceStage(
         device=config.device,
         programs=split.programs,
         hosted=split.hosted,
+        owned=owned,
         # Object samples get these names.
         roles={k.name: k.name for k in (IMAGE, MASK)}
         if source.objects

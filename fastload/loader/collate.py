@@ -7,10 +7,12 @@ objects at once: nothing is copied object by object, and no more tensors travel.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastload.errors import ConfigurationError
@@ -64,7 +66,14 @@ def collate_of(given: str | Collate, source: Source, *, several_views: bool = Fa
             "column called 'labels'",
         )
     form: type[_Form] = _FORMS[given]
-    return form(images[0], boxes[0], from_zero=source.classes is not None)
+    return form(
+        images[0], boxes[0], from_zero=source.classes is not None, crowds=_has_crowds(source)
+    )
+
+
+def _has_crowds(source: Source) -> bool:
+    column = source.instances.get("iscrowd")
+    return column is not None and bool(column.at(np.arange(len(source))).values.any())
 
 
 def _refused(source: Source, why: str) -> ConfigurationError:
@@ -72,7 +81,7 @@ def _refused(source: Source, why: str) -> ConfigurationError:
 
 
 @dataclass(frozen=True)
-class _Form:
+class _Form(ABC):
     """Puts the columns of a batch together."""
 
     images: str
@@ -81,8 +90,12 @@ class _Form:
     from_zero: bool
     """Whether labels count the classes of the source from 0."""
 
+    crowds: bool = False
+    """Whether `iscrowd` of the source marks any object."""
+
+    @abstractmethod
     def __call__(self, columns: dict[str, Any]) -> Any:
-        raise NotImplementedError
+        """The batch, of its columns by name."""
 
     def targets(self, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Of each image what is in it: views of all columns but the images."""
@@ -133,7 +146,8 @@ class DetrForm(_Form):
 class YoloForm(_Form):
     """(images, targets): images (B, C, H, W), and (T, 6) float32 for all T objects of the batch:
     the number of the image in the batch, class, centre x and y, width, height in fractions of the
-    image. Other columns are left out."""
+    image. Other columns are left out, and so are crowds (`iscrowd`), of which nothing here would
+    say that they are."""
 
     def __call__(self, columns: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         images, boxes, labels = columns[self.images], columns[self.boxes], columns["labels"]
@@ -142,7 +156,7 @@ class YoloForm(_Form):
         targets[:, 0] = _image_of_each(boxes)
         targets[:, 1] = labels.values
         targets[:, 2:] = centred_boxes(boxes.values, height, width)
-        return images, targets
+        return images, targets[columns["iscrowd"].values == 0] if self.crowds else targets
 
 
 _FORMS: dict[str, type[_Form]] = {

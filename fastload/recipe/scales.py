@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ from fastload.recipe.operation import GeometryOperation, ImageState, Size, regis
 
 
 @dataclass(frozen=True, kw_only=True)
-class _RandomSize(GeometryOperation):
+class _RandomSize(GeometryOperation, ABC):
     """A resize to a size that is drawn. Define `sizes`."""
 
     cuts = False
@@ -50,9 +51,9 @@ class _RandomSize(GeometryOperation):
     def resampling(self) -> Resampling:
         return Resampling(self.interpolation, self.antialias)
 
+    @abstractmethod
     def sizes(self, before: Int64Array, uniforms: Float64Array) -> Int64Array:
         """(B, 2) from (B, 2) sizes and (B,) random numbers; a side may come out as 0."""
-        raise NotImplementedError
 
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
         composition.resize(self.sizes(composition.extent, uniforms[:, 0]))
