@@ -114,8 +114,8 @@ def create_loader(
         place: where the operations of colour run that a batch of uint8 images begins with
             (ColorJitter, RandomGrayscale, GaussianBlur, RandAugment, TrivialAugmentWide, AugMix,
             RandomApply of these). "device": there, after the copy. "host": before it, by the
-            threads of the native core, with the same uint8 pixels as on a CPU. "auto": on the device if
-            that is a GPU, else on the host, or by `tune`; `explain()` says which.
+            threads of the native core, with the same uint8 pixels as on a CPU. "auto": on the
+            device if that is a GPU, else on the host, or by `tune`; `explain()` says which.
         options: the chosen backend's options (a frozen dataclass), or a BackendOptions, which holds
             the options that all backends have.
         split: which part of a source that has several: "train", "val", "test". None: all of it; of
