@@ -61,11 +61,11 @@ if [ ${#missing[@]} -gt 0 ]; then
     fi
     if [ $may_install = yes ]; then
         say "System packages: ${missing[*]}"
-        ${as_root[@]+"${as_root[@]}"} apt-get update -qq || true
+        ${as_root[@]+"${as_root[@]}"} apt-get -o DPkg::Lock::Timeout=300 update -qq || true
         ubuntu_names
         for package in "${missing[@]}"; do # one by one: what one lacks must not keep the others away
             ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive \
-                apt-get install -y -qq --no-install-recommends "$package" >/dev/null \
+                apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "$package" >/dev/null \
                 || say "$package could not be installed; going on without it"
         done
     else
