@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from fastload.errors import SourceError
+from fastload.files import replacing
 from fastload.tools.measure.photographs import write_photographs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,7 +65,9 @@ def reduced(source: Path, work: Path, count: int, *, side: int, suffix: str) -> 
                 if side == 64
                 else (round(image.width * scale), round(image.height * scale))
             )
-            image.convert("RGB").resize(size, Image.Resampling.BICUBIC).save(target)
+            smaller = image.convert("RGB").resize(size, Image.Resampling.BICUBIC)
+        with replacing(target) as beside:  # a run that is ended here leaves no half of an image
+            smaller.save(beside, Image.registered_extensions()[suffix])
     return folder
 
 
@@ -117,5 +120,6 @@ def small_images(work: Path, count: int) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         rng = np.random.default_rng(0)
         np.save(folder / "images.npy", rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8))
-        np.save(folder / "labels.npy", rng.integers(0, 10, count))
+        with replacing(folder / "labels.npy") as beside, open(beside, "wb") as out:
+            np.save(out, rng.integers(0, 10, count))
     return folder

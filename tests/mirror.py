@@ -81,6 +81,7 @@ TESTS = {
     "sources.yolo",
     "test_sources_folders": "sources.folders",
     "test_sources_idx": "sources.idx",
+    "test_sources_huggingface": "sources.huggingface",
     "test_sources_image_files": "sources.image_files",
     "test_sources_index": "sources.index",
     "test_sources_layouts": "sources.pairs",

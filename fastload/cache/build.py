@@ -105,7 +105,6 @@ def build_cache(
         ConfigurationError: an argument that cannot be honoured.
         SourceError: the source cannot be opened.
     """
-    variant = Variant(short_side, exif_orientation, max_pixels)
     if num_workers is not None and num_workers < 0:
         raise ConfigurationError(f"num_workers: must be None, 0 or more, got {num_workers!r}.")
     if on_error not in ("raise", "substitute"):
@@ -113,6 +112,7 @@ def build_cache(
     source = open_source(source, split=split).source
     if exif_orientation:
         source.refuse_turning()
+    variant = Variant(short_side, exif_orientation or source.upright, max_pixels)
     target = (
         default_directory(source, variant)
         if directory is None

@@ -56,6 +56,7 @@ from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
 from fastload.sources.columns import StreamItems
 from fastload.sources.datasets import COST, is_dataset, open_dataset
+from fastload.sources.huggingface import is_huggingface
 from fastload.sources.inspection import Snapshot
 from fastload.sources.kinds import IMAGE, MASK
 from fastload.sources.plain import may_be_plain, open_plain_dataset
@@ -121,7 +122,7 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     if (
         (config.collate_fn is not None or split.opaque is not None)
         and not source.objects
-        and is_dataset(config.source)
+        and (is_dataset(config.source) or is_huggingface(config.source))
     ):
         if opened.assumed is not None:
             why = (
@@ -285,6 +286,8 @@ def _on_backend(
             "they go on"
         )
     options = _options_for(backend, cls, config.options)
+    if source.upright:
+        options = replace(options, exif_orientation=True)
     collate = None
     if source.instances or source.moved or config.collate is not None:
         from fastload.loader import objects

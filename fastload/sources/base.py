@@ -53,6 +53,9 @@ class Source:
     `explain()`."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further facts for people, by name."""
+    upright: bool = False
+    """Whether images are always turned upright by their EXIF orientation, because the library whose
+    data set this is does so; the option `exif_orientation` is on then."""
 
     def __post_init__(self) -> None:
         for name, column in self.columns.items():

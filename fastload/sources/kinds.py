@@ -255,6 +255,14 @@ def kind_of_key(key: str, *, ragged: bool = False) -> Kind:
     return next((kind for kind in known if key in kind.keys), VALUE)
 
 
+_MASK_COLUMNS = ("mask", "masks", "seg", "segmentation", "annotation", "label")
+
+
+def role_of_images(column: str) -> str:
+    """Of a column of images in a table: whether these are masks, by its name."""
+    return (MASK if column in _MASK_COLUMNS else IMAGE).name
+
+
 def check_rows(kind: Kind, rows: Rows, name: str) -> None:
     """`Kind.check`, of rows of variable length too: the message names the sample."""
     if not isinstance(rows, Ragged):

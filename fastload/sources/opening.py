@@ -29,6 +29,7 @@ from fastload.sources.datasets import (
     refuse_collections,
 )
 from fastload.sources.folders import is_class_folder, open_class_folder, open_images, split_folder
+from fastload.sources.huggingface import is_huggingface, open_huggingface
 from fastload.sources.idx import is_idx, open_idx
 from fastload.sources.image_files import is_image_name
 from fastload.sources.pairs import PAIR_SIGNS, has_masks, is_pairs, open_pairs
@@ -277,6 +278,13 @@ FORMATS: tuple[Format, ...] = (
         "one folder a class",
         True,
     ),
+    Format(
+        "huggingface",
+        is_huggingface,
+        open_huggingface,
+        frozenset({"fields"}),
+        "a Dataset of Hugging Face's datasets",
+    ),
     Format("arrays", is_arrays, open_arrays, frozenset({"classes"}), "arrays, tensors, .npy files"),
     Format("dataset", is_dataset, open_known_dataset, title="a map-style torch Dataset"),
 )
@@ -322,7 +330,7 @@ def open_source(
             `test_images`).
         labels: of CIFAR-100, "fine" (the default) or "coarse".
         fields: of tar shards, the extensions or column names to serve, in the order of the batch;
-            of Parquet files the names of columns.
+            of Parquet files and of a Hugging Face Dataset the names of columns.
         classes: class names of arrays, IDX files and tar shards; labels beyond them are refused. Of
             a folder, which subfolders are classes, by label: all, but whatever they are called. Of
             a table of labels, the names by label, such as those of the training data for validation
@@ -332,9 +340,10 @@ def open_source(
             behind (`.DS_Store`, `__MACOSX`) is left out in any case.
         format: "folder" (one folder a class), "images" (all images in a folder, without labels),
             "table", "pairs", "coco", "voc", "yolo", "tar", "parquet", "cifar", "idx", "arrays",
-            "dataset", "cache", or the name of a registered format. None: the first that recognises
-            `spec`; "images" is never chosen, and "coco", "voc" and "yolo" only if no other format
-            opens it. What is one of these by its content too is refused as ambiguous.
+            "dataset", "huggingface", "cache", or the name of a registered format. None: the first
+            that recognises `spec`; "images" is never chosen, and "coco", "voc" and "yolo" only if
+            no other format opens it. What is one of these by its content too is refused as
+            ambiguous.
 
     Returns:
         The source; the transform of a torchvision dataset that is served natively, still to be

@@ -24,6 +24,8 @@ class About(msgspec.Struct, frozen=True):
     """Roles by name, in the order of a batch."""
     classes: tuple[str, ...] | None = None
     layout: Literal["tuple", "dict"] = "tuple"
+    upright: bool = False
+    """`Source.upright`."""
 
 
 def about(spec: Any) -> About | None:

@@ -35,14 +35,12 @@ from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import Column, EncodedFiles, RaggedArray, ValueArray
 from fastload.sources.index import read_index, write_index
-from fastload.sources.kinds import VALUE, PixelKind, check_rows, kind_of_key
+from fastload.sources.kinds import VALUE, PixelKind, check_rows, kind_of_key, role_of_images
 from fastload.sources.packed import about, check_samples, in_order, with_classes
 from fastload.sources.ragged import Ragged
 
 logger = logging.getLogger("fastload")
 
-_MASKS = ("mask", "masks", "seg", "segmentation", "annotation", "label")
-"""Names of columns of images that are masks."""
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 """How JPEG, PNG, WebP, GIF, BMP and TIFF begin."""
 _ROWS_AT_ONCE = 1024
@@ -115,8 +113,7 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
     )
     for field in order:
         if field in pictures:
-            role = "mask" if field in _MASKS else "image"
-            column = _unpacked(files, opened, field, role)
+            column = _unpacked(files, opened, field, role_of_images(field))
             columns[field] = column
             identity += [field, column.lengths, *folders.sampled_bytes(column)]
             continue
@@ -152,6 +149,7 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
         name,
         classes=classes,
         layout="tuple" if packed is None else packed.layout,
+        upright=packed is not None and packed.upright,
         format="Parquet files",
         details=details,
     )

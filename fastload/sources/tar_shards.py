@@ -122,6 +122,7 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
         fingerprint,
         name,
         layout="tuple" if packed is None else packed.layout,
+        upright=packed is not None and packed.upright,
         classes=options.classes,
         format="tar shards",
         details=details,

@@ -148,6 +148,7 @@ def _about(contents: Contents, samples: int, *, whole: bool) -> dict[str, Any]:
         "columns": described(contents.fields),
         "classes": None if source.classes is None else list(source.classes),
         "layout": source.layout,
+        "upright": source.upright,
     }
 
 

@@ -1,0 +1,231 @@
+"""Data sets of Hugging Face's `datasets`: images and numbers read from their Arrow tables, which
+are memory-mapped, without their Python code.
+
+What their code would give is kept: the order of `select`, `shuffle` and `filter`, dicts, Python's
+widths of numbers (int64, float64), images turned upright by their EXIF tag. What of it is not
+understood, a transform of the data set's own above all, runs as it is (`datasets.py`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.errors import SourceError
+from fastload.fingerprint import fingerprint_of
+from fastload.sources.arrays import class_labels
+from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.buffers import Int64Array, PathTable, RowSelection
+from fastload.sources.columns import Column, EncodedFiles, EncodedImages, ValueArray
+from fastload.sources.datasets import COST, NotNativeError, open_dataset
+from fastload.sources.folders import sampled_bytes, sampled_rows
+from fastload.sources.kinds import role_of_images
+
+
+def is_huggingface(spec: object) -> bool:
+    """A `datasets.Dataset`; the package is not imported for it."""
+    module = sys.modules.get("datasets.arrow_dataset")
+    return module is not None and isinstance(spec, module.Dataset)
+
+
+def open_huggingface(dataset: Any, options: OpenOptions) -> Opened:
+    """Open a `datasets.Dataset`: its samples in its order, as dicts by column.
+
+    Columns of the feature `Image` are served as RGB, upright; whole, real and truth values as
+    int64, float64 and bool; `ClassLabel` gives the classes. If it has other columns, or a format
+    or a transform, its own Python code makes the samples, and a note says why and what frees it.
+
+    Raises SourceError: `options.fields` names a column that there is not, or that is not served.
+    """
+    try:
+        return Opened(_source(dataset, options), notes=_NOTES)
+    except NotNativeError as error:
+        if options.fields is not None:
+            raise SourceError(f"fields={options.fields}: {error}.") from error
+        return open_dataset(dataset, reason=f"{error}. {COST}")
+
+
+_NOTES = (
+    "images are served as RGB, turned upright by their EXIF tag as datasets.Image does; a grey "
+    "image has three equal channels",
+)
+
+
+def _source(dataset: Any, options: OpenOptions) -> Source:
+    kind = type(dataset)
+    if (kind.__module__, kind.__name__) != ("datasets.arrow_dataset", "Dataset"):
+        raise NotNativeError(f"{kind.__name__} is derived from datasets.Dataset")
+    if dataset.format["type"] is not None:
+        how = "its transform" if dataset.format["type"] == "custom" else "its format"
+        raise NotNativeError(
+            f"{how} makes them; give dataset.with_format(None), and what is done to images as "
+            "create_loader(transform=...)"
+        )
+    served = dataset.format["columns"]  # in the order of the data set
+    wanted = served if options.fields is None else list(options.fields)
+    unknown = [name for name in wanted if name not in served]
+    if unknown:
+        raise SourceError(f"fields: no column {unknown[0]!r}; there are {', '.join(served)}.")
+    rows = None
+    if dataset._indices is not None:
+        rows = dataset._indices.column(0).to_numpy().astype(np.int64)
+    columns: dict[str, Column] = {}
+    classes: dict[str, tuple[str, ...]] = {}
+    identity: list[Any] = []
+    for name in wanted:
+        feature = dataset.features[name]
+        if type(feature).__name__ == "Image":
+            column, content = _images(dataset, name, feature, rows)
+            columns[name], identity = column, [*identity, name, *content]
+            continue
+        values = _numbers(dataset.data.column(name), name, rows)
+        if type(feature).__name__ == "ClassLabel":
+            classes[name] = tuple(feature.names)
+            values = _labels(values, name, classes[name])
+        columns[name] = ValueArray(values)
+        identity += [name, values]
+    if not any(isinstance(column, EncodedImages) for column in columns.values()):
+        raise NotNativeError("it has no column of images")
+    named = classes.get("label", next(iter(classes.values())) if len(classes) == 1 else None)
+    return Source(
+        columns,
+        fingerprint_of("huggingface", *identity),
+        f"datasets.Dataset of {len(dataset):,}",
+        layout="dict",
+        classes=named,
+        format="Hugging Face Dataset",
+        upright=True,
+    )
+
+
+def _images(
+    dataset: Any, name: str, feature: Any, rows: Int64Array | None
+) -> tuple[EncodedImages, list[Any]]:
+    """The column, and what of it goes into the fingerprint."""
+    if not feature.decode:
+        raise NotNativeError(
+            f"its column {name!r} is not to be decoded; "
+            f"dataset.cast_column({name!r}, datasets.Image()) frees it"
+        )
+    if feature.mode not in (None, "RGB"):
+        raise NotNativeError(f"its column {name!r} is of the mode {feature.mode!r}, not RGB")
+    if dataset.data.column(name).null_count:
+        raise NotNativeError(f"its column {name!r} has rows without an image")
+    role = role_of_images(name)
+    held, paths = _fields(dataset.data.column(name))
+    if not held.null_count:
+        column = ArrowImages(dataset.data.select([name]), role, rows)
+        return column, [column.lengths, *column.sampled()]
+    files: list[str] = paths.to_pylist()
+    if held.null_count < len(held) or not all(map(_is_local, files)):
+        raise NotNativeError(
+            f"the images of its column {name!r} are stored under URLs, or some of them as bytes "
+            "and some as paths"
+        )
+    table = PathTable.of(map(os.path.abspath, files))
+    found = EncodedFiles(table if rows is None else table.take(rows), role)
+    return found, [*map(found.describe, range(len(found))), *sampled_bytes(found)]
+
+
+def _is_local(path: str | None) -> bool:
+    """A path, and neither a URL nor a chain of them (`zip://a.jpg::https://...`)."""
+    return path is not None and "://" not in path
+
+
+def _fields(images: Any) -> tuple[Any, Any]:
+    """Of the structs of the feature `Image` the bytes and the paths."""
+    field_of = importlib.import_module("pyarrow.compute").struct_field
+    return field_of(images, "bytes"), field_of(images, "path")
+
+
+def _numbers(stored: Any, name: str, rows: Int64Array | None) -> npt.NDArray[Any]:
+    """(N,) int64, float64 or bool, as a DataLoader makes them of Python's numbers."""
+    types = importlib.import_module("pyarrow.types")
+    kind = stored.type
+    if types.is_boolean(kind):
+        dtype: Any = np.bool_
+    elif types.is_integer(kind):
+        dtype = np.int64
+    elif types.is_floating(kind):
+        dtype = np.float64
+    else:
+        raise NotNativeError(
+            f"its column {name!r} ({kind}) is neither of images nor of numbers; "
+            f"dataset.remove_columns([{name!r}, ...]) frees it"
+        )
+    if stored.null_count:
+        raise NotNativeError(f"its column {name!r} has rows without a value")
+    found = stored.to_numpy()
+    if kind.bit_width == 64 and found.dtype == np.uint64 and len(found) and found.max() >= 1 << 63:
+        raise NotNativeError(f"its column {name!r} has numbers that int64 cannot hold")
+    return np.ascontiguousarray(found if rows is None else found[rows], dtype=dtype)
+
+
+def _labels(values: npt.NDArray[Any], name: str, classes: Sequence[str]) -> npt.NDArray[np.int64]:
+    try:
+        return class_labels(values, classes=len(classes), name=f"column {name!r}")
+    except SourceError as error:  # -1 stands for "not known" in many a test split
+        raise NotNativeError(str(error).rstrip(".")) from error
+
+
+@dataclass(frozen=True)
+class ArrowImages(RowSelection, EncodedImages):
+    """Compressed images in the cells of a table that is mapped from Arrow files."""
+
+    table: Any
+    """Of `datasets.table`, one column of structs: it travels to another process as the names of
+    its files."""
+    role: str = "image"
+    rows: Int64Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.table) if self.rows is None else len(self.rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.table, self.role, self.rows)
+
+    @cached_property
+    def _chunks(self) -> tuple[list[Any], Int64Array]:
+        """The bytes as Arrow arrays, and the first row of each."""
+        chunks = _fields(self.table.column(0))[0].chunks
+        return chunks, np.cumsum([0, *map(len, chunks)])[:-1].astype(np.int64)
+
+    @property
+    def lengths(self) -> Int64Array:
+        """(N,) int64: bytes of each image."""
+        length_of = importlib.import_module("pyarrow.compute").binary_length
+        every = length_of(_fields(self.table.column(0))[0]).to_numpy()
+        return np.asarray(every if self.rows is None else every[self.rows], dtype=np.int64)
+
+    def sampled(self, count: int = 32, most: int = 512) -> Iterator[bytes]:
+        """Of `count` images the bytes in the middle, for fingerprints."""
+        for index in sampled_rows(len(self), count).tolist():
+            data = self._cell(index)
+            yield bytes(data[max(0, len(data) - most) // 2 :][:most])
+
+    def _cell(self, index: int) -> memoryview:
+        chunks, firsts = self._chunks
+        row = self.row_of(index)
+        which = int(np.searchsorted(firsts, row, side="right")) - 1
+        return memoryview(chunks[which][row - int(firsts[which])].as_buffer())
+
+    def read(self, index: int) -> bytes:
+        return bytes(self._cell(index))
+
+    def read_start(self, index: int, length: int) -> bytes:
+        return bytes(self._cell(index)[:length])
+
+    def describe(self, index: int) -> str:
+        row = self.row_of(index)
+        path = self.table.column(0)[row]["path"].as_py()
+        return f"{self.table.column_names[0]} of row {row:,}" + (
+            "" if path is None else f" ({path})"
+        )
