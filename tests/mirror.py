@@ -38,6 +38,7 @@ TESTS = {
     "test_distribution": "distribution",
     "test_draws": "draws",
     "test_environment": "cli.environment",
+    "test_exif": "exif",
     "test_feed": "loader.feed",
     "test_following": "loader.following",
     "test_foreign_batches": "backends.objects",

@@ -23,6 +23,7 @@ from fastload.cache.resident import is_mapped
 from fastload.decode.libraries import core_formats, others_by_pillow
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError, counted
+from fastload.exif import turned_sizes
 from fastload.geometry import Geometry, GeometryPlan, View
 from fastload.geometry.points import PointMap
 from fastload.native.pool import Compressed, FusedGeometry, NativePool, Pending, fuse
@@ -235,8 +236,7 @@ class NativePixels(PixelMaker):
         headers, failures = self._pool.read_headers(images, settings=settings)
         sizes = headers[:, :2].astype(np.int64)
         if settings.exif_orientation:
-            turned = headers[:, 3] >= 5
-            sizes[turned] = sizes[turned][:, ::-1]
+            sizes = turned_sizes(sizes, headers[:, 3])
         placed, outs = self._fused(draws), self._outs(name, buffers)
         # Whatever has no size gets one that fits every plan; decoding will find the same fault
         # with it.

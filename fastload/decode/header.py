@@ -18,6 +18,7 @@ from PIL import Image, UnidentifiedImageError
 
 from fastload.decode.libraries import core_formats, core_pool, open_lazily
 from fastload.errors import DecodeError
+from fastload.exif import UPRIGHT, orientation_in, orientation_of
 from fastload.files import DecodeSettings
 
 REMEDY = 'Delete or re-encode the file, or skip such samples with on_error="substitute".'
@@ -31,7 +32,6 @@ _ARITHMETIC = frozenset({0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length: TEM, RST0 to RST7, SOI
 # A marker that ends entropy-coded data: neither a stuffed zero, nor a restart, nor padding.
 _SCAN_END = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
-_ORIENTATION = 0x0112
 _PNG_COMPONENTS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _PNG_PIXELS = (b"IHDR", b"PLTE", b"IDAT")
@@ -50,8 +50,8 @@ class ImageHeader:
     """Pixels as stored, before any EXIF rotation."""
     components: int
     """Colour components as stored: 1 grey, 3 colour, 4 CMYK/YCCK or alpha."""
-    orientation: int = 1
-    """EXIF orientation, 1 to 8; 1 is upright."""
+    orientation: int = UPRIGHT
+    """EXIF orientation, 1 to 8."""
     progressive: bool = False
     arithmetic: bool = False
     """A JPEG whose entropy coding is arithmetic, not Huffman's."""
@@ -126,7 +126,7 @@ def _next_marker(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _jpeg(data: bytes) -> ImageHeader:
-    orientation = 1
+    orientation = UPRIGHT
     for marker, position in _markers(data):
         if marker in (_SOS, _EOI):
             raise ValueError("a JPEG without a frame header before its data")
@@ -140,7 +140,7 @@ def _jpeg(data: bytes) -> ImageHeader:
             )
         if marker == _APP1 and data.startswith(b"Exif\0\0", position + 2):
             length = int.from_bytes(data[position : position + 2], "big")
-            orientation = _exif_orientation(data[position + 8 : position + length]) or orientation
+            orientation = orientation_in(data[position + 8 : position + length]) or orientation
     raise IndexError("no frame header")
 
 
@@ -148,12 +148,12 @@ def _png(data: bytes) -> ImageHeader:
     kind, width, height, _, colour = struct.unpack_from(">4sIIBB", data, 12)
     if kind != b"IHDR" or colour not in _PNG_COMPONENTS or not (height and width):
         raise ValueError("a PNG with a damaged header")
-    orientation = 1
+    orientation = UPRIGHT
     position = 8
     while position + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
         if kind == b"eXIf":
-            orientation = _exif_orientation(data[position + 8 : position + 8 + length]) or 1
+            orientation = orientation_in(data[position + 8 : position + 8 + length]) or UPRIGHT
             break
         position += 12 + length
     return ImageHeader("PNG", height, width, _PNG_COMPONENTS[colour], orientation)
@@ -234,24 +234,6 @@ def _check_place(kind: bytes, length: int, before: list[bytes]) -> None:
         raise ValueError("damaged: its pixels are in pieces with others between")
 
 
-def _exif_orientation(tiff: bytes) -> int | None:
-    """Orientation of a TIFF structure, or None if it is absent or damaged: no reason to refuse the
-    pixels."""
-    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
-    if order is None:
-        return None
-    try:
-        (directory,) = struct.unpack_from(f"{order}I", tiff, 4)
-        (count,) = struct.unpack_from(f"{order}H", tiff, directory)
-        for entry in range(directory + 2, directory + 2 + 12 * count, 12):
-            tag, _, _, value = struct.unpack_from(f"{order}HHIH", tiff, entry)
-            if tag == _ORIENTATION:
-                return value if 1 <= value <= 8 else None
-    except struct.error:
-        return None
-    return None
-
-
 def _webp_by_core(data: bytes) -> ImageHeader | None:
     """Of a WebP that the native core takes: what decodes it also says its size. Others are for
     Pillow to judge.
@@ -271,11 +253,8 @@ def _webp_by_core(data: bytes) -> ImageHeader | None:
 def _other(data: bytes, name: str) -> ImageHeader:
     try:
         with open_lazily(data, "") as image:
-            orientation = image.getexif().get(_ORIENTATION, 1)
-            upright = orientation if orientation in range(1, 9) else 1
-            return ImageHeader(
-                str(image.format), image.height, image.width, len(image.getbands()), upright
-            )
+            bands, orientation = len(image.getbands()), orientation_of(image)
+            return ImageHeader(str(image.format), image.height, image.width, bands, orientation)
     except UnidentifiedImageError as error:
         raise DecodeError(f"{name}: not an image: {_looks_like(data)}. {REMEDY}") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:

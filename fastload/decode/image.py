@@ -36,6 +36,7 @@ from fastload.decode.libraries import (
     second_opinions,
 )
 from fastload.errors import DecodeError
+from fastload.exif import turned_size, upright
 from fastload.files import DecodeSettings
 from fastload.sources.columns import EncodedImages
 
@@ -88,9 +89,8 @@ def check_header(header: ImageHeader, name: str, settings: DecodeSettings) -> No
 
 def upright_size(header: ImageHeader, settings: DecodeSettings) -> tuple[int, int]:
     """(height, width) of the pixels that `decode_image` gives."""
-    if settings.exif_orientation and header.orientation >= 5:
-        return header.width, header.height
-    return header.height, header.width
+    size = header.height, header.width
+    return turned_size(size, header.orientation) if settings.exif_orientation else size
 
 
 def decode_image(
@@ -150,7 +150,7 @@ def decode_image(
             f"{pixels.shape[1]} x {pixels.shape[0]}. {REMEDY}"
         )
     if settings.exif_orientation:
-        pixels = _upright(pixels, header.orientation)
+        pixels = upright(pixels, header.orientation)
     # Pillow's arrays are read-only, of which torch warns. With a scratch the pixels are about to be
     # copied anyway.
     return pixels if pixels.flags.writeable or scratch is not None else pixels.copy()
@@ -261,19 +261,6 @@ def _one_channel(pixels: Pixels) -> Pixels:
             "grey or palette PNG"
         )
     return first
-
-
-def _upright(pixels: Pixels, orientation: int) -> Pixels:
-    """Undo an EXIF orientation (CIPA DC-008, tag 0x0112), as `PIL.ImageOps.exif_transpose`."""
-    if orientation == 1:
-        return pixels
-    if orientation >= 5:
-        pixels = pixels.transpose(1, 0, 2)
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    return np.ascontiguousarray(pixels)
 
 
 class ImageReader(Protocol):

@@ -17,6 +17,7 @@ from fastload.errors import (
     and_more,
     counted,
 )
+from fastload.exif import UPRIGHT, orientation_of
 from fastload.files import check_regular, read_regular
 from fastload.sources import folders
 from fastload.sources.annotations import Annotations, checked_box
@@ -27,8 +28,6 @@ YOLO_SIGNS = _FILES
 """A folder without any of these is no YOLO folder (see `Format.signs`)."""
 _SPLITS = ("train", "val", "test")
 _BOX, _LEAST_CORNERS = 4, 3
-_ORIENTATION = 0x0112
-"""The EXIF tag: 1 is upright."""
 _MARGIN = 1e-3
 """Fractions may be so far outside of 0 to 1, from rounding."""
 
@@ -123,7 +122,7 @@ def _read(image: str, labels: str, found: Annotations, classes: int) -> bool:
         check_regular(image)
         with Image.open(image) as opened:
             width, height = opened.size
-            turned = opened.getexif().get(_ORIENTATION, 1) not in (0, 1)
+            turned = orientation_of(opened) != UPRIGHT
     except OSError as error:
         raise SourceError(
             f"{image}: its size, which its labels are fractions of, cannot be read ({error})."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import struct
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from fastload.cache.samples import shrink, shrunk_points, shrunk_sizes
 from fastload.decode.image import EncodedReader
 from fastload.decode.libraries import core_pool
 from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError, counted
+from fastload.exif import with_orientation
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry
 from fastload.sources.base import Source
@@ -282,16 +282,6 @@ def _jpeg(pixels: npt.NDArray[np.uint8], quality: int) -> bytes:
         )
     except ValueError as error:
         raise ConfigurationError(f"quality: the encoder refuses the image ({error}).") from error
-
-
-def with_orientation(jpeg: bytes, orientation: int) -> bytes:
-    """A JPEG with an EXIF segment that says how it is to be turned; 1: as it is, without one.
-    Source: Exif 2.32, section 4.6 (IFD0, tag 0x0112, SHORT)."""
-    if orientation == 1:
-        return jpeg
-    ifd = struct.pack(">HHHIHHI", 1, 0x0112, 3, 1, orientation, 0, 0)
-    exif = b"Exif\0\0" + b"MM\0\x2a" + struct.pack(">I", 8) + ifd
-    return jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + jpeg[2:]
 
 
 def described(fields: tuple[Field, ...]) -> Mapping[str, str]:
