@@ -18,6 +18,7 @@ import fastload
 from fastload.cli.app import app
 from fastload.tools.look.page import page
 from fastload.tools.look.samples import default_transform, shown_rows
+from fastload.tools.measure.page import style_sheet
 from tests.images import write_photo_folder
 from tests.test_sources_detection import (
     BOXES,
@@ -131,6 +132,7 @@ def test_masks_lie_over_the_images(tmp_path: Path) -> None:
     rows = shown_rows(source, None, count=2, versions=0, seed=0)
     text = page(rows, title="<a>", summary="b", transform="c", classes=None)
     assert "&lt;a&gt;" in text
+    assert style_sheet() in text, "in the frame of all pages"
     for figure in figures(text):
         overlay = picture(figure.findall("image")[1])
         covered = np.zeros(overlay.shape[:2], bool)

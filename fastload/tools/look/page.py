@@ -15,6 +15,7 @@ from PIL import Image
 
 from fastload.sources import Ragged
 from fastload.tools.look.samples import Row, Shown
+from fastload.tools.measure.page import document
 
 _COLOURS = (
     *("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080"),
@@ -25,38 +26,24 @@ _MASK_ALPHA = 140
 """Of 255: how much of a mask's colour covers the image."""
 _QUALITY = 85
 _STYLE = """
-body { font: 15px/1.4 system-ui, sans-serif; margin: 1.5rem; background: #fff; color: #222; }
-h1 { font-size: 1.3rem; } h2 { font-size: .95rem; font-weight: 600; overflow-wrap: anywhere; }
-.row { display: flex; flex-wrap: wrap; gap: .75rem; } figure { margin: 0; width: 300px; }
-svg { width: 100%; height: auto; display: block; background: #eee; }
-figcaption { font-size: .8rem; color: #555; } .muted { color: #555; }
+body { max-width: none; } h2 { font-size: 15px; margin: 24px 0 8px; }
+.row { display: flex; flex-wrap: wrap; gap: 12px; } figure { margin: 0; width: 300px; }
+figcaption { font-weight: 400; font-size: 13px; color: var(--muted); margin: 4px 0 0; }
+svg { background: var(--grid); overflow: hidden; }
 rect, polygon { fill-opacity: 0; stroke-width: 2; vector-effect: non-scaling-stroke; }
 polygon { fill-opacity: .3; } .crowd { stroke-dasharray: 6 4; }
-text { font: 600 12px system-ui, sans-serif; paint-order: stroke; stroke: #fff; stroke-width: 3; }
+text { font-size: 12px; font-weight: 600; paint-order: stroke; stroke: #fff; stroke-width: 3; }
 """
+"""Beside the style of all pages."""
 
 
 def page(
     rows: Sequence[Row], *, title: str, summary: str, transform: str, classes: Sequence[str] | None
 ) -> str:
     """The HTML. `transform`: what makes the versions after the first, in words."""
+    about = f"{summary}. Left as stored, then as the transform makes it in each epoch: {transform}"
     body = "".join(_row(row, classes) for row in rows)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<title>{escape(title)} - fastload look</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<h1>{escape(title)}</h1>
-<p class="muted">{escape(summary)}. Left as stored, then as the transform makes it in each epoch:
-{escape(transform)}</p>
-{body}</body>
-</html>
-"""
+    return document(title, about, {}, lead=body, style=_STYLE)
 
 
 def _row(row: Row, classes: Sequence[str] | None) -> str:

@@ -54,13 +54,16 @@ def write_page(
     write_text(path, document(title, about, everything, lead=lead))
 
 
-def document(title: str, about: str, sections: Mapping[str, str], *, lead: str = "") -> str:
+def document(
+    title: str, about: str, sections: Mapping[str, str], *, lead: str = "", style: str = ""
+) -> str:
     """The HTML of a page, whole in itself.
 
     Args:
         about: a line below the title.
         sections: heading: HTML; those without any are left out.
         lead: HTML before them.
+        style: CSS of this page, after that of all pages.
     """
     body = "".join(
         f"<section><h2>{escape(name)}</h2>\n{html}</section>\n"
@@ -76,7 +79,7 @@ def document(title: str, about: str, sections: Mapping[str, str], *, lead: str =
 <link rel="icon" href="data:,">
 <title>{escape(title)} - fastload</title>
 <style>
-{style_sheet()}</style>
+{style_sheet()}{style}</style>
 </head>
 <body>
 <header>
