@@ -9,19 +9,11 @@ has not worked through yet that their memory would grow without a bound
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import ctypes
 import math
-import mmap
-import os
-import re
-import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +23,7 @@ import torch
 from fastload.backends.base import HostBatch
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
+from fastload.host_memory import WORTH_KEEPING, BufferPool
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.mix import Mix, Mixing
 from fastload.recipe.recipe import view_column
@@ -40,116 +33,12 @@ from fastload.sources.kinds import IMAGE, VALUE, kind_named, pixel_kinds
 from fastload.sources.ragged import Packed, Ragged
 from fastload.spans import SpanLog
 
-_WORTH_KEEPING = 1 << 20
-"""Bytes. Smaller arrays of ordinary memory come from malloc, which keeps and reuses such pieces
-itself, and sooner."""
-_LARGEST_FIT = 4
-"""A block of a pool is used for arrays down to a quarter of its size. So the last batch of an epoch
-needs none of its own, and labels do not take the blocks of images."""
 _FEWEST_DELIVERED = 4
 """Batches that the trainer may always be behind by, whatever their size."""
 _MOST_DELIVERED_BYTES = 512 << 20
 """Bytes of batches that the trainer has been given and has not worked through. Small batches may be
 many: at CIFAR's 6 MB some 80, so that a pause of the host of some ten milliseconds does not stop
 the GPU."""
-_OPENMP = re.compile(r"/(?:.*/)?lib(?:gomp|iomp5|omp)[^/\n]*\.so[^/\n]*$", re.MULTILINE)
-
-
-class BufferPool:
-    """uint8 arrays, page-locked if asked, that return to the pool when their last view is gone.
-
-    A fresh 40 MB array for every batch costs page faults and, when page-locked, a system call that
-    stops the GPU. A trainer may keep a batch as long as it likes: numpy slices, and torch tensors
-    made from the array, are views as well.
-
-    Page-locked blocks have the size that was asked for, in whole pages, and are registered once.
-    (torch's own allocator rounds up to a power of two: 38 MB become 67.) A smaller batch takes a
-    block of a larger one, so that after the first batches of a run nothing is registered any more:
-    such calls would break the capture of a CUDA graph.
-    """
-
-    def __init__(
-        self, *, pinned_for: torch.device | None = None, least: int = _WORTH_KEEPING
-    ) -> None:
-        """`pinned_for`: the GPU that the buffers are page-locked for; `least`: bytes from which
-        ordinary memory is kept."""
-        self._pinned_for = pinned_for
-        self._least = least
-        self.allocated = 0
-        """Bytes allocated so far, free or in use."""
-        self._free: list[_Block] = []
-        self._lock = threading.Lock()
-
-    def allocate(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-        """An array of this shape, C-contiguous, contents undefined."""
-        nbytes = int(np.prod(shape, dtype=np.int64))
-        if nbytes == 0 or (self._pinned_for is None and nbytes < self._least):
-            return np.empty(shape, dtype=np.uint8)
-        with self._lock:
-            # A copy of the list: finalizers append to it at any moment. Of equal blocks the last
-            # used: it is in caches.
-            fitting = [
-                b
-                for b in reversed(list(self._free))
-                if nbytes <= b.memory.numel() <= _LARGEST_FIT * nbytes
-            ]
-            block = min(fitting, key=lambda b: b.memory.numel(), default=None)
-            if block is not None:
-                self._free.remove(block)
-        if block is None:
-            block = _Block(self._fresh(nbytes))
-            self.allocated += block.memory.numel()
-        # numpy points the views of an array at the outermost array it finds. Through a memoryview
-        # that is `lease` itself, so `lease` lives exactly as long as the last view.
-        lease = np.frombuffer(block.memory.numpy().data, dtype=np.uint8, count=nbytes)
-        weakref.finalize(lease, self._free.append, block).atexit = False
-        return lease.reshape(shape)
-
-    def _fresh(self, nbytes: int) -> torch.Tensor:
-        if self._pinned_for is None:
-            return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
-        # Page-locking opens a context on the current GPU if the process has none yet, and any
-        # thread may be first.
-        with torch.cuda.device(self._pinned_for):
-            return _page_locked(nbytes)
-
-
-@dataclass(eq=False)
-class _Block:
-    """Memory of a pool."""
-
-    memory: torch.Tensor
-    """(n,) uint8."""
-
-
-def _page_locked(nbytes: int) -> torch.Tensor:
-    """(n,) uint8, n rounded up to whole pages, page-locked for the current GPU until it is
-    freed."""
-    pages = mmap.mmap(-1, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
-    memory = torch.frombuffer(pages, dtype=torch.uint8)
-    cuda = torch.cuda.cudart()
-    if int(cuda.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)) != 0:
-        # Some systems allow no registering; torch's allocator has other ways, and says what it
-        # lacks.
-        return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
-    weakref.finalize(memory, cuda.cudaHostUnregister, memory.data_ptr()).atexit = False
-    return memory
-
-
-def use_one_thread_here() -> None:
-    """Let torch's CPU kernels run on the calling thread alone; other threads are not affected.
-
-    Otherwise each kernel wakes a team of OpenMP threads that wait for each other by spinning.
-    Beside threads that decode, which leave no core free, that made batches of 32 photographs
-    four times slower (2 cores). As `torch.set_num_threads` would change the whole process, the
-    number that OpenMP keeps for each thread ("nthreads-var", OpenMP 5.2, section 2.4) is set in
-    every OpenMP library that is loaded, if there is any.
-    """
-    torch.get_num_threads()  # torch sets this thread's number at its first use: let it have been
-    with contextlib.suppress(OSError):  # not Linux
-        for library in set(_OPENMP.findall(Path("/proc/self/maps").read_text())):
-            with contextlib.suppress(OSError, AttributeError):
-                ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_NOW).omp_set_num_threads(1)
 
 
 @dataclass
@@ -542,7 +431,7 @@ class DeviceStage:
     def _page_lock(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy in page-locked memory, with the same strides where the tensor fills its memory."""
         assert self._ring is not None
-        if tensor.nbytes < _WORTH_KEEPING or tensor.layout != torch.strided:
+        if tensor.nbytes < WORTH_KEEPING or tensor.layout != torch.strided:
             return tensor.pin_memory()
         like = torch.empty_like(tensor, device="meta")  # of dense strides
         flat = torch.from_numpy(self._ring.allocate((like.nbytes,))).view(tensor.dtype)

@@ -34,7 +34,7 @@ TESTS = {
     "test_decode": "decode.image",
     "test_decode_header": "decode.header",
     "test_decode_register": "decode.libraries",
-    "test_device_stage": "device render.transfer",
+    "test_device_stage": "device host_memory render.transfer",
     "test_distribution": "distribution",
     "test_draws": "draws",
     "test_environment": "cli.environment",

@@ -203,7 +203,8 @@ class LazyGpu:
         monkeypatch.setattr(torch.Tensor, "to", copy_to)
         monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
         monkeypatch.setattr(
-            "fastload.device._page_locked", lambda nbytes: torch.empty(nbytes, dtype=torch.uint8)
+            "fastload.host_memory._page_locked",
+            lambda nbytes: torch.empty(nbytes, dtype=torch.uint8),
         )
 
     def _stream(self, device: Any) -> LazyStream:

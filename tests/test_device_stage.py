@@ -21,10 +21,11 @@ import fastload
 from fastload.backends.base import HostBatch
 from fastload.backends.cache import fits_on_gpu
 from fastload.cache import resident
-from fastload.device import BufferPool, DeviceStage, Staged
+from fastload.device import DeviceStage, Staged
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.geometry import Resampling
+from fastload.host_memory import BufferPool
 from fastload.recipe import Recipe
 from fastload.render import device as device_rendering
 from fastload.render import transfer

@@ -31,7 +31,6 @@ from fastload.backends import torch_workers
 from fastload.backends.base import HostBatch
 from fastload.backends.torch_workers import TorchOptions
 from fastload.backends.turbojpeg import TurboJpegOptions
-from fastload.device import BufferPool, use_one_thread_here
 from fastload.errors import (
     ConfigurationError,
     DecodeError,
@@ -40,7 +39,9 @@ from fastload.errors import (
     WorkerError,
 )
 from fastload.fingerprint import fingerprint_of
+from fastload.host_memory import BufferPool
 from fastload.loader import Loader
+from fastload.machine import use_one_thread_here
 from fastload.recipe import Recipe
 from fastload.sampler import EpochOrder, ForeignOrder, Shard
 from tests.images import write_photo_folder

@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.gpu.feeds import Variant, of_loader, variants
 from benchmarks.gpu.setting import Found, Setting
-from fastload import device as device_module
+from fastload import host_memory
 from fastload.device import DeviceStage
 from fastload.errors import BackendUnavailableError
 from fastload.tools.measure.images import training, training_pixels
@@ -195,7 +195,7 @@ class Copies:
 def copies_watched() -> Iterator[Copies]:
     """What the loader's stages copy meanwhile."""
     seen = Copies()
-    make, send = device_module._page_locked, DeviceStage._to_device
+    make, send = host_memory._page_locked, DeviceStage._to_device
 
     def made(nbytes: int) -> torch.Tensor:
         seen.buffers += 1
@@ -212,12 +212,12 @@ def copies_watched() -> Iterator[Copies]:
                 seen.not_locked += not source.is_pinned()
         return result
 
-    device_module._page_locked = made
+    host_memory._page_locked = made
     DeviceStage._to_device = sent  # type: ignore[method-assign]
     try:
         yield seen
     finally:
-        device_module._page_locked = make
+        host_memory._page_locked = make
         DeviceStage._to_device = send  # type: ignore[method-assign]
 
 

@@ -26,9 +26,10 @@ from fastload.backends.base import (
 )
 from fastload.backends.objects import SharedStream, StreamBackend
 from fastload.compat.timm import is_fast_collate
-from fastload.device import BufferPool, DeviceStage
+from fastload.device import DeviceStage
 from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
+from fastload.host_memory import BufferPool
 from fastload.known_code import only_seeds
 from fastload.loader.choices import Placed, backend_by_rule, place_by_rule
 from fastload.loader.config import LoaderConfig

@@ -22,7 +22,6 @@ from torch.utils.data import default_collate
 
 from fastload.backends.base import Backend, HostBatch, PixelDifference, Tolerance
 from fastload.decode.image import reader_of
-from fastload.device import use_one_thread_here
 from fastload.draws import (
     Draws,
     Int64Array,
@@ -33,6 +32,7 @@ from fastload.draws import (
 )
 from fastload.errors import ConfigurationError, DecodeError, counted
 from fastload.files import DecodeSettings
+from fastload.machine import use_one_thread_here
 from fastload.sources.base import Assumed, Source
 
 EVERY = 200

@@ -16,9 +16,10 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from fastload.backends.base import KILLED_WORKER
-from fastload.device import DeviceStage, Staged, use_one_thread_here
+from fastload.device import DeviceStage, Staged
 from fastload.errors import FastloadError, WorkerError
 from fastload.loader.production import Production
+from fastload.machine import use_one_thread_here
 from fastload.sampler import Position
 
 # Finished batches kept for the trainer: one it is about to take, one being finished.

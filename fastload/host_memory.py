@@ -1,0 +1,100 @@
+"""Memory for batches on the host: blocks used again, page-locked where a GPU reads them."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+WORTH_KEEPING = 1 << 20
+"""Bytes. Smaller arrays of ordinary memory come from malloc, which keeps and reuses such pieces
+itself, and sooner."""
+_LARGEST_FIT = 4
+"""A block of a pool is used for arrays down to a quarter of its size. So the last batch of an epoch
+needs none of its own, and labels do not take the blocks of images."""
+
+
+class BufferPool:
+    """uint8 arrays, page-locked if asked, that return to the pool when their last view is gone.
+
+    A fresh 40 MB array for every batch costs page faults and, when page-locked, a system call that
+    stops the GPU. A trainer may keep a batch as long as it likes: numpy slices, and torch tensors
+    made from the array, are views as well.
+
+    Page-locked blocks have the size that was asked for, in whole pages, and are registered once.
+    (torch's own allocator rounds up to a power of two: 38 MB become 67.) A smaller batch takes a
+    block of a larger one, so that after the first batches of a run nothing is registered any more:
+    such calls would break the capture of a CUDA graph.
+    """
+
+    def __init__(
+        self, *, pinned_for: torch.device | None = None, least: int = WORTH_KEEPING
+    ) -> None:
+        """`pinned_for`: the GPU that the buffers are page-locked for; `least`: bytes from which
+        ordinary memory is kept."""
+        self._pinned_for = pinned_for
+        self._least = least
+        self.allocated = 0
+        """Bytes allocated so far, free or in use."""
+        self._free: list[_Block] = []
+        self._lock = threading.Lock()
+
+    def allocate(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+        """An array of this shape, C-contiguous, contents undefined."""
+        nbytes = int(np.prod(shape, dtype=np.int64))
+        if nbytes == 0 or (self._pinned_for is None and nbytes < self._least):
+            return np.empty(shape, dtype=np.uint8)
+        with self._lock:
+            # A copy of the list: finalizers append to it at any moment. Of equal blocks the last
+            # used: it is in caches.
+            fitting = [
+                b
+                for b in reversed(list(self._free))
+                if nbytes <= b.memory.numel() <= _LARGEST_FIT * nbytes
+            ]
+            block = min(fitting, key=lambda b: b.memory.numel(), default=None)
+            if block is not None:
+                self._free.remove(block)
+        if block is None:
+            block = _Block(self._fresh(nbytes))
+            self.allocated += block.memory.numel()
+        # numpy points the views of an array at the outermost array it finds. Through a memoryview
+        # that is `lease` itself, so `lease` lives exactly as long as the last view.
+        lease = np.frombuffer(block.memory.numpy().data, dtype=np.uint8, count=nbytes)
+        weakref.finalize(lease, self._free.append, block).atexit = False
+        return lease.reshape(shape)
+
+    def _fresh(self, nbytes: int) -> torch.Tensor:
+        if self._pinned_for is None:
+            return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+        # Page-locking opens a context on the current GPU if the process has none yet, and any
+        # thread may be first.
+        with torch.cuda.device(self._pinned_for):
+            return _page_locked(nbytes)
+
+
+@dataclass(eq=False)
+class _Block:
+    """Memory of a pool."""
+
+    memory: torch.Tensor
+    """(n,) uint8."""
+
+
+def _page_locked(nbytes: int) -> torch.Tensor:
+    """(n,) uint8, n rounded up to whole pages, page-locked for the current GPU until it is
+    freed."""
+    pages = mmap.mmap(-1, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+    memory = torch.frombuffer(pages, dtype=torch.uint8)
+    cuda = torch.cuda.cudart()
+    if int(cuda.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)) != 0:
+        # Some systems allow no registering; torch's allocator has other ways, and says what it
+        # lacks.
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+    weakref.finalize(memory, cuda.cudaHostUnregister, memory.data_ptr()).atexit = False
+    return memory
