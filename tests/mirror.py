@@ -27,7 +27,7 @@ TESTS = {
     "test_cache_build": "cache.build cache.manifest cache.samples cache.writing cli.cache",
     "test_cli": "cli cli.app cli.doctor terminal tools.demo.tour",
     "test_collate": "loader.collate loader.objects",
-    "test_colour_on_host": "loader.choices render.host_colour render.steps",
+    "test_colour_on_host": "loader.colour_place render.host_colour render.steps",
     "test_columns": "recipe.columns sources.boxes sources.columns sources.kinds",
     "test_cursor": "loader.cursor",
     "test_dali_backend": "backends.dali backends.dali_graph",

@@ -14,10 +14,16 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any
 
-from fastload.backends.base import Traits, traits_of
+from fastload.backends.base import Traits, Workload, fit_of, traits_of
 from fastload.errors import BackendUnavailableError, ConfigurationError
 
-__all__ = ["ENTRY_POINT_GROUP", "BackendStatus", "available_backends", "backend_class"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "BackendStatus",
+    "available_backends",
+    "backend_by_rule",
+    "backend_class",
+]
 
 ENTRY_POINT_GROUP = "fastload.backends"
 
@@ -66,6 +72,18 @@ def backend_class(name: str) -> Any:
             f"{needs.install}"
         )
     return cls
+
+
+def backend_by_rule(workload: Workload) -> tuple[str, str]:
+    """(backend, reason): the one whose `fit` has the highest score."""
+    names = [status.name for status in available_backends() if status.available]
+    fits = {name: fit_of(backend_class(name), workload) for name in names}
+    best = max(names, key=lambda name: fits[name].score)  # of equals the first
+    if fits[best].score <= 0:
+        raise ConfigurationError(
+            f"backend: 'auto' finds none that can do this ({workload.needs_python or 'no fit'})."
+        )
+    return best, fits[best].reason
 
 
 def _registered() -> dict[str, EntryPoint]:

@@ -1,5 +1,5 @@
-"""Builds the parts of a Loader from a `LoaderConfig`. What "auto" means is decided by rule in
-`choices`, by measured speed in `tune`."""
+"""Builds the parts of a Loader from a `LoaderConfig`. What "auto" means is decided by rule
+(`backend_by_rule`, `colour_place`), or by measured speed in `tune`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from fastload import native
-from fastload.backends import available_backends, backend_class
+from fastload.backends import available_backends, backend_by_rule, backend_class
 from fastload.backends.base import (
     DEFAULT_PREFETCH,
     Backend,
@@ -31,7 +31,7 @@ from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.host_memory import BufferPool
 from fastload.known_code import only_seeds
-from fastload.loader.choices import Placed, backend_by_rule, place_by_rule
+from fastload.loader.colour_place import ColourPlace, place_by_rule
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
 from fastload.loader.plain import PlainBackend
@@ -140,21 +140,23 @@ def assemble(config: LoaderConfig) -> LoaderParts:
         split = _split(recipe, config, source)
     order = order_of(config, source, config.shard_here())
 
-    colour = place_by_rule(config.place, split, source, config.device)
+    colour = ColourPlace(split)
+    if config.place != "auto" or split.begins_with_colour:
+        colour = place_by_rule(config.place, split, source, config.device)
 
     on_backend = functools.partial(
         _on_backend, config=config, opened=opened, recipe=recipe, order=order
     )
 
-    def on(backend: str, reason: str, colour: Placed = colour) -> LoaderParts:
+    def on(backend: str, reason: str, colour: ColourPlace = colour) -> LoaderParts:
         made = on_backend(backend, reason, split=colour.split)
-        if not colour.explanation:
+        if not colour.why:
             return made
-        return replace(made, explain=lambda: {**made.explain(), **colour.explanation})
+        return replace(made, explain=lambda: {**made.explain(), "colour": colour.why})
 
     workload = Workload(source, split, config.collate_fn, config.device)
 
-    def measure(backend: str, colour: Placed = colour) -> float:
+    def measure(backend: str, colour: ColourPlace = colour) -> float:
         parts = on(backend, "", colour)
         return samples_per_second(parts.order, parts.stage, parts.feed(config))
 
@@ -165,7 +167,7 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     else:
         chosen = backend_measured(workload, measure)
     if config.tune:
-        colour = place_measured(colour, lambda split: measure(chosen[0], Placed(split)))
+        colour = place_measured(colour, lambda split: measure(chosen[0], ColourPlace(split)))
     return on(*chosen, colour)
 
 

@@ -24,7 +24,7 @@ from fastload.backends.base import BackendOptions, WorkerSettings
 from fastload.compat.dataloader import LoaderSampler
 from fastload.compat.torchdata import is_torchdatas
 from fastload.errors import ConfigurationError, OnError, counted
-from fastload.loader.choices import Place
+from fastload.loader.colour_place import Place
 from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
 from fastload.sampler import Shard, Tail

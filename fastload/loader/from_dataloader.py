@@ -15,7 +15,7 @@ from fastload.backends.objects import StreamBackend
 from fastload.compat.accelerate import already_prepared
 from fastload.compat.torchdata import is_torchdatas
 from fastload.errors import ConfigurationError, OnError
-from fastload.loader.choices import Place
+from fastload.loader.colour_place import Place
 from fastload.loader.config import LoaderConfig
 from fastload.loader.loader import Loader
 from fastload.sampler import Shard

@@ -17,7 +17,7 @@ from fastload.compat.dataloader import ShownAsDataLoader, made_again, missing_at
 from fastload.compat.torchdata import position_of_torchdata_state
 from fastload.errors import ConfigurationError, OnError, StateMismatchError, counted
 from fastload.loader.build import LoaderParts, assemble
-from fastload.loader.choices import Place
+from fastload.loader.colour_place import Place
 from fastload.loader.config import LoaderConfig
 from fastload.loader.cursor import STATE_VERSION, Cursor, checked_epoch, read_state
 from fastload.loader.feed import Feed

@@ -7,11 +7,11 @@ import itertools
 import time
 from collections.abc import Callable
 
-from fastload.backends import available_backends
+from fastload.backends import available_backends, backend_by_rule
 from fastload.backends.base import Workload
 from fastload.device import DeviceStage
 from fastload.errors import FastloadError
-from fastload.loader.choices import Placed, backend_by_rule
+from fastload.loader.colour_place import ColourPlace
 from fastload.loader.feed import Feed
 from fastload.recipe import SplitRecipe
 from fastload.sampler import Order
@@ -42,7 +42,7 @@ def backend_measured(workload: Workload, measure: Callable[[str], float]) -> tup
     return ranked[0], "\n".join(["the fastest measured here", *rows, *notes])
 
 
-def place_measured(found: Placed, measure: Callable[[SplitRecipe], float]) -> Placed:
+def place_measured(found: ColourPlace, measure: Callable[[SplitRecipe], float]) -> ColourPlace:
     """The faster of the two; `measure` returns the samples/s of one."""
     if found.other is None:
         return found
@@ -51,11 +51,11 @@ def place_measured(found: Placed, measure: Callable[[SplitRecipe], float]) -> Pl
     try:
         host = measure(here)
     except FastloadError as error:
-        return Placed(there, f"on the device: {str(error).split('. ')[0]}")
+        return ColourPlace(there, f"on the device: {str(error).split('. ')[0]}")
     rows = f"device: {device:,.0f} samples/s\nhost: {host:,.0f} samples/s"
     if host > device:
-        return Placed(here, f"on the host, the faster measured here\n{rows}")
-    return Placed(there, f"on the device, the faster measured here\n{rows}")
+        return ColourPlace(here, f"on the host, the faster measured here\n{rows}")
+    return ColourPlace(there, f"on the device, the faster measured here\n{rows}")
 
 
 def samples_per_second(order: Order, stage: DeviceStage, feed: Feed) -> float:

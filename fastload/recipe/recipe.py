@@ -85,6 +85,11 @@ class SplitRecipe:
             (op.loses_points for path in self.paths for _, op in path if op.loses_points), ""
         )
 
+    @property
+    def begins_with_colour(self) -> bool:
+        """Whether batches begin with an operation that the native core can do before the copy."""
+        return any(program.ops[0][1].has_steps for program in self.programs if program.ops)
+
     def with_colour_on_host(self, *, masks: bool) -> SplitRecipe:
         """With the operations of colour that batches begin with on the host. `masks`: there are
         such, which what moves pixels must work on as well, on the device."""
