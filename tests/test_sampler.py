@@ -208,6 +208,8 @@ def test_the_table_of_tails(
             [i for rank in batches for batch in rank for i in batch], minlength=length
         )
         last = [len(rank[-1]) for rank in batches]
+        own = [sum(map(len, rank)) for rank in batches]
+        assert [one.own_samples for one in ranks] == own, "what len(loader.sampler) says"
         assert all(len(batch) == batch_size for rank in batches for batch in rank[:-2])
         if drop_last:
             assert set(last) == {batch_size}

@@ -100,8 +100,9 @@ class Order:
 
     @property
     def own_samples(self) -> int:
-        """Of an epoch on this rank."""
-        return (self.steps - 1) * self.batch_size + len(self.batch(self.steps - 1))
+        """Of an epoch on this rank. All batches but the last two are full."""
+        last = range(max(self.steps - 2, 0), self.steps)
+        return last.start * self.batch_size + sum(len(self.batch(step)) for step in last)
 
     @property
     def global_batch_size(self) -> int:
