@@ -229,7 +229,7 @@ def test_nothing_there(spec: str, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("data.zip", ["data.zip", "unpack it (unzip", "give the folder"]),
+        ("data.rar", ["data.rar", "unpack it (unrar x", "give the folder"]),
         (
             "labels.csv",
             ["labels.csv", "a table alone has no images; give the folder of the images"],

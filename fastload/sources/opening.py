@@ -38,6 +38,7 @@ from fastload.sources.tables import IMAGE_FOLDERS, is_labelled_by_table, open_la
 from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
 from fastload.sources.voc import VOC_SIGNS, is_voc, open_voc
 from fastload.sources.yolo import YOLO_SIGNS, has_yolo_labels, is_yolo, open_yolo
+from fastload.sources.zip_archives import is_zip, open_zip
 
 
 @dataclass(frozen=True)
@@ -244,6 +245,7 @@ FORMATS: tuple[Format, ...] = (
         True,
         signs=("*.tar", ".*.tar"),
     ),
+    Format("zip", is_zip, open_zip, frozenset({"split"}), "zip archives of images"),
     Format(
         "parquet",
         is_parquet,
@@ -339,10 +341,10 @@ def open_source(
             without a label); otherwise the notes count and name them. What operating systems leave
             behind (`.DS_Store`, `__MACOSX`) is left out in any case.
         format: "folder" (one folder a class), "images" (all images in a folder, without labels),
-            "table", "pairs", "coco", "voc", "yolo", "tar", "parquet", "cifar", "idx", "arrays",
-            "dataset", "huggingface", "cache", or the name of a registered format. None: the first
-            that recognises `spec`; "images" is never chosen, and "coco", "voc" and "yolo" only if
-            no other format opens it. What is one of these by its content too is refused as
+            "table", "pairs", "coco", "voc", "yolo", "tar", "zip", "parquet", "cifar", "idx",
+            "arrays", "dataset", "huggingface", "cache", or the name of a registered format. None:
+            the first that recognises `spec`; "images" is never chosen, and "coco", "voc" and "yolo"
+            only if no other format opens it. What is one of these by its content too is refused as
             ambiguous.
 
     Returns:
@@ -543,8 +545,8 @@ def _advice(path: str) -> str:
             "a table alone has no images; give the folder of the images that it names "
             f"({folder!r}, if they are there): the table is found in it or beside it."
         )
-    if suffix in (".zip", ".rar", ".7z"):
-        unpack = {".zip": "unzip", ".rar": "unrar x", ".7z": "7z x"}[suffix]
+    if suffix in (".rar", ".7z"):
+        unpack = {".rar": "unrar x", ".7z": "7z x"}[suffix]
         return f"a {suffix} archive is not read; unpack it ({unpack} {path!r}) and give the folder."
     if is_image_name(path):
         return f"a single image is not a data set; give its folder ({folder!r})."

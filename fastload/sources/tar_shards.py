@@ -13,8 +13,8 @@ import operator
 import os
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn, get_args
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from fastload.sources.archive import (
     is_archive_name,
     uncompressed_copy,
 )
+from fastload.sources.archived_folders import archived_folders
 from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable, PathTableBuilder
@@ -77,7 +78,7 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
 
     Every sample must have every field. Of images only the headers are read; the index is kept in
     memory alone. A single archive of nothing but images in several folders is one of class folders:
-    see `_class_folders`.
+    see `archived_folders`.
     """
     name = spec if isinstance(spec, str) else f"{spec[0]} and {len(spec) - 1} more shards"
     single = isinstance(spec, str) and stores.is_file(spec)
@@ -102,7 +103,13 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
             "0001.jpg."
         )
     if single and list(columns) == ["image"]:
-        opened = _class_folders(columns["image"].files(paths), name, options.split, notes)
+        opened = archived_folders(
+            columns["image"].files(paths),
+            name,
+            options.split,
+            notes,
+            as_one_set=f"give the .tar in a list: fastload.create_loader([{name!r}])",
+        )
         if opened is not None:
             return opened
         notes += ("images alone: nothing in the archive says what their labels are",)
@@ -355,71 +362,3 @@ def _rows(files: EncodedFiles, name: str) -> ValueArray | RaggedArray:
         column = RaggedArray(Ragged.of(arrays), role=role)
     check_rows(column.kind, column.array, f"{files.paths[0]}: the field {name!r}")
     return column
-
-
-def _class_folders(
-    files: EncodedFiles, name: str, split: str | None, notes: tuple[str, ...]
-) -> Opened | None:
-    """Columns `image` and `label` if the images lie in several folders, None if they lie in one.
-
-    Folders that all images have in common are passed over. If those below them are splits (train,
-    val, test...), `split` chooses, "train" if it is None, which the notes say. The next ones are
-    the classes. Order, labels and fingerprint are those of the folder that the archive unpacks to.
-    """
-    assert files.names is not None
-    names = [files.names[row] for row in range(len(files))]
-    parents = [os.path.dirname(path).split("/") for path in names]
-    common = len(os.path.commonprefix(parents))  # noqa: RUF071 - of lists
-    tops = ["".join(folder[common : common + 1]) for folder in parents]
-    if len(set(tops)) == 1:
-        return None
-    splits, wanted = folders.splits_in(set(tops)), None
-    if "" in tops:
-        _refuse_images_of_no_class(name, names[tops.index("")], splits)
-    if len(splits) == len(set(tops)):
-        wanted = folders.split_named(tops, split or "train")
-        if wanted is None:
-            folders.refuse_splits(name, list(splits.values()), split or "train")
-        notes += () if split else (folders.NO_SPLIT_NAMED,)
-        common += 1
-    elif split is not None and split not in parents[0][:common]:
-        found = ", ".join(sorted(set(tops)))
-        raise ConfigurationError(
-            f"split={split!r}: {name} has no splits, only the classes {found}."
-        )
-    # ImageFolder's order: by class, then by folder, then by name.
-    placed = sorted(
-        (
-            "".join(folder[common : common + 1]),
-            "/".join(folder[common:]),
-            os.path.basename(path),
-            row,
-        )
-        for row, (folder, path, top) in enumerate(zip(parents, names, tops, strict=True))
-        if wanted in (None, top)
-    )
-    titles, below, bases, rows = zip(*placed, strict=True)
-    if titles[0] == "":
-        _refuse_images_of_no_class(name, names[rows[0]], splits)
-    label_of = {title: label for label, title in enumerate(dict.fromkeys(titles))}
-    # An archive of one class may be made so: there is nothing to distinguish.
-    if len(label_of) > 1:
-        folders.refuse_reserved(name, list(label_of), ())
-    labels = np.array([label_of[title] for title in titles])
-    paths = PathTable.of(f"{folder}/{base}" for folder, base in zip(below, bases, strict=True))
-    images = files.take(np.array(rows, dtype=np.int64))
-    source = folders.classified_images(
-        images, labels, list(label_of), name=name, format="archive of class folders", paths=paths
-    )
-    return Opened(source, notes=notes)
-
-
-def _refuse_images_of_no_class(archive: str, image: str, splits: Mapping[str, str]) -> NoReturn:
-    """Say that an image is where no label follows for it, so that nobody trains on images without,
-    or on all splits."""
-    among = f" (of the splits {', '.join(splits.values())})" if splits else ""
-    raise SourceError(
-        f"{archive}: {image}{among} lies in no folder of a class, so that its label is unknown. "
-        "Put the images of each class into one folder. Or, if all of them are wanted as one set "
-        f"without labels, give the .tar in a list: fastload.create_loader([{archive!r}])."
-    )

@@ -1,0 +1,203 @@
+"""Zip archives of class folders, or of images alone, read at random without being unpacked.
+
+Members that are stored as they are (`zip -0`) are ranges of the file, which the native core opens.
+Deflated ones are inflated at each read.
+Format: PKWARE's APPNOTE 6.3.9.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastload import stores
+from fastload.errors import SourceError
+from fastload.files import open_regular
+from fastload.fingerprint import fingerprint_of
+from fastload.sources.archived_folders import archived_folders
+from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.buffers import Int64Array, PathTable, values_of
+from fastload.sources.columns import EncodedFiles
+from fastload.sources.folders import sampled_bytes
+from fastload.sources.image_files import DOCUMENTS, LeftOut, is_image_name, is_never_data
+
+_TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".yaml", ".yml")
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
+"""Signature, lengths of the name and the extra field (section 4.3.7)."""
+_LARGEST = 1 << 30
+"""Bytes of an image: deflate makes up to 1,032 times as many of what it is given."""
+_METHODS = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "zstandard", 95: "xz"}
+"""Of section 4.4.5, those in use that are not read."""
+_ENCRYPTED = 1
+_MADE_ON_DOS = 0
+
+
+def is_zip(spec: object) -> bool:
+    """A local file whose name ends in `.zip`."""
+    return isinstance(spec, str) and spec.lower().endswith(".zip") and stores.is_file(spec)
+
+
+def open_zip(path: str, options: OpenOptions) -> Opened:
+    """Open the images of an archive: of several folders as classes, of one without labels.
+
+    Raises:
+        SourceError: the archive is damaged, encrypted or compressed by another method than deflate;
+            it holds no images, or tables and annotations, which may say more than its folders.
+    """
+    left_out = LeftOut(path, strict=options.strict)
+    files = _members(path, left_out)
+    if not len(files):
+        raise SourceError(f"{path}: no images in it.")
+    notes = left_out.notes()
+    opened = archived_folders(
+        files,
+        path,
+        options.split,
+        notes,
+        as_one_set=f"unpack it ({_unzip(path)}) and give the folder with format='images'",
+    )
+    if opened is not None:
+        return opened
+    if options.split is not None:
+        raise SourceError(f"split={options.split!r}: {path} has no splits; leave it out.")
+    assert files.names is not None
+    assert files.lengths is not None
+    source = Source(
+        {"image": files},
+        fingerprint_of("zip", files.names.digest(), files.lengths, *sampled_bytes(files)),
+        path,
+        format="zip archive",
+    )
+    words = "images alone: nothing in the archive says what their labels are"
+    return Opened(source, notes=(*notes, words))
+
+
+def _members(path: str, left_out: LeftOut) -> EncodedFiles:
+    """Its images, in the order of its directory."""
+    remedy = f"unpack it ({_unzip(path)}) and give the folder."
+    found: list[tuple[str, zipfile.ZipInfo]] = []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [member for member in archive.infolist() if not member.is_dir()]
+    except (zipfile.BadZipFile, OSError, ValueError, struct.error, NotImplementedError) as error:
+        raise SourceError(
+            f"{path}: this archive cannot be read ({error}); if it is truncated or damaged, fetch "
+            "it again."
+        ) from error
+    for member in members:
+        name = member.filename
+        if member.create_system == _MADE_ON_DOS:
+            name = name.replace("\\", "/")
+        suffix = os.path.splitext(name)[1].lower()
+        if is_image_name(name) and not any(map(is_never_data, name.split("/"))):
+            found.append((name, member))
+        elif suffix in _TABLES or (suffix in DOCUMENTS and not _is_about_itself(name)):
+            raise SourceError(
+                f"{path}: {name} may say more of the images than their folders do, and of a zip "
+                f"archive only the folders are read; {remedy}"
+            )
+        else:
+            left_out.add(name)
+    names = [name for name, _ in found]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise SourceError(f"{path}: {twice[0]} is in it twice; {remedy}")
+    for name, member in found:
+        if member.file_size > _LARGEST:
+            raise SourceError(f"{path}: {name} claims {member.file_size:,} bytes; {remedy}")
+        if member.flag_bits & _ENCRYPTED:
+            raise SourceError(f"{path}: {name} is encrypted; {remedy}")
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            how = _METHODS.get(member.compress_type, f"method {member.compress_type}")
+            raise SourceError(f"{path}: {name} is compressed by {how}, not deflate; {remedy}")
+    packed = np.array([member.compress_size for _, member in found], dtype=np.int64)
+    files = EncodedFiles(
+        PathTable.of([path]).take(np.zeros(len(found), dtype=np.int64)),
+        "image",
+        _starts(path, [member for _, member in found], packed),
+        packed,
+        PathTable.of(names),
+    )
+    if all(member.compress_type == zipfile.ZIP_STORED for _, member in found):
+        return files
+    sizes = [
+        -1 if member.compress_type == zipfile.ZIP_STORED else member.file_size
+        for _, member in found
+    ]
+    return InflatedFiles(**values_of(files), sizes=np.array(sizes, dtype=np.int64))
+
+
+def _unzip(path: str) -> str:
+    return f"unzip {path} -d {path[:-4]}"
+
+
+def _is_about_itself(name: str) -> bool:
+    """Whether it is a text about the archive: README.txt, LICENSE.txt."""
+    words = ("readme", "license", "licence", "copying", "notice", "citation")
+    return os.path.basename(name).lower().startswith(words)
+
+
+def _starts(path: str, members: list[zipfile.ZipInfo], packed: Int64Array) -> Int64Array:
+    """(N,) int64: where the bytes of each member begin, after its own header. Raises SourceError:
+    there is no such header, or they go beyond the end of the file."""
+    starts = np.zeros(len(members), dtype=np.int64)
+    with open_regular(path, buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        for row, member in enumerate(members):
+            header = os.pread(file.fileno(), _LOCAL_HEADER.size, member.header_offset)
+            signature, name, extra = (
+                _LOCAL_HEADER.unpack(header) if len(header) == _LOCAL_HEADER.size else (b"", 0, 0)
+            )
+            starts[row] = member.header_offset + _LOCAL_HEADER.size + name + extra
+            if signature != b"PK\3\4" or starts[row] + packed[row] > size:
+                raise SourceError(
+                    f"{path}: {member.filename} is not where the archive's directory says; the "
+                    "file is truncated or damaged, fetch it again."
+                )
+    return starts
+
+
+@dataclass(frozen=True)
+class InflatedFiles(EncodedFiles):
+    """Images of which some are deflated: `offsets` and `lengths` are of the compressed bytes."""
+
+    sizes: Any = None
+    """(N,) int64: bytes of each image; -1 where it is stored as it is."""
+
+    def read(self, index: int) -> bytes:
+        return self._inflated(index, super().read(index), int(self.sizes[index]))
+
+    def read_many(self, indices: Int64Array) -> list[bytes]:
+        return [self.read(index) for index in indices.tolist()]
+
+    def read_start(self, index: int, length: int) -> bytes:
+        if self.sizes[index] < 0:
+            return super().read_start(index, length)
+        return self.read(index)[:length]
+
+    def in_files(self, indices: Int64Array) -> None:
+        return None
+
+    def take(self, indices: Int64Array) -> InflatedFiles:
+        taken = super().take(indices)
+        return InflatedFiles(**values_of(taken), sizes=self.sizes[indices])
+
+    def _inflated(self, index: int, data: bytes, size: int) -> bytes:
+        """Raises OSError: they are damaged."""
+        if size < 0:
+            return data
+        inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            found = inflate.decompress(data, size + 1)
+        except zlib.error as error:
+            raise OSError(f"{self.describe(index)}: is damaged ({error}).") from error
+        if len(found) != size:
+            raise OSError(f"{self.describe(index)}: is damaged (its size is not {size}).")
+        return found

@@ -1,0 +1,188 @@
+"""Zip archives: the samples of the folder that they unpack to."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import v2
+
+import fastload
+from fastload.errors import DecodeError, SourceError
+from fastload.sources import open_source
+from tests import images
+from tests.backends import Contestant, contestants
+
+SHAPE = v2.Compose([v2.Resize((16, 16)), v2.ToImage()])
+PHOTOS = {
+    f"data/{part}/{name}/{row}.jpg": images.jpeg(images.photo(20 + row, 30, seed=row))
+    for part, name, row in [
+        ("train", "cat", 2),
+        ("train", "dog", 0),
+        ("train", "cat", 10),
+        ("val", "dog", 4),
+        ("val", "cat", 5),
+    ]
+}
+
+
+def write(
+    path: Path, files: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED, *, dos: bool = False
+) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in files.items():
+            member = zipfile.ZipInfo(name)
+            member.compress_type = method
+            if dos:
+                member.create_system = 0
+            archive.writestr(member, data)
+    return path
+
+
+def unpacked(folder: Path) -> Path:
+    for name, data in PHOTOS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder / "data"
+
+
+METHODS = pytest.mark.parametrize(
+    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED], ids=["stored", "deflated"]
+)
+
+
+@METHODS
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_samples_are_those_of_the_folder(method: int, split: str, tmp_path: Path) -> None:
+    archive = write(tmp_path / "data.zip", PHOTOS, method)
+    found = open_source(archive, split=split).source
+    wanted = open_source(unpacked(tmp_path), split=split).source
+    assert found.classes == wanted.classes == ("cat", "dog")
+    every = np.arange(len(wanted))
+    assert found.values["label"].at(every).tolist() == wanted.values["label"].at(every).tolist()
+    column = found.encoded["image"]
+    assert [column.read(row) for row in every] == [
+        wanted.encoded["image"].read(row) for row in every
+    ]
+    assert list(column.read_many(every[::-1])) == [column.read(row) for row in every[::-1]]
+    assert column.read_start(1, 20) == column.read(1)[:20]
+    assert pickle.loads(pickle.dumps(column)).read(1) == column.read(1)
+    assert (column.in_files(every) is None) == (method == zipfile.ZIP_DEFLATED)
+    if method == zipfile.ZIP_STORED:
+        assert found.fingerprint == wanted.fingerprint
+
+
+@pytest.mark.slow
+@METHODS
+@contestants()
+def test_every_backend_reads_it(contestant: Contestant, method: int, tmp_path: Path) -> None:
+    archive = write(tmp_path / "data.zip", PHOTOS, method)
+    folder = unpacked(tmp_path)
+    batches = []
+    for number, source in enumerate((archive, folder)):
+        with contestant.create(
+            open_source(source, split="train"),
+            tmp_path / str(number),
+            batch_size=3,
+            shuffle=True,
+            transform=v2.Compose([v2.RandomResizedCrop(16), v2.ToImage()]),
+        ) as loader:
+            batches.append([part.cpu() for part in next(iter(loader))])
+    for found, wanted in zip(*batches, strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_images_of_one_folder_have_no_labels(tmp_path: Path) -> None:
+    photos = {f"all/{row}.jpg": photo for row, photo in enumerate(PHOTOS.values())}
+    opened = open_source(write(tmp_path / "data.zip", photos))
+    assert list(opened.source.columns) == ["image"]
+    assert "images alone" in opened.notes[0]
+    assert opened.source.describe(3) == f"{tmp_path / 'data.zip'}:all/3.jpg"
+
+
+def test_names_of_windows_are_folders(tmp_path: Path) -> None:
+    photos = {name.replace("/", "\\"): photo for name, photo in PHOTOS.items()}
+    archive = write(tmp_path / "data.zip", photos, dos=True)
+    assert open_source(archive, split="train").source.classes == ("cat", "dog")
+
+
+def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+    more = {"data/README.txt": b"of cats", "__MACOSX/data/._2.jpg": b"", "data/run.sh": b"#"}
+    opened = open_source(write(tmp_path / "data.zip", PHOTOS | more), split="train")
+    assert len(opened.source) == 3
+    words = " ".join(opened.notes)
+    assert ".sh: 1" in words
+    with pytest.raises(SourceError, match="strict"):
+        open_source(tmp_path / "data.zip", split="train", strict=True)
+
+
+def cut(path: Path) -> None:
+    """Without the file's beginning, where the first member is."""
+    data = path.read_bytes()
+    path.write_bytes(b"\0" * 200 + data[200:])
+
+
+def halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("files", "change", "words"),
+    [
+        (PHOTOS, halve, "cannot be read .*fetch it again"),
+        (PHOTOS, cut, "is not where the archive's directory says"),
+        ({**PHOTOS, "data/train.csv": b"a,b"}, None, "train.csv may say more .*unzip"),
+        ({**PHOTOS, "data/cat.json": b"{}"}, None, "cat.json may say more"),
+        ({"a.txt/b": b""}, None, "no images in it"),
+        ({**PHOTOS, "data/train/1.jpg": b""}, None, "lies in no folder of a class"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(
+    files: dict[str, bytes], change: Callable[[Path], None] | None, words: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "data.zip", files)
+    if change is not None:
+        change(path)
+    with pytest.raises(SourceError, match=words):
+        open_source(path, split="train")
+
+
+def test_a_name_that_is_in_it_twice_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
+        archive.writestr("a/1.jpg", b"1")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("a/1.jpg", b"2")
+    with pytest.raises(SourceError, match="a/1.jpg is in it twice"):
+        open_source(tmp_path / "data.zip")
+
+
+def test_other_methods_are_refused(tmp_path: Path) -> None:
+    archive = write(tmp_path / "data.zip", PHOTOS, zipfile.ZIP_BZIP2)
+    with pytest.raises(SourceError, match="compressed by bzip2, not deflate; unpack it"):
+        open_source(archive, split="train")
+
+
+def test_encrypted_images_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.zip", PHOTOS)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"PK\1\2")
+    data[at + 8] |= 1  # general purpose bit flag, bit 0 (section 4.4.4)
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match=r"2\.jpg is encrypted"):
+        open_source(path, split="train")
+
+
+def test_damage_in_an_image_is_an_error_of_that_image(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.zip", PHOTOS)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"data/train/dog/0.jpg") + 40
+    data[at : at + 100] = bytes(100)
+    path.write_bytes(data)
+    loader = fastload.create_loader(path, 3, split="train", transform=SHAPE)
+    with loader, pytest.raises(DecodeError, match=r"dog/0\.jpg"):
+        next(iter(loader))
