@@ -5,7 +5,7 @@
 #   make test WORKERS=1           one test at a time
 #   make setup PYTHON=python3.12  another interpreter
 #   make bench-peers DATA=folder  the comparison on your own JPEGs (one folder per class)
-#   make fuzz SECONDS=3600        attack decoders and resampling for an hour each (needs Clang)
+#   make fuzz SECONDS=3600        attack decoders, resampling and colour for an hour each (needs Clang)
 #   make mutants TARGETS=cursor  mutation testing of one module; all of them take hours
 #   make sanitize                 the contract suite with the native core under AddressSanitizer
 #   make image VARIANT=cpu        the Docker image without CUDA and DALI
@@ -88,12 +88,14 @@ corpora: $(INSTALLED) ## verdicts on the odd images of CORPORA=folder (scripts/f
 bench-peers: $(INSTALLED) ## fastload beside DataLoader, DALI and FFCV, about 12 minutes; DATA=folder for your own JPEGs
 	$(BIN)/python -m benchmarks.peers $(if $(DATA),--data "$(DATA)") --json benchmarks/results/peers.json
 
-fuzz: $(INSTALLED) ## decoders and resampling under attack, with sanitizers, against libjpeg-turbo, libpng and libwebp; SECONDS=3600 for an hour each
+FUZZED := colour resample warp decode seek formats
+
+fuzz: $(INSTALLED) ## decoders, resampling and colour under attack, with sanitizers, against libjpeg-turbo, libpng and libwebp; SECONDS=3600 for an hour each
 	cmake -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFASTLOAD_PYTHON=OFF \
 	    -DFASTLOAD_FUZZ=ON -DFASTLOAD_SANITIZE=address,undefined
 	cmake --build build/fuzz --parallel 2
-	$(BIN)/python -m tests.fuzz.make_corpus build/fuzz/seeds && mkdir -p build/fuzz/corpus/decode build/fuzz/corpus/formats build/fuzz/corpus/resample build/fuzz/corpus/seek build/fuzz/corpus/warp
-	for target in resample warp decode seek formats; do \
+	$(BIN)/python -m tests.fuzz.make_corpus build/fuzz/seeds && mkdir -p $(FUZZED:%=build/fuzz/corpus/%)
+	for target in $(FUZZED); do \
 	    [ -x build/fuzz/tests/fuzz/fuzz_$$target ] || { echo "fuzz_$$target needs libpng-dev and libwebp-dev"; continue; }; \
 	    build/fuzz/tests/fuzz/fuzz_$$target -max_len=$$([ $$target = seek ] && echo 16000 || echo 4000) -max_total_time=$(SECONDS) \
 	        build/fuzz/corpus/$$target build/fuzz/seeds/$$target || exit 1; done

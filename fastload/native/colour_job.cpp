@@ -8,24 +8,13 @@ namespace {
 // Rows claimed at a time: about this many bytes.
 constexpr int64_t kGrainBytes = 64 << 10;
 
-const ColourLoops& loops(bool fused) {
-    if (!fused) return kSeparateColour;
-#if defined(FASTLOAD_X86)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        return kFusedColour512;
-#endif
-    return kFusedColour;
-}
-
 class ColourJob : public Job {
   public:
     ColourJob(const ColourImages& images, bool fused)
         : Job(images.count, static_cast<int>(std::clamp<int64_t>(
                                 kGrainBytes / std::max<int64_t>(images.bytes(), 1), 1, 64))),
           images_(images),
-          loops_(loops(fused)) {}
+          loops_(*colour_loops(fused).front()) {}
 
   protected:
     uint8_t* at(int row) const { return images_.pixels + images_.bytes() * row; }
@@ -78,6 +67,19 @@ bool can_fuse_colour() {
 #else
     return false;
 #endif
+}
+
+std::vector<const ColourLoops*> colour_loops(bool fused) {
+    if (!fused) return {&kSeparateColour};
+    std::vector<const ColourLoops*> found;
+    if (!can_fuse_colour()) return found;
+#if defined(FASTLOAD_X86)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        found.push_back(&kFusedColour512);
+#endif
+    found.push_back(&kFusedColour);
+    return found;
 }
 
 std::shared_ptr<Job> colour_job(const ColourImages& images, const ColourTable& table, bool fused) {

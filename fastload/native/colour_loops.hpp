@@ -15,6 +15,9 @@ struct ColourLoops {
                  uint8_t* pixels, std::vector<uint8_t>& scratch, std::vector<float>& floats);
 };
 
+// Those that run here, the best first: with sums of products rounded together, or one by one.
+std::vector<const ColourLoops*> colour_loops(bool fused);
+
 // Sums of products rounded one by one, and together.
 extern const ColourLoops kSeparateColour;
 extern const ColourLoops kFusedColour;

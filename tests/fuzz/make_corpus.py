@@ -113,6 +113,19 @@ def warp_seeds() -> dict[str, bytes]:
     return {f"choices-{number}": rng.bytes(120) for number in range(100)}
 
 
+def colour_seeds() -> dict[str, bytes]:
+    """Any bytes choose images, and what is done to their colours (`colour.cpp`); half of these have
+    small ones."""
+    rng = np.random.default_rng(5)
+    found = {}
+    for number in range(300):
+        choices = bytearray(rng.bytes(40 + 80 * (number % 4)))
+        if number % 2 == 0:
+            choices[2], choices[4] = choices[2] % 160, choices[4] % 160  # sides of one byte
+        found[f"choices-{number}"] = bytes(choices)
+    return found
+
+
 if __name__ == "__main__":
     for name, found in (
         ("decode", seeds()),
@@ -120,6 +133,7 @@ if __name__ == "__main__":
         ("formats", format_seeds()),
         ("resample", resample_seeds()),
         ("warp", warp_seeds()),
+        ("colour", colour_seeds()),
     ):
         directory = Path(sys.argv[1], name)
         directory.mkdir(parents=True, exist_ok=True)

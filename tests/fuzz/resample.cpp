@@ -21,54 +21,29 @@
 #include <string>
 #include <vector>
 
+#include "choices.hpp"
 #include "jobs.hpp"
 
 namespace {
 
 using namespace fastload;
-using Pixels = std::vector<uint8_t>;
 
-constexpr int kLargestSide = 65500;
 constexpr int64_t kMostPixels = 1 << 17;  // of an image, so that an input takes a millisecond
 constexpr int kMostWork = 1 << 20;        // pixels, and weights times rows
 
-void require(bool condition, const char* what) {
-    if (condition) return;
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
+// Of the grid that a box is resampled to: up to a million.
+int grid(Choices& choices) {
+    const int kind = choices.byte();
+    return kind < 255 ? (kind < 192 ? 1 + choices.byte() : 1 + choices.word() % 4096)
+                      : 1 + 16 * choices.word();
 }
 
-// Numbers from the input; zeros after its end.
-class Choices {
-  public:
-    Choices(const uint8_t* data, size_t size) : next_(data), end_(data + size) {}
-
-    int byte() { return next_ == end_ ? 0 : *next_++; }
-    int word() { return byte() << 8 | byte(); }
-    int32_t any() {
-        return static_cast<int32_t>(static_cast<uint32_t>(word()) << 16 |
-                                    static_cast<uint32_t>(word()));
-    }
-    bool flag() { return (byte() & 1) != 0; }
-    double uniform() { return word() / 65536.0; }
-
-    int side() { return byte() < 160 ? 1 + byte() : 1 + word() % kLargestSide; }
-    // Of the grid that a box is resampled to: up to a million.
-    int grid() {
-        const int kind = byte();
-        return kind < 255 ? (kind < 192 ? 1 + byte() : 1 + word() % 4096) : 1 + 16 * word();
-    }
-    int start() {
-        const int kind = byte();
-        return kind < 128   ? byte() - 64
-               : kind < 250 ? word() % 4096 - 256
-                            : 32 * word() - (1 << 20);
-    }
-
-  private:
-    const uint8_t* next_;
-    const uint8_t* end_;
-};
+int start(Choices& choices) {
+    const int kind = choices.byte();
+    return kind < 128   ? choices.byte() - 64
+           : kind < 250 ? choices.word() % 4096 - 256
+                        : 32 * choices.word() - (1 << 20);
+}
 
 std::vector<const Kernels*> all_kernels() {
     std::vector<const Kernels*> found;
@@ -78,14 +53,13 @@ std::vector<const Kernels*> all_kernels() {
     return found;
 }
 
-Size image_size(Choices& choices) {
-    Size size = {choices.side(), choices.side()};
-    size.height = static_cast<int>(
-        std::min<int64_t>(size.height, std::max<int64_t>(kMostPixels / size.width, 1)));
-    return size;
+// Small, or, for one input in sixteen, some lines of up to 65,536 pixels.
+Size window_size(Choices& choices) {
+    const int height = choices.byte(), width = choices.byte();
+    if (height < 240) return {1 + height % 40, 1 + width % 70};
+    const int length = 1 + choices.word(), lines = 1 + height % 3;
+    return width % 2 == 0 ? Size{lines, length} : Size{length, lines};
 }
-
-Size window_size(Choices& choices) { return {1 + choices.byte() % 40, 1 + choices.byte() % 70}; }
 
 ResampleOptions resample_options(Choices& choices) {
     ResampleOptions options;
@@ -109,10 +83,10 @@ Geometry inside(Choices& choices, Size image, Size out) {
         box.width = 1 + choices.word() % (image.width - box.left);
     }
     const int bits = choices.byte();
-    geometry.size = {choices.grid(), choices.grid()};
+    geometry.size = {grid(choices), grid(choices)};
     if ((bits & 1) != 0) geometry.size.height = box.height;
     if ((bits & 2) != 0) geometry.size.width = box.width;
-    geometry.window = {choices.start(), choices.start(), out.height, out.width};
+    geometry.window = {start(choices), start(choices), out.height, out.width};
     if ((bits & 4) != 0)
         geometry.window.top = geometry.size.height - out.height / 2;  // over the edge
     if ((bits & 8) != 0) geometry.window.left = geometry.size.width - out.width / 2;
@@ -161,9 +135,9 @@ class Planned {
             }
             case 2: {
                 ResizePlan plan;
-                if (choices.flag()) plan.size = {choices.grid(), choices.grid()};
-                if (choices.flag()) plan.shorter = choices.grid();
-                if (plan.shorter == 0 || choices.flag()) plan.longest = choices.grid();
+                if (choices.flag()) plan.size = {grid(choices), grid(choices)};
+                if (choices.flag()) plan.shorter = grid(choices);
+                if (plan.shorter == 0 || choices.flag()) plan.longest = grid(choices);
                 plan.crop = choices.flag() ? out : Size{};
                 source = resized_images(flips_, plan);
                 break;
@@ -209,36 +183,6 @@ bool is_quick(const Geometry& geometry, Size out) {
     if (grid > 8192 && grid % 64 != 0)
         return false;  // all of a grid's weights are made: one in 64 of the large ones
     return work <= kMostWork && int64_t{out.height} * geometry.box.height <= kMostWork;
-}
-
-// Noise, or, for odd seeds, white and black: sums are largest there.
-Pixels noise(size_t size, int seed) {
-    static const Pixels table = [] {
-        Pixels made(2 << 16);
-        uint32_t state = 1;
-        for (size_t i = 0; i < made.size(); ++i) {
-            state = state * 1664525u + 1013904223u;
-            made[i] = static_cast<uint8_t>(i < made.size() / 2 ? state >> 24
-                                           : state >> 31       ? 255
-                                                               : 0);
-        }
-        return made;
-    }();
-    Pixels made(size);
-    const size_t half = table.size() / 2, from = seed % 2 == 0 ? 0 : half,
-                 skip = static_cast<size_t>(seed) * 251;
-    for (size_t at = 0; at < size; at += half - skip) {
-        std::memcpy(made.data() + at, table.data() + from + skip, std::min(half - skip, size - at));
-    }
-    return made;
-}
-
-// Heap memory of exactly these bytes, so that a sanitizer sees the first one beyond.
-std::unique_ptr<uint8_t[]> exactly(const Pixels& pixels, size_t at, size_t size, size_t slack) {
-    std::unique_ptr<uint8_t[]> made(new uint8_t[size + slack]);
-    std::memcpy(made.get(), pixels.data() + at, size);
-    std::memset(made.get() + size, 0xee, slack);
-    return made;
 }
 
 // What is asked of an axis; as Resampler::begin asks it where nothing was reduced.
@@ -306,7 +250,7 @@ void check_reach(const AxisRequest& request, const ResampleOptions& options) {
 }
 
 void resample_rows(Choices& choices) {
-    const Size image = image_size(choices), out = window_size(choices);
+    const Size image = choices.size(kMostPixels), out = window_size(choices);
     const ResampleOptions options = resample_options(choices);
     const int reduction = choices.byte(), seed = choices.byte();
     const Planned planned(choices, image, out);
@@ -342,7 +286,7 @@ void resample_rows(Choices& choices) {
         const Pixels pixels = noise(3 * row_bytes, seed);
         std::unique_ptr<uint8_t[]> rows[3];
         for (size_t i = 0; i < 3; ++i)
-            rows[i] = exactly(pixels, i * row_bytes, row_bytes, kRowSlack);
+            rows[i] = exactly(pixels.data() + i * row_bytes, row_bytes, kRowSlack);
         for (int y = 0; y < needed.height;) {
             const uint8_t* given[8];
             const int count = std::min(1 + (reduction >> 4) % 8, needed.height - y);
@@ -359,7 +303,8 @@ void resample_rows(Choices& choices) {
             continue;
         }
         first = now;
-        const int64_t work = int64_t{needed.height} * needed.width;
+        const int64_t work =
+            std::max(int64_t{needed.height} * needed.width, int64_t{out.height} * out.width);
         if (shift == 0 && lead.height == 0 && lead.width == 0 && work <= 1 << 14) {
             require(
                 now == by_plain_loops(geometry, options, [&](int y) { return rows[y % 3].get(); }),
@@ -383,7 +328,7 @@ std::vector<std::unique_ptr<Pool>> make_pools() {
 }
 
 void gather(Choices& choices) {
-    const Size image = image_size(choices), out = window_size(choices);
+    const Size image = choices.size(kMostPixels), out = window_size(choices);
     const ResampleOptions options = resample_options(choices);
     const int kind = choices.byte(), seed = choices.byte();
     const Planned planned(choices, image, out);
@@ -396,7 +341,7 @@ void gather(Choices& choices) {
     const size_t bytes = static_cast<size_t>(image.height) * static_cast<size_t>(image.width) *
                          static_cast<size_t>(channels);
     const Pixels pixels = noise(bytes * static_cast<size_t>(count), seed);
-    const auto base = exactly(pixels, 0, pixels.size(), 0);
+    const auto base = exactly(pixels.data(), pixels.size());
     // The image in front, or at an offset.
     const int64_t index = count - 1, rows[1] = {index};
     std::vector<int64_t> offsets;
@@ -511,9 +456,7 @@ Pixels png(Size size, int channels, int orientation, const Pixels& pixels) {
 }
 
 void decode_turned(Choices& choices) {
-    Size image = image_size(choices);
-    image.height = static_cast<int>(
-        std::min<int64_t>(image.height, std::max<int64_t>((1 << 17) / image.width, 1)));
+    const Size image = choices.size(kMostPixels);
     const int channels = choices.flag() ? 3 : 1, orientation = 1 + choices.byte() % 8,
               seed = choices.byte();
     const Size upright = orientation >= 5 ? Size{image.width, image.height} : image;

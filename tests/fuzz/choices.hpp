@@ -1,0 +1,85 @@
+// What the fuzz targets of everything after the decoders share: numbers from the input, images of
+// noise, memory of exactly the size that is promised.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "image.hpp"
+
+namespace fastload {
+
+using Pixels = std::vector<uint8_t>;
+
+inline void require(bool condition, const char* what) {
+    if (condition) return;
+    std::fprintf(stderr, "%s\n", what);
+    std::abort();
+}
+
+// Numbers from the input; zeros after its end.
+class Choices {
+  public:
+    Choices(const uint8_t* data, size_t size) : next_(data), end_(data + size) {}
+
+    int byte() { return next_ == end_ ? 0 : *next_++; }
+    int word() { return byte() << 8 | byte(); }
+    uint32_t bits() { return static_cast<uint32_t>(word()) << 16 | static_cast<uint32_t>(word()); }
+    int32_t any() { return static_cast<int32_t>(bits()); }
+    bool flag() { return (byte() & 1) != 0; }
+    double uniform() { return word() / 65536.0; }
+    int side() { return byte() < 160 ? 1 + byte() : 1 + word() % kLargestSide; }
+    // Of an image of that many pixels at the most: fewer rows where it would have more.
+    Size size(int64_t most) {
+        Size size = {side(), side()};
+        size.height = static_cast<int>(
+            std::min<int64_t>(size.height, std::max<int64_t>(most / size.width, 1)));
+        return size;
+    }
+
+  private:
+    static constexpr int kLargestSide = 65500;
+
+    const uint8_t* next_;
+    const uint8_t* end_;
+};
+
+// Noise, or, for odd seeds, white and black: sums are largest there.
+inline Pixels noise(size_t size, int seed) {
+    static const Pixels table = [] {
+        Pixels made(2 << 16);
+        uint32_t state = 1;
+        for (size_t i = 0; i < made.size(); ++i) {
+            state = state * 1664525u + 1013904223u;
+            made[i] = static_cast<uint8_t>(i < made.size() / 2 ? state >> 24
+                                           : state >> 31       ? 255
+                                                               : 0);
+        }
+        return made;
+    }();
+    Pixels made(size);
+    const size_t half = table.size() / 2, from = seed % 2 == 0 ? 0 : half,
+                 skip = static_cast<size_t>(seed) * 251;
+    for (size_t at = 0; at < size; at += half - skip) {
+        std::memcpy(made.data() + at, table.data() + from + skip, std::min(half - skip, size - at));
+    }
+    return made;
+}
+
+// Heap memory of exactly these values and some bytes that mean nothing, so that a sanitizer sees
+// the first one beyond.
+template <typename T>
+std::unique_ptr<T[]> exactly(const T* values, size_t count, size_t slack = 0) {
+    std::unique_ptr<T[]> made(new T[count + slack]);
+    std::copy(values, values + count, made.get());
+    std::memset(made.get() + count, 0xee, slack * sizeof(T));
+    return made;
+}
+
+}  // namespace fastload
