@@ -21,7 +21,7 @@ from fastload.cli.app import app
 from fastload.errors import ConfigurationError, counted
 from fastload.terminal import output
 from fastload.tools.measure.process import Outcome
-from fastload.tools.measure.results import Results, from_json, to_csv, to_json
+from fastload.tools.measure.results import Results, from_json, read_json, to_csv, to_json
 from fastload.tools.sweep import Cell, Row, SweepSettings, run_sweep
 from fastload.tools.sweep.advice import SweepContext, advice
 from fastload.tools.sweep.grid import SHARES, Mode, cells, joined, modes, unavailable
@@ -999,6 +999,30 @@ def test_ctrl_c_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None
     assert [row.status for row in sweep.measurements] == ["measured", "not run", "not run"]
     assert not sweep.complete
     assert sweep.notes[0].startswith("No recommendation: only one row has a usable rate")
+
+
+def test_each_run_is_written_when_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is taken away, or a process that is killed, gives no notice."""
+    out, lines = tmp_path / "out.json", tmp_path / "out.csv"
+    kept = []
+
+    def run(cell: Cell, *arguments: Any, **more: Any) -> Row:
+        if out.exists():
+            found = read_json(out)
+            assert not found.complete
+            kept.append([row.status for row in found.measurements])
+            assert len(lines.read_text().splitlines()) == 1 + len(found.measurements)
+        if len(kept) == 2:
+            raise SystemExit(9)  # nothing after it is done
+        return row("none", 1, cell.batch, 100)
+
+    monkeypatch.setattr("fastload.tools.sweep.run.run_cell", run)
+    arguments = ["fashion-mnist-mlp", "--data", "x", "--parallel", "none"]
+    arguments += ["--batch-sizes", "8,16,32", "--json", str(out), "--csv", str(lines)]
+    assert CliRunner().invoke(app, ["sweep", *arguments]).exit_code == 9
+    assert kept == [["measured", "not run", "not run"], ["measured", "measured", "not run"]]
 
 
 def test_rounds_take_all_cells_in_turn_and_every_second_one_backwards(

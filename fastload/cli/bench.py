@@ -6,10 +6,10 @@ Settings are options, progress is shown on the way, files are written at the end
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -107,7 +107,7 @@ def _value(items: list[type], option: str, typed: Any) -> Any:
 # -- Progress, files -------------------------------------------------------------------------------
 
 
-@contextmanager
+@contextlib.contextmanager
 def progress_of_rounds(console: Console) -> Iterator[Callable[[Progress], None]]:
     """A bar on a terminal that goes when it is done; in a log, a line for each round."""
     from fastload.tools.measure.table import progress_bar
@@ -170,6 +170,14 @@ class Files:
                     f"{option}: no permission to write there; give another place."
                 )
 
+    def keep(self, results: Results) -> None:
+        """Write what there is so far, as JSON and CSV: charts come at the end, and so does what is
+        wrong with the place."""
+        for name, path in self.places.items():
+            if name in _TEXTS:
+                with contextlib.suppress(OSError):
+                    _TEXTS[name](results, path)
+
     def write(
         self, results: Results, console: Console, **writers: Callable[[Results, Path], None]
     ) -> None:
@@ -179,10 +187,7 @@ class Files:
             writers: of what is neither JSON nor CSV, by option. Without one, the file is not
                 written.
         """
-        from fastload.tools.measure.results import to_csv, to_json, write_text
-
-        writers["json"] = lambda found, path: write_text(path, to_json(found))
-        writers["csv"] = lambda found, path: write_text(path, to_csv(found))
+        writers |= _TEXTS
         for name, path in self.places.items():
             if name in writers:
                 writers[name](results, path)
@@ -190,6 +195,21 @@ class Files:
         if not results.complete:
             raise typer.Exit(130)
 
+
+def _write_json(results: Results, path: Path) -> None:
+    from fastload.tools.measure.results import to_json, write_text
+
+    write_text(path, to_json(results))
+
+
+def _write_csv(results: Results, path: Path) -> None:
+    from fastload.tools.measure.results import to_csv, write_text
+
+    write_text(path, to_csv(results))
+
+
+_TEXTS = {"json": _write_json, "csv": _write_csv}
+"""What writes results as text, by option."""
 
 # -- The commands ----------------------------------------------------------------------------------
 

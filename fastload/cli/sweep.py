@@ -147,7 +147,8 @@ def sweep(
     take.
 
     Each run trains for some steps, or to its end, in processes of its own. One that does not fit in
-    memory is a row that says so. Ctrl-C ends it early and keeps what was measured. `fastload sweep
+    memory is a row that says so. The files of --json and --csv are written again after each run, so
+    that a sweep that is cut off leaves what it measured; Ctrl-C ends it early. `fastload sweep
     compare A.json B.json` sets two sweeps side by side, `fastload sweep compare reported:PRESET
     B.json` one beside what others measured of the preset.
     """
@@ -190,7 +191,7 @@ def sweep(
             timeout=timeout,
         )
         with _terminated_as_by_ctrl_c(), _progress(console) as report:
-            found = run_sweep(settings, on_progress=report)
+            found = run_sweep(settings, on_progress=report, on_results=written.keep)
         print_sweep(found, console)
         measured = any(row.status == "measured" for row in found.measurements)
         # Where nothing was measured there is no picture to draw.

@@ -74,14 +74,19 @@ class SweepSettings:
 
 
 def run_sweep(
-    settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], Sequence[Cell]], None]
+    settings: SweepSettings,
+    *,
+    on_progress: Callable[[Sequence[Row], Sequence[Cell]], None],
+    on_results: Callable[[Results], None] = lambda results: None,
 ) -> Results:
     """Run every cell in interleaved rounds, every second one backwards, so that what changes on the
     machine meets all.
 
     Before each run and at the end `on_progress` gets the runs so far and the cells of all runs in
-    their order. Ctrl-C ends it early and keeps what was measured. Raises ConfigurationError: a
-    setting that cannot be honoured.
+    their order. After each run but the last `on_results` gets what would be returned if the sweep
+    were stopped then: to be written, for a machine that is taken away gives no notice. Ctrl-C ends
+    it early and keeps what was measured. Raises ConfigurationError: a setting that cannot be
+    honoured.
     """
     # What has one value is no axis, but a setting of all runs.
     fixed = {name: values[0] for name, values in settings.axes.items() if len(set(values)) == 1}
@@ -104,10 +109,15 @@ def run_sweep(
     ]
     check(settings.config)
     runs: list[Row] = []
-    complete = True
     turns = [
         cell for turn in range(settings.turns) for cell in (reversed(grid) if turn % 2 else grid)
     ]
+
+    def found(*, complete: bool) -> Results:
+        missing = [Row(cell, "not run") for cell in grid if all(run.cell != cell for run in runs)]
+        rows = [joined([run for run in (*runs, *missing) if run.cell == cell]) for cell in grid]
+        return _results(settings, rows, processes, device, complete=complete)
+
     try:
         for number, cell in enumerate(turns):
             on_progress(runs, turns)
@@ -120,11 +130,23 @@ def run_sweep(
             runs.append(
                 first_run if first_run and lost else _row(cell, runs, settings, device, gpus)
             )
+            if len(runs) < len(turns):
+                on_results(found(complete=False))
         on_progress(runs, turns)
     except KeyboardInterrupt:
-        complete = False
-        runs += [Row(cell, "not run") for cell in grid if all(run.cell != cell for run in runs)]
-    rows = [joined([run for run in runs if run.cell == cell]) for cell in grid]
+        return found(complete=False)
+    return found(complete=True)
+
+
+def _results(
+    settings: SweepSettings,
+    rows: Sequence[Row],
+    processes: int,
+    device: Literal["cpu", "cuda"],
+    *,
+    complete: bool,
+) -> Results:
+    """Of a sweep whose cells gave these rows."""
     samples = next((row.samples for row in rows if row.samples), None)
     unit = {"masked-lm": "sequences", "text-classification": "texts"}.get(
         settings.config.task, "img"
