@@ -28,6 +28,7 @@ from fastload.recipe.batch import BatchProgram
 from fastload.recipe.mix import Mix, Mixing
 from fastload.recipe.recipe import view_column
 from fastload.render import fused
+from fastload.render.drawn import PendingImages, channels_first
 from fastload.render.host_colour import HostColour
 from fastload.sources.kinds import IMAGE, VALUE, kind_named, pixel_kinds
 from fastload.sources.ragged import Packed, Ragged
@@ -273,7 +274,7 @@ class DeviceStage:
         mixing = self._mixing_of(parts, columns, whole)
         if not parts.finished:
             for name in self._pixels.keys() & columns.keys():
-                columns[name] = columns[name].permute(0, 3, 1, 2)
+                columns[name] = channels_first(columns[name])
             empty = self._recycled if self._outputs else None
             for program, names in zip(self._programs, self._views, strict=True):
                 pixels = {name: columns[name] for name in names if name in columns}
@@ -418,9 +419,8 @@ class DeviceStage:
     def _to_device(self, tensor: torch.Tensor, keep: list[torch.Tensor] | None) -> torch.Tensor:
         if tensor.device == self.device:
             if self._stream is not None:
-                tensor.record_stream(
-                    self._stream
-                )  # made on the backend's stream, about to be used on ours
+                # made on the backend's stream, about to be used on ours
+                tensor.record_stream(self._stream)
             return tensor
         if keep is not None and tensor.device.type == "cpu":
             if not tensor.is_pinned():
@@ -532,7 +532,7 @@ def _rebuilt_sequence(value: list[Any] | tuple[Any, ...], items: list[Any]) -> A
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, Ragged):
+    elif isinstance(value, Ragged | PendingImages):
         yield from value.arrays()
     elif isinstance(value, Mapping | list | tuple):
         for item in value.values() if isinstance(value, Mapping) else value:

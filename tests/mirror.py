@@ -71,6 +71,7 @@ TESTS = {
     "test_recipe_mix": "recipe.mix",
     "test_render": "render.host",
     "test_render_device": "geometry.grid render.device",
+    "test_render_drawn": "render.drawn render.kernels_drawn",
     "test_render_fused": "render.fused render.kernels render.kernels_colour",
     "test_sampler": "sampler.order",
     "test_seek_index": "cli.index native.seek native.seek_filling",

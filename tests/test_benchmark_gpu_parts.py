@@ -3,6 +3,7 @@ cores, other loaders, and the pages of a lease. Not speed."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.gpu import cores, idle, pairs, peers, run, soak, streams, trainer
+from benchmarks.gpu import cores, idle, kernels, pairs, peers, run, soak, streams, trainer
 from benchmarks.gpu.feeds import Feed
 from benchmarks.gpu.goals import cores_needed, joined, line, summary
 from benchmarks.gpu.setting import DRY, Found, Setting
@@ -49,6 +50,23 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
 def row(contestant: str, mode: str, parameters: Any = (), **metrics: float) -> Measurement:
     rounds = (Round(0, 0.0, 0.0, metrics),)
     return Measurement(contestant, mode, dict(parameters), rounds=rounds)
+
+
+# -- kernels
+
+
+def test_kernels_are_compared_with_what_they_take_the_place_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("triton", reason="needs Triton, which comes with torch for CUDA")
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("TRITON_INTERPRET is set to 0")
+    found = Found(600)
+    kernels.run(replace(SETTING, rate_seconds=0.0), found)
+    assert len(found.rows) == 7
+    for row in found.rows.values():
+        assert (row.status, row.note) == ("measured", ""), row.contestant
+        assert row.metrics("wrong") == [0]
 
 
 # -- turns in pairs

@@ -228,7 +228,7 @@ GPU_CODE = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from fastload.render import kernels, kernels_colour as k
+from fastload.render import kernels, kernels_colour as k, kernels_drawn
 
 def compiled(kernel, constants, **kinds):
     signature = {name: kinds.get(name, "i32") for name in kernel.arg_names}
@@ -246,6 +246,16 @@ for blends in (True, False):
     compiled(kernels.normalise, {"BLENDS": blends, "CUTS": not blends, "BLOCK": 1024},
              images="*u8", scale="*fp32", offset="*fp32", out="*bf16", mixed="*i32")
 compiled(k.add_weighted, {"PARTS": 3, "BLOCK": 1024}, **bytes_, **floats)
+cut = {"HEIGHT": 32, "WIDTH": 32, "OUT_HEIGHT": 32, "OUT_WIDTH": 32, "CHANNELS": 3, "STEPS": 2}
+cut |= {"ABOVE": 4, "LEFT": 4, "COUNT_DOWN": 9, "COUNT_ACROSS": 9, "PADS": True, "BLOCK": 1024}
+for mode in range(4):
+    compiled(kernels_drawn.drawn, {**cut, "MODE": mode, "CONVERTS": mode == 0}, pixels="*u8",
+             order="*i64", rows="*i64", steps="*i64", fill="*fp32", scale="*fp32", offset="*fp32",
+             out="*bf16" if mode == 0 else "*u8")
+image = {"CHANNELS": 3, "LANES": 4, "CUBIC": False, "A": -0.5, "PADS": True, "BLOCK": 256}
+for how in range(5):
+    compiled(kernels.render, {**image, "HOW": how, "MODE": how % 4}, pixels="*u8", table="*i64",
+             fill="*fp32", out="*u8")
 """
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -17,11 +18,12 @@ import numpy as np
 import torch
 from torchvision.transforms import v2
 
+import fastload
 from benchmarks.gpu.feeds import rate_of, synchronize
 from benchmarks.gpu.setting import Found, Setting
+from fastload.backends.cache import CacheOptions
 from fastload.draws import Draws
 from fastload.errors import BackendUnavailableError
-from fastload.geometry import Resampling
 from fastload.recipe import Recipe
 from fastload.render import fused
 from fastload.render.device import render_on_device
@@ -35,26 +37,39 @@ _INTERPRETED_SIZE = 8
 """Side of the images [pixels] where each operation of a kernel is one of numpy's."""
 
 
+_NORMALISE = [
+    v2.ToImage(),
+    v2.ToDtype(torch.float32, scale=True),
+    v2.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)),
+]
+
+
 def run(setting: Setting, found: Found) -> None:
     if not setting.gpu:
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
     size = setting.size if setting.gpu else _INTERPRETED_SIZE
-    normalise = [
-        v2.ToImage(),
-        v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)),
-    ]
     for name, transform, dtype in (
         ("random resized crops", training_pixels(size), None),
-        ("normalising to bfloat16", v2.Compose(normalise), torch.bfloat16),
+        ("normalising to bfloat16", v2.Compose(_NORMALISE), torch.bfloat16),
         ("ColorJitter", v2.ColorJitter(0.4, 0.4, 0.4, 0.1), None),
+        ("RandAugment", v2.RandAugment(), None),
         ("GaussianBlur", v2.GaussianBlur(9), None),
     ):
-        found.attempt(name, KERNELS, partial(_compare, setting, transform, dtype, size))
+        made = partial(_made_by, setting, transform, dtype, size)
+        found.attempt(name, KERNELS, partial(_compare, setting, made))
+    for cropped in (True, False):
+        name = f"resident arrays, {'cropped, mirrored and ' * cropped}normalised to bfloat16"
+        found.attempt(name, KERNELS, partial(_compare, setting, partial(_epoch, setting, cropped)))
 
 
-def _compare(setting: Setting, transform: Any, dtype: torch.dtype | None, size: int) -> Round:
-    """Rates with the kernels, in the row, and without."""
+Work = Callable[[], list[torch.Tensor]]
+"""Makes batches of images."""
+
+
+def _made_by(
+    setting: Setting, transform: Any, dtype: torch.dtype | None, size: int, stack: ExitStack
+) -> Work:
+    """A batch of images that are on the device."""
     device, count = setting.where(), setting.check_batch_size
     side = 2 * size
     pixels = np.random.default_rng(0).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
@@ -62,7 +77,7 @@ def _compare(setting: Setting, transform: Any, dtype: torch.dtype | None, size: 
     split = Recipe.from_transform(transform).split((side, side))
     draws, plan = Draws(0, 0, np.arange(count)), split.geometry
 
-    def work() -> torch.Tensor:
+    def work() -> list[torch.Tensor]:
         made = images
         if not plan.is_identity:
             geometry = plan.resolve(draws, np.full((count, 2), side))
@@ -71,23 +86,53 @@ def _compare(setting: Setting, transform: Any, dtype: torch.dtype | None, size: 
                 start=np.arange(count) * side * side,
                 width=np.full(count, side),
                 geometry=geometry,
-                resampling=Resampling.of(plan, "image"),
+                resampling=plan.resampling,
                 out_size=(size, size),
             ).permute(0, 3, 1, 2)
-        return split.programs[0]({"image": made}, {"image": "image"}, draws, dtype=dtype)["image"]
+        done = split.programs[0]({"image": made}, {"image": "image"}, draws, dtype=dtype)
+        return [done["image"]]
 
+    return work
+
+
+def _epoch(setting: Setting, cropped: bool, stack: ExitStack) -> Work:
+    """The batches of an epoch of small images that live on the device, by a loader."""
+    side = 32 if setting.gpu else _INTERPRETED_SIZE
+    batch = setting.small_batch_sizes[-2] if setting.gpu else setting.check_batch_size
+    pixels = np.random.default_rng(0).integers(0, 256, (4 * batch, side, side, 3), dtype=np.uint8)
+    cut = [v2.RandomCrop(side, padding=side // 8), v2.RandomHorizontalFlip()] if cropped else []
+    loader = fastload.create_loader(
+        (pixels, np.arange(len(pixels))),
+        batch,
+        shuffle=True,
+        transform=v2.Compose([*cut, *_NORMALISE]),
+        backend="cache",
+        device=setting.where(),
+        dtype=torch.bfloat16,
+        options=CacheOptions(storage="device", progress=False),
+    )
+    stack.enter_context(loader)
+    return lambda: [images for images, _ in loader]
+
+
+def _compare(setting: Setting, prepare: Callable[[ExitStack], Work]) -> Round:
+    """Rates with the kernels, in the row, and without."""
+    device = setting.where()
     results, rates = {}, {}
     for switch in ("1", "0"):
         os.environ[fused.SWITCH] = switch
         try:
-            if switch == "1" and not fused.active(images):
+            if switch == "1" and not fused.active(torch.empty(0, device=device)):
                 raise BackendUnavailableError("Triton is not installed: pip install triton")
-            results[switch] = work().float().cpu()
-            rates[switch] = rate_of(
-                (_counted(work, count) for _ in repeat(None)),
-                seconds=setting.rate_seconds,
-                device=device,
-            )
+            with ExitStack() as stack:
+                work = prepare(stack)
+                results[switch] = torch.cat(work()).float().cpu()
+                count = len(results[switch])
+                rates[switch] = rate_of(
+                    (_counted(work, count) for _ in repeat(None)),
+                    seconds=setting.rate_seconds,
+                    device=device,
+                )
         finally:
             del os.environ[fused.SWITCH]
     synchronize(device)

@@ -281,6 +281,9 @@ class Context:
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     opaque_backends: Callable[[], list[str]] = lambda: ["torch"]
     """Names of the backends here that run opaque transforms, for messages."""
+    takes_pending: bool = False
+    """Whether images may come as `fastload.render.drawn.PendingImages`: the device stage makes
+    them, with what is to be done to their numbers."""
 
     def require_whole_batches(self, backend: str) -> None:
         """For a backend that does not run Python on samples.

@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 
 from fastload.backends.base import BackendOptions, Context, Fit, Traits
 from fastload.backends.maker import BatchInWork, BatchMaker, PixelMaker, Threads
 from fastload.backends.pixels_native import make_pixels
-from fastload.backends.rows import Buffers, RowReader
+from fastload.backends.rows import Buffers, RowReader, settled_size
 from fastload.cache.build import build_cache, default_directory
 from fastload.cache.manifest import Variant, read_manifest
 from fastload.cache.reading import open_cache
@@ -26,6 +27,7 @@ from fastload.cache.resident import ResidentSource, arrays_of, in_memory, is_map
 from fastload.cache.writing import verify_cache
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
+from fastload.render.drawn import DrawnGeometry
 from fastload.sources.base import Source
 
 Storage = Literal["auto", "disk", "ram", "device"]
@@ -213,8 +215,13 @@ class _DevicePixels(PixelMaker):
         super().__init__(context, rows, threads)
         self._device = context.device
         self._resident = ResidentSource(self._source, self._plans, context.device)
+        self._drawn = _drawn_geometries(context) if context.takes_pending else None
 
     def start(self, draws: Draws) -> BatchInWork:
+        if self._drawn is not None and self._resident.draws_here(draws):
+            work = BatchInWork(draws, Buffers({}))
+            work.columns = partial(self._resident.drawn, draws, self._drawn)
+            return work
         placed = self._rows.place(draws)
         sizes = self._rows.sizes_of(placed)
         points = Buffers({}, tuple(moves.table for moves in placed.points))
@@ -225,4 +232,26 @@ class _DevicePixels(PixelMaker):
         return work
 
     def explain(self, decoded: Mapping[str, int]) -> Mapping[str, str]:
-        return {"rendering": f"batched tensor operations on {self._device}"}
+        if self._drawn is not None and self._resident.draws_here(_NO_DRAWS):
+            how = "one kernel, which draws, cuts, mirrors and converts: an epoch's order travels"
+        else:
+            how = "batched tensor operations"
+        return {"rendering": f"{how}, on {self._device}"}
+
+
+_NO_DRAWS = Draws(0, 0, np.zeros(0, dtype=np.int64))
+
+
+def _drawn_geometries(context: Context) -> list[DrawnGeometry] | None:
+    """The plans as one kernel knows them; None where it does not. Images are of one size then, and
+    each of them has pixels."""
+    source, made = context.source, list[DrawnGeometry]()
+    if source.moved or not source.pixels:
+        return None
+    size = next(iter(source.pixels.values())).fixed_size
+    for plan in context.recipe.geometries:
+        drawn = None if size is None else DrawnGeometry.of(plan, size)
+        if drawn is None or settled_size(source, plan) != drawn.out_size:
+            return None
+        made.append(drawn)
+    return made

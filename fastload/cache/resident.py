@@ -12,11 +12,19 @@ import numpy.typing as npt
 import psutil
 import torch
 
+from fastload.draws import Draws
 from fastload.errors import CacheError
 from fastload.geometry import Geometry, GeometryPlan
 from fastload.recipe.recipe import view_column
 from fastload.render.device import render_on_device
-from fastload.render.transfer import on_device
+from fastload.render.drawn import (
+    DrawnGeometry,
+    OrderOnDevice,
+    PendingImages,
+    can_draw,
+    stretch_of,
+)
+from fastload.render.transfer import on_device, stream_of
 from fastload.sources.base import Source
 from fastload.sources.columns import Column, PixelArray, ValueArray, Values
 
@@ -96,6 +104,9 @@ class ResidentSource:
             if name not in source.moved and not column.ragged
         }
         self._values = {name: _upload_values(column, device) for name, column in values.items()}
+        self._orders: dict[str, list[tuple[Int64Array, OrderOnDevice]]] = {}
+        """Of each column of images the last two of many batches: those of the epoch under way and
+        of the next one."""
         if device.type == "cuda":
             # Batches may be made on another stream than the one that uploads.
             torch.cuda.current_stream(device).synchronize()
@@ -128,6 +139,47 @@ class ResidentSource:
                         )
                     columns[view_column(name, view)] = pixels
         return columns
+
+    def draws_here(self, draws: Draws) -> bool:
+        """Whether `drawn` makes such a batch."""
+        return all(can_draw(pixels, draws) for pixels in self._pixels.values())
+
+    def drawn(self, draws: Draws, geometries: Sequence[DrawnGeometry]) -> dict[str, Any]:
+        """As `batch`, of images of one size, with one geometry a view; nothing but the order of the
+        samples comes from the host. Images are not made yet."""
+        columns: dict[str, Any] = {}
+        whole, first = stretch_of(draws.indices)
+        here = slice(first, first + len(draws))
+        for name in self._columns:
+            if name in self._values:
+                order = self._order(draws, whole, next(iter(self._images)))
+                columns[name] = self._values[name].index_select(0, order.indices[here])
+            elif name in self._images:
+                order, kind = self._order(draws, whole, name), self._images[name].kind
+                for view, (plan, geometry) in enumerate(zip(self._plans, geometries, strict=True)):
+                    columns[view_column(name, view)] = PendingImages(
+                        self._pixels[name],
+                        geometry,
+                        kind.resampling(plan),
+                        order,
+                        first,
+                        len(draws),
+                    )
+        return columns
+
+    def _order(self, draws: Draws, whole: Int64Array, name: str) -> OrderOnDevice:
+        """The order that a batch is a stretch of, for a column of images; sent when its first batch
+        is made."""
+        known, stream = self._orders.setdefault(name, []), stream_of(self._device)
+        for array, order in known:
+            if array is whole and order.key == (draws.seed, draws.epoch, stream):
+                return order
+        images = self._images[name]
+        rows = whole if images.rows is None else images.rows_of(whole)
+        order = OrderOnDevice(draws, whole, rows, self._device)
+        if whole is not draws.indices:
+            self._orders[name] = [*known[-1:], (whole, order)]
+        return order
 
     def _render(
         self,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
 from fastload.geometry.boxes import Composition, PaddingMode
+from fastload.geometry.drawn import DrawnStep
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -206,6 +207,10 @@ class GeometryStep:
     def bicubic_rows(self, uniforms: Float64Array) -> BoolArray | None:
         """(B,) bool: the rows that are resampled with "bicubic" if it `mixes_filters`, else
         None."""
+        return None
+
+    def drawn(self) -> DrawnStep | None:
+        """What `compose` does, as numbers for a kernel that draws; None where it does more."""
         return None
 
     def native(

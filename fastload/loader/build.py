@@ -318,6 +318,7 @@ def _on_backend(
                 else WorkerSeeds(config.seed, order.shard.rank),
             ),
             opaque_backends=_opaque_backends,
+            takes_pending=all(program.is_identity for program in split.hosted),
         ),
         options,
     )

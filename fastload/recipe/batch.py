@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -17,6 +17,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.recipe.convert import ToDtype
 from fastload.recipe.operation import Operation
+from fastload.render.drawn import Conversion, PendingImages
 from fastload.sources.kinds import PixelKind, pixel_kinds
 
 Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
@@ -67,7 +68,7 @@ class BatchProgram:
 
     def __call__(
         self,
-        columns: Mapping[str, torch.Tensor],
+        columns: Mapping[str, Any],
         roles: Mapping[str, str],
         draws: Draws,
         *,
@@ -78,9 +79,9 @@ class BatchProgram:
         """Run the operations.
 
         Args:
-            columns: images (B, C, H, W), uint8 unless the program starts with operations on floats;
-                masks (B, H, W) or (B, 1, H, W); anything else. Images and masks have one height and
-                width.
+            columns: images (B, C, H, W), uint8 unless the program starts with operations on floats,
+                or `PendingImages`; masks (B, H, W) or (B, 1, H, W); anything else. Images and masks
+                have one height and width.
             roles: the names of the kinds of columns; columns without one are left alone.
             draws: of the B samples.
             empty: makes the tensor (B, C, H, W), of this shape and dtype, that a batch on a CPU is
@@ -96,6 +97,14 @@ class BatchProgram:
             are.
         """
         kinds = pixel_kinds({name: roles[name] for name in columns if name in roles})
+        for name in kinds:
+            pending = columns[name]
+            if isinstance(pending, PendingImages):
+                alone = len(kinds) == 1 and kinds[name].coloured and mixing is None
+                conversion = self._conversion(pending.channels, dtype) if alone else None
+                columns = {**columns, name: pending.make(conversion)}
+                if conversion is not None:
+                    return dict(columns)
         pixels = {name: kind.planes(name, columns[name]) for name, kind in kinds.items()}
         sizes = {name: (len(tensor), *tensor.shape[-2:]) for name, tensor in pixels.items()}
         if len(set(sizes.values())) > 1:
@@ -114,6 +123,12 @@ class BatchProgram:
                 else pixels
             ),
         }
+
+    def _conversion(self, channels: int, dtype: torch.dtype | None) -> Conversion | None:
+        """All that is done to uint8 images, where it is one conversion."""
+        last = () if dtype is None else ((0, ToDtype(dtype, scale=False)),)
+        passes = [op for _, op in BatchProgram((*self.ops, *last))._passes(torch.uint8)]
+        return passes[0].conversion(channels) if len(passes) == 1 else None
 
     def _in_pieces(
         self,

@@ -20,6 +20,7 @@ from fastload.recipe.attributes import read_floats, read_for_images
 from fastload.recipe.mix import Mixing
 from fastload.recipe.operation import ImageState, Operation, PixelOperation, register
 from fastload.render import fused
+from fastload.render.drawn import Conversion
 from fastload.render.transfer import constants, stream_of
 
 
@@ -148,11 +149,19 @@ class _ConvertAndNormalize(PixelOperation):
             return replace(self, deliver=following.dtype)
         return None
 
+    @property
+    def _rounds_once(self) -> bool:
+        return self.deliver is None or self.convert.dtype == torch.float32
+
+    def conversion(self, channels: int) -> Conversion | None:
+        if self.mixing is not None or not self._rounds_once:
+            return None
+        return Conversion(*self._numbers(channels), self.output_dtype(torch.uint8))
+
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
-        once = self.deliver is None or self.convert.dtype == torch.float32
         # On a CPU the kernels run for tests alone.
         asked = images.device.type != "cpu" or fused.SWITCH in os.environ
-        if images.dtype == torch.uint8 and once and asked and fused.active(images):
+        if images.dtype == torch.uint8 and self._rounds_once and asked and fused.active(images):
             mixed = None if self.mixing is None else self.mixing.pairing(images)
             return fused.normalise(
                 images,

@@ -20,6 +20,7 @@ from fastload.geometry.boxes import (
     random_resized_crop_boxes,
     resized_sizes,
 )
+from fastload.geometry.drawn import DrawnCrop, DrawnFlip
 from fastload.recipe.attributes import (
     check_settings,
     read_antialias,
@@ -131,6 +132,10 @@ class RandomCrop(_FixedSize):
         padding = np.maximum(composition.extent - target, 0)
         composition.crop(pick(uniforms, padding + 1), target)
 
+    def drawn(self) -> DrawnCrop | None:
+        left, top, right, bottom = self.padding or (0, 0, 0, 0)
+        return None if self.pad_if_needed else DrawnCrop(self.size, (top, left), (bottom, right))
+
     def native(
         self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]
     ) -> Any:
@@ -188,6 +193,9 @@ class _RandomFlip(GeometryOperation):
 
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
         composition.flip(uniforms[:, 0] < self.p, self.axis)
+
+    def drawn(self) -> DrawnFlip:
+        return DrawnFlip(self.axis, self.p)
 
 
 @register

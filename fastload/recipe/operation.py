@@ -23,6 +23,7 @@ from fastload.geometry import GeometryPlan, Padding, Resampling
 from fastload.geometry.plan import GeometryStep, WarpSampling
 from fastload.geometry.points import PointMap
 from fastload.render.device import render_batch
+from fastload.render.drawn import Conversion
 from fastload.render.steps import Steps
 
 Size = tuple[int, int]
@@ -131,6 +132,11 @@ class Operation:
         """What `apply` does to B uint8 images of this shape (C, H, W), as numbers; for operations
         that have steps. Raises ConfigurationError: it cannot take such images."""
         raise NotImplementedError(f"{type(self).__name__} has no steps")
+
+    def conversion(self, channels: int) -> Conversion | None:
+        """What `apply` does to uint8 images, where that is a multiplication, an addition and
+        another dtype; else None."""
+        return None
 
     def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         """The same for the (B, 1, H, W) masks of the same samples. Here: masks stay as they are."""

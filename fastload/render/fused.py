@@ -28,7 +28,7 @@ _BLOCK = 256
 _NORMALISE_BLOCK = 1024
 _COLOUR_BLOCK = 1024
 """Values of a program; pixels that a program works on at a time."""
-_PADDING = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
+PADDING = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 SWITCH = "FASTLOAD_FUSED"
 """Environment variable: 0 turns the kernels off; 1 turns them on for the CPU too, where they need
 Triton's interpreter (TRITON_INTERPRET=1), which is slow and for tests."""
@@ -95,7 +95,7 @@ def render(
         CUBIC=cubic,
         A=a,
         PADS=bool(geometry.pads),
-        MODE=_PADDING[resampling.padding_mode],
+        MODE=PADDING[resampling.padding_mode],
         BLOCK=_BLOCK,
     )
     return out

@@ -36,7 +36,7 @@ def _in_bits(weight, scale: tl.constexpr):
 
 
 @triton.jit
-def _fold(position, limit, MODE: tl.constexpr):
+def fold(position, limit, MODE: tl.constexpr):
     """As `fastload.geometry.grid.fold`."""
     if MODE == CONSTANT or MODE == EDGE:
         folded = tl.minimum(tl.maximum(position, 0), limit - 1)
@@ -45,7 +45,7 @@ def _fold(position, limit, MODE: tl.constexpr):
         if MODE == SYMMETRIC:
             period = turn + 1
         else:
-            period = turn + (turn == 0).to(tl.int32)
+            period = tl.maximum(turn, 1)
         rest = position % period
         rest = tl.where(rest < 0, rest + period, rest)  # C's remainder has the sign of the position
         distance = 2 * rest - turn
@@ -135,6 +135,7 @@ def render(
     row = tl.program_id(0)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = place < height * width
+    place = tl.minimum(place, height * width - 1)  # past the end there may be no taps to divide by
     y, x = place // width, place % width
     entry = table + row * 12
     top, left = tl.load(entry).to(tl.int32), tl.load(entry + 1).to(tl.int32)
@@ -149,7 +150,7 @@ def render(
     grid_y, grid_x = shown_y, shown_x
     outside = shown_y < shown_y
     if PADS:
-        grid_y, grid_x = _fold(shown_y, size_down, MODE), _fold(shown_x, size_across, MODE)
+        grid_y, grid_x = fold(shown_y, size_down, MODE), fold(shown_x, size_across, MODE)
         if MODE == CONSTANT:
             outside = (grid_y != shown_y) | (grid_x != shown_x)
     first = start + top * image_width + left
@@ -227,6 +228,15 @@ def render(
 
 
 @triton.jit
+def to_bfloat16(value):
+    """To the nearest number that bfloat16 has, halves to even; as float32, for the conversion of an
+    interpreter cuts off."""
+    bits = value.to(tl.int32, bitcast=True)
+    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def normalise(
     images,
     scale,
@@ -279,9 +289,6 @@ def normalise(
             within = within & (y >= tl.load(mixed + 3)) & (y < tl.load(mixed + 5))
             value = tl.where(within, other, value)
     if out.dtype.element_ty == tl.bfloat16:
-        # To the nearest, halves to even: the conversion of an interpreter cuts off.
-        bits = value.to(tl.int32, bitcast=True)
-        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
-        value = bits.to(tl.float32, bitcast=True)
+        value = to_bfloat16(value)
     to = row * to_row + channel * to_channel + pixel * to_pixel
     tl.store(out + to, value.to(out.dtype.element_ty), mask=valid)

@@ -285,6 +285,16 @@ class EpochOrder(Order):
             first, last = rank % size, rank % size + 1
         return np.arange(start + first, start + last, dtype=np.int64)
 
+    def draws(
+        self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
+    ) -> Draws:
+        rows = self.batch(step)
+        if self.interleaved or not len(rows):
+            return super().draws(epoch, step, indices, repeats)
+        # A view, by which one can tell that it is a stretch of an epoch's order.
+        here = slice(int(rows[0]), int(rows[-1]) + 1)
+        return Draws(self.seed, epoch, indices[here], None if repeats is None else repeats[here])
+
     @property
     def _kind(self) -> str:
         return "shuffled" if self.shuffle else "in order"

@@ -1,0 +1,264 @@
+"""Arrays on a device, whose batches one kernel draws and makes: in Triton's interpreter on the CPU,
+against the operations that it takes the place of, the very bits. On a GPU
+(FASTLOAD_TEST_DEVICE=cuda) the kernel itself."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+import fastload
+from fastload.backends.cache import CacheOptions
+from fastload.cache import resident
+from fastload.draws import Draws
+from fastload.geometry import GeometryPlan
+from fastload.recipe import Recipe
+from fastload.render import drawn, fused
+from fastload.render.device import render_on_device
+from fastload.render.drawn import DrawnGeometry, OrderOnDevice, PendingImages, stretch_of
+from fastload.sources import open_source
+from tests.backends import DEVICE
+
+pytestmark = pytest.mark.skipif(
+    DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1",
+    reason="TRITON_INTERPRET is set to 0",
+)
+pytest.importorskip("triton", reason="needs Triton, which comes with torch for CUDA")
+
+COUNT, SIZE = 10, (9, 11)
+FLOATS = [
+    v2.ToImage(),
+    v2.ToDtype(torch.float32, scale=True),
+    v2.Normalize((0.48, 0.45, 0.4), (0.22, 0.23, 0.25)),
+]
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels that are launched, in order; they are on."""
+    names: list[str] = []
+    launch = fused.launch
+
+    def spy(kernel: Any, *given: Any, **named: Any) -> None:
+        names.append(kernel.fn.__name__)
+        launch(kernel, *given, **named)
+
+    monkeypatch.setenv(fused.SWITCH, "1")
+    monkeypatch.setattr(fused, "launch", spy)
+    monkeypatch.setattr(drawn, "launch", spy)
+    return names
+
+
+def pixels(channels: int = 3, count: int = COUNT) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, *SIZE, channels), dtype=np.uint8)
+
+
+def loader(source: Any, transform: Any, **given: Any) -> fastload.Loader:
+    return fastload.create_loader(
+        source,
+        4,
+        transform=transform,
+        backend="cache",
+        device=DEVICE,
+        options=CacheOptions(storage="device"),
+        **({"shuffle": True, "seed": 3} | given),
+    )
+
+
+def served(source: Any, transform: Any, **given: Any) -> list[Any]:
+    """All that two epochs bring, one tensor after the other."""
+    with loader(source, transform, **given) as made:
+        batches = [batch for _ in range(2) for batch in made]
+    parts = [part for b in batches for part in (b.values() if isinstance(b, dict) else b)]
+    assert all(part.is_contiguous(memory_format=torch.channels_last) for part in parts[:1])
+    return [part.cpu() for part in parts]
+
+
+def check(
+    launched: list[str], kernels: list[str], source: Any, transform: Any, **given: Any
+) -> None:
+    """The batches are those of the operations of torch; these kernels make each of the six, and of
+    those that are made ahead."""
+    found = served(source, transform, **given)
+    assert launched[: 6 * len(kernels)] == kernels * 6
+    launched.clear()
+    os.environ[fused.SWITCH] = "0"
+    expected = served(source, transform, **given)
+    assert launched == [], "switched off"
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+FLIPS = [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip(0.3)]
+CROPS: dict[str, list[Any]] = {
+    "padded": [v2.RandomCrop((9, 8), padding=4, fill=31), *FLIPS],
+    "flips before and after": [*FLIPS, v2.RandomCrop((6, 8), padding=(0, 1, 2, 3)), *FLIPS],
+    "edge": [FLIPS[1], v2.RandomCrop((12, 14), padding=4, padding_mode="edge"), FLIPS[0]],
+    "reflect": [v2.RandomCrop((12, 14), padding=4, padding_mode="reflect"), FLIPS[0]],
+    "symmetric": [v2.RandomCrop((12, 14), padding=4, padding_mode="symmetric")],
+    "no padding": [v2.RandomCrop((5, 6))],
+    "only flips": FLIPS,
+    "never, always": [v2.RandomHorizontalFlip(0.0), v2.RandomVerticalFlip(1.0)],
+    "nothing": [v2.Identity()],
+}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", CROPS)
+def test_crops_and_flips_are_drawn_by_one_kernel(
+    launched: list[str], name: str, channels: int
+) -> None:
+    source = (pixels(channels), np.arange(COUNT))
+    check(launched, ["drawn"], source, v2.Compose(CROPS[name]))
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])
+def test_normalising_and_the_dtype_to_deliver_are_in_the_same_launch(
+    launched: list[str], dtype: Any
+) -> None:
+    transform = v2.Compose([*CROPS["padded"], *FLOATS])
+    check(launched, ["drawn"], (pixels(), np.arange(COUNT)), transform, dtype=dtype)
+
+
+def test_a_value_a_channel_lies_outside(launched: list[str]) -> None:
+    transform = v2.RandomCrop(8, padding=3, fill=(9, 120, 250))
+    check(launched, ["drawn"], (pixels(), np.arange(COUNT)), transform)
+
+
+def test_masks_are_cut_as_their_images(launched: list[str]) -> None:
+    source = {"image": pixels(), "mask": pixels(1), "label": np.arange(COUNT)}
+    transform = v2.RandomCrop(8, padding=3, fill={tv_tensors.Image: 7, "others": 1})
+    check(launched, ["drawn", "drawn"], source, transform)
+    launched.clear()
+    os.environ[fused.SWITCH] = "1"
+    kernels = ["drawn", "drawn", "normalise"]
+    check(launched, kernels, source, v2.Compose([*CROPS["padded"], *FLOATS]))
+
+
+def test_what_follows_that_is_more_than_a_conversion_gets_bytes(launched: list[str]) -> None:
+    source = (pixels(), np.arange(COUNT) % 3)
+    jitter = v2.Compose([*CROPS["padded"], v2.ColorJitter(0.4)])
+    check(launched, ["drawn", "recolour"], source, jitter, place="device")
+    launched.clear()
+    os.environ[fused.SWITCH] = "1"
+    floats, mixing = v2.Compose([*CROPS["padded"], *FLOATS]), v2.MixUp(num_classes=3)
+    check(launched, ["drawn", "normalise"], source, floats, batch_transform=mixing)
+
+
+def test_a_subset_takes_its_own_rows(launched: list[str]) -> None:
+    opened = open_source((pixels(count=30), np.arange(30)))
+    source = replace(opened, source=opened.source.take(np.arange(3, 23, 2)))
+    check(launched, ["drawn"], source, v2.RandomCrop(8, padding=3))
+
+
+def test_samples_that_come_twice_have_draws_of_their_own(launched: list[str]) -> None:
+    source = (pixels(), np.arange(COUNT))
+    given: dict[str, Any] = {"sampler": [4, 1, 1, 1, 0, 4, 4], "shuffle": False}
+    found = served(source, v2.RandomCrop(6, padding=3), **given)
+    assert "drawn" not in launched
+    os.environ[fused.SWITCH] = "0"
+    expected = served(source, v2.RandomCrop(6, padding=3), **given)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_nothing_but_the_order_of_an_epoch_travels(
+    launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+
+    def spy(values: np.ndarray, device: torch.device) -> torch.Tensor:
+        sent.append(len(values))
+        return torch.from_numpy(values).to(device)
+
+    monkeypatch.setattr(drawn, "on_device", spy)
+    monkeypatch.setattr(resident, "on_device", spy)
+    served((pixels(), np.arange(COUNT)), v2.Compose([*CROPS["padded"], *FLOATS]))
+    # Of batches of the third epoch, too, which are made ahead.
+    assert set(sent) == {3 + COUNT}
+    assert 2 <= len(sent) <= 4
+    sent.clear()
+    halves = fastload.Shard(1, 2)
+    served((pixels(), np.arange(COUNT)), v2.RandomCrop(6), shard=halves)
+    assert set(sent) == {3 + COUNT}, "of all ranks"
+
+
+@pytest.mark.parametrize(
+    ("seed", "epoch", "index"),
+    [(0, 0, 0), (1, 1, 1), (2**64 - 1, 2**32 - 1, 2**40 - 9), (0xC0FFEE << 33, 16, 2**32 - 4)],
+)
+def test_numbers_are_those_of_the_host(
+    launched: list[str], seed: int, epoch: int, index: int
+) -> None:
+    plan = plan_of(v2.Compose([*FLIPS, v2.RandomCrop((30, 1), padding=(600, 40, 500, 30))]))
+    images = torch.from_numpy(pixels()).to(DEVICE).view(-1, 3)
+    draws = Draws(seed, epoch, index + np.arange(8, dtype=np.int64))
+    rows = np.arange(8, dtype=np.int64)[::-1].copy()
+    geometry = DrawnGeometry.of(plan, SIZE)
+    assert geometry is not None
+    order = OrderOnDevice(draws, draws.indices, rows, DEVICE)
+    made = PendingImages(images, geometry, plan.resampling, order, 2, 5).make()
+    os.environ[fused.SWITCH] = "0"
+    there = slice(2, 7)
+    expected = render_on_device(
+        images,
+        start=rows[there] * SIZE[0] * SIZE[1],
+        width=np.full(5, SIZE[1]),
+        geometry=plan.resolve(draws.take(there), np.array([SIZE] * 5)),
+        resampling=plan.resampling,
+        out_size=(30, 1),
+    )
+    assert torch.equal(made.cpu(), expected.permute(0, 3, 1, 2).cpu())
+
+
+def plan_of(transform: Any) -> GeometryPlan:
+    return Recipe.from_transform(transform).split(SIZE).geometry
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        v2.RandomResizedCrop(8),
+        v2.Pad(2),
+        v2.CenterCrop(6),
+        v2.Compose([v2.RandomCrop(8), v2.RandomCrop(6)]),
+        v2.RandomCrop(20, pad_if_needed=True),
+        v2.RandomRotation(10),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_other_geometry_is_left_to_the_operations_of_torch(
+    launched: list[str], transform: Any
+) -> None:
+    assert DrawnGeometry.of(plan_of(transform), SIZE) is None
+    with loader((pixels(), np.arange(COUNT)), transform) as made:
+        next(iter(made))
+        assert "one kernel" not in made.explain()
+    assert "drawn" not in launched
+
+
+def test_explain_says_so(launched: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with loader((pixels(), np.arange(COUNT)), v2.RandomCrop(8)) as made:
+        next(iter(made))
+        assert "one kernel, which draws, cuts, mirrors and converts" in made.explain()
+        monkeypatch.setenv(fused.SWITCH, "0")
+        assert "batched tensor operations" in made.explain()
+
+
+def test_a_stretch_is_known_by_the_memory_that_it_lies_in() -> None:
+    order = np.arange(20)[::-1].copy()
+    whole, first = stretch_of(order[4:9])
+    assert whole is order
+    assert first == 4
+    whole, first = stretch_of(order.reshape(4, 5)[1])
+    assert (whole is order, first) == (True, 5)
+    for other in (order, order[::2], order[3:9].copy(), order.view(np.uint64)[2:5]):
+        whole, first = stretch_of(other)
+        assert (whole is other, first) == (True, 0)
