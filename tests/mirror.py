@@ -21,6 +21,7 @@ TESTS = {
     "test_bad_input": "loader.config loader.substitution",
     "test_bench_decode": "cli.bench tools.bench.decode tools.bench.decoders tools.bench.guarded "
     "tools.bench.passes tools.bench.pillow",
+    "test_bench_io": "tools.bench.io",
     "test_bench_loader": "tools.bench.loader tools.bench.loader_report tools.measure.images "
     "tools.measure.loaders",
     "test_cache_backend": "backends.cache cache.reading cache.resident",

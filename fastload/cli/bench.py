@@ -1,5 +1,5 @@
-"""`fastload bench`: decoders, loaders, two runs side by side; and what all commands that measure
-share.
+"""`fastload bench`: decoders, loaders, stores, two runs side by side; and what all commands that
+measure share.
 
 Settings are options, progress is shown on the way, files are written at the end.
 """
@@ -19,7 +19,7 @@ import typer
 
 from fastload.errors import ConfigurationError
 from fastload.terminal import output, plain_errors
-from fastload.tools.bench import DecodeSettings, LoaderSettings
+from fastload.tools.bench import DecodeSettings, IoSettings, LoaderSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -216,7 +216,7 @@ _TEXTS = {"json": _write_json, "csv": _write_csv}
 bench = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Measure decoders and loaders on this machine.",
+    help="Measure decoders, loaders and stores on this machine.",
 )
 
 Settings = TypeVar("Settings", DecodeSettings, LoaderSettings)
@@ -251,6 +251,27 @@ def decode(settings: DecodeSettings, files: Files) -> None:
         from fastload.tools.bench.decode_report import print_decode, write_html
 
         _run(settings, files, run_decode_benchmark, print_decode, write_html)
+
+
+@bench.command()
+@takes(settings=IoSettings, files=Files)
+def io(settings: IoSettings, files: Files) -> None:
+    """Measure what an object store or web server gives, and whether a trainer would wait for it.
+
+    Reads whole images at random, by requests of their own: some thousands, which the store may
+    charge for.
+    """
+    with plain_errors():
+        from fastload.tools.bench.io import print_io, run_io_benchmark
+
+        if files.html is not None:
+            raise ConfigurationError("--html: there is no page of this benchmark; use --json.")
+        files.check()
+        console = output()
+        with progress_of_rounds(console) as report:
+            results = run_io_benchmark(settings, on_progress=report)
+        print_io(results, console)
+        files.write(results, console)
 
 
 def _run(

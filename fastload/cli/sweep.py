@@ -238,8 +238,8 @@ def _compare(files: Sequence[str]) -> None:
         print_comparison(own[0], own[1], output())
     else:
         raise ConfigurationError(
-            f"compare: give two files that `fastload sweep --json` wrote, got {len(files)}; or one "
-            f"of them and {PREFIX}PRESET, for what others measured."
+            "compare: give two files that `fastload sweep --json` wrote, or one of them and "
+            f"{PREFIX}PRESET, for what others measured; got {', '.join(files) or 'nothing'}."
         )
 
 

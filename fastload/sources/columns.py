@@ -265,16 +265,17 @@ class EncodedFiles(PickledByReference, EncodedImages):
             return self.paths[index], 0, -1
         return self.paths[index], int(self.offsets[index]), int(self.lengths[index])
 
-    def _range(self, index: int) -> stores.Range:
+    def range_of(self, index: int) -> stores.Range:
+        """What is read for a sample."""
         path, offset, length = self.locate(index)
         version = 0 if self.versions is None else int(self.versions[index])
         return stores.Range(path, offset, None if length < 0 else length, version)
 
     def read(self, index: int) -> bytes:
-        return stores.read(*self._range(index))
+        return stores.read(*self.range_of(index))
 
     def read_many(self, indices: Int64Array) -> Sequence[bytes]:
-        return stores.read_many([self._range(index) for index in indices.tolist()])
+        return stores.read_many([self.range_of(index) for index in indices.tolist()])
 
     @cached_property
     def is_remote(self) -> bool:
@@ -286,7 +287,7 @@ class EncodedFiles(PickledByReference, EncodedImages):
         return not self.is_remote
 
     def read_start(self, index: int, length: int) -> bytes:
-        wanted = self._range(index)
+        wanted = self.range_of(index)
         kept = stores.kept_here(wanted)
         if kept is not None:
             return kept

@@ -48,6 +48,7 @@ __all__ = [
     "remove",
     "seen_kept",
     "size_of",
+    "store_of",
     "unchanged",
     "versions_of",
     "write",
@@ -81,7 +82,8 @@ def located(url: str) -> str:
     return url.rstrip("/")
 
 
-def _split(url: str) -> tuple[Store, str]:
+def store_of(url: str) -> tuple[Store, str]:
+    """The store of a URL, and the name of the object in it. Raises SourceError."""
     scheme, _, rest = url.partition("://")
     authority, _, name = rest.partition("/")
     return _store(f"{scheme}://{authority}"), name.strip("/")
@@ -177,7 +179,7 @@ def remote_entries(url: str) -> tuple[Entry, ...]:
     """What is in a remote folder, one level. Raises SourceError."""
     if _kept is not None and url in _kept.folders:
         return _kept.folders[url]
-    store, name = _split(url)
+    store, name = store_of(url)
     try:
         found = tuple(store.entries(name))
     except OSError as error:
@@ -194,7 +196,7 @@ def list_ahead(urls: Sequence[str]) -> None:
         return
     with contextlib.suppress(OSError):  # which is said when the folder is asked for
         for store, urls in _by_store(wanted).items():
-            listed = store.entries_of([_split(url)[1] for url in urls])
+            listed = store.entries_of([store_of(url)[1] for url in urls])
             _kept.folders.update(zip(urls, map(tuple, listed), strict=True))
 
 
@@ -205,14 +207,14 @@ def ask_ahead(urls: Sequence[str]) -> None:
         return
     with contextlib.suppress(OSError):  # which is said when the object is asked for
         for store, each in _by_store(wanted).items():
-            infos = store.infos_of([_split(url)[1] for url in each])
+            infos = store.infos_of([store_of(url)[1] for url in each])
             _kept.objects.update(zip(each, infos, strict=True))
 
 
 def _by_store(urls: Iterable[str]) -> dict[Store, list[str]]:
     found: dict[Store, list[str]] = {}
     for url in urls:
-        found.setdefault(_split(url)[0], []).append(url)
+        found.setdefault(store_of(url)[0], []).append(url)
     return found
 
 
@@ -265,7 +267,7 @@ def _object(url: str) -> Entry | None:
     """Size and ETag of an object. Raises SourceError."""
     if _kept is not None and url in _kept.objects:
         return _kept.objects[url]
-    store, name = _split(url)
+    store, name = store_of(url)
     try:
         entry = store.info(name)
     except OSError as error:
@@ -337,7 +339,7 @@ def size_of(path: str) -> int:
 def read_up_to(path: str, most: int, start: int = 0, version: int = 0) -> bytes:
     """At most so many bytes from `start` on, fewer where the file ends before. Raises OSError."""
     if is_remote(path):
-        store, name = _split(path)
+        store, name = store_of(path)
         return store.read_up_to(name, start, most, version)
     with open_regular(path, buffering=0) as file:
         file.seek(start)
@@ -373,11 +375,11 @@ def read_many(ranges: Sequence[Range]) -> list[bytes]:
     by_store: dict[Store, list[int]] = {}
     for row, each in enumerate(ranges):
         if is_remote(each.name):
-            by_store.setdefault(_split(each.name)[0], []).append(row)
+            by_store.setdefault(store_of(each.name)[0], []).append(row)
         else:
             found[row] = read(*each)
     for store, rows in by_store.items():
-        wanted = [ranges[row]._replace(name=_split(ranges[row].name)[1]) for row in rows]
+        wanted = [ranges[row]._replace(name=store_of(ranges[row].name)[1]) for row in rows]
         for row, data in zip(rows, _by_tier(store, wanted), strict=True):
             found[row] = data
     return found
@@ -394,13 +396,13 @@ def _by_tier(store: Store, wanted: list[Range]) -> list[bytes]:
 
 def write(url: str, data: bytes | Path) -> None:
     """Put a remote object as a whole: these bytes, or those of a file. Raises OSError."""
-    store, name = _split(url)
+    store, name = store_of(url)
     store.write(name, data)
 
 
 def remove(url: str) -> None:
     """Remove a remote object, if it is there. Raises OSError."""
-    store, name = _split(url)
+    store, name = store_of(url)
     store.remove(name)
 
 

@@ -1,5 +1,5 @@
-"""Benchmarks of decoders (`decode.py`) and of loaders that feed a trainer (`loader.py`), on
-`fastload.tools.measure`.
+"""Benchmarks of decoders (`decode.py`), of loaders that feed a trainer (`loader.py`) and of stores
+that data sets lie in (`io.py`), on `fastload.tools.measure`.
 
 Here is what they are asked for: each field is an option of the command, too. `passes.py` says what
 a decoder is asked to do and how that is timed, `decoders.py` and `pillow.py` are the contestants;
@@ -15,7 +15,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-__all__ = ["DecodeSettings", "LoaderSettings"]
+__all__ = ["DecodeSettings", "IoSettings", "LoaderSettings"]
 
 
 @dataclass(frozen=True)
@@ -108,3 +108,25 @@ class LoaderSettings:
     ] = 10.0
     rounds: Annotated[int, Option(min=1, help="Rounds in which all take turns.")] = 5
     made: bool = False  # the folder is a sample set, not the user's
+
+
+@dataclass(frozen=True)
+class IoSettings:
+    """Of `fastload bench io`."""
+
+    url: Annotated[
+        str, Argument(help="A data set of images in a store, as create_loader opens it.")
+    ]
+    split: Annotated[str | None, Option(help="Of a data set with several: train, val, test.")] = (
+        None
+    )
+    rate: Annotated[
+        float, Option(min=1.0, help="Images a second that a trainer shall get on this node.")
+    ] = 1000.0
+    in_flight: Annotated[
+        tuple[int, ...], Option(help="Requests at once, numbers with commas between.")
+    ] = (1, 8, 32, 64, 128)
+    seconds: Annotated[
+        float, Option("--time", min=0.0, help="Seconds of a round of each row, at least.")
+    ] = 1.0
+    rounds: Annotated[int, Option(min=1, help="Rounds in which all take turns.")] = 3
