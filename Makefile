@@ -34,7 +34,7 @@ BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
 MODULES := build/modules
 
 .DEFAULT_GOAL := help
-.PHONY: FORCE help setup reinstall demo doctor test test-fast test-reliability soak corpora bench-peers fuzz sanitize mutants docs wheels image image-verify lint format clean
+.PHONY: FORCE help setup reinstall demo doctor test test-fast test-whole test-reliability soak corpora bench-peers fuzz sanitize mutants docs wheels image image-verify lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -70,11 +70,14 @@ lint: $(INSTALLED) ## ruff, clang-format, mypy --strict, and words that are not 
 	$(BIN)/mypy
 	$(BIN)/python scripts/plain_words.py
 
-test: lint ## lint, then all tests but those of test-reliability; PYTEST="-k resume" passes options on
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not reliability" $(PYTEST)
+test: lint ## lint, then all tests but those of test-whole and test-reliability; PYTEST="-k resume" passes options on
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not whole and not reliability" $(PYTEST)
 
 test-fast: $(INSTALLED) ## the tests that take less than a second each, for the everyday loop
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not reliability" $(PYTEST)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not whole and not reliability" $(PYTEST)
+
+test-whole: $(INSTALLED) ## whole runs of our tools, and of Ray and Lightning where they are installed
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "whole and not reliability" $(PYTEST)
 
 test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks; 14 to 20 minutes
 	$(BIN)/python -m pytest -m reliability $(PYTEST)

@@ -289,7 +289,7 @@ def test_the_contract_suite_is_counted() -> None:
     assert (verdict.what, verdict.reached) == ("contract tests that fail on the device", False)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_contract_suite_reports_each_test(setting: Setting) -> None:
     found = checks._suite(replace(setting, contract="agree_on_every_random"), "turbojpeg", 120)
     assert (found.status, found.failures) == ("measured", ())
@@ -562,7 +562,7 @@ def test_what_many_rows_say_is_said_once() -> None:
     assert summary(new_results("gpu", {"device": "cpu"}, rows)).count("it broke") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_command_writes_results_and_prints_the_goals_last(
     tmp_path: Path,
     setting: Setting,

@@ -155,7 +155,7 @@ def package(tmp_path: Path) -> Path:
     return copy
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.timeout(900)
 def test_what_is_added_as_the_table_says_passes_the_contract(package: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(package), "XDG_CACHE_HOME": str(package / "xdg")}

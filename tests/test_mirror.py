@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.mirror import ELSEWHERE, TESTS
 ROOT = Path(__file__).parents[1]
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Those in which a function is defined."""
     found = {}

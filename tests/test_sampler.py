@@ -236,6 +236,10 @@ def test_the_table_of_tails(
             assert set(seen) == {1}
             if tail == "filled" and batch_size > 1 and ranks[0].steps > 1:
                 assert min(last) >= 1
+            elif tail == "exact":
+                left = length - (ranks[0].steps - 1) * world * batch_size
+                ends = [left * rank // world for rank in range(world + 1)]
+                assert last == np.diff(ends).tolist(), "nothing is moved to the last batch"
 
 
 def test_37_samples_on_8_ranks() -> None:

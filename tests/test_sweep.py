@@ -849,7 +849,7 @@ def fashion(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_command_from_end_to_end(
     fashion: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -904,7 +904,7 @@ def test_the_command_from_end_to_end(
     assert sweep.notes[0] in done.output
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_whole_runs_over_other_axes(
     fashion: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,14 +4,16 @@ rank each."""
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.clients.processes import result, run_cold
 
-pytest.importorskip("lightning", reason="pip install torch-fastload[integrations]")
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+if find_spec("lightning") is None:  # importing it takes seconds of every run
+    pytest.skip("pip install torch-fastload[integrations]", allow_module_level=True)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.whole]
 
 
 def test_steps_and_validation_figures_are_those_of_a_dataloader(tmp_path: Path) -> None:

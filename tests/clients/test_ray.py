@@ -12,7 +12,7 @@ from tests.clients.processes import result, run_cold
 pytest.importorskip("ray", reason="pip install torch-fastload[integrations]")
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_each_worker_gets_its_part_or_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

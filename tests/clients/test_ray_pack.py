@@ -12,7 +12,7 @@ from tests.clients.processes import run_cold
 pytest.importorskip("ray", reason="pip install torch-fastload[ray]")
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_a_node_is_lost_and_the_shards_are_those_of_a_local_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
