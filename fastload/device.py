@@ -28,7 +28,7 @@ from fastload.recipe.batch import BatchProgram
 from fastload.recipe.mix import Mix, Mixing
 from fastload.recipe.recipe import view_column
 from fastload.render import fused
-from fastload.render.drawn import PendingImages, channels_first
+from fastload.render.drawn import PendingImages
 from fastload.render.host_colour import HostColour
 from fastload.sources.kinds import IMAGE, VALUE, kind_named, pixel_kinds
 from fastload.sources.ragged import Packed, Ragged
@@ -274,7 +274,8 @@ class DeviceStage:
         mixing = self._mixing_of(parts, columns, whole)
         if not parts.finished:
             for name in self._pixels.keys() & columns.keys():
-                columns[name] = channels_first(columns[name])
+                if not isinstance(columns[name], PendingImages):  # which will be (B, C, H, W)
+                    columns[name] = columns[name].permute(0, 3, 1, 2)
             empty = self._recycled if self._outputs else None
             for program, names in zip(self._programs, self._views, strict=True):
                 pixels = {name: columns[name] for name in names if name in columns}

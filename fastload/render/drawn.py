@@ -185,11 +185,6 @@ class PendingImages:
         return out.permute(0, 3, 1, 2)
 
 
-def channels_first(images: Any) -> Any:
-    """(B, H, W, C) as (B, C, H, W); pending images as they are, for they will be."""
-    return images if isinstance(images, PendingImages) else images.permute(0, 3, 1, 2)
-
-
 def can_draw(pixels: torch.Tensor, draws: Draws) -> bool:
     """Whether the kernel is there for these pixels, and knows these draws."""
     return draws.repeats is None and draws.keys is None and active(pixels)

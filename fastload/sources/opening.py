@@ -62,7 +62,7 @@ class Format:
     signs: tuple[str, ...] | None = None
     """Paths relative to a local folder, with * for any name: a folder that has none of them is not
     of this format, and `recognise` is not asked. A sign may begin with "../{name}", {name} being
-    the folder's own. None: it is always asked."""
+    the folder's own. None: it is always asked; (): no folder is of this format."""
     fallback: bool = False
     """Whether it is opened only if no other format opens the same path, or `format=` asks for it.
     It is given the whole folder and `split`, not the subfolder of that name."""
@@ -245,7 +245,7 @@ FORMATS: tuple[Format, ...] = (
         True,
         signs=("*.tar", ".*.tar"),
     ),
-    Format("zip", is_zip, open_zip, frozenset({"split"}), "zip archives of images"),
+    Format("zip", is_zip, open_zip, frozenset({"split"}), "zip archives of images", signs=()),
     Format(
         "parquet",
         is_parquet,
