@@ -47,6 +47,7 @@ TESTS = {
     "test_loader": "errors fingerprint loader.iterator loader.loader",
     "test_look": "cli.look tools.look.page tools.look.samples",
     "test_machine": "machine",
+    "test_masks": "backends.masks sources.masks",
     "test_measure": "tools.measure.clock tools.measure.rounds tools.measure.statistics",
     "test_measure_page": "tools.bench.decode_report tools.measure.charts tools.measure.page "
     "tools.measure.table",

@@ -357,7 +357,7 @@ def test_an_unknown_kind_is_refused() -> None:
     column = ValueArray(np.zeros((3, 4)), role="picture")
     with pytest.raises(
         SourceError,
-        match="column 'x': 'picture' is no kind of column; there are boxes, image, instances, ",
+        match="column 'x': 'picture' is no kind of column; there are boxes, image, instance_",
     ):
         Source({"x": column}, "", "s")
     with pytest.raises(SourceError, match="'boxes' is no kind of pixels"):

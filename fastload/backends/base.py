@@ -168,6 +168,9 @@ class Traits:
     moves_columns: bool = False
     """Whether it moves the columns of `source.moved` with the images, by `recipe.points`. A backend
     that makes its batches with the code that the built-in ones share does."""
+    draws_masks: bool = False
+    """Whether it puts masks in the place of the shapes of objects (columns whose kind is `drawn`),
+    as backends do that make their batches with the code of the built-in ones."""
     owns_batches: bool = False
     """Whether nobody else sees the memory of its batches, so that operations of colour may write to
     it. Else they work on a copy: the arrays may be those of the data set."""
@@ -421,6 +424,8 @@ def fit_of(backend: type[Any], workload: Workload) -> Fit:
         and not traits_of(backend).moves_columns
     ):
         return Fit(0.0, "it does not move boxes with the images")
+    if workload.source.drawn and not traits_of(backend).draws_masks:
+        return Fit(0.0, "it draws no masks of objects")
     if workload.recipe.resamples_again and not traits_of(backend).resamples_again:
         return Fit(0.0, "it makes no warps, and resamples once")
     own = getattr(backend, "fit", None)

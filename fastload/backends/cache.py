@@ -77,6 +77,7 @@ class CacheBackend(BatchMaker):
     traits = Traits(
         views=True,
         moves_columns=True,
+        draws_masks=True,
         owns_batches=True,
         resamples_again=True,
         summary="samples decoded once, then served from a memory map, from memory or on the GPU",
@@ -109,7 +110,13 @@ class CacheBackend(BatchMaker):
     def _open(self) -> tuple[RowReader, PixelMaker]:
         source = self._source = self._opened_source()
         context = replace(self._context, source=source)
-        rows = RowReader(source, context.recipe, settings=self._options.decode_settings)
+        rows = RowReader(
+            source,
+            context.recipe,
+            settings=self._options.decode_settings,
+            threads=self._threads.count,
+            allocate=context.allocate,
+        )
         on_device = self._storage == "device" and not _only_on_host(context)
         make = _DevicePixels if on_device else make_pixels
         return rows, make(context, rows, self._threads)

@@ -195,6 +195,7 @@ class DaliBackend:
     traits = Traits(
         views=True,
         moves_columns=True,
+        draws_masks=True,
         owns_batches=True,
         resamples_again=True,
         summary="an NVIDIA DALI pipeline fed with fastload's order and boxes, on the CPU or on "

@@ -233,6 +233,8 @@ class BatchMaker(ABC):
         self.cancel()
         if self._pixels is not None:
             self._pixels.close()
+        if self._rows is not None:
+            self._rows.close()
         self._threads.close()
 
     def explain(self) -> Mapping[str, str]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from fastload import native
 from fastload.backends.base import BufferAllocator, Failure, HostBatch
+from fastload.backends.masks import MaskDrawer
 from fastload.decode.image import EncodedReader, upright_size
 from fastload.decode.libraries import get_decoder
 from fastload.draws import Draws
@@ -84,9 +85,12 @@ class RowReader:
         settings: DecodeSettings,
         decoder: str = "auto",
         renderer: EncodedRenderer | None = None,
+        threads: int = 0,
+        allocate: BufferAllocator | None = None,
     ) -> None:
         """The source has no objects, and the recipe no opaque part. Without a renderer of their
-        own, compressed images are decoded and rendered in Python, with that decoder."""
+        own, compressed images are decoded and rendered in Python, with that decoder. `threads`:
+        that draw the masks of objects, into arrays of `allocate`; 0: the one that calls does."""
         self._source, self._recipe, self._plans, self.settings = (
             source,
             recipe,
@@ -99,6 +103,7 @@ class RowReader:
             renderer = PythonRenderer(decoder, settings)
         self._renderer = renderer
         self._judged = next((c for c in source.instances.values() if c.kind.judges), None)
+        self._masks = MaskDrawer(threads, allocate) if source.drawn else None
 
     def buffers(
         self, count: int, sizes: Sequence[Size], allocate: BufferAllocator | None = None
@@ -117,7 +122,7 @@ class RowReader:
     def _steps(self) -> list[tuple[PointStep, ...]]:
         """Of the `PointMap` of each view; none where no column is moved by geometry."""
         views = range(len(self._plans) if self._source.moved else 0)
-        return [self._recipe.steps(view) for view in views]
+        return [self._recipe.steps(view, traced=self._masks is not None) for view in views]
 
     def points(self, sizes: Int64Array, draws: Draws) -> tuple[PointMap, ...]:
         """For each view, where points of images of these (B, 2) sizes go; none where no column is
@@ -127,7 +132,7 @@ class RowReader:
             boxes = self._judged.at(draws.indices)
             objects = Objects(boxes.values.astype(np.float64), boxes.rows_of_values)
         return tuple(
-            self._recipe.points(view, sizes, draws, objects)
+            self._recipe.points(view, sizes, draws, objects, traced=self._masks is not None)
             for view in range(len(self._plans))
             if self._source.moved
         )
@@ -182,6 +187,8 @@ class RowReader:
                 columns[name] = column.at(draws.indices)
         if self._source.moved:
             columns |= self._moved(draws, points, [failure.row for failure in failures])
+        if self._masks is not None:
+            failures = self._with_masks(draws, columns, points, failures)
         return HostBatch(self._in_order(columns), failures)
 
     def _moved(
@@ -201,6 +208,44 @@ class RowReader:
                     found[failed] = 0
                 columns[view_column(name, view)] = found
         return columns
+
+    def _with_masks(
+        self,
+        draws: Draws,
+        columns: dict[str, Any],
+        points: Sequence[npt.NDArray[np.float64]],
+        failures: list[Failure],
+    ) -> list[Failure]:
+        """Put masks in the place of shapes; returns the failures, with those of images whose masks
+        cannot be drawn: all their columns hold zeros, or nothing, too."""
+        assert self._masks is not None
+        bad: dict[int, str] = {}
+        for view, (table, steps) in enumerate(zip(points, self._steps, strict=True)):
+            for name in self._source.drawn:
+                own = view_column(name, view)
+                columns[own], found = self._masks.draw(columns[own], PointMap(table, steps))
+                bad |= found
+        if not bad:
+            return failures
+        for name, column in columns.items():
+            if isinstance(column, Ragged):
+                columns[name] = column.emptied(sorted(bad))
+            else:
+                column[sorted(bad)] = 0
+        return sorted(
+            [*failures, *(self._undrawn(draws, row, why) for row, why in bad.items())],
+            key=lambda failure: failure.row,
+        )
+
+    def _undrawn(self, draws: Draws, row: int, why: str) -> Failure:
+        name = self._source.describe(int(draws.indices[row]))
+        words = "correct its annotation and its size there, or leave the sample out"
+        return Failure(row, DecodeError(f"{name}: no masks can be drawn: {why}; {words}."))
+
+    def close(self) -> None:
+        """Join the threads that draw masks. May be called twice."""
+        if self._masks is not None:
+            self._masks.close()
 
     def _in_order(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """These columns, by name and view, in the order of the source."""

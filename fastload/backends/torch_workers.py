@@ -81,6 +81,7 @@ class TorchBackend:
     traits = Traits(
         views=True,
         moves_columns=True,
+        draws_masks=True,
         owns_batches=True,
         resamples_again=True,
         summary="torch's DataLoader, tuned: worker processes that run any transform and any "

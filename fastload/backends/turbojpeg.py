@@ -52,6 +52,7 @@ class TurboJpegBackend(BatchMaker):
     traits = Traits(
         views=True,
         moves_columns=True,
+        draws_masks=True,
         owns_batches=True,
         resamples_again=True,
         summary="JPEG straight from files, decoded by threads: only the crop, no worker processes",
@@ -84,6 +85,8 @@ class TurboJpegBackend(BatchMaker):
             context.recipe,
             settings=options.decode_settings,
             decoder="auto" if decoder == "native" else decoder,
+            threads=self._threads.count,
+            allocate=context.allocate,
         )
         pixels = make_pixels(
             context,

@@ -113,6 +113,11 @@ def build_cache(
     if exif_orientation:
         source.refuse_turning()
     variant = Variant(short_side, exif_orientation or source.upright, max_pixels)
+    if short_side is not None and source.drawn:
+        raise ConfigurationError(
+            f"short_side: {source.drawn[0]!r} of {source.name} are masks of the images at full "
+            "resolution; leave one of the two out."
+        )
     target = (
         default_directory(source, variant)
         if directory is None

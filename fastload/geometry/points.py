@@ -22,7 +22,7 @@ _SCALE, _SHIFT, _LOW, _HIGH, _SIZE, _CENTRES = range(6)
 POINT_COLUMNS = 6
 """Pairs of numbers (x, y) that a step takes."""
 
-PointStep = Literal["move", "warp", "sieve", "within"]
+PointStep = Literal["move", "warp", "sieve", "within", "grid", "back"]
 """What is done to boxes and points, by the block of the table that says how:
 
 - "move": output = clip(scale * input + shift, low, high), for x and for y. Crops, resizes, paddings
@@ -34,9 +34,13 @@ PointStep = Literal["move", "warp", "sieve", "within"]
   to the image.
 - "sieve": boxes are dropped that are too small, or too little of which is seen.
 - "within": boxes whose centre is not in a window become its upper left corner.
+- "grid" and "back": which pixel of the image before each pixel shows, for masks. A "grid" is one
+  `Geometry`: of x and of y the start and length of its box, the size that this is resampled to, the
+  start and length of the window, and whether it is mirrored. A "back" is the matrix of a warp, from
+  output to input. Points and boxes have nothing to do with them.
 """
 _MATRIX = [0, 1, 2, 3, 5]
-"""Rows of a block of "warp" that hold the nine numbers of its matrix."""
+"""Rows of a block of "warp" or "back" that hold the nine numbers of its matrix."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class PointMap:
     """(B, 6 * steps, 2) float64, x and y. The block of a "move": scale; shift, low, high, size of
     the output, shift of pixel centres [pixels]; of a "sieve": (smallest side, smallest area)
     [pixels, square pixels], (smallest part that is seen, -); of a "within": upper left and lower
-    right of the window. The size is at one place in all."""
+    right of the window; of a "grid": see `PointStep`. The size is at one place in all."""
     steps: tuple[PointStep, ...] = ("move",)
     objects: Objects | None = field(default=None, compare=False)
     """Of the source images, where a crop depends on them."""
@@ -65,10 +69,17 @@ class PointMap:
     """By stream the crops that depend on objects, (B, 4) top, left, height, width each."""
 
     @classmethod
-    def identity(cls, sizes: npt.NDArray[Any], objects: Objects | None = None) -> PointMap:
+    def identity(
+        cls, sizes: npt.NDArray[Any], objects: Objects | None = None, *, traced: bool = False
+    ) -> PointMap:
         """Of images of these (B, 2) sizes (height, width), before anything is done to them; nothing
-        is clipped."""
-        return cls(_unmoved(sizes[:, ::-1].astype(np.float64)), objects=objects)
+        is clipped. `traced`: keep the steps of pixels, too, for masks."""
+        extent = sizes[:, ::-1].astype(np.float64)
+        unmoved = _unmoved(extent)
+        if not traced:
+            return cls(unmoved, objects=objects)
+        table = np.concatenate([_still(extent), unmoved], axis=1)
+        return cls(table, ("grid", "move"), objects)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -94,13 +105,19 @@ class PointMap:
         if later is None:
             return moved
         if later.forward is not None:
-            block = np.zeros((len(self), POINT_COLUMNS, 2))
-            block[:, _MATRIX] = np.pad(later.forward.reshape(-1, 9), ((0, 0), (0, 1))).reshape(
-                -1, 5, 2
-            )
-            block[:, _SIZE] = later.size[:, ::-1]
-            moved = moved._with("warp", block)
+            moved = moved._with("warp", _matrix_block(later.forward, later.size))
+            if self._traced and later.inverse is not None:
+                moved = moved._with("back", _matrix_block(later.inverse, later.size))
         return moved.then(later.geometry)
+
+    def only(self, rows: Int64Array, moved: PointMap) -> PointMap:
+        """This map, and for these rows `moved`, which goes on from it and keeps all sizes."""
+        own = self if moved.steps == self.steps else self._open
+        still = _still(own._last[:, _SIZE])
+        grids = [still] * (len(moved.steps) - len(own.steps))
+        table = np.concatenate([own.table[:, :-POINT_COLUMNS], *grids, own._last], axis=1)
+        table[rows] = moved.table
+        return replace(self, table=table, steps=moved.steps)
 
     def clamped(self) -> PointMap:
         """This map, and after it boxes are clipped to the image as it is by now."""
@@ -193,7 +210,7 @@ class PointMap:
                     judge(block, boxes, whole)
             elif step == "within":
                 boxes = _kept_within(block, boxes)
-            else:
+            elif step in ("move", "warp"):
                 boxes = _box_placed(step, block, boxes, clip=True)
                 if judge is not None:
                     whole = _box_placed(step, block, whole, clip=False)
@@ -207,6 +224,10 @@ class PointMap:
             (step, self.table[:, number * POINT_COLUMNS :][:, :POINT_COLUMNS])
             for number, step in enumerate(self.steps)
         ]
+
+    @property
+    def _traced(self) -> bool:
+        return self.steps[0] == "grid"
 
     @property
     def _last(self) -> Float64Array:
@@ -251,7 +272,14 @@ class PointMap:
         low, high = np.where(mirrored, shown - high, low), np.where(mirrored, shown - low, high)
         scale, shift = np.where(mirrored, -scale, scale), np.where(mirrored, shown - shift, shift)
         centres = np.where(mirrored, shown - 1.0 - centres, centres)
-        return self._open._replaced([scale, shift, low, high, shown, centres])
+        moved = self._open._replaced([scale, shift, low, high, shown, centres])
+        if not self._traced:
+            return moved
+        parts = [box[:, 1::-1], box[:, :1:-1], grid[:, ::-1], start, shown, mirrored]
+        block = np.stack(parts, axis=1).astype(np.float64)
+        steps = (*moved.steps[:-1], "grid", "move")
+        before, last = moved.table[:, :-POINT_COLUMNS], moved._last
+        return replace(moved, table=np.concatenate([before, block, last], axis=1), steps=steps)
 
 
 def _unmoved(sizes: Float64Array) -> Float64Array:
@@ -260,6 +288,21 @@ def _unmoved(sizes: Float64Array) -> Float64Array:
     block[:, _SCALE], block[:, _SHIFT], block[:, _CENTRES] = 1.0, 0.0, 0.0
     block[:, _LOW], block[:, _HIGH] = -np.inf, np.inf
     block[:, _SIZE] = sizes
+    return block
+
+
+def _still(sizes: Float64Array) -> Float64Array:
+    """(B, 6, 2): the block of a "grid" that does nothing. `sizes`: (B, 2) width, height."""
+    zero = np.zeros_like(sizes)
+    return np.stack([zero, sizes, sizes, zero, sizes, zero], axis=1)
+
+
+def _matrix_block(matrix: Float64Array, sizes: npt.NDArray[Any]) -> Float64Array:
+    """(B, 6, 2): the block of a "warp" or "back", of (B, 3, 3) matrices to images of these (B, 2)
+    sizes (height, width)."""
+    block = np.zeros((len(matrix), POINT_COLUMNS, 2))
+    block[:, _MATRIX] = np.pad(matrix.reshape(-1, 9), ((0, 0), (0, 1))).reshape(-1, 5, 2)
+    block[:, _SIZE] = sizes[:, ::-1]
     return block
 
 

@@ -175,6 +175,8 @@ def _opened(config: LoaderConfig) -> Opened:
     init = config.workers.init
     seeds_only = init is None or only_seeds(init)
     if config.assume_plain:
+        if config.masks:
+            raise ConfigurationError("assume_plain: it serves images and labels; leave masks out.")
         if not seeds_only:
             raise ConfigurationError(
                 f"assume_plain: the worker_init_fn {qualified_name(init)} may change the data set, "
@@ -183,7 +185,11 @@ def _opened(config: LoaderConfig) -> Opened:
         return open_plain_dataset(config.source)
     if not config.adopted:
         opened = open_source(
-            config.source, split=config.split, strict=config.strict, format=config.format
+            config.source,
+            split=config.split,
+            strict=config.strict,
+            masks=config.masks,
+            format=config.format,
         )
         return _with_the_option(opened, config.source)
     if seeds_only:
@@ -218,6 +224,11 @@ def _run_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) 
     """Open a data set so that its own code makes the samples, though fastload could read its files.
     Then Python code of the user gets the same objects as before: PIL images with all their
     attributes, and labels of Python's types."""
+    if config.masks:
+        raise ConfigurationError(
+            "masks: they are drawn for whole batches, and here Python runs on single samples "
+            "(collate_fn, or a transform of your own); leave one of the two out."
+        )
     if config.collate_fn is not None:
         reason = (
             f"the collate_fn {qualified_name(config.collate_fn)} takes them; leave it out, or "
@@ -336,6 +347,10 @@ def _on_backend(
             f"transform: backend {backend!r} makes one view of an image, Views asks for "
             f"{len(split.geometries)}; use "
             "another backend."
+        )
+    if source.drawn and not traits.draws_masks:
+        raise ConfigurationError(
+            f"masks: backend {backend!r} draws none of {source.name}; use another backend."
         )
     if source.moved and split.moves_pixels and not traits.moves_columns:
         raise ConfigurationError(

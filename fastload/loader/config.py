@@ -66,6 +66,7 @@ class LoaderConfig:
     options: BackendOptions | None = None
     split: str | None = None
     strict: bool = False
+    masks: bool = False
     format: str | None = None
     assume_plain: bool = False
 
@@ -107,7 +108,7 @@ class LoaderConfig:
             value = getattr(self, name)
             if value is not None or name in ("batch_size", "seed"):
                 self._settle(name, _integer(name, value, least))
-        for name in ("shuffle", "drop_last", "tune", "strict", "assume_plain"):
+        for name in ("shuffle", "drop_last", "tune", "strict", "masks", "assume_plain"):
             self._settle(name, _flag(name, getattr(self, name)))
         shard, layouts = self.shard, (torch.channels_last, torch.contiguous_format)
         good = shard in (None, "auto") or isinstance(shard, Shard)

@@ -56,6 +56,7 @@ def create_loader(
     options: BackendOptions | None = None,
     split: str | None = None,
     strict: bool = False,
+    masks: bool = False,
     format: str | None = None,
     assume_plain: bool = False,
     generator: torch.Generator | None = None,
@@ -122,6 +123,9 @@ def create_loader(
             CIFAR, IDX and archives of splits, the training part.
         strict: refuse a data set some of whose files are not served (formats that Pillow cannot
             read, images without a label). False: `explain()` counts and names them, once.
+        masks: serve a mask of each object, drawn from its polygons or run lengths (COCO's RLE) in
+            the picture as it is delivered: a column `masks`, (T, H, W) uint8 in rows of variable
+            length, in place of `polygons`.
         format: what the source is, where its names leave that open: "folder" (one folder a
             class), "images" (without labels), "table", "pairs", "coco", "voc", "yolo", "tar",
             "parquet", "cifar", "idx", "arrays", "dataset", "cache", or a registered one. None: it

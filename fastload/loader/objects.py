@@ -3,6 +3,7 @@ batches get. Only where there are such columns, or `collate=` is given."""
 
 from __future__ import annotations
 
+from fastload import native
 from fastload.errors import ConfigurationError
 from fastload.loader import collate
 from fastload.loader.config import LoaderConfig
@@ -12,12 +13,25 @@ from fastload.sources.base import Source
 
 
 def check(config: LoaderConfig, source: Source, *, turned: bool) -> None:
-    """Raise ConfigurationError if boxes and the like would no longer belong to their images.
+    """Raise ConfigurationError if boxes and the like would no longer belong to their images, or
+    BackendUnavailableError if what draws masks is not built.
 
     `turned`: whether images are turned by their EXIF tag.
     """
     if turned:
         source.refuse_turning()
+    if source.drawn:
+        native.load()  # complains if it is not there
+    if source.drawn and config.collate_fn is not None:
+        raise ConfigurationError(
+            f"masks: those of {source.name} are drawn for whole batches, and collate_fn takes "
+            "single samples; give collate in its place, or leave masks out."
+        )
+    if source.drawn and not source.images:
+        raise ConfigurationError(
+            f"masks: {source.name} has {source.drawn[0]!r}, which are drawn in images, and no "
+            "images; leave that column out."
+        )
     if not isinstance(config.batch_transform, Mix):
         return
     objects = [name for name, column in source.values.items() if column.ragged]

@@ -136,3 +136,13 @@ class Pool:
     def blur(
         self, images: Bytes, down: Singles, across: Singles, rows: Bools | None, fused: bool
     ) -> Ticket: ...
+    def draw_masks(
+        self,
+        shapes: Doubles,
+        objects: Int64s,
+        images: Int64s,
+        maps: Doubles,
+        steps: Int32s,
+        out: Bytes,
+        here: bool,
+    ) -> Ticket: ...

@@ -26,6 +26,7 @@
 #include "colour.hpp"
 #include "draws.hpp"
 #include "jobs.hpp"
+#include "masks.hpp"
 #include "seek_index.hpp"
 #include "warp.hpp"
 
@@ -401,6 +402,38 @@ std::unique_ptr<Ticket> blur(Pool& pool, Array<uint8_t, 4> images, Input<float, 
                   kept(images, down, across, rows), false);
 }
 
+// Offsets that rise from 0 to `end`.
+void require_offsets(const Input<int64_t, 1>& offsets, size_t end, const char* message) {
+    require(offsets.size() > 0 && offsets.data()[0] == 0 &&
+                offsets.data()[offsets.size() - 1] == static_cast<int64_t>(end),
+            message);
+    for (size_t i = 1; i < offsets.size(); ++i)
+        require(offsets.data()[i - 1] <= offsets.data()[i], message);
+}
+
+std::unique_ptr<Ticket> draw_masks(Pool& pool, Input<double, 1> shapes, Input<int64_t, 1> objects,
+                                   Input<int64_t, 1> images, Input<double, 3> maps,
+                                   Input<int32_t, 1> steps, Array<uint8_t, 3> out, bool here) {
+    require_offsets(objects, shapes.size(), "objects: offsets of shapes are needed");
+    require_offsets(images, objects.size() - 1, "images: offsets of objects are needed");
+    require(out.shape(0) == objects.size() - 1, "out (T, H, W) is needed");
+    require(out.shape(1) <= INT32_MAX && out.shape(2) <= INT32_MAX, "out: too large");
+    require(maps.shape(0) == images.size() - 1 && maps.shape(2) == 2 &&
+                maps.shape(1) * 2 == steps.size() * kStepNumbers,
+            "maps (B, 6 * steps, 2) are needed");
+    MaskTable table;
+    table.shapes = shapes.data();
+    table.objects = objects.data();
+    table.images = images.data();
+    table.maps = maps.data();
+    table.steps = steps.data();
+    table.step_count = static_cast<int>(steps.size());
+    table.count = static_cast<int>(images.size() - 1);
+    table.out = out.data();
+    table.size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
+    return submit(pool, mask_job(table), kept(shapes, objects, images, maps, steps, out), here);
+}
+
 // Images decoded: JPEGs by our own decoder, or by the reason why libjpeg-turbo was it; those of
 // other formats.
 std::map<std::string, int64_t> decoded(const Pool& pool) {
@@ -547,5 +580,7 @@ NB_MODULE(_core, m) {
              "here"_a)
         .def("recolour", &recolour, "images"_a, "kinds"_a, "numbers"_a, "weights"_a.none(),
              "bilinear"_a, "fill"_a.none(), "fused"_a)
+        .def("draw_masks", &draw_masks, "shapes"_a, "objects"_a, "images"_a, "maps"_a, "steps"_a,
+             "out"_a, "here"_a)
         .def("blur", &blur, "images"_a, "down"_a, "across"_a, "rows"_a.none(), "fused"_a);
 }

@@ -15,9 +15,11 @@ from fastload.errors import ConfigurationError, counted
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan, Interpolation, PaddingMode, Resampling, View
 from fastload.geometry.boxes import Composition
+from fastload.geometry.points import PointMap, PointStep
 from fastload.native.extension import available, load
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles, PixelArray
+from fastload.sources.ragged import Ragged
 
 if TYPE_CHECKING:
     import fastload.native._core as _core
@@ -32,6 +34,8 @@ Simd = Literal["auto", "avx512", "avx2", "sse4.1", "neon", "plain"]
 """Which inner loops to use; all give the same pixels, so this is for tests and measurements."""
 
 _FILTERS: tuple[Interpolation, ...] = ("nearest", "nearest-exact", "bilinear", "bicubic")
+_MASK_STEPS: dict[PointStep, int] = {"move": 1, "warp": 2, "grid": 3, "back": 4}
+"""The steps of a `PointMap` as the core counts them (fastload/native/masks.hpp)."""
 _PADDINGS: tuple[PaddingMode, ...] = ("constant", "edge", "reflect", "symmetric")
 
 
@@ -358,6 +362,24 @@ class NativePool:
         """The same for a blur with (taps, B) weights down and across."""
         down, across = np.ascontiguousarray(down), np.ascontiguousarray(across)
         return Pending(self._pool.blur(images, down, across, rows, fused))
+
+    def draw_masks(
+        self, shapes: Ragged, points: PointMap, out: npt.NDArray[np.uint8], *, here: bool = False
+    ) -> Pending:
+        """Draw the masks of the objects in B images into `out`, (T, H, W) uint8, C-contiguous: 1 in
+        the object, 0 beside it. Rows that fail are images, whose masks are all 0.
+
+        Args:
+            shapes: of each image its objects, of each its numbers (`fastload.sources.masks`).
+            points: traced, of images of the size of `out` (`PointMap.identity`).
+        """
+        inner: Ragged = shapes.values
+        steps = np.array([_MASK_STEPS.get(step, 0) for step in points.steps], dtype=np.int32)
+        numbers = np.ascontiguousarray(inner.values, dtype=np.float64)
+        table = np.ascontiguousarray(points.table)
+        objects = np.ascontiguousarray(inner.offsets, dtype=np.int64)
+        images = np.ascontiguousarray(shapes.offsets, dtype=np.int64)
+        return Pending(self._pool.draw_masks(numbers, objects, images, table, steps, out, here))
 
 
 def _encoded(images: Compressed) -> _core.Encoded:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -66,9 +66,7 @@ class RandomApply(PixelOperation):
         inner, moved = draws.take(rows).within(stream), points.take(rows)
         for number, op in enumerate(self.ops):
             moved = op.move(moved, inner, number)
-        table = points.table.copy()
-        table[rows] = moved.table
-        return replace(points, table=table)
+        return points.only(rows, moved)
 
     def rows(self, draws: Draws, stream: int) -> Int64Array:
         """Which samples of a batch."""

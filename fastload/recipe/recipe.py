@@ -129,19 +129,26 @@ class SplitRecipe:
         ops = (op for plan in self.geometries for _, op in plan.all_ops if op.needs_objects)
         return next((type(op).__name__ for op in ops), "")
 
-    def steps(self, view: int) -> tuple[PointStep, ...]:
+    def steps(self, view: int, *, traced: bool = False) -> tuple[PointStep, ...]:
         """Of what `points` gives."""
         nothing = np.zeros((0, 2), dtype=np.int64)
-        objects = Objects(np.zeros((0, 4)), nothing[:, 0])
-        return self.points(view, nothing, Draws(0, 0, nothing[:, 0]), objects).steps
+        objects, draws = Objects(np.zeros((0, 4)), nothing[:, 0]), Draws(0, 0, nothing[:, 0])
+        return self.points(view, nothing, draws, objects, traced=traced).steps
 
     def points(
-        self, view: int, sizes: Int64Array, draws: Draws, objects: Objects | None = None
+        self,
+        view: int,
+        sizes: Int64Array,
+        draws: Draws,
+        objects: Objects | None = None,
+        *,
+        traced: bool = False,
     ) -> PointMap:
         """Where points of B source images of these (B, 2) sizes are in a view as the trainer gets
         it. That includes operations that run later on the device, since their draws are known.
-        `objects`: of the images, where an operation needs them."""
-        points = PointMap.identity(sizes, objects)
+        `objects`: of the images, where an operation needs them. `traced`: with the steps of pixels,
+        too (`PointMap`)."""
+        points = PointMap.identity(sizes, objects, traced=traced)
         for stream, op in self.paths[view]:
             points = op.move(points, draws, stream)
         return points

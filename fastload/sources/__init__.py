@@ -22,6 +22,7 @@ from fastload.sources.columns import (
     Values,
 )
 from fastload.sources.kinds import Kind, register_kind
+from fastload.sources.masks import shapes_of
 from fastload.sources.opening import FORMATS, Format, open_indexed, open_source, register_format
 from fastload.sources.ragged import Ragged
 from fastload.sources.sharing import share
@@ -48,5 +49,6 @@ __all__ = [
     "open_source",
     "register_format",
     "register_kind",
+    "shapes_of",
     "share",
 ]

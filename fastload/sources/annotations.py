@@ -16,6 +16,7 @@ from fastload.sources import folders
 from fastload.sources.base import Opened, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles, RaggedArray, ValueArray
+from fastload.sources.masks import Shapes
 from fastload.sources.ragged import Ragged, offsets_of
 
 Box = tuple[float, float, float, float]
@@ -54,6 +55,8 @@ class Annotations:
     """More columns of objects, by name: areas, crowd flags, ids; keypoints."""
     polygons: list[list[Any]] | None = None
     """Of each object its outlines, (n, 2) each; None: the format has none."""
+    shapes: Shapes | None = None
+    """Of each object what its mask is drawn from; None: no masks are wanted."""
     of_images: dict[str, list[list[int]]] = field(default_factory=dict)
     """Columns with any number of whole numbers an image, which do not belong to its objects."""
     counts: list[int] = field(default_factory=list)
@@ -83,6 +86,14 @@ class Annotations:
             )
         if self.empty:
             notes += (f"left out: {counted(self.empty, 'box')} without area",)
+        blank = 0 if self.shapes is None else self.shapes.lengths.count(0)
+        if blank and strict:
+            raise SourceError(
+                f"{name}: {counted(blank, 'object')} without segmentation, of which masks are "
+                "wanted; add it, or leave out strict=True, with which their masks are empty."
+            )
+        if blank:
+            notes += (f"{counted(blank, 'object')} without segmentation: their masks are empty",)
         without = self.counts.count(0)
         if without:
             notes += (f"{counted(without, 'image')} without objects, served with empty rows",)
@@ -111,6 +122,8 @@ class Annotations:
             outlines = Ragged(corners, offsets_of([len(part) for part in parts]))
             of_objects = Ragged(outlines, offsets_of([len(parts) for parts in self.polygons]))
             columns["polygons"] = rows(of_objects, "polygons")
+        if self.shapes is not None:
+            columns["masks"] = rows(self.shapes.rows(), "instance_masks")
         for key, lists in self.of_images.items():
             numbers = np.array([number for one in lists for number in one], dtype=np.int64)
             columns[key] = RaggedArray(Ragged(numbers, offsets_of([len(one) for one in lists])))

@@ -107,6 +107,11 @@ class Source:
         return {name: column for name, column in self.values.items() if column.kind.moves}
 
     @cached_property
+    def drawn(self) -> list[str]:
+        """The names of those of which masks are delivered."""
+        return [name for name, column in self.moved.items() if column.kind.drawn]
+
+    @cached_property
     def instances(self) -> dict[str, Values]:
         """The columns with one element for each object in an image, of which there is any
         number."""
@@ -218,3 +223,5 @@ class OpenOptions:
     classes: tuple[str, ...] | None = None
     strict: bool = False
     """Whether files that would be left out are an error. Given to every format."""
+    masks: bool = False
+    """Whether masks of the objects are wanted in place of polygons. Given to every format."""

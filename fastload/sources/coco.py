@@ -24,11 +24,11 @@ from fastload.sources import folders
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.beside import first_image_of, looks_like_coco
+from fastload.sources.masks import LEAST_CORNERS, Shapes
 
 _FOLDER = "annotations"
 _BESIDE_IMAGES = "_annotations.coco.json"
 """In each split's folder of images, as Roboflow exports them."""
-_LEAST_CORNERS = 3
 _KINDS = ("instances_", "person_keypoints_")
 _OTHER_KINDS = ("captions_", "panoptic_", "stuff_", "image_info_")
 """Of COCO's files, what has no objects."""
@@ -111,18 +111,20 @@ def _has_first_image(path: str) -> bool:
 
 def open_coco(spec: str, options: OpenOptions) -> Opened:
     """Open annotated images: columns `image`, `boxes`, `labels`, `area`, `iscrowd`, `ids`,
-    `image_id`, and `polygons` and `keypoints` where any annotation has them.
+    `image_id`, and `polygons` and `keypoints` where any annotation has them. With `masks`, these
+    are drawn from polygons and run lengths (RLE), and take the place of `polygons`.
 
     Samples are in the order of the file; images without annotations are samples without objects.
     Of LVIS, whose images have no `file_name` but COCO's address, `neg_labels` and
     `not_exhaustive_labels` are the classes of which there is none in an image, or not all marked.
-    Crowds are kept, `iscrowd` says so; their outlines (RLE) are not polygons, which stay empty.
+    Crowds are kept, `iscrowd` says so; their outlines (RLE) are no polygons, which stay empty.
     Boxes without area are left out, and counted.
 
     Raises:
         SourceError: no such split; ids twice; an annotation of an image or a category that is not
             listed; a box that is reversed, not finite or outside of its image; a polygon of less
-            than three corners; a file that is missing. The message names file and annotation.
+            than three corners; with `masks`, run lengths that are not those of the image; a file
+            that is missing. The message names file and annotation.
     """
     path = spec if spec.lower().endswith(".json") else _of_split(spec, options.split)
     if path == spec and options.split is not None:
@@ -143,6 +145,7 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
         classes=[category.name for category in categories],
         details={"category_ids": tuple(category.id for category in categories)},
         strict=options.strict,
+        masks=options.masks,
     )
 
 
@@ -182,6 +185,7 @@ def _opened(
     classes: Sequence[str] | None,
     details: dict[str, Any] | None = None,
     strict: bool,
+    masks: bool = False,
 ) -> Opened:
     """The source of a document. `label`: of each category id."""
     images = document.images
@@ -211,7 +215,7 @@ def _opened(
             f"{path}: the image {missing[0]} is missing in {root}{and_more(missing)}; add it, or "
             "remove it and its annotations from the file."
         )
-    found, crowds = _collected(path, document, of_image, label)
+    found, crowds = _collected(path, document, of_image, label, masks=masks)
     found.of_images = _verified(path, images, label)
     notes = (f"{counted(crowds, 'object')} with RLE, which are served without polygons",)
     return found.source(
@@ -248,11 +252,18 @@ def _verified(path: str, images: list[_Image], label: dict[int, int]) -> dict[st
 
 
 def _collected(
-    path: str, document: _Document, of_image: list[list[_Annotation]], label: dict[int, int]
+    path: str,
+    document: _Document,
+    of_image: list[list[_Annotation]],
+    label: dict[int, int],
+    *,
+    masks: bool,
 ) -> tuple[Annotations, int]:
-    """The objects, image by image, and how many have RLE."""
+    """The objects, image by image, and how many have RLE that is left out."""
     found, crowds = Annotations(), 0
     outlined = any(one.segmentation for one in document.annotations)
+    if masks and outlined:
+        found.shapes = Shapes()
     posed = {len(one.keypoints or ()) for one in document.annotations} - {0}
     numbers: dict[str, list[Any]] = {"area": [], "iscrowd": [], "ids": []}
     if len(posed) == 1 and not (length := next(iter(posed))) % 3:
@@ -291,13 +302,16 @@ def _collected(
             if "keypoints" in numbers:
                 points = np.array(one.keypoints or [0.0] * length, np.float32)
                 numbers["keypoints"].append(points.reshape(-1, 3))
+            if found.shapes is not None:
+                found.shapes.add(one.segmentation, size, where)
+                continue
             crowds += isinstance(one.segmentation, dict)
             polygons.append(_polygons(one, where))
         found.counts.append(kept)
     found.numbers = (
         numbers if found.boxes else {k: v for k, v in numbers.items() if k != "keypoints"}
     )
-    found.polygons = polygons if outlined else None
+    found.polygons = polygons if outlined and found.shapes is None else None
     return found, crowds
 
 
@@ -311,7 +325,7 @@ def _polygons(one: _Annotation, where: str) -> list[Any]:
             corners = np.array(outline, np.float32).reshape(-1, 2)
         except (ValueError, TypeError):
             corners = np.zeros((0, 2), np.float32)
-        if len(corners) < _LEAST_CORNERS or not np.isfinite(corners).all():
+        if len(corners) < LEAST_CORNERS or not np.isfinite(corners).all():
             raise SourceError(
                 f"{where}: a polygon must be x and y of at least three corners, got "
                 f"{str(outline)[:80]}; correct or remove it."

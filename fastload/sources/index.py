@@ -208,9 +208,11 @@ class IndexPlace(NamedTuple):
 
 def index_place(place: str | list[str], options: OpenOptions, format: str | None) -> IndexPlace:
     """Raises nothing; the folder need not be there."""
+    given = asdict(options)
+    del given["masks"]  # which are made of the columns of the index
     key = {
         "place": place,
-        "options": json.loads(json.dumps(asdict(options))),
+        "options": json.loads(json.dumps(given)),
         "format": format,
         "endings": _endings(),
     }

@@ -62,7 +62,8 @@ def move_together(
     columns: Mapping[str, Rows], roles: Mapping[str, str], points: PointMap
 ) -> dict[str, Rows]:
     """The rows of all columns that go with the images of a batch, as they are for the images that
-    the trainer gets. An object that is dropped is dropped in all of them.
+    the trainer gets. An object that is dropped is dropped in all of them. Shapes of masks stay as
+    they are: masks are drawn of those that are left.
 
     Args:
         columns: rows of the source images, by column.
@@ -70,7 +71,10 @@ def move_together(
         points: of the B images.
     """
     kinds = {name: kind_named(roles[name]) for name in columns}
-    made = {name: transformed(kinds[name], rows, points) for name, rows in columns.items()}
+    made = {
+        name: rows if kinds[name].drawn else transformed(kinds[name], rows, points)
+        for name, rows in columns.items()
+    }
     instances = {
         name: rows
         for name, rows in columns.items()

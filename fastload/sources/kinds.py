@@ -51,6 +51,9 @@ class Kind:
     only_ragged: ClassVar[bool] = False
     """Whether only rows of variable length are known by `keys`."""
 
+    drawn: ClassVar[bool] = False
+    """Whether rows are shapes, of which masks of the size of the images are delivered."""
+
     judges: ClassVar[bool] = False
     """Whether `kept` says which objects are dropped."""
 
@@ -188,6 +191,7 @@ IMAGE, MASK, VALUE, OBJECT = ImageKind(), MaskKind(), Kind(), ObjectKind()
 _kinds: dict[str, Kind] = {kind.name: kind for kind in (IMAGE, MASK, VALUE, OBJECT)}
 _ELSEWHERE = {
     "boxes": "fastload.sources.boxes",
+    "instance_masks": "fastload.sources.masks",
     "instances": "fastload.sources.instances",
     "keypoints": "fastload.sources.keypoints",
     "polygons": "fastload.sources.instances",

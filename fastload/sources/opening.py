@@ -32,6 +32,7 @@ from fastload.sources.folders import is_class_folder, open_class_folder, open_im
 from fastload.sources.huggingface import is_huggingface, open_huggingface
 from fastload.sources.idx import is_idx, open_idx
 from fastload.sources.image_files import is_image_name
+from fastload.sources.masks import with_masks
 from fastload.sources.pairs import PAIR_SIGNS, has_masks, is_pairs, open_pairs
 from fastload.sources.parquet import is_parquet, open_parquet
 from fastload.sources.tables import IMAGE_FOLDERS, is_labelled_by_table, open_labelled_by_table
@@ -52,7 +53,7 @@ class Format:
     registered format, of the specification as it was given. Must be cheap."""
     open: Callable[[Any, OpenOptions], Opened | Source]
     options: frozenset[str] = frozenset()
-    """Names of the `OpenOptions` that mean something to it; `strict` is for all."""
+    """Names of the `OpenOptions` that mean something to it; `strict` and `masks` are for all."""
     title: str = ""
     """What it is, in words, for messages."""
     remote: bool = False
@@ -317,6 +318,7 @@ def open_source(
     fields: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
     strict: bool = False,
+    masks: bool = False,
     format: str | None = None,
 ) -> Opened:
     """Open a data set, whatever it is.
@@ -340,6 +342,8 @@ def open_source(
         strict: refuse what has files that are not served (formats that Pillow cannot read, images
             without a label); otherwise the notes count and name them. What operating systems leave
             behind (`.DS_Store`, `__MACOSX`) is left out in any case.
+        masks: serve a mask of each object, drawn from its polygons or run lengths (COCO's RLE) in
+            the picture as the trainer gets it: a column `masks` in place of `polygons`.
         format: "folder" (one folder a class), "images" (all images in a folder, without labels),
             "table", "pairs", "coco", "voc", "yolo", "tar", "zip", "parquet", "cifar", "idx",
             "arrays", "dataset", "huggingface", "cache", or the name of a registered format. None:
@@ -355,13 +359,19 @@ def open_source(
         SourceError: nothing there, not recognised, or not as its format wants it; the message names
             file and remedy.
         ConfigurationError: an option that means nothing to this data set; a format that there is
-            not.
+            not; masks of a data set without polygons or run lengths.
     """
     options = OpenOptions(
-        split, labels, _strings("fields", fields), _strings("classes", classes), bool(strict)
+        split,
+        labels,
+        _strings("fields", fields),
+        _strings("classes", classes),
+        bool(strict),
+        bool(masks),
     )
     with stores.seen_kept():
-        return _open(spec, options, format)
+        opened = _open(spec, options, format)
+    return replace(opened, source=with_masks(opened.source)) if options.masks else opened
 
 
 def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:
@@ -609,7 +619,7 @@ def _strings(name: str, value: Sequence[str] | None) -> tuple[str, ...] | None:
 def _refuse_unused(options: OpenOptions, meant: frozenset[str], what: str) -> None:
     for option in fields(options):
         value = getattr(options, option.name)
-        if value is not None and option.name not in (*meant, "strict"):
+        if value is not None and option.name not in (*meant, "strict", "masks"):
             raise ConfigurationError(
                 f"{option.name}={value!r} means nothing to {what}; leave it out."
             )

@@ -126,6 +126,16 @@ def colour_seeds() -> dict[str, bytes]:
     return found
 
 
+def mask_seeds() -> dict[str, bytes]:
+    """Any bytes choose images, geometries and shapes (`masks.cpp`); of most the numbers are of
+    their units."""
+    rng = np.random.default_rng(5)
+    return {
+        f"choices-{number}": bytes(rng.integers(4 * (number % 4 > 0), 240, 900, dtype=np.uint8))
+        for number in range(200)
+    }
+
+
 if __name__ == "__main__":
     for name, found in (
         ("decode", seeds()),
@@ -134,6 +144,7 @@ if __name__ == "__main__":
         ("resample", resample_seeds()),
         ("warp", warp_seeds()),
         ("colour", colour_seeds()),
+        ("masks", mask_seeds()),
     ):
         directory = Path(sys.argv[1], name)
         directory.mkdir(parents=True, exist_ok=True)
