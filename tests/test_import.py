@@ -61,17 +61,6 @@ def run_python(code: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.slow
-def test_the_rooms_beside_the_loader_are_found_when_asked_for() -> None:
-    found = run_python("""
-        import json
-        import fastload
-        names = [fastload.monitor.GpuMonitor.__name__, fastload.train.TrainConfig.__name__]
-        print(json.dumps(names))
-    """)
-    assert found == ["GpuMonitor", "TrainConfig"]
-
-
 def test_import_alone_loads_no_other_package() -> None:
     loaded = run_python("""
         import json, sys
@@ -84,37 +73,25 @@ def test_import_alone_loads_no_other_package() -> None:
 
 
 @pytest.mark.slow
-def test_public_names_load_no_optional_package_and_no_native_module() -> None:
-    loaded = run_python("""
-        import json, sys
-        import fastload
-        for name in fastload.__all__:
-            getattr(fastload, name)
-        print(json.dumps(sorted(sys.modules)))
-    """)
-    packages = {name.partition(".")[0] for name in loaded}
-    assert not packages & {"cv2", "turbojpeg", "typer", "rich"}  # torch imports pynvml itself
-    assert not [
-        name
-        for name in loaded
-        if name.startswith(("nvidia.dali", "fastload.cli", "fastload.tools.demo"))
-    ]
-    assert "fastload.native._core" not in loaded
-
-
-@pytest.mark.slow
-def test_importing_every_public_name_changes_nothing_global() -> None:
-    before, after = run_python(
+def test_importing_every_public_name_changes_nothing_global_and_loads_nothing_optional() -> None:
+    found = run_python(
         OBSERVE
         + textwrap.dedent("""
         before = state()
         import fastload
         for name in fastload.__all__:
             getattr(fastload, name)
-        print(json.dumps([before, state()]))
+        after, loaded = state(), sorted(sys.modules)
+        rooms = [fastload.monitor.GpuMonitor.__name__, fastload.train.TrainConfig.__name__]
+        print(json.dumps({"before": before, "after": after, "loaded": loaded, "rooms": rooms}))
         """)
     )
-    assert after == before
+    assert found["after"] == found["before"]
+    packages = {name.partition(".")[0] for name in found["loaded"]}
+    assert not packages & {"cv2", "turbojpeg", "typer", "rich"}  # torch imports pynvml itself
+    others = ("nvidia.dali", "fastload.cli", "fastload.tools.demo", "fastload.native._core")
+    assert not [name for name in found["loaded"] if name.startswith(others)]
+    assert found["rooms"] == ["GpuMonitor", "TrainConfig"], "loaded when asked for"
 
 
 @pytest.mark.parametrize("name", fastload.__all__)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,7 @@ from fastload.recipe import (
     TrivialAugmentWide,
     Views,
 )
+from tests import warm
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FLOAT = ToDtype(torch.float32, scale=True)
@@ -652,17 +653,18 @@ def test_recipes_compare_by_their_operations() -> None:
 
 
 @pytest.mark.slow
-def test_fingerprints_are_stable_over_processes() -> None:
-    code = (
+def test_fingerprints_are_stable_over_processes(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
         "from torchvision.transforms import v2; from fastload.recipe import "
         "Recipe;print(Recipe.from_transform(v2.Compose([v2.CenterCrop(8), "
-        "v2.ElasticTransform(sigma=0.3)])).fingerprint)"
+        "v2.ElasticTransform(sigma=0.3)])).fingerprint, hash('a'))"
     )
     here = Recipe.from_transform(
         v2.Compose([v2.CenterCrop(8), v2.ElasticTransform(sigma=0.3)])
     ).fingerprint
-    there = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert there.stdout.strip() == here
+    there, seeded = warm.run("program.py", directory=tmp_path).stdout.split()
+    assert there == here
+    assert "PYTHONHASHSEED" in os.environ or int(seeded) != hash("a"), "of another interpreter"
 
 
 @pytest.mark.parametrize(

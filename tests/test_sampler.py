@@ -147,6 +147,13 @@ def test_sorting_by_keys_is_stable(length: int, different: int) -> None:
         np.testing.assert_array_equal(_argsort(scaled), np.argsort(scaled, kind="stable"))
 
 
+def test_random_keys_are_not_sorted_by_way_of_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = np.random.default_rng(0).integers(0, 2**64, 5000, dtype=np.uint64)
+    wanted = np.argsort(keys, kind="stable")
+    monkeypatch.delattr(np, "argsort")  # which takes several times as long
+    np.testing.assert_array_equal(_argsort(keys), wanted)
+
+
 @pytest.mark.parametrize("batch_size", [2, 3, 5])
 @pytest.mark.parametrize("world", [2, 3, 4, 7])
 def test_no_rank_evaluates_an_empty_batch_where_samples_suffice(
@@ -240,6 +247,24 @@ def test_the_table_of_tails(
                 left = length - (ranks[0].steps - 1) * world * batch_size
                 ends = [left * rank // world for rank in range(world + 1)]
                 assert last == np.diff(ends).tolist(), "nothing is moved to the last batch"
+
+
+def test_a_batch_beyond_the_end_of_an_epoch_is_empty() -> None:
+    for rank in range(2):
+        assert not len(EpochOrder(8, 2, Shard(rank, 2), shuffle=True).batch(2))
+
+
+def test_what_a_state_must_agree_on() -> None:
+    """Of the tail only what makes other batches."""
+    of = {
+        (length, tail): EpochOrder(length, 4, Shard(0, 2), tail=tail).reproducible()
+        for length in (16, 17)
+        for tail in ("exact", "filled", "pad", "drop")
+    }
+    for (length, tail), found in of.items():
+        assert (found["length"], found["global_batch_size"]) == (length, 8)
+        assert found.get("lent") == (1 if (length, tail) == (17, "filled") else None)
+        assert found.get("tail") == (tail if tail in ("pad", "drop") else None)
 
 
 def test_37_samples_on_8_ranks() -> None:
