@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,18 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.gpu import cores, idle, kernels, pairs, peers, run, soak, streams, trainer
+from benchmarks.gpu import (
+    cores,
+    idle,
+    interpreter,
+    kernels,
+    pairs,
+    peers,
+    run,
+    soak,
+    streams,
+    trainer,
+)
 from benchmarks.gpu.feeds import Feed
 from benchmarks.gpu.goals import cores_needed, joined, line, summary
 from benchmarks.gpu.setting import DRY, Found, Setting
@@ -67,6 +79,22 @@ def test_kernels_are_compared_with_what_they_take_the_place_of(
     for row in found.rows.values():
         assert (row.status, row.note) == ("measured", ""), row.contestant
         assert row.metrics("wrong") == [0]
+
+
+def test_a_fused_multiply_add_rounds_once() -> None:
+    """Beside fractions, which do not round; products and sums that cancel are among them."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-(2**24), 2**24, 4000).astype(np.float32) for _ in range(2))
+    z = (-x * y + rng.integers(-3, 4, 4000)).astype(np.float32) * np.float32(0.75)
+    z[::2] *= np.float32(2.0**-30)
+    for a, b, c, found in zip(x, y, z, interpreter.fma(x, y, z), strict=True):
+        exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+        near = (found, *(np.nextafter(found, np.float32(side)) for side in (np.inf, -np.inf)))
+        errors = [abs(Fraction(float(number)) - exact) for number in near]
+        assert errors[0] <= min(errors)
+        if errors[0] in errors[1:]:  # a half, to the even one
+            assert not found.view(np.int32) & 1
+    assert (interpreter.fma(x, y, z) != x * y + z).any()
 
 
 # -- turns in pairs

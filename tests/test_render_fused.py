@@ -13,6 +13,7 @@ import pytest
 import torch
 from torchvision.transforms import InterpolationMode, v2
 
+from benchmarks.gpu.interpreter import mend_interpreter
 from fastload.backends.base import HostBatch
 from fastload.device import DeviceStage
 from fastload.draws import Draws
@@ -32,6 +33,8 @@ pytestmark = [
 ]
 
 pytest.importorskip("triton", reason="needs Triton, which comes with torch for CUDA")
+if DEVICE.type == "cpu":
+    mend_interpreter()
 
 
 @pytest.fixture(autouse=True)

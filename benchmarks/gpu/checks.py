@@ -84,7 +84,7 @@ MARKED = "tests for a GPU"
 """The mode of the rows of `run_marked`."""
 _MARKED: dict[str, tuple[str, ...]] = {
     "pytest -m gpu": ("tests", "-m", "gpu"),
-    "the fused kernels, bit for bit": ("tests/test_render_fused.py",),
+    "the fused kernels, bit for bit": ("tests/test_render_fused.py", "tests/test_render_drawn.py"),
     "steps that never wait": ("tests/test_train_engine.py", "-k", "no_step_waits"),
 }
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from importlib.util import find_spec
 from itertools import repeat
 from typing import Any
 
@@ -20,6 +21,7 @@ from torchvision.transforms import v2
 
 import fastload
 from benchmarks.gpu.feeds import rate_of, synchronize
+from benchmarks.gpu.interpreter import mend_interpreter
 from benchmarks.gpu.setting import Found, Setting
 from fastload.backends.cache import CacheOptions
 from fastload.draws import Draws
@@ -45,8 +47,8 @@ _NORMALISE = [
 
 
 def run(setting: Setting, found: Found) -> None:
-    if not setting.gpu:
-        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+    if not setting.gpu and find_spec("triton") is not None:
+        mend_interpreter()
     size = setting.size if setting.gpu else _INTERPRETED_SIZE
     for name, transform, dtype in (
         ("random resized crops", training_pixels(size), None),

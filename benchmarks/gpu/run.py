@@ -58,6 +58,8 @@ class Part:
     # Processes that share the time: the name of each, and what its setting has that is its own. An
     # error on a GPU that the process cannot recover from costs one of them.
     several: Callable[[Setting], dict[str, dict[str, Any]]] = lambda setting: {"": {}}
+    # Whether kernels run in Triton's interpreter where there is no GPU.
+    interpreted: bool = False
 
 
 def _compiled(setting: Setting) -> dict[str, dict[str, Any]]:
@@ -92,7 +94,10 @@ PARTS: dict[
         "the contract suite and the checks on photographs", "checks:run", 16, _backends
     ),
     "tests": Part(
-        "tests that need a GPU, the kernels, the trainer's steps", "checks:run_marked", 12
+        "tests that need a GPU, the kernels, the trainer's steps",
+        "checks:run_marked",
+        12,
+        interpreted=True,
     ),
     "streams": Part("batches, used at once and kept", "streams:run", 10, _backends),
     "compile": Part(
@@ -108,7 +113,7 @@ PARTS: dict[
     "decode": Part("decoding on the GPU, on the CPU, on both", "decode:run", 10, _decoders),
     "threads": Part("the loader's threads and the trainer's steps", "threads:run", 12),
     "trainer": Part("the reference trainer, each of its ways", "trainer:run", 24, several=_checks),
-    "kernels": Part("kernels against the operations of torch", "kernels:run", 6),
+    "kernels": Part("kernels against the operations of torch", "kernels:run", 6, interpreted=True),
     "soak": Part("a training over many ends of epochs", "soak:run", 16),
     "cores": Part("fewer cores, and other loaders on as many", "cores:run", 60, several=_cores),
 }
@@ -324,6 +329,7 @@ class Run:
             elif not (setting.only and found.key in before):  # synthetic rows, which all have
                 self._keep(found)
 
+        interpreted = PARTS[name].interpreted and not setting.gpu
         log = self._out / "log.txt"
         with log.open("a") as file:
             print(f"\n==== {title}", file=file)
@@ -337,6 +343,8 @@ class Run:
                 "TORCHINDUCTOR_CACHE_DIR": str(Path(setting.kept) / "compiled"),
                 # Threads that wait for each other by spinning would take a dry run's time.
                 **({} if setting.gpu else {"OMP_NUM_THREADS": "1"}),
+                # Triton looks when it is imported, which some versions of torch do at once.
+                **({"TRITON_INTERPRET": "1"} if interpreted else {}),
             },
             cwd=ROOT,
             output=log,
