@@ -4,6 +4,7 @@ interruption leaves."""
 from __future__ import annotations
 
 import hashlib
+import importlib
 import io
 import json
 import tarfile
@@ -13,7 +14,6 @@ from typing import Any
 
 import filelock
 import numpy as np
-import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
@@ -29,6 +29,9 @@ from fastload.tools.pack import Packed, PackOptions, pack, run
 from fastload.tools.pack.contents import Contents
 from tests import images
 from tests.objectserver import ObjectServer
+
+pyarrow = pytest.importorskip("pyarrow")
+importlib.import_module("pyarrow.parquet")
 
 CROP = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip()])
 SAMPLES = 12

@@ -147,6 +147,8 @@ def pytest_reports(options: Sequence[str]) -> None:
     # The project's own settings make errors of warnings, which here may be those of another version
     # of torch.
     options = [*options, "-q", "-W", "default", "--tb=short", "-p", "no:cacheprovider"]
+    # A file of tests may import what was not brought; the others are to run.
+    options.append("--continue-on-collection-errors")
     if find_spec("pytest_timeout") is None:
         options += ["-c", os.devnull, f"--rootdir={ROOT}"]
     pytest.main(options, plugins=[Reporter()])

@@ -3,6 +3,7 @@ disturbed."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -10,13 +11,15 @@ import signal
 import time
 from pathlib import Path
 
-import pyarrow.parquet
 import pytest
 
 from fastload.errors import SourceError
 from fastload.sources import open_source
 from fastload.tools.pack import PackOptions, pack
 from tests.images import write_photo_folder
+
+pyarrow = pytest.importorskip("pyarrow")
+importlib.import_module("pyarrow.parquet")
 
 pytestmark = pytest.mark.reliability
 
