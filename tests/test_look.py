@@ -79,6 +79,28 @@ def test_boxes_and_outlines_of_coco(tmp_path: Path) -> None:
     assert text.count('class="crowd"') >= 1
 
 
+def test_masks_of_objects(tmp_path: Path) -> None:
+    document = coco_document()
+    document["annotations"][0] |= {
+        "iscrowd": 1,
+        "segmentation": {"counts": [0, 48 * 24, 48 * 24], "size": [48, 48]},
+    }
+    write_coco(tmp_path / "data", document)
+    target = str(tmp_path / "page.html")
+    text, _ = looked_at(str(tmp_path / "data"), "--masks", "--versions", "1", "--output", target)
+    found = figures(text)
+    assert not any(one.findall("polygon") for one in found)
+    assert [len(one.findall("image")) for one in found] == [2, 2, 1, 1, 2, 2, 2, 2, 2, 2]
+    overlay = picture(found[6].findall("image")[1])  # of 3.jpg, as it is stored
+    assert overlay.shape == (48, 48, 4)
+    assert (overlay[:, :24, 3] > 0).all()  # the crowd
+    crowd, same_class, other, nothing = (
+        overlay[y, x].tolist() for y, x in ((40, 2), (22, 38), (4, 45), (44, 30))
+    )
+    assert crowd == same_class != other
+    assert nothing == [0, 0, 0, 0]
+
+
 def test_epochs_differ_and_seeds_repeat(tmp_path: Path) -> None:
     write_coco(tmp_path / "data")
     source = fastload.open_source(tmp_path / "data").source

@@ -28,6 +28,10 @@ def look(
             "file is run. Without it: a random crop and a flip."
         ),
     ] = None,
+    masks: Annotated[
+        bool,
+        typer.Option("--masks", help="Draw a mask of each object, as create_loader(masks=True)."),
+    ] = False,
     images: Annotated[int, typer.Option(min=1, help="How many samples, spread evenly.")] = 12,
     versions: Annotated[int, typer.Option(min=0, help="How often each is transformed.")] = 3,
     size: Annotated[int, typer.Option(min=8, help="Pixels of the crop without --transform.")] = 320,
@@ -42,7 +46,7 @@ def look(
         from fastload.tools.look.page import page
         from fastload.tools.look.samples import default_transform, shown_rows, transform_in
 
-        opened = fastload.open_source(source, split=split, format=format)
+        opened = fastload.open_source(source, split=split, masks=masks, format=format)
         found = opened.source
         chosen = (
             default_transform(size, has_boxes=bool(found.instances))

@@ -87,6 +87,10 @@ def _drawn(shown: Shown, classes: Sequence[str] | None) -> Iterator[str]:
         own = number if labels is None else int(labels[number])
         return _COLOURS[own % len(_COLOURS)]
 
+    masks = columns.get("masks")
+    if isinstance(masks, torch.Tensor) and masks.ndim == 3 and len(masks):
+        href = _overlay_of_objects(masks.numpy(), [colour(number) for number in range(len(masks))])
+        yield f'<image width="{width}" height="{height}" href="{href}"/>\n'
     polygons = columns.get("polygons")
     if isinstance(polygons, Ragged):
         for number, outlines in enumerate(polygons):
@@ -131,9 +135,21 @@ def _overlay(mask: npt.NDArray[Any]) -> str:
     """The class of each pixel as a colour; class 0 and 255, which is none, stay clear."""
     table = np.zeros((256, 4), np.uint8)
     for label in range(1, 255):
-        code = _COLOURS[label % len(_COLOURS)]
-        table[label] = (*(int(code[at : at + 2], 16) for at in (1, 3, 5)), _MASK_ALPHA)
+        table[label] = _seen_through(_COLOURS[label % len(_COLOURS)])
     return _encoded(Image.fromarray(table[mask.astype(np.uint8)], "RGBA"), "PNG")
+
+
+def _overlay_of_objects(masks: npt.NDArray[np.uint8], colours: Sequence[str]) -> str:
+    """(n, H, W) masks of objects, the later ones above, each in its colour."""
+    picture = np.zeros((*masks.shape[1:], 4), np.uint8)
+    for mask, colour in zip(masks, colours, strict=True):
+        picture[mask != 0] = _seen_through(colour)
+    return _encoded(Image.fromarray(picture, "RGBA"), "PNG")
+
+
+def _seen_through(colour: str) -> tuple[int, ...]:
+    """Red, green, blue and alpha of "#rrggbb"."""
+    return (*(int(colour[at : at + 2], 16) for at in (1, 3, 5)), _MASK_ALPHA)
 
 
 def _encoded(image: Image.Image, form: str, **options: Any) -> str:
