@@ -473,6 +473,7 @@ def test_page_fits_a_phone_without_scrolling_sideways(browser: Any, page: Path) 
     assert browser.execute_script("return window.innerWidth") == 390
 
 
+@pytest.mark.slow
 @needs_charts
 def test_console_has_nothing_to_complain_of(browser: Any, page: Path) -> None:
     browser.get_log("browser")  # what other pages left
