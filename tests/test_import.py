@@ -82,8 +82,8 @@ def test_importing_every_public_name_changes_nothing_global_and_loads_nothing_op
         for name in fastload.__all__:
             getattr(fastload, name)
         after, loaded = state(), sorted(sys.modules)
-        rooms = [fastload.monitor.GpuMonitor.__name__, fastload.train.TrainConfig.__name__]
-        print(json.dumps({"before": before, "after": after, "loaded": loaded, "rooms": rooms}))
+        beside = [fastload.monitor.GpuMonitor.__name__, fastload.train.TrainConfig.__name__]
+        print(json.dumps({"before": before, "after": after, "loaded": loaded, "beside": beside}))
         """)
     )
     assert found["after"] == found["before"]
@@ -91,7 +91,7 @@ def test_importing_every_public_name_changes_nothing_global_and_loads_nothing_op
     assert not packages & {"cv2", "turbojpeg", "typer", "rich"}  # torch imports pynvml itself
     others = ("nvidia.dali", "fastload.cli", "fastload.tools.demo", "fastload.native._core")
     assert not [name for name in found["loaded"] if name.startswith(others)]
-    assert found["rooms"] == ["GpuMonitor", "TrainConfig"], "loaded when asked for"
+    assert found["beside"] == ["GpuMonitor", "TrainConfig"], "loaded when asked for"
 
 
 @pytest.mark.parametrize("name", fastload.__all__)
