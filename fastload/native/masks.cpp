@@ -373,11 +373,13 @@ class MaskJob final : public Job {
         const int64_t pixels = int64_t{size.height} * size.width;
         image.pixels.resize(static_cast<size_t>(pixels));
         int64_t done = 0;
+        Extent extent;
         for (int64_t i = 0; i < count; ++i) {
             int64_t length;
             if (!whole(lengths[i], 0, static_cast<double>(pixels - done), length)) return false;
             std::memset(image.pixels.data() + done, static_cast<int>(i & 1),
                         static_cast<size_t>(length));
+            if ((i & 1) != 0 && length > 0) extent.add(done, done + length - 1, size.height);
             done += length;
         }
         if (done != pixels) return false;
@@ -388,16 +390,41 @@ class MaskJob final : public Job {
             }
             return true;
         }
-        const Places& across = image.chain.x();
-        for (const int32_t y : image.chain.y()) {
-            for (size_t x = 0; y >= 0 && x < across.size(); ++x) {
-                if (across[x] >= 0)
-                    out[x] |=
-                        image.pixels[static_cast<size_t>(int64_t{across[x]} * size.height + y)];
+        const Places &across = image.chain.x(), &down = image.chain.y();
+        const auto [left, right] = showing(across, extent.left, extent.right);
+        const auto [top, bottom] = showing(down, extent.top, extent.bottom);
+        for (size_t y = top; y < bottom; ++y) {
+            if (down[y] < 0) continue;
+            uint8_t* to = out + y * across.size();
+            const uint8_t* row = image.pixels.data() + down[y];
+            for (size_t x = left; x < right; ++x) {
+                if (across[x] >= 0) to[x] |= row[int64_t{across[x]} * size.height];
             }
-            out += across.size();
         }
         return true;
+    }
+
+    // Columns and rows of the source in which there is any of an object.
+    struct Extent {
+        int64_t left = INT64_MAX, right = -1, top = INT64_MAX, bottom = -1;
+
+        // Pixels counted down the columns.
+        void add(int64_t first, int64_t last, int64_t height) {
+            const bool one = first / height == last / height;
+            left = std::min(left, first / height);
+            right = std::max(right, last / height);
+            top = std::min(top, one ? first % height : 0);
+            bottom = std::max(bottom, one ? last % height : height - 1);
+        }
+    };
+
+    // From the first to after the last place in the output that shows one of [low, high].
+    static std::pair<size_t, size_t> showing(const Places& places, int64_t low, int64_t high) {
+        const auto shown = [&](int32_t place) { return place >= low && place <= high; };
+        const auto first = std::find_if(places.begin(), places.end(), shown);
+        const auto last = std::find_if(places.rbegin(), places.rend(), shown);
+        const auto end = static_cast<size_t>(places.rend() - last);
+        return {std::min(static_cast<size_t>(first - places.begin()), end), end};
     }
 
     // A polygon goes on where the picture has ended.
