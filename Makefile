@@ -40,8 +40,8 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 $(MODULES): FORCE
-	@mkdir -p build; find fastload -name '*.py' -o -name '*.toml' | LC_ALL=C sort >$@.new; \
-	    if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+	@mkdir -p build; new=$@.$$$$; find fastload -name '*.py' -o -name '*.toml' | LC_ALL=C sort >$$new; \
+	    if cmp -s $$new $@; then rm $$new; else mv $$new $@; fi
 
 FORCE:
 
