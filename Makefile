@@ -105,7 +105,7 @@ fuzz: $(INSTALLED) ## decoders, resampling and colour under attack, with sanitiz
 
 sanitize: $(INSTALLED) ## the native core with AddressSanitizer and UBSan, under its tests and the contract suite (needs GCC)
 	scripts/sanitize.sh $(BIN)/python tests/test_native_gather.py tests/test_native_decode.py tests/test_native_formats.py \
-	    tests/test_decode_verdicts.py tests/test_colour_on_host.py tests/test_contract.py $(PYTEST)
+	    tests/test_decode_verdicts.py tests/test_colour_on_host.py tests/test_masks.py tests/test_contract.py $(PYTEST)
 
 mutants: $(INSTALLED) ## one small fault at a time in order, draws, cursor, ...: which of them does no test find?
 	$(BIN)/python scripts/mutants.py $(TARGETS)
