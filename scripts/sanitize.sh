@@ -3,6 +3,8 @@
 # usage: scripts/sanitize.sh PYTHON TESTS...
 set -euo pipefail
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1"); shift
+# pip builds in an environment of its own, so that this one may be without it.
+"$python" -c 'import nanobind' 2>/dev/null || "$python" -m pip install --quiet 'nanobind>=2.4'
 cmake -S . -B build/sanitize -DPython_EXECUTABLE="$python" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
     -DFASTLOAD_SANITIZE=address,undefined
 cmake --build build/sanitize --target _core --parallel 2
