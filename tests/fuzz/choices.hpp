@@ -29,6 +29,7 @@ class Choices {
     Choices(const uint8_t* data, size_t size) : next_(data), end_(data + size) {}
 
     int byte() { return next_ == end_ ? 0 : *next_++; }
+    bool ended() const { return next_ == end_; }
     int word() { return byte() << 8 | byte(); }
     uint32_t bits() { return static_cast<uint32_t>(word()) << 16 | static_cast<uint32_t>(word()); }
     int32_t any() { return static_cast<int32_t>(bits()); }

@@ -7,60 +7,37 @@
 // is drawn of an unmoved image from polygons is drawn again from its own run lengths.
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
 
+#include "choices.hpp"
 #include "masks.hpp"
 
 namespace {
 
 using namespace fastload;
 
-void require(bool condition, const char* what) {
-    if (condition) return;
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-}
-
-// Numbers from the input; zeros after its end.
-class Choices {
+class ShapeChoices : public Choices {
   public:
-    Choices(const uint8_t* data, size_t size) : next_(data), end_(data + size) {}
+    using Choices::Choices;
 
-    int byte() { return next_ == end_ ? 0 : *next_++; }
-    bool ended() const { return next_ == end_; }
-    double any() {
-        uint64_t bits = 0;
-        for (int i = 0; i < 8; ++i) bits = bits << 8 | static_cast<uint64_t>(byte());
+    double any_double() {
+        const uint64_t high = bits(), all = high << 32 | bits();
         double value;
-        std::memcpy(&value, &bits, sizeof value);
+        std::memcpy(&value, &all, sizeof value);
         return value;
     }
     // Nearly always of this unit.
     double number(double unit) {
         const int kind = byte();
-        return kind < 4 ? any() : unit * (byte() - 128 + byte() / 256.0) / 64.0;
+        return kind < 4 ? any_double() : unit * (byte() - 128 + byte() / 256.0) / 64.0;
     }
-
-  private:
-    const uint8_t* next_;
-    const uint8_t* end_;
 };
-
-// Memory of exactly this size.
-template <typename T>
-std::unique_ptr<T[]> exactly(const std::vector<T>& values) {
-    std::unique_ptr<T[]> made(new T[values.size()]);
-    std::copy(values.begin(), values.end(), made.get());
-    return made;
-}
 
 using Numbers = std::vector<double>;
 
-void put_geometry(Numbers& map, Choices& choices, Size& size, Size to) {
+void put_geometry(Numbers& map, ShapeChoices& choices, Size& size, Size to) {
     const int height = 1 + choices.byte() % size.height, width = 1 + choices.byte() % size.width;
     const int top = choices.byte() % (size.height - height + 1),
               left = choices.byte() % (size.width - width + 1);
@@ -83,7 +60,7 @@ void put_geometry(Numbers& map, Choices& choices, Size& size, Size to) {
     size = to;
 }
 
-void put_matrix(Numbers& map, Choices& choices, Size to) {
+void put_matrix(Numbers& map, ShapeChoices& choices, Size to) {
     const double units[9] = {1, 1, 32, 1, 1, 32, 0.02, 0.02, 1};
     double values[kStepNumbers] = {};
     for (int i = 0; i < 9; ++i) values[i < 8 ? i : 10] = choices.number(units[i]);
@@ -92,7 +69,7 @@ void put_matrix(Numbers& map, Choices& choices, Size to) {
     map.insert(map.end(), values, values + kStepNumbers);
 }
 
-void put_object(Numbers& shapes, Choices& choices, Size source) {
+void put_object(Numbers& shapes, ShapeChoices& choices, Size source) {
     for (int parts = choices.byte() % 3; parts >= 0; --parts) {
         const int kind = choices.byte();
         if (kind < 120) {  // a polygon, or nearly
@@ -112,9 +89,9 @@ void put_object(Numbers& shapes, Choices& choices, Size source) {
                 left -= length;
             }
             shapes[header] = -count;
-            if (kind > 230 && count > 0) shapes.back() = choices.any();
+            if (kind > 230 && count > 0) shapes.back() = choices.any_double();
         } else {
-            for (int i = kind - 240; i >= 0; --i) shapes.push_back(choices.any());
+            for (int i = kind - 240; i >= 0; --i) shapes.push_back(choices.any_double());
         }
     }
 }
@@ -140,7 +117,8 @@ std::vector<int> draw(const Numbers& shapes, const std::vector<int64_t>& objects
                       const std::vector<int64_t>& images, const Numbers& maps,
                       const std::vector<int32_t>& steps, Size size, uint8_t* out) {
     static Pool pool(1, "auto");
-    const auto numbers = exactly(shapes), map = exactly(maps);
+    const auto numbers = exactly(shapes.data(), shapes.size()),
+               map = exactly(maps.data(), maps.size());
     MaskTable table;
     table.shapes = numbers.get();
     table.objects = objects.data();
@@ -162,7 +140,7 @@ std::vector<int> draw(const Numbers& shapes, const std::vector<int64_t>& objects
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-    Choices choices(data, size);
+    ShapeChoices choices(data, size);
     const Size out = {1 + choices.byte() % 64, 1 + choices.byte() % 64};
     const int kinds = choices.byte(), count = 1 + choices.byte() % 3;
     std::vector<int32_t> steps = {3, 1};
@@ -205,7 +183,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             }
         }
         if (choices.byte() < 8)
-            maps[static_cast<size_t>(choices.byte()) % maps.size()] = choices.any();
+            maps[static_cast<size_t>(choices.byte()) % maps.size()] = choices.any_double();
         for (int n = choices.byte() % 4; n > 0; --n) {
             put_object(shapes, choices, source);
             objects.push_back(static_cast<int64_t>(shapes.size()));
