@@ -165,6 +165,10 @@ def halves(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
     [
         (lambda d: d.with_transform(halves), "its transform makes them"),
         (lambda d: d.with_format("numpy"), "its format makes them"),
+        (
+            lambda d: d.with_format(None, columns=["image"], output_all_columns=True),
+            "its format makes them",
+        ),
         (lambda d: d.add_column("text", list("abcdefg")), "column 'text' (string)"),
         (lambda d: d.add_column("gap", [1, None, 3, 4, 5, 6, 7]), "rows without a value"),
         (lambda d: d.cast_column("image", datasets.Image(mode="L")), "of the mode 'L'"),

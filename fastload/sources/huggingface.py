@@ -63,12 +63,13 @@ def _source(dataset: Any, options: OpenOptions) -> Source:
     kind = type(dataset)
     if (kind.__module__, kind.__name__) != ("datasets.arrow_dataset", "Dataset"):
         raise NotNativeError(f"{kind.__name__} is derived from datasets.Dataset")
-    if dataset.format["type"] is not None:
+    if dataset.format["type"] is not None or dataset.format["output_all_columns"]:
         how = "its transform" if dataset.format["type"] == "custom" else "its format"
         raise NotNativeError(
             f"{how} makes them; give dataset.with_format(None), and what is done to images as "
             "create_loader(transform=...)"
         )
+    known = sys.modules["datasets"]
     served = dataset.format["columns"]  # in the order of the data set
     wanted = served if options.fields is None else list(options.fields)
     unknown = [name for name in wanted if name not in served]
@@ -82,12 +83,12 @@ def _source(dataset: Any, options: OpenOptions) -> Source:
     identity: list[Any] = []
     for name in wanted:
         feature = dataset.features[name]
-        if type(feature).__name__ == "Image":
+        if type(feature) is known.Image:
             column, content = _images(dataset, name, feature, rows)
             columns[name], identity = column, [*identity, name, *content]
             continue
         values = _numbers(dataset.data.column(name), name, rows)
-        if type(feature).__name__ == "ClassLabel":
+        if type(feature) is known.ClassLabel:
             classes[name] = tuple(feature.names)
             values = _labels(values, name, classes[name])
         columns[name] = ValueArray(values)
