@@ -79,7 +79,7 @@ test-fast: $(INSTALLED) ## the tests that take less than a second each, for the 
 test-whole: $(INSTALLED) ## whole runs of our tools, and of Ray and Lightning where they are installed
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "whole and not reliability" $(PYTEST)
 
-test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks; 14 to 20 minutes
+test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks; 20 to 31 minutes
 	$(BIN)/python -m pytest -m reliability $(PYTEST)
 
 soak: $(INSTALLED) ## 30 minutes of faults at random: every sample accounted for, memory flat; MINUTES=3 for less

@@ -325,10 +325,11 @@ def open_source(
 
     Args:
         spec: a path (a folder of classes, of image and mask pairs, of images with a table of
-            labels, of tar shards; CIFAR or IDX files or archives; a built cache; a `.tar` or `.npy`
-            file), a pattern of tar shards (`*`, `?`, `{000..012}`), a list of them; arrays, tensors
-            or `.npy` paths in a tuple or dict; any map-style torch Dataset; whatever a format that
-            was registered recognises; a `Source`, or an `Opened`, which are returned as they are.
+            labels, of tar shards; CIFAR or IDX files or archives; a built cache; a `.tar`,
+            `.zip` or `.npy` file), a pattern of tar shards (`*`, `?`, `{000..012}`), a list of
+            them; arrays, tensors or `.npy` paths in a tuple or dict; any map-style torch Dataset;
+            a `Dataset` of Hugging Face's; whatever a format that was registered recognises; a
+            `Source`, or an `Opened`, which are returned as they are.
         split: of a data set with several, "train" (the default of archives), "val", "test"...; of a
             folder, the subfolder of this name, or of another one for the same split (`validation`,
             `test_images`).
