@@ -18,7 +18,7 @@ from torchvision.transforms.v2 import functional as F
 
 from fastload import native
 from fastload.files import DecodeSettings
-from fastload.geometry import Geometry, Resampling
+from fastload.geometry import Geometry, Resampling, View
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
 from tests import images
@@ -300,3 +300,32 @@ def test_headers(pool: Any) -> None:
         (3, native.Status.OTHER_FORMAT),
         (4, native.Status.DAMAGED),
     ]
+
+
+# 8 x 36 pixels, three components of 2 x 2, 1 x 1 and 1 x 4 blocks, of which the only scan has the
+# first. Found by `make fuzz`.
+FOUR_ROWS = bytes.fromhex(
+    "ffd8ff00ffdb004300fffffffffffffffffffffffffffffff7ffffffffffffffffffffffffffffffffffffffdb0043"
+    "0101010101010101010101010101010101250101010101010101ffc00011080024000803012200021122711481ffda"
+    "0008010100001b51a2f0b39cb4927369a82b2494211495d3ffd9"
+)
+
+
+@pytest.mark.timeout(60)
+def test_rows_are_not_skipped_where_libjpeg_would_never_return(pool: Any) -> None:
+    """In an image of four rows of blocks to one, jpeg_skip_scanlines waited for blocks after the
+    last ones, for ever."""
+
+    def rows(count: int) -> npt.NDArray[np.uint8]:
+        out = np.zeros((1, count, 8, 3), np.uint8)
+        view = View(resize_only([(0, 0, count, 8)], (count, 8)), Resampling(), out)
+        settings = DecodeSettings()
+        assert not pool.decode_views(
+            [FOUR_ROWS], [view], settings=settings, check_whole=True
+        ).wait()
+        return out
+
+    whole = rows(36)
+    assert whole.std() > 0
+    for count in range(1, 36):
+        assert np.array_equal(rows(count), whole[:, :count]), count

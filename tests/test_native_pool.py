@@ -19,7 +19,7 @@ from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry
 from fastload.sources.buffers import PathTable
-from tests import images
+from tests import images, warm
 from tests.waiting import LIMIT
 
 built = pytest.mark.skipif(not native.available(), reason="the native core is not built")
@@ -240,7 +240,7 @@ FORK = """
 import os, sys, numpy as np
 from fastload import native
 from fastload.geometry import Geometry
-data = [sys.stdin.buffer.read()] * 200
+data = [open(sys.argv[1], "rb").read()] * 200
 def batch(pool, out):
     n = len(out)
     box = np.tile(np.array([0, 0, 64, 80], np.int32), (n, 1))
@@ -270,14 +270,11 @@ assert (outs == mine[0]).all()
 
 @pytest.mark.slow
 @built
-def test_a_forked_child_gets_threads_of_its_own() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK],
-        input=GOOD,
-        capture_output=True,
-        timeout=LIMIT,
-    )
-    assert done.returncode == 0, done.stderr.decode()
+def test_a_forked_child_gets_threads_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "good.jpg").write_bytes(GOOD)
+    (tmp_path / "program.py").write_text(FORK)
+    done = warm.run("program.py", "good.jpg", directory=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 @built

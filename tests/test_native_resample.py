@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from fastload import native
+from tests import warm
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
 
@@ -38,42 +39,37 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode, v2
 warnings.simplefilter("ignore")
 Image.MAX_IMAGE_PIXELS = None
-folder, cache, size, interpolation = sys.argv[1:]
-resize = v2.Resize((int(size),) * 2, InterpolationMode(interpolation), antialias=True)
-options = {"transform": resize, "num_workers": 1}
-found = {}
-for backend in ("turbojpeg", "cache"):
-    source = fastload.build_cache(folder, cache, progress=False) if backend == "cache" else folder
-    with fastload.create_loader(source, 2, backend=backend, **options) as loader:
-        for images, _ in loader:
-            found[backend] = images
-assert torch.equal(found["turbojpeg"], found["cache"])
-np.save(folder + ".npy", found["cache"].permute(0, 2, 3, 1).numpy())
+for case in sys.argv[2:]:
+    folder, size, interpolation = case.split(",")
+    print(folder, flush=True)  # the last one is the one that ended the process
+    resize = v2.Resize((int(size),) * 2, InterpolationMode(interpolation), antialias=True)
+    options = {"transform": resize, "num_workers": 1}
+    found = {}
+    for backend in sys.argv[1].split(","):
+        source = folder
+        if backend == "cache":
+            source = fastload.build_cache(folder, folder + "-cache", progress=False)
+        with fastload.create_loader(source, 2, backend=backend, **options) as loader:
+            for images, _ in loader:
+                found[backend] = images
+    assert all(torch.equal(found["turbojpeg"], images) for images in found.values()), folder
+    np.save(folder + ".npy", found["turbojpeg"].permute(0, 2, 3, 1).numpy())
 """
 
 
-def resized(path: Path, tmp_path: Path, size: int, interpolation: str) -> npt.NDArray[np.uint8]:
-    """What the backends turbojpeg and cache make of a folder, which must be the same."""
+def resize_all(home: Path, backends: str, *cases: str) -> None:
+    """What the backends make of folders, which must be the same, into `FOLDER.npy`; each case is
+    "FOLDER,SIZE,INTERPOLATION"."""
     done = subprocess.run(
-        [
-            sys.executable,
-            "-X",
-            "faulthandler",
-            "-c",
-            _LOAD,
-            str(path),
-            str(tmp_path / "cache"),
-            str(size),
-            interpolation,
-        ],
+        [sys.executable, "-X", "faulthandler", "-c", _LOAD, backends, *cases],
         capture_output=True,
         text=True,
         timeout=200,
-        env={"MALLOC_PERTURB_": "173", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        env={"MALLOC_PERTURB_": "173", "PATH": "/usr/bin:/bin", "HOME": str(home)},
     )
-    assert done.returncode == 0, f"ended with {done.returncode}:\n{done.stderr[-3000:]}"
-    found: npt.NDArray[np.uint8] = np.load(f"{path}.npy")
-    return found
+    assert done.returncode == 0, (
+        f"ended with {done.returncode} at {done.stdout.split()[-1:]}:\n{done.stderr[-3000:]}"
+    )
 
 
 def write(folder: Path, kind: str, height: int, width: int) -> None:
@@ -86,37 +82,33 @@ def write(folder: Path, kind: str, height: int, width: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", LARGE)
-def test_a_sound_image_much_larger_than_its_output(tmp_path: Path, case: str) -> None:
-    kind, height, width, size, interpolation = LARGE[case]
-    write(tmp_path / "data", kind, height, width)
-    found = resized(tmp_path / "data", tmp_path, size, interpolation)
-    filter = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[
-        interpolation
-    ]
-    for number, pixels in enumerate(found):
-        with Image.open(tmp_path / "data" / "a" / f"{number}.{kind.lower()}") as image:
-            expected = np.asarray(
-                image.convert("RGB").resize((size, size), filter, reducing_gap=None)
-            )
-        # Pillow rounds the weights in another way.
-        assert np.abs(pixels.astype(int) - expected).max() <= 2
+def test_sound_images_much_larger_than_their_output(tmp_path: Path) -> None:
+    for case, (kind, height, width, _, _) in LARGE.items():
+        write(tmp_path / case, kind, height, width)
+    resize_all(
+        tmp_path,
+        "turbojpeg,cache",
+        *(f"{tmp_path / case},{size},{how}" for case, (*_, size, how) in LARGE.items()),
+    )
+    filters = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+    for case, (kind, _, _, size, how) in LARGE.items():
+        found: npt.NDArray[np.uint8] = np.load(tmp_path / f"{case}.npy")
+        assert len(found) == 2
+        for number, pixels in enumerate(found):
+            with Image.open(tmp_path / case / "a" / f"{number}.{kind.lower()}") as image:
+                expected = np.asarray(
+                    image.convert("RGB").resize((size, size), filters[how], reducing_gap=None)
+                )
+            # Pillow rounds the weights in another way.
+            assert np.abs(pixels.astype(int) - expected).max() <= 2, case
 
 
-@pytest.mark.slow
+@pytest.mark.reliability
 def test_the_largest_png_that_the_limit_admits(tmp_path: Path) -> None:
     """13,000 x 13,000 grey pixels: 169 million, where 179 million are allowed."""
     (tmp_path / "data" / "a").mkdir(parents=True)
     Image.new("L", (13_000, 13_000), 137).save(tmp_path / "data" / "a" / "0.png")
-    script = _LOAD.replace('("turbojpeg", "cache")', '("turbojpeg",)').replace(
-        'found["cache"]', 'found["turbojpeg"]'
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "data"), "", "24", "bilinear"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, f"ended with {done.returncode}:\n{done.stderr[-3000:]}"
+    resize_all(tmp_path, "turbojpeg", f"{tmp_path / 'data'},24,bilinear")
     assert (np.load(tmp_path / "data.npy") == 137).all()
 
 
@@ -159,10 +151,9 @@ print(len(made))
 
 
 @pytest.mark.slow
-def test_wide_rows_with_every_instruction_set() -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", _KERNELS], capture_output=True, text=True
-    )
+def test_wide_rows_with_every_instruction_set(tmp_path: Path) -> None:
+    (tmp_path / "kernels.py").write_text(_KERNELS)
+    done = warm.run("kernels.py", directory=tmp_path)
     assert done.returncode == 0, f"ended with {done.returncode}:\n{done.stderr[-3000:]}"
     assert done.stdout.strip() == "4"
 

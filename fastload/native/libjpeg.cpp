@@ -253,8 +253,11 @@ Outcome TurboDecoder::read(const Box& box, bool whole, RowSink& sink) {
     const int image_width = static_cast<int>(info_.output_width);
     const int image_height = static_cast<int>(info_.output_height);
     // Of reduced images, which are small, all is decoded: how the library crops and skips in them
-    // is left untried.
-    const bool all = shift_ > 0;
+    // is left untried. Nor are rows skipped where libjpeg makes more than two at a time:
+    // jpeg_skip_scanlines (2.1.5) expects the next row of blocks to have been read only when one
+    // row is left to make. Of four, it reads it again while three or two are left; after the last
+    // row of blocks it waits for another one for ever.
+    const bool all = shift_ > 0 || info_.max_v_samp_factor > 2;
     const int margin = all ? image_width : kMargin;
     JDIMENSION start = static_cast<JDIMENSION>(std::max(box.left - margin, 0));
     JDIMENSION width =

@@ -26,20 +26,84 @@ void write_fill(uint8_t* out, int channels, const float* fill) {
     for (int c = 0; c < channels; ++c) out[c] = static_cast<uint8_t>(fill[c]);
 }
 
+// The whole number below; of numbers that an int can hold.
+int floor_of(double number) {
+    const int whole = static_cast<int>(number);
+    return whole - (whole > number);
+}
+
+// The four pixels around a place, and what of each is taken.
+struct Neighbours {
+    int x, y;  // of the upper left one, from -1 on
+    float weights[4];
+
+    Neighbours(double u, double v) : x(floor_of(u - 0.5)), y(floor_of(v - 0.5)) {
+        const float fx = static_cast<float>((u - 0.5) - x), fy = static_cast<float>((v - 0.5) - y);
+        weights[0] = (1.0f - fx) * (1.0f - fy);
+        weights[1] = fx * (1.0f - fy);
+        weights[2] = (1.0f - fx) * fy;
+        weights[3] = fx * fy;
+    }
+};
+
+using Floats = float __attribute__((vector_size(16)));
+using Words = int32_t __attribute__((vector_size(16)));
+using Halves = int16_t __attribute__((vector_size(16)));
+using Bytes = uint8_t __attribute__((vector_size(16)));
+
+#if defined(__clang__)
+#define FASTLOAD_SHUFFLE(Vector, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else  // GCC has that from version 12 on
+#define FASTLOAD_SHUFFLE(Vector, a, b, ...) __builtin_shuffle(a, b, Vector{__VA_ARGS__})
+#endif
+
+// Four bytes as numbers. (Compilers convert vectors of four bytes one by one.)
+Floats floats(const uint8_t* pixel) {
+    uint32_t four;
+    std::memcpy(&four, pixel, sizeof four);
+    const Words low = {static_cast<int32_t>(four)};
+    const Bytes bytes = reinterpret_cast<Bytes>(low), none = {};
+    const auto halves = reinterpret_cast<Halves>(FASTLOAD_SHUFFLE(
+        Bytes, bytes, none, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
+    const Halves zeros = {};
+    const auto wide = FASTLOAD_SHUFFLE(Halves, halves, zeros, 0, 8, 1, 9, 2, 10, 3, 11);
+    return __builtin_convertvector(reinterpret_cast<Words>(wide), Floats);
+}
+
+// Of three or four channels where all four neighbours are in the image, and four bytes can be read
+// at each: what `fade` and `hold` make of them, all channels at once.
+template <int kChannels, bool kFades>
+void inner(const uint8_t* pixel, int64_t row, const float* weights, Floats fill, uint8_t* out) {
+    Floats sum = weights[0] * floats(pixel) + weights[1] * floats(pixel + kChannels);
+    sum += weights[2] * floats(pixel + row);
+    sum += weights[3] * floats(pixel + row + kChannels);
+    const Floats none = {}, most = none + 255.0f;
+    Words whole;
+    if (kFades) sum = (sum - fill) + fill;
+    sum = sum > none ? sum : none;
+    sum = sum < most ? sum : most;
+    if (kFades) {
+        // 1.5 * 2^23 leaves no bits for a fraction: the sum is rounded half to even, and stands in
+        // the lowest ones.
+        sum += 12582912.0f;
+        std::memcpy(&whole, &sum, sizeof whole);
+        whole &= 255;
+    } else {
+        whole = __builtin_convertvector(sum, Words);
+    }
+    for (int c = 0; c < kChannels; ++c) out[c] = static_cast<uint8_t>(whole[c]);
+}
+
 // Four neighbours and their weights, some of them outside of the image, where the fill is.
-void fade(const Image& image, double u, double v, const float* fill, uint8_t* out) {
-    const double left = std::floor(u - 0.5), top = std::floor(v - 0.5);
-    const float fx = static_cast<float>((u - 0.5) - left), fy = static_cast<float>((v - 0.5) - top);
-    const int x = static_cast<int>(left), y = static_cast<int>(top);
-    const float weights[4] = {(1.0f - fx) * (1.0f - fy), fx * (1.0f - fy), (1.0f - fx) * fy,
-                              fx * fy};
+void fade(const Image& image, const Neighbours& near, const float* fill, uint8_t* out) {
+    const int x = near.x, y = near.y;
     const bool columns[2] = {x >= 0, x + 1 < image.size.width},
                rows[2] = {y >= 0, y + 1 < image.size.height};
     const uint8_t* pixels[4];
     float used[4], mask = 0.0f;
     for (int i = 0; i < 4; ++i) {
         const bool in = columns[i & 1] && rows[i >> 1];
-        used[i] = in ? weights[i] : 0.0f;
+        used[i] = in ? near.weights[i] : 0.0f;
         pixels[i] = in ? image.at(y + (i >> 1), x + (i & 1)) : image.pixels;
         mask += used[i];
     }
@@ -54,14 +118,11 @@ void fade(const Image& image, double u, double v, const float* fill, uint8_t* ou
 }
 
 // Four neighbours, those outside of the image taken from its edge; fractions are cut off.
-void hold(const Image& image, double u, double v, uint8_t* out) {
-    const double left = std::floor(u - 0.5), top = std::floor(v - 0.5);
-    const float fx = static_cast<float>((u - 0.5) - left), fy = static_cast<float>((v - 0.5) - top);
-    const int x = static_cast<int>(left), y = static_cast<int>(top);
+void hold(const Image& image, const Neighbours& near, uint8_t* out) {
+    const int x = near.x, y = near.y;
+    const float* weights = near.weights;
     const int x0 = std::max(x, 0), x1 = std::min(x + 1, image.size.width - 1), y0 = std::max(y, 0),
               y1 = std::min(y + 1, image.size.height - 1);
-    const float weights[4] = {(1.0f - fx) * (1.0f - fy), fx * (1.0f - fy), (1.0f - fx) * fy,
-                              fx * fy};
     const uint8_t* pixels[4] = {image.at(y0, x0), image.at(y0, x1), image.at(y1, x0),
                                 image.at(y1, x1)};
     for (int c = 0; c < image.channels; ++c) {
@@ -78,6 +139,14 @@ void warp(const uint8_t* in, Size in_size, uint8_t* out, Size out_size, int chan
           const double m[9], const WarpOptions& options) {
     const Image image = {in, in_size, channels};
     const bool affine = m[6] == 0.0 && m[7] == 0.0 && m[8] == 1.0;
+    // Where the upper left neighbour lies if the four bytes of each are in the image: of three
+    // channels those of the last pixel are not.
+    const int most_x = in_size.width - 2, most_y = in_size.height - (channels == 3 ? 3 : 2);
+    const int64_t row = int64_t{in_size.width} * channels;
+    Floats fill = {};
+    for (int c = 0; c < channels; ++c) fill[c] = options.fill[c];
+    const auto make = channels == 3 ? (options.fades ? inner<3, true> : inner<3, false>)
+                                    : (options.fades ? inner<4, true> : inner<4, false>);
     const double low = options.bilinear && options.fades ? -0.5 : 0.0;
     for (int y = 0; y < out_size.height; ++y) {
         const double down = y + 0.5;
@@ -93,13 +162,22 @@ void warp(const uint8_t* in, Size in_size, uint8_t* out, Size out_size, int chan
             }
             if (!inside(u, v, low, in_size)) {
                 write_fill(out, channels, options.fill);
-            } else if (!options.bilinear) {
+                continue;
+            }
+            if (!options.bilinear) {
                 std::memcpy(out, image.at(static_cast<int>(v), static_cast<int>(u)),
                             static_cast<size_t>(channels));
+                continue;
+            }
+            const Neighbours near(u, v);
+            if (channels >= 3 && near.x >= 0 && near.y >= 0 && near.x <= most_x &&
+                near.y <= most_y) {
+                const uint8_t* const pixel = image.at(near.y, near.x);
+                make(pixel, row, near.weights, fill, out);
             } else if (options.fades) {
-                fade(image, u, v, options.fill, out);
+                fade(image, near, options.fill, out);
             } else {
-                hold(image, u, v, out);
+                hold(image, near, out);
             }
         }
     }
