@@ -229,3 +229,25 @@ def test_too_little_shared_memory(
     with caplog.at_level(logging.WARNING, logger="fastload"):
         assert share(source) is source
     assert "--shm-size" in caplog.text
+
+
+class InAStore(EncodedImages):
+    """A column as a user writes it: a plain class."""
+
+    def __init__(self, sizes: Any) -> None:
+        self.sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def read(self, index: int) -> bytes:
+        return bytes(int(self.sizes[index]))
+
+
+def test_a_column_of_a_class_of_ones_own_is_pickled_as_it_is() -> None:
+    column = InAStore(np.arange(COUNT))
+    source = share(Source({"image": column, "label": ValueArray(np.arange(COUNT))}, "f", "name"))
+    assert source.columns["image"] is column
+    found = pickle.loads(ForkingPickler.dumps(source))
+    assert found.columns["image"].read(9) == bytes(9)
+    assert found.values["label"].at(np.array([5])).tolist() == [5]

@@ -6,7 +6,7 @@ of equal length (`columns.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -225,3 +225,22 @@ class OpenOptions:
     """Whether files that would be left out are an error. Given to every format."""
     masks: bool = False
     """Whether masks of the objects are wanted in place of polygons. Given to every format."""
+
+
+def columns_left_out(
+    name: str, left_out: Sequence[str], served: Iterable[str], options: OpenOptions
+) -> tuple[str, ...]:
+    """The note that says which columns of a table are not served, if there are any.
+
+    Raises SourceError: they were asked for, or `options.strict` wants all that there are.
+    """
+    if not left_out:
+        return ()
+    words = f"{counted(len(left_out), 'column')} of neither images nor numbers: "
+    words += ", ".join(left_out)
+    if options.strict or options.fields is not None:
+        raise SourceError(
+            f"{name}: {words}; name the columns that you want: "
+            f"open_source(..., fields={tuple(served)})."
+        )
+    return (f"left out: {words}",)

@@ -51,6 +51,9 @@ _OTHER_IMAGES = (
     ".dcm",
 )
 
+# How JPEG, PNG, WebP, GIF, BMP and TIFF begin.
+_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
+
 # The index; and what macOS, Windows, Jupyter and network disks leave in folders and archives.
 # Compared in lower case.
 _NEVER_DATA = frozenset(
@@ -175,3 +178,8 @@ class LeftOut:
             )
             found.append(f"{words} that no data set needs (first {min(self._never_data)})")
         return tuple(f"left out: {words}" for words in found)
+
+
+def begins_as_image(data: bytes) -> bool:
+    """Whether bytes without a name begin as an image of a usual format does."""
+    return data.startswith(_STARTS)

@@ -32,7 +32,9 @@ from fastload.sources.folders import is_class_folder, open_class_folder, open_im
 from fastload.sources.huggingface import is_huggingface, open_huggingface
 from fastload.sources.idx import is_idx, open_idx
 from fastload.sources.image_files import is_image_name
+from fastload.sources.lance import LANCE_SIGNS, is_lance, open_lance
 from fastload.sources.masks import with_masks
+from fastload.sources.mds import INDEX, is_mds, open_mds
 from fastload.sources.pairs import PAIR_SIGNS, has_masks, is_pairs, open_pairs
 from fastload.sources.parquet import is_parquet, open_parquet
 from fastload.sources.tables import IMAGE_FOLDERS, is_labelled_by_table, open_labelled_by_table
@@ -257,6 +259,22 @@ FORMATS: tuple[Format, ...] = (
         signs=("*.parquet", ".*.parquet"),
     ),
     Format(
+        "mds",
+        is_mds,
+        open_mds,
+        frozenset({"fields", "classes"}),
+        "MDS shards of MosaicML's Streaming",
+        signs=(INDEX,),
+    ),
+    Format(
+        "lance",
+        is_lance,
+        open_lance,
+        frozenset({"fields", "classes"}),
+        "a Lance data set",
+        signs=LANCE_SIGNS,
+    ),
+    Format(
         "table",
         is_labelled_by_table,
         open_labelled_by_table,
@@ -335,22 +353,23 @@ def open_source(
             `test_images`).
         labels: of CIFAR-100, "fine" (the default) or "coarse".
         fields: of tar shards, the extensions or column names to serve, in the order of the batch;
-            of Parquet files and of a Hugging Face Dataset the names of columns.
-        classes: class names of arrays, IDX files and tar shards; labels beyond them are refused. Of
-            a folder, which subfolders are classes, by label: all, but whatever they are called. Of
-            a table of labels, the names by label, such as those of the training data for validation
-            data: `classes=train.classes`.
+            of Parquet files, Lance data sets, MDS shards and a Hugging Face Dataset the names of
+            columns.
+        classes: class names of arrays, IDX files, tables, tar and MDS shards; labels beyond them
+            are refused. Of a folder, which subfolders are classes, by label: all, but whatever they
+            are called. Of a table of labels, the names by label, such as those of the training data
+            for validation data: `classes=train.classes`.
         strict: refuse what has files that are not served (formats that Pillow cannot read, images
             without a label); otherwise the notes count and name them. What operating systems leave
             behind (`.DS_Store`, `__MACOSX`) is left out in any case.
         masks: serve a mask of each object, drawn from its polygons or run lengths (COCO's RLE) in
             the picture as the trainer gets it: a column `masks` in place of `polygons`.
         format: "folder" (one folder a class), "images" (all images in a folder, without labels),
-            "table", "pairs", "coco", "voc", "yolo", "tar", "zip", "parquet", "cifar", "idx",
-            "arrays", "dataset", "huggingface", "cache", or the name of a registered format. None:
-            the first that recognises `spec`; "images" is never chosen, and "coco", "voc" and "yolo"
-            only if no other format opens it. What is one of these by its content too is refused as
-            ambiguous.
+            "table", "pairs", "coco", "voc", "yolo", "tar", "zip", "parquet", "lance", "mds",
+            "cifar", "idx", "arrays", "dataset", "huggingface", "cache", or the name of a registered
+            format. None: the first that recognises `spec`; "images" is never chosen, and "coco",
+            "voc" and "yolo" only if no other format opens it. What is one of these by its content
+            too is refused as ambiguous.
 
     Returns:
         The source; the transform of a torchvision dataset that is served natively, still to be

@@ -8,12 +8,10 @@ they are read by offset, as members of a tar file are. Numbers are read at each 
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import importlib
 import io
-import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -21,29 +19,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fastload import stores
 from fastload.distribution import install_command
-from fastload.errors import SourceError, counted
+from fastload.errors import SourceError
 from fastload.files import replacing
-from fastload.fingerprint import fingerprint_of
 from fastload.machine import cache_home
 from fastload.sources import folders
-from fastload.sources.arrays import class_labels
-from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.arrow_table import ArrowTable, open_table
+from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.buffers import Int64Array, PathTable
-from fastload.sources.columns import Column, EncodedFiles, RaggedArray, ValueArray
+from fastload.sources.columns import EncodedFiles
 from fastload.sources.index import read_index, write_index
-from fastload.sources.kinds import VALUE, PixelKind, check_rows, kind_of_key, role_of_images
-from fastload.sources.packed import about, check_samples, in_order, with_classes
-from fastload.sources.ragged import Ragged
+from fastload.sources.packed import about, check_samples, with_classes
 
 logger = logging.getLogger("fastload")
 
-_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
-"""How JPEG, PNG, WebP, GIF, BMP and TIFF begin."""
 _ROWS_AT_ONCE = 1024
+_NUMBERS_AT_ONCE = 64 * _ROWS_AT_ONCE
 
 
 def is_parquet(spec: object) -> bool:
@@ -58,22 +51,12 @@ def is_parquet(spec: object) -> bool:
 
 
 def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
-    """Open Parquet files: rows in the order of the files given (of a folder: sorted).
-
-    - Columns of images are those of bytes, or of structs with a field `bytes`, whose first value is
-      an image. One called mask, seg, segmentation, annotation or label holds masks.
-    - Columns of numbers are served as they are, lists of them as rows of variable length, which
-      are of objects where they are called `boxes`, `labels` and so on. `ClassLabel` of Hugging
-      Face gives the classes.
-    - A column of words called `label` is one of classes, sorted.
-    - Others are left out, which the notes say, or an error with `options.strict`.
-
-    Images come first in a batch, then the rest in the order of the file; or all in the order of
-    `options.fields`.
+    """Open Parquet files: rows in the order of the files given (of a folder: sorted), columns as
+    `open_table` says.
 
     Raises:
-        SourceError: no such column, no images, a value that is missing, files of different columns,
-            or a file that cannot be read; or pyarrow is not installed.
+        SourceError: as `open_table`; files of different columns, or a file that cannot be read; or
+            pyarrow is not installed.
     """
     name = spec if isinstance(spec, str) else f"{spec[0]} and {len(spec) - 1} more files"
     packed = about(spec)
@@ -89,72 +72,34 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
             )
     if not sum(file.metadata.num_rows for file in opened):
         raise SourceError(f"{name}: has no rows.")
-    wanted = schema.names if options.fields is None else list(options.fields)
-    unknown = [field for field in wanted if field not in schema.names]
-    if unknown:
-        raise SourceError(
-            f"{name}: has no column {unknown[0]!r}; there are {', '.join(schema.names)}."
-        )
-    pictures = [field for field in wanted if _holds_images(opened, field)]
-    if not pictures:
-        raise SourceError(
-            f"{name}: no column of images (bytes, or a struct with bytes, that begin as a JPEG, "
-            f"PNG, WebP, GIF, BMP or TIFF does) among {', '.join(wanted)}."
-        )
-    labels = _class_labels(schema)
-    if options.classes is not None:
-        labels["label"] = options.classes
-    named = [field for field in wanted if field in labels]
-    counted_by = "label" if "label" in named else named[0] if len(named) == 1 else ""
-    columns: dict[str, Column] = {}
-    left_out, classes, identity = [], options.classes, list[Any]()
-    order = (
-        wanted if options.fields is not None else sorted(wanted, key=lambda f: f not in pictures)
-    )
-    for field in order:
-        if field in pictures:
-            column = _unpacked(files, opened, field, role_of_images(field))
-            columns[field] = column
-            identity += [field, column.lengths, *folders.sampled_bytes(column)]
-            continue
-        if _is_list(schema.field(field).type):
-            rows = _ragged(name, opened, field)
-            columns[field] = rows
-            identity += [field, *rows.array.arrays()]
-            continue
-        values, names = _values(name, opened, field, options.classes)
-        if values is None:
-            left_out.append(f"{field} ({schema.field(field).type})")
-            continue
-        names = names or labels.get(field)
-        if names is not None:
-            describe = f"{name}: column {field!r}, row {{}}".format
-            values = class_labels(values, classes=len(names), name=name, describe=describe)
-            classes = names if field in (counted_by, "label") else classes
-        columns[field] = ValueArray(values)
-        identity += [field, values]
-    if left_out:
-        words = f"{counted(len(left_out), 'column')} of neither images nor numbers: "
-        words += ", ".join(left_out)
-        if options.strict or options.fields is not None:
-            raise SourceError(
-                f"{name}: {words}; name the columns that you want: "
-                f"open_source(..., fields={tuple(columns)})."
-            )
-        notes += (f"left out: {words}",)
-    details = {"files": len(files)}
-    source = Source(
-        in_order(columns, packed, options),
-        fingerprint_of("parquet", *identity),
-        name,
-        classes=classes,
-        layout="tuple" if packed is None else packed.layout,
-        upright=packed is not None and packed.upright,
-        format="Parquet files",
-        details=details,
-    )
-    check_samples(packed, len(source), spec)
-    return Opened(source, notes=notes)
+    table, details = _ParquetTable(name, files, opened), {"files": len(files)}
+    found = open_table(table, options, packed=packed, notes=notes, details=details)
+    check_samples(packed, len(found.source), spec)
+    return found
+
+
+class _ParquetTable(ArrowTable):
+    """The rows of Parquet files, one file after the other."""
+
+    format = "Parquet files"
+    kind = "parquet"
+
+    def __init__(self, name: str, paths: Sequence[str], opened: Sequence[Any]) -> None:
+        self.name, self.schema = name, opened[0].schema_arrow
+        self._paths, self._opened = paths, opened
+
+    def arrays(self, field: str) -> Iterator[Any]:
+        for file in self._opened:
+            for batch in file.iter_batches(_NUMBERS_AT_ONCE, columns=[field]):
+                yield batch.column(0)
+
+    def first(self, field: str) -> bytes | None:
+        found = (values[0].as_py() for values in _images_in(self._opened, field) if len(values))
+        return next(found, None)
+
+    def images(self, field: str, role: str) -> tuple[EncodedFiles, list[Any]]:
+        column = _unpacked(self._paths, self._opened, field, role)
+        return column, [column.lengths, *folders.sampled_bytes(column)]
 
 
 # -- Files -----------------------------------------------------------------------------------------
@@ -229,11 +174,8 @@ def _open_file(path: str) -> Any:
         raise SourceError(f"{path}: cannot be read as Parquet ({error}).") from error
 
 
-# -- Columns ---------------------------------------------------------------------------------------
-
-
-def _batches(opened: Sequence[Any], field: str) -> Iterator[Any]:
-    """The values of a column, some rows at a time, as Arrow arrays; of a struct its bytes."""
+def _images_in(opened: Sequence[Any], field: str) -> Iterator[Any]:
+    """The bytes of a column of images, some rows at a time, as Arrow arrays."""
     for file in opened:
         for batch in file.iter_batches(_ROWS_AT_ONCE, columns=[field]):
             values = batch.column(0)
@@ -241,117 +183,6 @@ def _batches(opened: Sequence[Any], field: str) -> Iterator[Any]:
                 field_of = importlib.import_module("pyarrow.compute").struct_field
                 values = field_of(values, "bytes")
             yield values
-
-
-def _holds_images(opened: Sequence[Any], field: str) -> bool:
-    """Whether it holds bytes, and those of the first row begin as an image does."""
-    kind = opened[0].schema_arrow.field(field).type
-    types = importlib.import_module("pyarrow.types")
-    if types.is_struct(kind):
-        if kind.get_field_index("bytes") < 0:
-            return False
-        kind = kind.field("bytes").type
-    if not (types.is_binary(kind) or types.is_large_binary(kind)):
-        return False
-    first = next((values[0].as_py() for values in _batches(opened, field) if len(values)), None)
-    if first is None:
-        raise SourceError(
-            f"column {field!r}: the first row has no bytes; images that are stored as paths are "
-            "not in the file: give the folder that has them."
-        )
-    return bytes(first).startswith(_MAGIC)
-
-
-def _is_list(kind: Any) -> bool:
-    """Whether it is a list of numbers, or of lists of them."""
-    types = importlib.import_module("pyarrow.types")
-    depth = 0
-    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        # One of equal lengths alone is a row of an array, which is not served so far.
-        if depth == 0 and types.is_fixed_size_list(kind):
-            return False
-        kind, depth = kind.value_type, depth + 1
-    return depth > 0 and (types.is_integer(kind) or types.is_floating(kind))
-
-
-def _ragged(name: str, opened: Sequence[Any], field: str) -> RaggedArray:
-    """A column of lists as rows of variable length; of boxes and points the inner lists, which are
-    of one length, as a dimension of the array. Raises SourceError."""
-    pa = importlib.import_module("pyarrow")
-    where = f"{name}: column {field!r}"
-    chunks = [chunk for file in opened for chunk in file.read(columns=[field]).column(0).chunks]
-    kind = kind_of_key(field, ragged=True)
-    try:
-        found = Ragged.from_arrow(pa.chunked_array(chunks))
-        inner = found.values
-        if kind.name in ("boxes", "keypoints") and isinstance(inner, Ragged):
-            found = Ragged(_rectangular(inner), found.offsets)
-    except SourceError as error:
-        raise SourceError(f"{where}: {error}") from None
-    role = VALUE.name if isinstance(kind, PixelKind) else kind.name
-    column = RaggedArray(found, role=role)
-    check_rows(column.kind, column.array, where)
-    return column
-
-
-def _rectangular(rows: Ragged) -> npt.NDArray[Any]:
-    """Rows of one length as an array (n, length, ...)."""
-    values = _rectangular(rows.values) if isinstance(rows.values, Ragged) else rows.values
-    lengths = set(rows.lengths.tolist())
-    if len(lengths) > 1:
-        raise SourceError(
-            f"its elements have {', '.join(map(str, sorted(lengths)[:4]))} numbers, and must have "
-            "as many each."
-        )
-    count = lengths.pop() if lengths else 0
-    values = values[int(rows.offsets[0]) : int(rows.offsets[-1])]
-    return np.asarray(values.reshape(len(rows), count, *values.shape[1:]))
-
-
-def _class_labels(schema: Any) -> dict[str, tuple[str, ...]]:
-    """Names of classes by column, as Hugging Face's datasets write them into the schema."""
-    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
-        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
-        return {
-            name: tuple(feature["names"])
-            for name, feature in features.items()
-            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
-        }
-    return {}
-
-
-def _values(
-    name: str, opened: Sequence[Any], field: str, classes: Sequence[str] | None
-) -> tuple[npt.NDArray[Any] | None, tuple[str, ...] | None]:
-    """(rows of numbers, names of classes); (None, None) of a column that is not served."""
-    types = importlib.import_module("pyarrow.types")
-    kind = opened[0].schema_arrow.field(field).type
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-    is_label = field == "label" and (types.is_string(kind) or types.is_large_string(kind))
-    if not is_number and not is_label:
-        return None, None
-    parts, row = [], 0
-    for file in opened:
-        for batch in file.iter_batches(_ROWS_AT_ONCE * 64, columns=[field]):
-            values = batch.column(0)
-            if values.null_count:
-                at = row + values.is_null().to_pylist().index(True)
-                raise SourceError(
-                    f"{name}: column {field!r} has no value in row {at:,}; fill it, or leave the "
-                    "column out: open_source(..., fields=...)."
-                )
-            row += len(values)
-            parts.append(np.array(values.to_pylist()) if is_label else values.to_numpy(False))
-    found = np.concatenate(parts)
-    if is_number:
-        return np.ascontiguousarray(found), None
-    names = tuple(classes) if classes is not None else tuple(sorted(set(found.tolist())))
-    numbers = {label: number for number, label in enumerate(names)}
-    unknown = sorted(set(found.tolist()) - numbers.keys())
-    if unknown:
-        raise SourceError(f"{name}: the label {unknown[0]!r} is not among classes={list(names)}.")
-    return np.array([numbers[label] for label in found.tolist()], dtype=np.int64), names
 
 
 # -- Images, unpacked once -------------------------------------------------------------------------
@@ -413,7 +244,7 @@ def _unpack(
     lengths: list[Int64Array] = []
     row = 0
     with replacing(data) as beside, open(beside, "xb") as out:
-        for values in _batches(opened, field):
+        for values in _images_in(opened, field):
             if values.null_count:
                 at = row + values.is_null().to_pylist().index(True)
                 raise SourceError(

@@ -60,7 +60,10 @@ def share(source: Source) -> Source:
 
 
 def _unshared(holder: Any) -> list[AnyArray]:
-    """The arrays in a column, and in the path tables it holds, that would be pickled by content."""
+    """The arrays in a column, and in the path tables it holds, that would be pickled by content;
+    those that can be shared."""
+    if not isinstance(holder, PickledByReference):
+        return []
     found = []
     for value in values_of(holder).values():
         if (
@@ -69,7 +72,7 @@ def _unshared(holder: Any) -> list[AnyArray]:
             and not is_by_reference(value)
         ):
             found.append(value)
-        elif isinstance(value, PickledByReference):
+        else:
             found.extend(_unshared(value))
     return found
 

@@ -1,0 +1,242 @@
+"""Tables of Arrow columns as data sets: which columns are images, numbers, rows of variable length
+or classes, whatever file they are stored in."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.errors import SourceError
+from fastload.fingerprint import fingerprint_of
+from fastload.sources.arrays import class_labels
+from fastload.sources.base import Opened, OpenOptions, Source, columns_left_out
+from fastload.sources.columns import Column, EncodedImages, RaggedArray, ValueArray
+from fastload.sources.image_files import begins_as_image
+from fastload.sources.kinds import VALUE, PixelKind, check_rows, kind_of_key, role_of_images
+from fastload.sources.packed import About, in_order
+from fastload.sources.ragged import Ragged
+
+
+class ArrowTable(ABC):
+    """The rows of a table, a column at a time."""
+
+    name: str
+    """For messages: the file or folder."""
+    format: str
+    """For `Source.format`."""
+    kind: str
+    """What fingerprints begin with."""
+    schema: Any
+    """A pyarrow.Schema."""
+
+    @abstractmethod
+    def arrays(self, field: str) -> Iterator[Any]:
+        """The values of a column, some rows at a time, as pyarrow.Arrays."""
+
+    @abstractmethod
+    def first(self, field: str) -> bytes | None:
+        """The first value of a column of bytes, or of structs with a field `bytes`; None: it has
+        none."""
+
+    @abstractmethod
+    def images(self, field: str, role: str) -> tuple[EncodedImages, list[Any]]:
+        """A column of such, and what of it goes into the fingerprint."""
+
+
+def open_table(
+    table: ArrowTable,
+    options: OpenOptions,
+    *,
+    packed: About | None = None,
+    notes: tuple[str, ...] = (),
+    details: dict[str, Any],
+) -> Opened:
+    """Open a table as a data set.
+
+    - Columns of images are those of bytes, or of structs with a field `bytes`, whose first value is
+      an image. One called mask, seg, segmentation, annotation or label holds masks.
+    - Columns of numbers are served as they are, lists of them as rows of variable length, which
+      are of objects where they are called `boxes`, `labels` and so on. `ClassLabel` of Hugging
+      Face gives the classes.
+    - A column of words called `label` is one of classes, sorted.
+    - Others are left out, which the notes say, or an error with `options.strict`.
+
+    Images come first in a batch, then the rest in the order of the table; or all in the order of
+    `options.fields`.
+
+    Raises:
+        SourceError: no such column, no images, or a value that is missing.
+    """
+    name, schema = table.name, table.schema
+    wanted = schema.names if options.fields is None else list(options.fields)
+    unknown = [field for field in wanted if field not in schema.names]
+    if unknown:
+        raise SourceError(
+            f"{name}: has no column {unknown[0]!r}; there are {', '.join(schema.names)}."
+        )
+    pictures = [field for field in wanted if _holds_images(table, field)]
+    if not pictures:
+        raise SourceError(
+            f"{name}: no column of images (bytes, or a struct with bytes, that begin as a JPEG, "
+            f"PNG, WebP, GIF, BMP or TIFF does) among {', '.join(wanted)}."
+        )
+    labels = _class_labels(schema)
+    if options.classes is not None:
+        labels["label"] = options.classes
+    named = [field for field in wanted if field in labels]
+    counted_by = "label" if "label" in named else named[0] if len(named) == 1 else ""
+    columns: dict[str, Column] = {}
+    left_out, classes, identity = [], options.classes, list[Any]()
+    order = (
+        wanted if options.fields is not None else sorted(wanted, key=lambda f: f not in pictures)
+    )
+    for field in order:
+        if field in pictures:
+            columns[field], content = table.images(field, role_of_images(field))
+            identity += [field, *content]
+            continue
+        if _is_list(schema.field(field).type):
+            rows = _ragged(table, field)
+            columns[field] = rows
+            identity += [field, *rows.array.arrays()]
+            continue
+        values, names = _values(table, field, options.classes)
+        if values is None:
+            left_out.append(f"{field} ({schema.field(field).type})")
+            continue
+        names = names or labels.get(field)
+        if names is not None:
+            describe = f"{name}: column {field!r}, row {{}}".format
+            values = class_labels(values, classes=len(names), name=name, describe=describe)
+            classes = names if field in (counted_by, "label") else classes
+        columns[field] = ValueArray(values)
+        identity += [field, values]
+    notes += columns_left_out(name, left_out, columns, options)
+    source = Source(
+        in_order(columns, packed, options),
+        fingerprint_of(table.kind, *identity),
+        name,
+        classes=classes,
+        layout="tuple" if packed is None else packed.layout,
+        upright=packed is not None and packed.upright,
+        format=table.format,
+        details=details,
+    )
+    return Opened(source, notes=notes)
+
+
+def _is_list(kind: Any) -> bool:
+    """Whether it is a list of numbers, or of lists of them."""
+    types = importlib.import_module("pyarrow.types")
+    depth = 0
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        # One of equal lengths alone is a row of an array, which is not served so far.
+        if depth == 0 and types.is_fixed_size_list(kind):
+            return False
+        kind, depth = kind.value_type, depth + 1
+    return depth > 0 and (types.is_integer(kind) or types.is_floating(kind))
+
+
+def _ragged(table: ArrowTable, field: str) -> RaggedArray:
+    """A column of lists as rows of variable length; of boxes and points the inner lists, which are
+    of one length, as a dimension of the array. Raises SourceError."""
+    pa = importlib.import_module("pyarrow")
+    where = f"{table.name}: column {field!r}"
+    kind = kind_of_key(field, ragged=True)
+    try:
+        found = Ragged.from_arrow(pa.chunked_array(list(table.arrays(field))))
+        inner = found.values
+        if kind.name in ("boxes", "keypoints") and isinstance(inner, Ragged):
+            found = Ragged(_rectangular(inner), found.offsets)
+    except SourceError as error:
+        raise SourceError(f"{where}: {error}") from None
+    role = VALUE.name if isinstance(kind, PixelKind) else kind.name
+    column = RaggedArray(found, role=role)
+    check_rows(column.kind, column.array, where)
+    return column
+
+
+def _rectangular(rows: Ragged) -> npt.NDArray[Any]:
+    """Rows of one length as an array (n, length, ...)."""
+    values = _rectangular(rows.values) if isinstance(rows.values, Ragged) else rows.values
+    lengths = set(rows.lengths.tolist())
+    if len(lengths) > 1:
+        raise SourceError(
+            f"its elements have {', '.join(map(str, sorted(lengths)[:4]))} numbers, and must have "
+            "as many each."
+        )
+    count = lengths.pop() if lengths else 0
+    values = values[int(rows.offsets[0]) : int(rows.offsets[-1])]
+    return np.asarray(values.reshape(len(rows), count, *values.shape[1:]))
+
+
+def _class_labels(schema: Any) -> dict[str, tuple[str, ...]]:
+    """Names of classes by column, as Hugging Face's datasets write them into the schema."""
+    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        return {
+            name: tuple(feature["names"])
+            for name, feature in features.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+        }
+    return {}
+
+
+def _values(
+    table: ArrowTable, field: str, classes: Sequence[str] | None
+) -> tuple[npt.NDArray[Any] | None, tuple[str, ...] | None]:
+    """(rows of numbers, names of classes); (None, None) of a column that is not served."""
+    types = importlib.import_module("pyarrow.types")
+    kind = table.schema.field(field).type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    is_label = field == "label" and (types.is_string(kind) or types.is_large_string(kind))
+    if not is_number and not is_label:
+        return None, None
+    parts, row = [], 0
+    for values in table.arrays(field):
+        if values.null_count:
+            at = row + values.is_null().to_pylist().index(True)
+            raise SourceError(
+                f"{table.name}: column {field!r} has no value in row {at:,}; fill it, or leave the "
+                "column out: open_source(..., fields=...)."
+            )
+        row += len(values)
+        parts.append(np.array(values.to_pylist()) if is_label else values.to_numpy(False))
+    found = np.concatenate(parts)
+    if is_number:
+        return np.ascontiguousarray(found), None
+    names = tuple(classes) if classes is not None else tuple(sorted(set(found.tolist())))
+    numbers = {label: number for number, label in enumerate(names)}
+    unknown = sorted(set(found.tolist()) - numbers.keys())
+    if unknown:
+        raise SourceError(
+            f"{table.name}: the label {unknown[0]!r} is not among classes={list(names)}."
+        )
+    return np.array([numbers[label] for label in found.tolist()], dtype=np.int64), names
+
+
+def _holds_images(table: ArrowTable, field: str) -> bool:
+    """Whether it holds bytes, and those of the first row begin as an image does."""
+    kind = table.schema.field(field).type
+    types = importlib.import_module("pyarrow.types")
+    if types.is_struct(kind):
+        if kind.get_field_index("bytes") < 0:
+            return False
+        kind = kind.field("bytes").type
+    if not (types.is_binary(kind) or types.is_large_binary(kind)):
+        return False
+    first = table.first(field)
+    if first is None:
+        raise SourceError(
+            f"{table.name}: column {field!r}: the first row has no bytes; images that are stored "
+            "as paths are not in the file: give the folder that has them."
+        )
+    return begins_as_image(first)

@@ -1,0 +1,146 @@
+"""Lance data sets with images in them (extra `lance`): rows read at random, by Lance's own library,
+from a disk or from whatever store it opens."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastload import stores
+from fastload.distribution import install_command
+from fastload.errors import SourceError
+from fastload.sources.arrow_table import ArrowTable, open_table
+from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.buffers import Int64Array
+from fastload.sources.columns import EncodedImages
+from fastload.sources.folders import sampled_rows
+
+LANCE_SIGNS = ("_versions",)
+
+
+def is_lance(spec: object) -> bool:
+    """A local folder whose name ends in `.lance`; or a `lance.LanceDataset`, for which the package
+    is not imported."""
+    if isinstance(spec, str):
+        local = not stores.is_remote(spec) and spec.rstrip("/").endswith(".lance")
+        return local and os.path.isdir(os.path.join(spec, LANCE_SIGNS[0]))
+    module = sys.modules.get("lance.dataset")
+    return module is not None and type(spec) is module.LanceDataset
+
+
+def open_lance(spec: Any, options: OpenOptions) -> Opened:
+    """Open a Lance data set, at the version that is the last one now, or that of the LanceDataset:
+    its rows in its order, columns as `open_table` says; images may be blobs.
+
+    Raises:
+        SourceError: as `open_table`; it has no rows, or cannot be read; or Lance is not installed.
+    """
+    dataset = _opened(spec) if isinstance(spec, str) else spec
+    table = _LanceTable(dataset)
+    if not table.rows:
+        raise SourceError(f"{table.name}: has no rows.")
+    return open_table(table, options, details={"version": int(dataset.version)})
+
+
+def _opened(path: str) -> Any:
+    try:
+        lance = importlib.import_module("lance")
+    except ImportError:
+        raise SourceError(
+            f"{path}: Lance data sets are read by pylance, which is not installed: "
+            f"{install_command('lance')}"
+        ) from None
+    try:
+        return lance.dataset(path)
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: cannot be read as Lance ({error}).") from error
+
+
+class _LanceTable(ArrowTable):
+    """The rows of a version of a data set."""
+
+    format = "Lance data set"
+    kind = "lance"
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self.name, self.rows = str(dataset.uri), int(dataset.count_rows())
+        pa = importlib.import_module("pyarrow")
+        self.schema = pa.schema(
+            [
+                field.with_type(pa.large_binary()) if _is_blob(field) else field
+                for field in dataset.schema
+            ],
+            dataset.schema.metadata,
+        )
+
+    def arrays(self, field: str) -> Iterator[Any]:
+        for batch in self._dataset.to_batches(columns=[field]):
+            yield batch.column(0)
+
+    def first(self, field: str) -> bytes | None:
+        try:
+            return LanceImages(self._dataset, field, self.rows, "image").read(0)
+        except OSError:
+            return None
+
+    def images(self, field: str, role: str) -> tuple[LanceImages, list[Any]]:
+        column = LanceImages(self._dataset, field, self.rows, role)
+        some = [_bytes_or_none(column, row) for row in sampled_rows(self.rows, 32).tolist()]
+        return column, [self.rows, *some]
+
+
+@dataclass(frozen=True, eq=False)
+class LanceImages(EncodedImages):
+    """A column of compressed images: bytes, structs with a field `bytes`, or blobs."""
+
+    dataset: Any
+    """A lance.LanceDataset."""
+    field: str
+    rows: int
+    role: str = "image"
+
+    @property
+    def survives_fork(self) -> bool:
+        return False  # Lance has threads of its own
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def describe(self, index: int) -> str:
+        return f"{self.dataset.uri}: {self.field}[{index}]"
+
+    def read(self, index: int) -> bytes:
+        return self.read_many(np.array([index]))[0]
+
+    def read_many(self, indices: Int64Array) -> list[bytes]:
+        rows = indices.tolist()
+        if _is_blob(self.dataset.schema.field(self.field)):
+            return [blob.readall() for blob in self.dataset.take_blobs(self.field, indices=rows)]
+        values = self.dataset.take(rows, columns=[self.field]).column(0).to_pylist()
+        found = []
+        for row, value in zip(rows, values, strict=True):
+            data = value.get("bytes") if isinstance(value, dict) else value
+            if data is None:
+                raise OSError(f"row {row} has no bytes")
+            found.append(data)
+        return found
+
+
+def _bytes_or_none(column: LanceImages, row: int) -> bytes:
+    try:
+        return column.read(row)
+    except OSError:
+        return b""
+
+
+def _is_blob(field: Any) -> bool:
+    """Whether rows are kept beside the table, to be asked for by `take_blobs`."""
+    stored = (field.metadata or {}).get(b"lance-encoding:blob") == b"true"
+    return stored or str(field.type).startswith("extension<lance.blob")

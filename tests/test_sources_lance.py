@@ -1,0 +1,100 @@
+"""Lance data sets: bytes, structs and blobs, deleted rows, versions, and pickling for workers."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import v2
+
+import fastload
+from fastload.errors import DecodeError, SourceError
+from fastload.sources import open_source
+from tests.images import jpeg, photo
+
+lance = pytest.importorskip("lance", reason="pip install torch-fastload[lance]")
+pa = pytest.importorskip("pyarrow", reason="pip install torch-fastload[parquet]")
+
+IMAGES = [jpeg(photo(30 + index, 44, seed=index)) for index in range(12)]
+
+
+def table(**columns: Any) -> Any:
+    return pa.table({"image": pa.array(IMAGES, pa.large_binary()), **columns})
+
+
+def test_columns_and_deleted_rows(tmp_path: Path) -> None:
+    path = tmp_path / "photographs.lance"
+    boxes = [[[0.0, 1.0, 2.0 + k, 3.0]] * (k % 3) for k in range(12)]
+    written = lance.write_dataset(
+        table(id=range(12), label=["b", "a"] * 6, boxes=boxes, words=["x"] * 12), str(path)
+    )
+    before = open_source(path)
+    written.delete("id = 3 OR id = 7")
+    opened = open_source(path)
+    source, left = opened.source, [k for k in range(12) if k not in (3, 7)]
+    assert (source.format, len(source), source.classes) == ("Lance data set", 10, ("a", "b"))
+    assert list(source.columns) == ["image", "id", "label", "boxes"]
+    assert opened.notes == ("left out: 1 column of neither images nor numbers: words (string)",)
+    order = np.array([9, 2, 3, 3])
+    assert source.encoded["image"].read_many(order) == [IMAGES[left[k]] for k in order]
+    assert source.values["id"].at(order).tolist() == [left[k] for k in order]
+    assert source.values["label"].at(order).tolist() == [1 - left[k] % 2 for k in order]
+    assert source.values["boxes"].at(order).lengths.tolist() == [left[k] % 3 for k in order]
+    assert len(before.source) == 12, "an opened one stays at its version"
+    assert before.source.encoded["image"].read(3) == IMAGES[3]
+    assert before.source.fingerprint != source.fingerprint
+    again = pickle.loads(pickle.dumps(before.source.encoded["image"]))
+    assert again.read(7) == IMAGES[7]
+    of_object = open_source(lance.dataset(str(path), version=1))
+    assert of_object.source.fingerprint == before.source.fingerprint
+
+
+@pytest.mark.parametrize("stored", ["bytes", "struct", "blob", "blob of 2.0"])
+@pytest.mark.parametrize("backend", ["torch", "turbojpeg"])
+def test_a_loader_serves_them(tmp_path: Path, stored: str, backend: str) -> None:
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    values: Any = pa.array(IMAGES, pa.large_binary())
+    if stored == "struct":
+        values = pa.array([{"bytes": data, "path": "x"} for data in IMAGES], kind)
+    metadata = {"lance-encoding:blob": "true"} if stored.startswith("blob") else {}
+    schema = pa.schema([pa.field("image", values.type, metadata=metadata)])
+    version = "2.2" if stored == "blob" else "2.0"
+    lance.write_dataset(
+        pa.table([values], schema), str(tmp_path / "x.lance"), data_storage_version=version
+    )
+    resize = v2.Resize((24, 20))
+    options = {"transform": resize, "backend": backend, "num_workers": 1}
+    files = tmp_path / "files"
+    files.mkdir()
+    for index, data in enumerate(IMAGES):
+        (files / f"{index:02}.jpg").write_bytes(data)
+    with fastload.create_loader(tmp_path / "x.lance", 5, **options) as loader:
+        found = torch.cat([batch[0] for batch in loader])
+    with fastload.create_loader(files, 12, format="images", **options) as loader:
+        (wanted,) = next(iter(loader))
+    assert torch.equal(found, wanted)
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"id": [1, 2]}), str(tmp_path / "numbers.lance"))
+    with pytest.raises(SourceError, match="no column of images"):
+        open_source(tmp_path / "numbers.lance")
+    with pytest.raises(SourceError, match="no column 'label'"):
+        lance.write_dataset(table(), str(tmp_path / "x.lance"))
+        open_source(tmp_path / "x.lance", fields=["label"])
+    rows = pa.table({"image": pa.array([IMAGES[0], None, IMAGES[2]], pa.binary())})
+    lance.write_dataset(rows, str(tmp_path / "gap.lance"))
+    options = {"transform": v2.Resize((8, 8)), "backend": "turbojpeg"}
+    with (
+        fastload.create_loader(tmp_path / "gap.lance", 3, **options) as loader,
+        pytest.raises(DecodeError, match=r"image\[1\].*no bytes"),
+    ):
+        next(iter(loader))
+    damaged = tmp_path / "damaged.lance"
+    (damaged / "_versions").mkdir(parents=True)
+    with pytest.raises(SourceError, match="cannot be read as Lance"):
+        open_source(damaged)
