@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from fastload.recipe.transforms import DropObjects as DropObjects
     from fastload.recipe.transforms import FixedSizeCrop as FixedSizeCrop
     from fastload.recipe.transforms import Letterbox as Letterbox
+    from fastload.recipe.transforms import MixUp as MixUp
+    from fastload.recipe.transforms import Mosaic as Mosaic
     from fastload.render import decode_jpeg as decode_jpeg
     from fastload.sampler import Shard as Shard
     from fastload.sources import open_source as open_source
@@ -45,6 +47,8 @@ _MODULES = {
     "FixedSizeCrop": "fastload.recipe.transforms",
     "Letterbox": "fastload.recipe.transforms",
     "Loader": "fastload.loader",
+    "MixUp": "fastload.recipe.transforms",
+    "Mosaic": "fastload.recipe.transforms",
     "Ragged": "fastload.sources.ragged",
     "Recipe": "fastload.recipe",
     "Shard": "fastload.sampler",

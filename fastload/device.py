@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.backends.base import HostBatch
+from fastload.backends.base import SIZES, HostBatch
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.host_memory import WORTH_KEEPING, BufferPool
@@ -197,7 +197,8 @@ class DeviceStage:
         if self._collate is None:
             return Staged(batch, ready)
         # Python code that has put a sample together may have numbered the columns.
-        columns = dict(zip(self._names, batch.values(), strict=True))
+        names = [*self._names, SIZES] if SIZES in batch else self._names
+        columns = dict(zip(names, batch.values(), strict=True))
         samples = next(map(len, columns.values()), 0)
         return Staged(self._collate(columns), ready, samples)
 

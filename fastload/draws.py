@@ -177,6 +177,38 @@ class Draws:
         return philox4x32((c0, c1, c2, c3), self.seed & _U64)
 
 
+@dataclass(frozen=True)
+class StagedDraws(Draws):
+    """Draws whose streams below `until` have the numbers of other draws of the same samples."""
+
+    early: Draws | None = None
+    until: int = 0
+
+    def _of(self, stream: int) -> Draws | None:
+        return self.early if stream < self.until else None
+
+    def take(self, rows: Any) -> StagedDraws:
+        own = Draws.take(self, rows)
+        early = None if self.early is None else self.early.take(rows)
+        return StagedDraws(
+            self.seed, self.epoch, own.indices, own.repeats, own.keys, early, self.until
+        )
+
+    def within(self, stream: int) -> Draws:
+        other = self._of(stream)
+        if other is None:
+            other = Draws(self.seed, self.epoch, self.indices, self.repeats, self.keys)
+        return other.within(stream)
+
+    def uniform(self, stream: int, count: int) -> Float64Array:
+        other = self._of(stream)
+        return super().uniform(stream, count) if other is None else other.uniform(stream, count)
+
+    def integers(self, stream: int) -> UInt64Array:
+        other = self._of(stream)
+        return super().integers(stream) if other is None else other.integers(stream)
+
+
 # -- The global generators of a process ------------------------------------------------------------
 
 

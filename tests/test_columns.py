@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,17 @@ def by_torchvision(
     )
 
 
+@functools.cache
+def moved(chain: str, index: int, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Boxes and points of a sample by torchvision: once for all backends."""
+    transform = v2.Compose(CHAINS[chain])
+    boxes, points = (
+        by_torchvision(transform, given(index), index, seed=9, epoch=epoch)
+        for given in (boxes_of, keypoints_of)
+    )
+    return boxes, points
+
+
 @contestants()
 @pytest.mark.parametrize("chain", CHAINS)
 def test_boxes_are_moved_as_torchvision_moves_them(
@@ -153,11 +165,8 @@ def test_boxes_are_moved_as_torchvision_moves_them(
                     torch.float64,
                 )
                 for row, index in enumerate(batch["label"].tolist()):
-                    boxes = by_torchvision(transform, boxes_of(index), index, seed=9, epoch=epoch)
+                    boxes, points = moved(chain, index, epoch)
                     assert torch.allclose(batch["boxes"][row].cpu(), boxes, rtol=0, atol=1e-4)
-                    points = by_torchvision(
-                        transform, keypoints_of(index), index, seed=9, epoch=epoch
-                    )
                     assert torch.allclose(
                         batch["keypoints"][row, :, :2].cpu(), points, rtol=0, atol=1e-4
                     )

@@ -18,6 +18,8 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
 import fastload
+from fastload.backends import backend_class
+from fastload.backends.base import traits_of
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, FastloadError, StateMismatchError
 from fastload.recipe import Recipe
@@ -493,6 +495,32 @@ def test_masks_take_the_same_geometry_and_no_colour(
         if geometry.flip[0, 0]:
             wanted = F.horizontal_flip(wanted)
         assert torch.equal(masks[index].cpu(), wanted[0])
+
+
+@contestants()
+def test_samples_of_several_images_are_the_same_everywhere(
+    contestant: Contestant, create: Any, pairs: Path
+) -> None:
+    mosaic = fastload.Mosaic(24, p=0.8, mask_fill=9)
+    transform = v2.Compose([mosaic, v2.RandomCrop(24), v2.RandomHorizontalFlip()])
+    arguments: dict[str, Any] = {"transform": transform, "shuffle": True, "seed": 2}
+    if not traits_of(backend_class(contestant.backend)).joins_images:
+        with pytest.raises(ConfigurationError, match="several images"):
+            create(contestant, pairs, batch_size=4, **arguments)
+        return
+    with fastload.create_loader(
+        pairs, batch_size=4, backend="torch", num_workers=0, **arguments
+    ) as loader:
+        wanted = [torch.cat(column) for column in zip(*[*loader, *loader], strict=True)]
+    loader = create(contestant, pairs, batch_size=4, **arguments)
+    first = next(iter(loader))
+    second = create(contestant, pairs, batch_size=4, **arguments)
+    second.load_state_dict(loader.state_dict())
+    batches = [first, *second, *second]
+    images, masks = (torch.cat(column) for column in zip(*batches, strict=True))
+    assert images.shape == (12, 3, 24, 24)
+    assert torch.equal(masks.cpu(), wanted[1])
+    assert (images.cpu().int() - wanted[0].int()).abs().max() <= 2
 
 
 class Blur:

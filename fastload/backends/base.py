@@ -34,6 +34,10 @@ DEFAULT_PREFETCH = 2
 """Batches in flight per worker process: torch's own default. More costs memory and gains nothing
 once workers are busy."""
 
+SIZES = "(size of the image)"
+"""The column of a batch whose images were padded: (B, 2) int64, height and width of each; the image
+lies in the upper left corner, zeros are around it."""
+
 WorkloadKind = Literal["encoded", "arrays", "python"]
 
 BufferAllocator = Callable[[tuple[int, ...]], npt.NDArray[Any]]
@@ -177,6 +181,12 @@ class Traits:
     resamples_again: bool = False
     """Whether it makes what a `Geometry` has `later`: warps, a second resampling. A backend that
     renders by `fastload.render.host.render_row` does."""
+    joins_images: bool = False
+    """Whether it makes samples of several images of the source (`recipe.joint`), as backends do
+    that make their batches with the code of the built-in ones."""
+    pads_images: bool = False
+    """Whether it pads images of several sizes to the largest of a batch where `Context.padded` asks
+    for it, and adds the column `SIZES`."""
     tolerance: Tolerance = field(default_factory=Tolerance)
     needs: Dependency | None = None
     """The module of the class must be importable without it."""
@@ -194,6 +204,11 @@ class Traits:
             raise ConfigurationError(
                 f"transform: it warps images or resamples them twice, and backend {backend!r} does "
                 "neither; use another backend, or one resize."
+            )
+        if recipe.joint is not None and not self.joins_images:
+            raise ConfigurationError(
+                "transform: it makes a sample of several images (Mosaic, MixUp), and backend "
+                f"{backend!r} does not; use backend='turbojpeg', 'cache' or 'torch'."
             )
 
 
@@ -287,6 +302,9 @@ class Context:
     takes_pending: bool = False
     """Whether images may come as `fastload.render.drawn.PendingImages`: the device stage makes
     them, with what is to be done to their numbers."""
+    padded: bool = False
+    """Whether images of a batch may come out in several sizes, see `Traits.pads_images`. There is
+    one column of images then, and one view."""
 
     def require_whole_batches(self, backend: str) -> None:
         """For a backend that does not run Python on samples.

@@ -80,6 +80,8 @@ class CacheBackend(BatchMaker):
         draws_masks=True,
         owns_batches=True,
         resamples_again=True,
+        joins_images=True,
+        pads_images=True,
         summary="samples decoded once, then served from a memory map, from memory or on the GPU",
         prepares=True,
         fits={
@@ -93,6 +95,14 @@ class CacheBackend(BatchMaker):
         if options.storage not in get_args(Storage):
             raise ConfigurationError(
                 f"storage: must be 'auto', 'disk', 'ram' or 'device', got {options.storage!r}."
+            )
+        if context.recipe.joint is not None and (
+            options.short_side is not None
+            or not context.source.details.get("resolution", "full").startswith("full")
+        ):
+            raise ConfigurationError(
+                "options: a cache of reduced images (short_side) gives other samples of several "
+                "images (Mosaic, MixUp) than the source; use a cache of full resolution."
             )
         self._variant = Variant(options.short_side, options.exif_orientation, options.max_pixels)
         self._options = options
@@ -116,6 +126,7 @@ class CacheBackend(BatchMaker):
             settings=self._options.decode_settings,
             threads=self._threads.count,
             allocate=context.allocate,
+            padded=context.padded,
         )
         on_device = self._storage == "device" and not _only_on_host(context)
         make = _DevicePixels if on_device else make_pixels
@@ -137,7 +148,7 @@ class CacheBackend(BatchMaker):
             "device": f"the memory of {self._context.device}",
         }[storage]
         if storage == "device" and _only_on_host(self._context):
-            where = "memory-mapped files: the host makes warps, and what comes after them"
+            where = "memory-mapped files: the host makes warps, mosaics, and what comes after them"
         if (
             source is not None
             and storage == "disk"
@@ -209,7 +220,11 @@ class CacheBackend(BatchMaker):
 
 def _only_on_host(context: Context) -> bool:
     """Whether the geometry is more than the device's renderer makes."""
-    return any(plan.later is not None for plan in context.recipe.geometries)
+    return (
+        context.padded
+        or context.recipe.joint is not None
+        or any(plan.later is not None for plan in context.recipe.geometries)
+    )
 
 
 class _DevicePixels(PixelMaker):

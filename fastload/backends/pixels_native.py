@@ -60,7 +60,8 @@ def make_pixels(
     if decoder == "native":
         native.load()  # complains if it is not there
     if decoder in ("auto", "native") and native.available():
-        if NativePixels.serves(context.source, context.recipe.geometries):
+        by_python = context.padded or context.recipe.joint is not None
+        if not by_python and NativePixels.serves(context.source, context.recipe.geometries):
             return NativePixels(
                 context,
                 rows,
@@ -72,7 +73,8 @@ def make_pixels(
         if decoder == "native":
             raise ConfigurationError(
                 "options: decoder='native' serves one column of compressed images, to a size that "
-                f"the transform fixes; {context.source.name} is not that. Use decoder='auto'."
+                "the transform fixes, without padding, and samples of one image; this is not that "
+                f"({context.source.name}). Use decoder='auto'."
             )
     return PythonPixels(context, rows, threads, decoder)
 

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload import native
-from fastload.backends.base import BufferAllocator, Failure, HostBatch
+from fastload.backends.base import SIZES, BufferAllocator, Failure, HostBatch
+from fastload.backends.joined import JoinedReader
 from fastload.backends.masks import MaskDrawer
 from fastload.decode.image import EncodedReader, upright_size
 from fastload.decode.libraries import get_decoder
@@ -87,10 +88,12 @@ class RowReader:
         renderer: EncodedRenderer | None = None,
         threads: int = 0,
         allocate: BufferAllocator | None = None,
+        padded: bool = False,
     ) -> None:
         """The source has no objects, and the recipe no opaque part. Without a renderer of their
         own, compressed images are decoded and rendered in Python, with that decoder. `threads`:
-        that draw the masks of objects, into arrays of `allocate`; 0: the one that calls does."""
+        that draw the masks of objects, into arrays of `allocate`; 0: the one that calls does.
+        `padded`: see `Context`."""
         self._source, self._recipe, self._plans, self.settings = (
             source,
             recipe,
@@ -102,8 +105,15 @@ class RowReader:
                 get_decoder(decoder)  # complains now rather than in a thread
             renderer = PythonRenderer(decoder, settings)
         self._renderer = renderer
+        self._padded = padded
         self._judged = next((c for c in source.instances.values() if c.kind.judges), None)
         self._masks = MaskDrawer(threads, allocate) if source.drawn else None
+        traced = self._masks is not None
+        self._joined = (
+            None
+            if recipe.joint is None
+            else JoinedReader(source, recipe, settings, decoder, traced)
+        )
 
     def buffers(
         self, count: int, sizes: Sequence[Size], allocate: BufferAllocator | None = None
@@ -116,7 +126,8 @@ class RowReader:
             for view, size in enumerate(sizes)
         }
         lines = [POINT_COLUMNS * len(steps) for steps in self._steps if self._source.images]
-        return Buffers(images, tuple(np.empty((count, number, 2)) for number in lines))
+        shape = _table_shape if self._joined is None else self._joined.table_shape
+        return Buffers(images, tuple(np.empty(shape(count, number)) for number in lines))
 
     @property
     def _steps(self) -> list[tuple[PointStep, ...]]:
@@ -144,7 +155,10 @@ class RowReader:
         Returns the rows (0 to n - 1) that could not be read, one failure each; their images hold
         zeros.
         """
-        return self._render(self.place(draws), out)
+        if self._joined is None:
+            return self._render(self.place(draws), out)
+        found = self._joined.fill(draws, out.images, out.points, self._found)
+        return [Failure(row, found[row]) for row in sorted(found)]
 
     def fill_again(self, draws: Draws, out: Buffers, rows: Sequence[int]) -> list[Failure]:
         """`fill` for these rows of a batch alone; the failures are of these rows."""
@@ -161,6 +175,10 @@ class RowReader:
     ) -> tuple[Buffers, list[Failure]]:
         """`fill` for a batch whose size is known only when its rows are. Raises ConfigurationError:
         its images differ in size."""
+        if self._joined is not None:
+            sizes = [plan.out_size for plan in self._plans if plan.out_size is not None]
+            out = self.buffers(len(draws), sizes, allocate)
+            return out, self.fill(draws, out)
         placed = self.place(draws)
         out = self.buffers(len(draws), self.sizes_of(placed), allocate)
         return out, self._render(placed, out)
@@ -185,48 +203,60 @@ class RowReader:
         for name, column in self._source.values.items():
             if not column.kind.moves and name not in columns:
                 columns[name] = column.at(draws.indices)
+        bad: dict[int, str] = {}
         if self._source.moved:
-            columns |= self._moved(draws, points, [failure.row for failure in failures])
-        if self._masks is not None:
-            failures = self._with_masks(draws, columns, points, failures)
+            moved, bad = self._moved(draws, points, [failure.row for failure in failures])
+            columns |= moved
+        if self._padded:
+            (table,), (steps,) = points, self._steps
+            columns[SIZES] = PointMap(table, steps).sizes
+        if bad:
+            failures = self._without(draws, columns, failures, bad)
         return HostBatch(self._in_order(columns), failures)
 
     def _moved(
         self, draws: Draws, points: Sequence[npt.NDArray[np.float64]], failed: list[int]
-    ) -> dict[str, Any]:
-        """The columns that are moved with the images, see `finish`."""
+    ) -> tuple[dict[str, Any], dict[int, str]]:
+        """The columns that are moved with the images, see `finish`; and of images whose masks
+        cannot be drawn, why not."""
         moved = self._source.moved
-        rows = {name: column.at(draws.indices) for name, column in moved.items()}
+        members = None if self._joined is None else self._joined.members(draws)
+        indices = draws.indices
+        if members is not None:  # their rows in place of those of samples
+            indices = members.indices
+            points = [table[members.samples, members.slots] for table in points]
+            failed = np.flatnonzero(np.isin(members.samples, failed)).tolist()
+        rows = {name: column.at(indices) for name, column in moved.items()}
         roles = {name: column.role for name, column in moved.items()}
         columns: dict[str, Any] = {}
+        bad: dict[int, str] = {}
         moves = [PointMap(*one) for one in zip(points, self._steps, strict=bool(points))]
-        for view, one in enumerate(moves or [PointMap.identity(np.ones((len(draws), 2)))]):
+        for view, one in enumerate(moves or [PointMap.identity(np.ones((len(indices), 2)))]):
             for name, found in move_together(rows, roles, one).items():
                 if isinstance(found, Ragged):
                     found = found.emptied(failed)
                 else:
                     found[failed] = 0
+                if name in self._source.drawn:
+                    assert self._masks is not None
+                    found, undrawn = self._masks.draw(found, one)
+                    bad |= undrawn
+                if members is not None:  # all of them are Ragged: `loader.objects` has checked
+                    found = Ragged(found.values, found.offsets[members.offsets])
                 columns[view_column(name, view)] = found
-        return columns
+        if members is not None:
+            bad = {int(members.samples[row]): why for row, why in bad.items()}
+        return columns, bad
 
-    def _with_masks(
+    def _without(
         self,
         draws: Draws,
         columns: dict[str, Any],
-        points: Sequence[npt.NDArray[np.float64]],
         failures: list[Failure],
+        bad: Mapping[int, str],
     ) -> list[Failure]:
-        """Put masks in the place of shapes; returns the failures, with those of images whose masks
-        cannot be drawn: all their columns hold zeros, or nothing, too."""
-        assert self._masks is not None
-        bad: dict[int, str] = {}
-        for view, (table, steps) in enumerate(zip(points, self._steps, strict=True)):
-            for name in self._source.drawn:
-                own = view_column(name, view)
-                columns[own], found = self._masks.draw(columns[own], PointMap(table, steps))
-                bad |= found
-        if not bad:
-            return failures
+        """The failures, with those of images whose masks cannot be drawn: all their columns hold
+        zeros, or nothing, too."""
         for name, column in columns.items():
             if isinstance(column, Ragged):
                 columns[name] = column.emptied(sorted(bad))
@@ -248,13 +278,13 @@ class RowReader:
             self._masks.close()
 
     def _in_order(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """These columns, by name and view, in the order of the source."""
+        """These columns, by name and view, in the order of the source; then their sizes."""
         names = (
             view_column(name, view)
             for name in self._source.columns
             for view in range(len(self._plans))
         )
-        return {name: columns[name] for name in names if name in columns}
+        return {name: columns[name] for name in (*names, SIZES) if name in columns}
 
     def _sizes_in(self, out: Buffers) -> list[Size]:
         """(height, width) of the images of each view."""
@@ -264,21 +294,7 @@ class RowReader:
 
     def place(self, draws: Draws) -> Placed:
         """Read what must be decoded, and resolve the geometry for the sizes of all."""
-        failures: dict[int, DecodeError] = {}
-        encoded: dict[str, dict[int, EncodedRow]] = {}
-        sizes: Int64Array | None = None
-        for name in self._source.images:
-            if name in self._source.encoded:
-                encoded[name], own = self._read(self._source.encoded[name], draws.indices, failures)
-            else:
-                own = _sizes_of(self._source.pixels[name], draws.indices, failures)
-            if sizes is None:
-                sizes = own
-            for row in np.flatnonzero((own != sizes).any(axis=1)).tolist():
-                if row not in failures:
-                    failures[row] = self._mismatch(
-                        name, int(draws.indices[row]), own[row], sizes[row]
-                    )
+        sizes, encoded, failures = self._found(draws.indices)
         # For pixels that are there already this is much of the work; the native core has the same
         # arithmetic.
         geometries: list[Geometry] = []
@@ -297,9 +313,29 @@ class RowReader:
                     )
         return Placed(draws.indices, tuple(geometries), failures, encoded, points)
 
+    def _found(
+        self, indices: Int64Array
+    ) -> tuple[Int64Array | None, dict[str, dict[int, EncodedRow]], dict[int, DecodeError]]:
+        """Read what must be decoded of these images: (n, 2) sizes, None where there are no images;
+        the compressed ones by column and row; and those that cannot be read, by row."""
+        failures: dict[int, DecodeError] = {}
+        encoded: dict[str, dict[int, EncodedRow]] = {}
+        sizes: Int64Array | None = None
+        for name in self._source.images:
+            if name in self._source.encoded:
+                encoded[name], own = self._read(self._source.encoded[name], indices, failures)
+            else:
+                own = _sizes_of(self._source.pixels[name], indices, failures)
+            if sizes is None:
+                sizes = own
+            for row in np.flatnonzero((own != sizes).any(axis=1)).tolist():
+                if row not in failures:
+                    failures[row] = self._mismatch(name, int(indices[row]), own[row], sizes[row])
+        return sizes, encoded, failures
+
     def sizes_of(self, placed: Placed) -> list[Size]:
-        """(height, width) of all outputs, for each view. Raises ConfigurationError: they differ;
-        names two samples."""
+        """(height, width) of all outputs, for each view; of the largest, if they are padded. Raises
+        ConfigurationError: they differ; names two samples."""
         return [self._size_of(placed, view) for view in range(len(self._plans))]
 
     def _size_of(self, placed: Placed, view: int) -> Size:
@@ -313,6 +349,9 @@ class RowReader:
         if not placed.geometries or not len(good):
             return 1, 1
         windows = placed.geometries[view].out_sizes
+        if self._padded:
+            height, width = windows[good].max(axis=0).tolist()
+            return height, width
         first = int(good[0])
         others = good[(windows[good] != windows[first]).any(axis=1)]
         if len(others):
@@ -324,7 +363,8 @@ class RowReader:
             raise ConfigurationError(
                 "transform: the images of a batch must come out in one size (height x width), but "
                 f"{one} and {other} differ. Add a Resize or a crop to a fixed (height, width), or "
-                "use batch_size=1."
+                "use batch_size=1; of images with objects, collate='detr' or 'torchvision' takes "
+                "several sizes (backends torch, turbojpeg and cache)."
             )
         return int(windows[first][0]), int(windows[first][1])
 
@@ -364,8 +404,16 @@ class RowReader:
         for table, points in zip(out.points, placed.points, strict=True):
             table[:] = points.table
         for name, column in self._source.images.items():
+            outs = [out.images[view_column(name, view)] for view in range(len(self._plans))]
+            if self._padded:
+                for pixels in outs:
+                    pixels[...] = 0
+                outs = [
+                    _UpperLeft(pixels, geometry.out_sizes)  # type: ignore[misc]
+                    for pixels, geometry in zip(outs, placed.geometries, strict=True)
+                ]
             views = [
-                View(geometry, column.kind.resampling(plan), out.images[view_column(name, view)])
+                View(geometry, column.kind.resampling(plan), outs[view])
                 for view, (plan, geometry) in enumerate(
                     zip(self._plans, placed.geometries, strict=True)
                 )
@@ -380,6 +428,23 @@ class RowReader:
         for pixels in out.images.values():
             pixels[list(failures)] = 0
         return [Failure(row, failures[row]) for row in sorted(failures)]
+
+
+@dataclass(frozen=True)
+class _UpperLeft:
+    """The rows of a batch without their padding."""
+
+    pixels: npt.NDArray[np.uint8]
+    sizes: npt.NDArray[np.int32]
+
+    def __getitem__(self, row: int) -> npt.NDArray[np.uint8]:
+        height, width = self.sizes[row]
+        return self.pixels[row, :height, :width]
+
+
+def _table_shape(batch: int, numbers: int) -> tuple[int, ...]:
+    """Of the table of a `PointMap`."""
+    return batch, numbers, 2
 
 
 def settled_size(source: Source, plan: GeometryPlan) -> tuple[int, int] | None:

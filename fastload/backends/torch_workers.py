@@ -84,6 +84,8 @@ class TorchBackend:
         draws_masks=True,
         owns_batches=True,
         resamples_again=True,
+        joins_images=True,
+        pads_images=True,
         summary="torch's DataLoader, tuned: worker processes that run any transform and any "
         "Dataset",
         processes=True,
@@ -489,7 +491,7 @@ def _reader_for(
         return ObjectReader(
             source, recipe, settings=settings, decoder=decoder, collate_fn=context.collate_fn
         )
-    return RowReader(source, recipe, settings=settings, decoder=decoder)
+    return RowReader(source, recipe, settings=settings, decoder=decoder, padded=context.padded)
 
 
 class _BatchDataset(Dataset[Any]):

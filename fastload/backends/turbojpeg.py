@@ -55,6 +55,8 @@ class TurboJpegBackend(BatchMaker):
         draws_masks=True,
         owns_batches=True,
         resamples_again=True,
+        joins_images=True,
+        pads_images=True,
         summary="JPEG straight from files, decoded by threads: only the crop, no worker processes",
         fits={
             "encoded": Fit(0.9, "compressed images, decoded by threads without worker processes"),
@@ -87,6 +89,7 @@ class TurboJpegBackend(BatchMaker):
             decoder="auto" if decoder == "native" else decoder,
             threads=self._threads.count,
             allocate=context.allocate,
+            padded=context.padded,
         )
         pixels = make_pixels(
             context,
@@ -108,6 +111,8 @@ def _require_draft(context: Context, decoder: str) -> None:
     why = ""
     if not source.encoded:
         why = f"the images of {source.name} are arrays, not JPEGs"
+    elif context.recipe.joint is not None:
+        why = "the transform makes a sample of several images"
     elif not all(plan.resamples for plan in plans):
         why = "the transform resizes nothing; put a Resize or RandomResizedCrop into it"
     elif not all(

@@ -302,12 +302,13 @@ def _on_backend(
     options = _options_for(backend, cls, config.options)
     if source.upright:
         options = replace(options, exif_orientation=True)
-    collate = None
+    collate, padded = None, False
     if source.instances or source.moved or config.collate is not None:
         from fastload.loader import objects
 
         objects.check(config, source, turned=options.exif_orientation)
         collate = objects.collate_of(config, source, several_views=split.several_views)
+        padded = traits.pads_images and objects.pads(config, source, split)
     built = cls(
         Context(
             source=source,
@@ -330,6 +331,7 @@ def _on_backend(
             ),
             opaque_backends=_opaque_backends,
             takes_pending=all(program.is_identity for program in split.hosted),
+            padded=padded,
         ),
         options,
     )
@@ -373,9 +375,11 @@ def _on_backend(
             "source": "\n".join([f"{source.name}: {source.summary}", *notes]),
             "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement)
             or "none",
+            **({} if split.joint is None else {"samples": split.joint.describe(len(source))}),
             **({"in Python because of": "\n".join(split.reasons)} if split.reasons else {}),
             "delivered": f"on {device}, {config.memory_format}".replace("torch.", "")
-            + ("" if config.collate is None else f", collate={config.shown_collate}"),
+            + ("" if config.collate is None else f", collate={config.shown_collate}")
+            + (", images padded to the largest of a batch" if padded else ""),
         }
 
     return _parts(
@@ -509,10 +513,10 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
     else:
         split = recipe.split(None if primary is None else primary.fixed_size)
     sieves = any(split.sieves(view) for view in range(len(split.paths)))
-    if sieves or source.moved or split.needs_objects:
+    if sieves or source.moved or split.needs_objects or split.joint is not None:
         from fastload.loader import objects
 
-        objects.check_split(split, source, sieves=sieves)
+        objects.check_split(split, source, config, sieves=sieves)
     return split
 
 

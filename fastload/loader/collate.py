@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastload.backends.base import SIZES
 from fastload.errors import ConfigurationError
 from fastload.sources.base import Source
 from fastload.sources.kinds import kind_named
@@ -99,15 +100,19 @@ class _Form(ABC):
 
     def targets(self, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Of each image what is in it: views of all columns but the images."""
-        rows = {name: _rows(column) for name, column in columns.items() if name != self.images}
+        rows = {
+            name: _rows(column)
+            for name, column in columns.items()
+            if name not in (self.images, SIZES)
+        }
         count = len(columns[self.images])
         return [{name: of_each[row] for name, of_each in rows.items()} for row in range(count)]
 
 
 class TorchvisionForm(_Form):
-    """(images, targets): a list of B images (C, H, W), views of one tensor, and a list of B dicts
-    with boxes (n, 4), left, top, right, bottom in pixels, labels (n,) int64, and all other
-    columns.
+    """(images, targets): a list of B images (C, H, W), each of its own size where a transform makes
+    several, all views of one padded tensor; and a list of B dicts with boxes (n, 4), left, top,
+    right, bottom in pixels, labels (n,) int64, and all other columns.
 
     Labels that count classes from 0 are served from 1, because torchvision's detectors take 0 for
     the background. Others are served as they are.
@@ -118,6 +123,10 @@ class TorchvisionForm(_Form):
         if self.from_zero:
             labels = Ragged(labels.values + 1, labels.offsets, labels.on_host)
         images = list(columns[self.images].unbind(0))
+        if SIZES in columns:
+            # On a GPU this thread, which is ahead of the trainer, waits for a few bytes.
+            sizes = columns[SIZES].tolist()
+            images = [one[:, :h, :w] for one, (h, w) in zip(images, sizes, strict=True)]
         return images, self.targets(columns | {"labels": labels})
 
 
@@ -126,8 +135,8 @@ class DetrForm(_Form):
     part of the image; a list of B dicts with boxes (n, 4), centre, width and height in fractions of
     the image, labels (n,), size (2,) int64 height and width, and all other columns.
 
-    Images of a batch are of one size, so that the mask is False everywhere: what a transform pads
-    is part of the image.
+    Images of several sizes lie in the upper left corner, and around them are zeros, after all
+    operations. What a transform pads is part of the image.
     """
 
     def __call__(
@@ -135,10 +144,18 @@ class DetrForm(_Form):
     ) -> tuple[torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
         images, boxes = columns[self.images], columns[self.boxes]
         count, _, height, width = images.shape
-        centred = centred_boxes(boxes.values, height, width)
-        size = torch.empty((count, 2), dtype=torch.int64, device=images.device)
-        size[:, 0], size[:, 1] = height, width
-        mask = torch.zeros((count, height, width), dtype=torch.bool, device=images.device)
+        size = columns.get(SIZES)
+        if size is None:
+            centred = centred_boxes(boxes.values, height, width)
+            size = torch.empty((count, 2), dtype=torch.int64, device=images.device)
+            size[:, 0], size[:, 1] = height, width
+            mask = torch.zeros((count, height, width), dtype=torch.bool, device=images.device)
+        else:
+            centred = centred_boxes(boxes.values, *size[_image_of_each(boxes)].unbind(1))
+            rows, across = (torch.arange(n, device=images.device) for n in (height, width))
+            mask = rows[:, None] >= size[:, :1, None]
+            mask = mask | (across >= size[:, 1:, None])
+            images = images.masked_fill_(mask[:, None], 0)
         moved = {self.boxes: Ragged(centred, boxes.offsets, boxes.on_host), "size": size}
         return images, mask, self.targets(columns | moved)
 
@@ -166,9 +183,11 @@ _FORMS: dict[str, type[_Form]] = {
 }
 
 
-def centred_boxes(boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def centred_boxes(
+    boxes: torch.Tensor, height: int | torch.Tensor, width: int | torch.Tensor
+) -> torch.Tensor:
     """(T, 4) centre x and y, width, height in fractions of an image, of (T, 4) left, top, right,
-    bottom in pixels; floating point."""
+    bottom in pixels; floating point. Height and width: of all images, or (T,) of that of each."""
     boxes = boxes if boxes.is_floating_point() else boxes.to(torch.float32)
     left, top, right, bottom = boxes.unbind(-1)
     return torch.stack(

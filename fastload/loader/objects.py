@@ -3,6 +3,8 @@ batches get. Only where there are such columns, or `collate=` is given."""
 
 from __future__ import annotations
 
+import torch
+
 from fastload import native
 from fastload.errors import ConfigurationError
 from fastload.loader import collate
@@ -44,10 +46,50 @@ def check(config: LoaderConfig, source: Source, *, turned: bool) -> None:
         )
 
 
-def check_split(split: SplitRecipe, source: Source, *, sieves: bool) -> None:
+def check_joined(config: LoaderConfig, source: Source) -> None:
+    """Raise ConfigurationError if samples of several images (Mosaic, MixUp) would not be what their
+    columns say, or be of images that the user has left out."""
+    for why in (
+        source.objects and "whose samples Python code makes",
+        not source.images and "which has no images",
+        "label" in source.columns
+        and "which has a 'label' of each image, and the sample would show several. For classes of "
+        "images give torchvision's v2.MixUp or v2.CutMix as batch_transform",
+        next(
+            (
+                f"whose column {name!r} ({column.role}) goes with the images and has rows of one "
+                "length, so that those of several images cannot be one row; give a fastload.Ragged"
+                for name, column in source.moved.items()
+                if not (column.ragged and column.kind.of_instances)
+            ),
+            None,
+        ),
+    ):
+        if why:
+            raise ConfigurationError(
+                f"transform: Mosaic and MixUp make a sample of several of {source.name}, {why}."
+            )
+    given = config.batch_sampler if config.sampler is None else config.sampler
+    if given is not None:
+        raise ConfigurationError(
+            f"sampler: Mosaic and MixUp draw from all of {source.name}, and "
+            f"{type(given).__name__} may leave out some of them. Leave it out, and give "
+            "torch.utils.data.Subset(dataset, indices) or shuffle=True for what it does."
+        )
+
+
+def check_split(split: SplitRecipe, source: Source, config: LoaderConfig, *, sieves: bool) -> None:
     """Raise ConfigurationError if a transform drops boxes, or depends on boxes, that there are not,
     or moves images in a way that says nothing of where points go. `sieves`: whether it drops
     boxes."""
+    if split.joint is not None:
+        check_joined(config, source)
+        masks = [name for name, column in source.images.items() if not column.kind.coloured]
+        if split.joint.mixup is not None and masks:
+            raise ConfigurationError(
+                f"transform: MixUp cannot be applied to {masks[0]!r} of {source.name}: "
+                f"{split.joint.mixup[1].loses_masks}. Leave one of the two out."
+            )
     wants = f"{split.needs_objects} depends on" if split.needs_objects else ""
     wants = wants or ("SanitizeBoundingBoxes drops" if sieves else "")
     if wants and not any(column.kind.judges for column in source.instances.values()):
@@ -62,6 +104,35 @@ def check_split(split: SplitRecipe, source: Source, *, sieves: bool) -> None:
             f"and {split.loses_points}, so that it is not known where it would be. Leave that out, "
             "or serve the samples from a torch Dataset that transforms both."
         )
+
+
+def pads(config: LoaderConfig, source: Source, split: SplitRecipe) -> bool:
+    """Whether images may come out in several sizes, because the form of the batches has a place for
+    them. Raises ConfigurationError: what is to be done with such images cannot be."""
+    alone = config.batch_sampler is None and config.batch_size == 1
+    if config.collate not in ("detr", "torchvision") or alone:
+        return False
+    if split.opaque is not None or split.geometry.out_size is not None or not source.moved:
+        return False
+    why = ""
+    if source.drawn:
+        why = f"masks of objects ({source.drawn[0]!r}) are drawn in one size"
+    elif len(source.images) > 1:
+        why = f"{source.name} has further images for each sample ({', '.join(source.images)})"
+    for program in (*split.hosted, *split.programs):
+        dtype = torch.uint8
+        for _, op in program.ops:
+            if not (op.pointwise or op.rescaling(dtype) is not None):
+                why = (
+                    why or f"{op.describe()} works on batches, and would take padding for a picture"
+                )
+            dtype = op.output_dtype(dtype)
+    if why:
+        raise ConfigurationError(
+            f"transform: images may come out in several sizes, and {why}. Add a Letterbox, a "
+            "Resize or a crop to a fixed (height, width), or leave that out."
+        )
+    return True
 
 
 def collate_of(

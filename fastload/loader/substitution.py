@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.backends.base import Backend, HostBatch
+from fastload.backends.base import SIZES, Backend, HostBatch
 from fastload.draws import Draws, Stream
 from fastload.errors import DecodeError, OnError, SampleError
 from fastload.sampler import Order
@@ -84,6 +85,10 @@ class Substitution:
                 target = host.columns[name]
                 if isinstance(target, Ragged):
                     continue
+                if SIZES in host.columns and target.ndim == 4:
+                    size = np.maximum(target.shape[1:3], rows.shape[1:3])
+                    target = host.columns[name] = _padded(target, size)
+                    rows = _padded(rows, size)
                 if tuple(target.shape[1:]) != tuple(rows.shape[1:]):
                     raise DecodeError(
                         f"{failure.error} It cannot be substituted either: its replacement has "
@@ -126,3 +131,10 @@ class Substitution:
             "of the data set damaged? "
             "`on_error='raise'` names the first bad file."
         ) from error
+
+
+def _padded(images: Any, size: Any) -> npt.NDArray[Any]:
+    """(B, H, W, C) images with zeros on the right and below, up to this size."""
+    array = np.asarray(images)
+    missing = [(0, int(full) - had) for full, had in zip(size, array.shape[1:3], strict=True)]
+    return np.pad(array, [(0, 0), *missing, (0, 0)]) if any(map(any, missing)) else array

@@ -22,6 +22,7 @@ from fastload.recipe.crops import (
 )
 from fastload.recipe.erase import RandomErasing
 from fastload.recipe.iou_crop import RandomIoUCrop
+from fastload.recipe.joined import MixUp, Mosaic
 from fastload.recipe.operation import (
     GeometryOperation,
     ImageState,
@@ -56,6 +57,8 @@ __all__ = [
     "Grayscale",
     "ImageState",
     "Letterbox",
+    "MixUp",
+    "Mosaic",
     "Normalize",
     "NotLowerableError",
     "Opaque",

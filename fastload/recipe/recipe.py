@@ -18,6 +18,7 @@ from fastload.geometry import Fill, GeometryPlan, Padding, Resampling
 from fastload.geometry.plan import LaterPlan
 from fastload.geometry.points import Objects, PointMap, PointStep
 from fastload.recipe.batch import BatchProgram
+from fastload.recipe.joined import Joint, Members
 from fastload.recipe.lower import Origin, keeps_kind, lower
 from fastload.recipe.operation import GeometryOperation, Operation, Size
 from fastload.recipe.views import Branches
@@ -58,6 +59,8 @@ class SplitRecipe:
     """For each view all operations, in order, wherever they run."""
     hosted: tuple[BatchProgram, ...] = ()
     """For each view what is done on batches in host memory, before `programs`; (): nothing."""
+    joint: Joint | None = None
+    """What takes several images of the source; None: a sample is one of them."""
 
     @property
     def geometry(self) -> GeometryPlan:
@@ -133,6 +136,9 @@ class SplitRecipe:
         """Of what `points` gives."""
         nothing = np.zeros((0, 2), dtype=np.int64)
         objects, draws = Objects(np.zeros((0, 4)), nothing[:, 0]), Draws(0, 0, nothing[:, 0])
+        if self.joint is not None:
+            none = self.joint.members(draws, 1)
+            return self.joined_points(none, nothing, draws, 1, traced=traced).steps
         return self.points(view, nothing, draws, objects, traced=traced).steps
 
     def points(
@@ -152,6 +158,14 @@ class SplitRecipe:
         for stream, op in self.paths[view]:
             points = op.move(points, draws, stream)
         return points
+
+    def joined_points(
+        self, members: Members, sizes: Int64Array, draws: Draws, count: int, *, traced: bool = False
+    ) -> PointMap:
+        """As `points`, of the T members of B samples of a source of `count` images: images of these
+        (T, 2) sizes."""
+        assert self.joint is not None
+        return self.joint.points(self.paths[0], members, sizes, draws, count, traced=traced)
 
     def require_no_opaque(self, backend: str, capable: Sequence[str]) -> None:
         """For backends that cannot run Python on samples: raises UnsupportedTransformError if there
@@ -208,6 +222,11 @@ class Recipe:
         """Whether any operation could not be lowered."""
         return any(op.is_opaque for op in self.ops)
 
+    @property
+    def joins(self) -> bool:
+        """Whether any operation makes a sample of several."""
+        return any(op.joins for path in self._paths for _, op in path)
+
     def split(self, fixed_size: tuple[int, int] | None = None) -> SplitRecipe:
         """Decide where each operation runs. `fixed_size`: (height, width) of all images of the
         source; None: they differ.
@@ -217,7 +236,10 @@ class Recipe:
             UnsupportedTransformError: a recipe made by hand whose operations cannot all be placed.
         """
         branches, paths = self._branching, self._paths
+        joint = Joint.of(paths) if self.joins else None
         placed = [_place(path, fixed_size) for path in paths]
+        if joint is not None:
+            joint.check_placed(paths[0], *placed[0])
         unplaced = [
             (path[n][0], path[n][1].reason_not_placed(path[n - 1][1] if n else None))
             for path, (where, _) in zip(paths, placed, strict=True)
@@ -256,12 +278,18 @@ class Recipe:
             reasons=reasons,
             several_views=branches is not None,
             paths=tuple(map(tuple, paths)),
+            joint=joint,
         )
 
     def as_opaque(self, reason: str) -> SplitRecipe:
         """The whole recipe as the user's own transforms, one sample at a time, where finished
         samples
-        are needed. `reason`: why, for messages."""
+        are needed. `reason`: why, for messages. Raises ConfigurationError: an operation takes
+        several samples."""
+        if self.joins:
+            raise ConfigurationError(
+                f"transform: it makes a sample of several, and {reason}. Leave one of the two out."
+            )
         opaque: Callable[..., Any] | None = None
         if self.origins:
             opaque = _in_order([origin.transform for origin in self.origins])
@@ -331,13 +359,17 @@ def _place(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], Geomet
     prefix = _GeometryPrefix(fixed_size)
     where: list[Any] = []
     for stream, op in path:
+        if op.joins and op.fits_batches(prefix.size):
+            prefix.size = op.size_after(prefix.size)
+            where.append("decode")
+            continue
         place = "decode" if op.only_columns else prefix.take(stream, op)
         if place is None:
             break
         where.append(place)
     size = prefix.size
     for _, op in path[len(where) :]:
-        later = "decode" if op.only_columns else "device"
+        later = "decode" if op.only_columns or op.joins else "device"
         where.append(later if op.fits_batches(size) else "nowhere")
         size = op.size_after(size)
     return where, prefix.plan()

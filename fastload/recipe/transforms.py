@@ -13,7 +13,7 @@ from torchvision.transforms.v2._utils import query_size
 
 from fastload.errors import ConfigurationError
 
-__all__ = ["DropObjects", "FixedSizeCrop", "Letterbox"]
+__all__ = ["DropObjects", "FixedSizeCrop", "Letterbox", "MixUp", "Mosaic"]
 
 Number = int | float
 
@@ -147,6 +147,81 @@ class DropObjects(v2.Transform):  # type: ignore[misc]
             "DropObjects works on the boxes of a loader's source; on samples of your own use "
             "torchvision's SanitizeBoundingBoxes."
         )
+
+
+class _OfSeveral(v2.Transform):  # type: ignore[misc]
+    """Makes a sample of several, which only a loader can read."""
+
+    def forward(self, *inputs: Any) -> Any:
+        raise ConfigurationError(
+            f"{type(self).__name__} makes a sample of several of a data set: give it to "
+            "create_loader(source, transform=...), and not to a data set."
+        )
+
+
+class Mosaic(_OfSeveral):
+    """Four images on one canvas, as YOLO trains with (YOLOv4, Bochkovskiy et al., 2020).
+
+    The canvas has twice the height and width of `size`. A point is drawn in its middle half; the
+    image itself lies with its lower right corner there, three others of the source lie with their
+    lower left, upper right and upper left corners there. Each is resized to fit into `size`, aspect
+    ratio kept, sides rounded half to even, and cut off at the edges of the canvas; `fill` is
+    between them. Boxes, points, shapes and masks follow, those of the four images in this order.
+
+    The first transform of all, and a crop to `size` comes later: `v2.CenterCrop(size)` after the
+    random affine map, as YOLO has it, or a `v2.RandomCrop(size)`. Which images are taken is a
+    function of (seed, epoch, index): any of the whole source, the same on every rank.
+    """
+
+    def __init__(
+        self,
+        size: int | tuple[int, int],
+        *,
+        p: float = 1.0,
+        fill: Number | tuple[Number, ...] = 114,
+        mask_fill: Number = 0,
+        interpolation: v2.InterpolationMode = v2.InterpolationMode.BILINEAR,
+        antialias: bool = True,
+    ) -> None:
+        """
+        Args:
+            size: height and width that the model is trained at [pixels], or the side of a square.
+            p: probability; else the image lies alone in the middle of the canvas, so that a central
+                crop to `size` shows what `Letterbox(size)` makes.
+            fill: of images, one value or one a channel.
+            mask_fill: of masks.
+        """
+        super().__init__()
+        self.size, self.p = _pair(self, size), _probability(self, p)
+        self.fill, self.mask_fill = fill, mask_fill
+        self.interpolation, self.antialias = interpolation, antialias
+
+
+class MixUp(_OfSeveral):
+    """Blends the picture with that of another sample, and keeps the objects of both, as detectors
+    are trained with (Zhang et al., 2019, "Bag of Freebies for Training Object Detection").
+
+    The other sample is any of the whole source, and has gone through the transforms before this one
+    with random numbers of its own, a `Mosaic` among them; those after it get the blend. The weight
+    of the sample itself is drawn from Beta(alpha, alpha). Objects keep their labels whole: those of
+    the sample itself come first.
+
+    Images have one size by then, and nothing but geometry comes before it. For classes of whole
+    images, in soft labels, torchvision's MixUp is a `batch_transform`.
+    """
+
+    def __init__(self, *, p: float = 1.0, alpha: float = 32.0) -> None:
+        """`p`: probability; `alpha`: above 0; 32 keeps weights near 0.5."""
+        super().__init__()
+        self.p, self.alpha = _probability(self, p), float(alpha)
+        if not 0 < self.alpha < float("inf"):
+            raise ConfigurationError(f"MixUp(alpha={alpha}) must be a number above 0.")
+
+
+def _probability(transform: Any, p: float) -> float:
+    if not 0 <= p <= 1:
+        raise ConfigurationError(f"{type(transform).__name__}(p={p}) must be from 0 to 1.")
+    return float(p)
 
 
 def _pair(transform: Any, size: int | tuple[int, int]) -> tuple[int, int]:

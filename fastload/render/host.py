@@ -26,6 +26,7 @@ from fastload.errors import ConfigurationError, DecodeError
 from fastload.files import read_regular
 from fastload.geometry import Geometry, Resampling, View
 from fastload.geometry.grid import fold, nearest
+from fastload.geometry.plan import Later, LaterResampling
 from fastload.render.warp import warp_into
 
 Pixels = npt.NDArray[np.uint8]
@@ -171,11 +172,46 @@ def render_row(pixels: Pixels, row: int, view: View) -> None:
         if later.inverse is not None and not (
             (later.inverse[row] == np.eye(3)).all() and (later.size[row] == pixels.shape[:2]).all()
         ):
+            # Positions differ in the last bit then, which is nothing between two pixels; the
+            # nearest one would not always be that which masks of objects have (native/masks.cpp).
+            if then.warp.interpolation == "bilinear" and _only_cuts(later.geometry, row):
+                _warp_cut(pixels, row, later, then, view.out[row])
+                return
             warped = np.empty((*later.size[row], pixels.shape[2]), dtype=np.uint8)
             warp_into(pixels, later.inverse[row], then.warp, warped)
             pixels = warped
         geometry, resampling = later.geometry, then.resampling
     _render_row(pixels, row, geometry, resampling, view.out[row])
+
+
+def _only_cuts(geometry: Geometry, row: int) -> bool:
+    """Whether all of a geometry is to show a part of the image, mirrored or not."""
+    height, width = geometry.box[row, 2:]
+    same = (0, 0, height, width) == tuple(geometry.window[row])
+    return geometry.later is None and same and (height, width) == tuple(geometry.size[row])
+
+
+def _warp_cut(
+    pixels: Pixels, row: int, later: Later, sampling: LaterResampling, out: Pixels
+) -> None:
+    """A warp, and a geometry after it that only cuts: no more is made than what is shown."""
+    assert later.inverse is not None
+    geometry = later.geometry
+    top, left, height, width = (int(n) for n in geometry.box[row])
+    shift = np.eye(3)
+    shift[:2, 2] = left, top
+    direct = out.flags.c_contiguous and not geometry.flip[row].any()
+    warped = out if direct else np.empty((height, width, pixels.shape[2]), dtype=np.uint8)
+    warp_into(pixels, later.inverse[row] @ shift, sampling.warp, warped)
+    if not direct:
+        render_into(
+            warped,
+            box=(0, 0, height, width),
+            size=(height, width),
+            flip=tuple(geometry.flip[row].tolist()),
+            resampling=sampling.resampling,
+            out=out,
+        )
 
 
 def _between(pixels: Pixels, row: int, geometry: Geometry, resampling: Resampling) -> Pixels:

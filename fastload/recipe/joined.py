@@ -1,0 +1,345 @@
+"""Samples that are made of several images of the source: which images, and where each lies.
+
+    Mosaic ── up to four images on one canvas ─┐
+    ... geometry ...                           │ one layer
+    MixUp  ── the blend of two layers ─────────┘
+    ... geometry and the rest, on the blend
+
+An image of the source is a member of a sample. Members are drawn by (seed, epoch, index) from the
+whole source, so that rank, world size and place in the epoch do not count. A layer is what the
+operations make up to MixUp: the first is the sample's own, the second that of its partner, whose
+random numbers are others. Geometry after MixUp is that of the sample in both, so that it may run
+before the pixels are blended: to resample a blend is to blend what was resampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.draws import BoolArray, Draws, Float64Array, Int64Array, StagedDraws
+from fastload.errors import ConfigurationError, counted
+from fastload.geometry import Fill, Geometry, GeometryPlan, Interpolation
+from fastload.geometry.boxes import pick
+from fastload.geometry.points import PointMap, PointStep
+from fastload.recipe import transforms as own
+from fastload.recipe.attributes import (
+    check_settings,
+    read_antialias,
+    read_floats,
+    read_interpolation,
+    read_pair,
+)
+from fastload.recipe.operation import ImageState, Operation, Size, register
+
+TILES = 4
+"""Of a mosaic: upper left, upper right, lower left, lower right of its centre."""
+
+Step = tuple[int, Operation]
+
+
+class JoinOperation(Operation):
+    """Makes a sample of several. It runs where images are read; `Joint` has what it does."""
+
+    joins = True
+
+    @property
+    def loses_points(self) -> str:
+        return ""
+
+    def fits_batches(self, size: Size | None) -> bool:
+        """Whether it can work on samples of this size, as they are read."""
+        return True
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Mosaic(JoinOperation):
+    transforms: ClassVar[tuple[type, ...]] = (own.Mosaic,)
+
+    size: Size
+    p: float = 1.0
+    fill: Fill = (114.0,)
+    mask_fill: Fill = (0.0,)
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> Mosaic:
+        return cls(
+            size=read_pair(transform.size),
+            p=transform.p,
+            fill=read_floats(transform.fill),
+            mask_fill=read_floats(transform.mask_fill),
+            interpolation=read_interpolation(transform.interpolation, image),
+            antialias=read_antialias(transform.antialias, image),
+        )
+
+    @property
+    def canvas(self) -> Size:
+        """Height, width."""
+        return 2 * self.size[0], 2 * self.size[1]
+
+    @property
+    def plan(self) -> GeometryPlan:
+        """How the pixels of its tiles are made, and what is between them."""
+        sampling = self.interpolation, self.antialias, "constant"
+        return GeometryPlan((), None, *sampling, self.fill, self.mask_fill)  # type: ignore[arg-type]
+
+    def size_after(self, size: Size | None) -> Size:
+        return self.canvas
+
+    def draw(self, draws: Draws, stream: int, count: int) -> tuple[BoolArray, Any, Any]:
+        """(B,) bool whether there is one; (B, 2) int64 y, x of its centre; (B, 3) int64 its other
+        images, of `count`."""
+        uniforms = draws.uniform(stream, 6)
+        extent = np.array(self.size, dtype=np.float64)
+        centre = np.floor((0.5 + uniforms[:, 1:3]) * extent).astype(np.int64)
+        others = pick(uniforms[:, 3:], np.full((len(draws), 3), count))
+        return uniforms[:, 0] < self.p, centre, others
+
+    def place(self, sizes: Int64Array, tiles: Int64Array, centres: Int64Array) -> Geometry:
+        """Images of these (T, 2) sizes on a canvas each: the (T,) tiles 0 to 3 of a mosaic with
+        these (T, 2) centres, y and x; -1: alone in the middle. The window of each is its canvas."""
+        target, canvas = np.array([self.size], dtype=np.int64), np.array([self.canvas])
+        ratio = (target / sizes).min(axis=1, keepdims=True)
+        resized = np.maximum(np.rint(sizes * ratio).astype(np.int64), 1)
+        before = np.stack([tiles < 2, tiles % 2 == 0], axis=1)
+        # CenterCrop to `size` begins at this place of the canvas.
+        middle = np.rint((canvas - target) / 2.0).astype(np.int64) + (target - resized) // 2
+        start = np.where(before, centres - resized, centres)
+        start = np.where(tiles[:, None] < 0, middle, start)
+        count = len(sizes)
+        return Geometry(
+            box=np.concatenate([np.zeros_like(sizes), sizes], axis=1).astype(np.int32),
+            size=resized.astype(np.int32),
+            window=np.concatenate([-start, np.broadcast_to(canvas, start.shape)], axis=1).astype(
+                np.int32
+            ),
+            flip=np.zeros((count, 2), dtype=np.bool_),
+        )
+
+
+@register
+@dataclass(frozen=True)
+class MixUp(JoinOperation):
+    transforms = (own.MixUp,)
+    moves_pixels = False
+    loses_masks = "it adds up the pixels of two images"
+
+    p: float = 1.0
+    alpha: float = 32.0
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> MixUp:
+        return cls(transform.p, transform.alpha)
+
+    def fits_batches(self, size: Size | None) -> bool:
+        return size is not None
+
+    def reason_not_placed(self, before: Operation | None) -> str:
+        return f"images of several sizes: put a Mosaic, Letterbox or crop before {self.describe()}"
+
+    def draw(self, draws: Draws, stream: int, count: int) -> tuple[BoolArray, Int64Array]:
+        """(B,) bool whether there is a partner; (B,) int64 which of `count` images."""
+        uniforms = draws.uniform(stream, 2)
+        return uniforms[:, 0] < self.p, pick(uniforms[:, 1], np.full(len(draws), count))
+
+    def weights(self, draws: Draws, stream: int) -> Float64Array:
+        """(B,) from 0 to 1: of the sample itself, where it is blended."""
+        bits = draws.within(stream).integers(stream)
+        # NumPy has frozen RandomState: it gives these numbers in every version.
+        states = (np.random.RandomState([int(n) >> 32, int(n) & 0xFFFFFFFF]) for n in bits)
+        return np.array([state.beta(self.alpha, self.alpha) for state in states])
+
+
+class Layer(NamedTuple):
+    """One of the pictures that B samples are the blend of."""
+
+    draws: Draws
+    """Of its geometry, for all B samples."""
+    first: Int64Array
+    """(B,) int64: the image that it is about."""
+    present: BoolArray
+    """(B,) bool: whether the sample has it."""
+
+
+@dataclass(frozen=True)
+class Members:
+    """The T images of the source that B samples are made of, sample by sample."""
+
+    samples: Int64Array
+    """(T,): row of the sample that each belongs to, ascending."""
+    slots: Int64Array
+    """(T,): its place among those that a sample can have, ascending in a sample. Of the layer n
+    the places are 4 n to 4 n + 3 where there is a Mosaic, and n where there is none."""
+    indices: Int64Array
+    """(T,): which image of the source."""
+    layers: Int64Array
+    """(T,): 0 or 1."""
+    tiles: Int64Array
+    """(T,): 0 to 3 of a mosaic, see `TILES`; -1: it is alone."""
+    centres: Int64Array
+    """(T, 2): y, x of the centre of its mosaic."""
+    offsets: Int64Array
+    """(B + 1,): at which member those of each sample begin."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """What of a recipe takes several images of the source."""
+
+    mosaic: tuple[int, Mosaic] | None = None
+    """(stream of its draws, operation), as the next."""
+    mixup: tuple[int, MixUp] | None = None
+
+    @classmethod
+    def of(cls, paths: Sequence[Sequence[Step]]) -> Joint:
+        """Of the operations of each view, some of which take several images. Raises
+        ConfigurationError: they cannot be at these places."""
+        found = [step for path in paths for step in path if step[1].joins]
+        name = type(found[0][1]).__name__
+        if len(paths) > 1:
+            raise _refused(f"{name} in a transform with Views, whose views are of one image")
+        (path,) = paths
+        opaque = next((op for _, op in path if op.is_opaque), None)
+        if opaque is not None:
+            raise _refused(
+                f"{name} beside {opaque.describe()}, which runs in Python on single samples"
+            )
+        mosaics = [(stream, op) for stream, op in found if isinstance(op, Mosaic)]
+        mixups = [(stream, op) for stream, op in found if isinstance(op, MixUp)]
+        if len(mosaics) > 1 or len(mixups) > 1 or len(mosaics) + len(mixups) < len(found):
+            raise _refused(f"{name} more than once")
+        if mosaics and path[0][1] is not mosaics[0][1]:
+            raise _refused(f"Mosaic after {path[0][1].describe()}: it must be the first")
+        return cls(mosaics[0] if mosaics else None, mixups[0] if mixups else None)
+
+    def check_placed(self, path: Sequence[Step], where: Sequence[str], plan: GeometryPlan) -> None:
+        """Raise ConfigurationError if its operations cannot be done to images as they come, with
+        what comes before and after them placed so."""
+        name = "MixUp" if self.mosaic is None else "Mosaic"
+        for number, ((_, op), place) in enumerate(zip(path, where, strict=True)):
+            if place == "nowhere":
+                before = path[number - 1][1] if number else None
+                raise _refused(f"{name} beside {op.reason_not_placed(before)}")
+            if self.mixup is not None and path[number][0] < self.mixup[0] and place != "decode":
+                raise _refused(
+                    f"MixUp after {op.describe()}, which runs on whole batches; what comes before "
+                    "it must be geometry"
+                )
+        if plan.needs_objects:
+            raise _refused(f"{name} beside a crop that depends on the boxes of one image")
+        if plan.out_size is None:
+            raise _refused(
+                f"{name}, and images that come out in several sizes; add a crop after it"
+            )
+
+    @property
+    def most(self) -> int:
+        """Images that a sample can be made of."""
+        return self._in_a_layer * (1 if self.mixup is None else 2)
+
+    @property
+    def _in_a_layer(self) -> int:
+        return 1 if self.mosaic is None else TILES
+
+    @property
+    def skips(self) -> tuple[int, ...]:
+        """The streams of its operations."""
+        return tuple(step[0] for step in (self.mosaic, self.mixup) if step is not None)
+
+    def describe(self, count: int) -> str:
+        """For a person; `count`: images of the source."""
+        return f"each is made of up to {counted(self.most, 'image')}, drawn from all {count}"
+
+    def layers(self, draws: Draws, count: int) -> list[Layer]:
+        """Of B samples of a source of `count` images."""
+        layers = [Layer(draws, draws.indices, np.ones(len(draws), dtype=np.bool_))]
+        if self.mixup is not None:
+            stream, op = self.mixup
+            present, partners = op.draw(draws, stream, count)
+            own = draws.seed, draws.epoch, draws.indices, draws.repeats, draws.keys
+            early = draws.within(stream)
+            layers.append(Layer(StagedDraws(*own, early=early, until=stream), partners, present))
+        return layers
+
+    def members(self, draws: Draws, count: int) -> Members:
+        """Of B samples of a source of `count` images."""
+        batch = len(draws)
+        used = np.zeros((batch, self.most), dtype=np.bool_)
+        indices, tiles = (np.zeros((batch, self.most), dtype=np.int64) for _ in range(2))
+        centres = np.zeros((batch, self.most, 2), dtype=np.int64)
+        for number, layer in enumerate(self.layers(draws, count)):
+            first = number * self._in_a_layer
+            indices[:, first], tiles[:, first] = layer.first, -1
+            used[:, first] = layer.present
+            if self.mosaic is None:
+                continue
+            stream, op = self.mosaic
+            whole, centre, others = op.draw(layer.draws, stream, count)
+            tile = np.arange(TILES)
+            indices[:, first + 1 : first + TILES] = others
+            tiles[:, first : first + TILES] = np.where(whole[:, None], tile, -1)
+            used[:, first + 1 : first + TILES] = (whole & layer.present)[:, None]
+            centres[:, first : first + TILES] = centre[:, None]
+        samples, slots = np.nonzero(used)
+        return Members(
+            samples,
+            slots,
+            indices[used],
+            slots // self._in_a_layer,
+            tiles[used],
+            centres[used],
+            np.searchsorted(samples, np.arange(batch + 1)),
+        )
+
+    def placed(self, members: Members, sizes: Int64Array) -> Geometry | None:
+        """Where members of these (T, 2) sizes lie on their canvases; None where there are none: an
+        image is its own."""
+        if self.mosaic is None:
+            return None
+        return self.mosaic[1].place(sizes, members.tiles, members.centres)
+
+    def points(
+        self,
+        path: Sequence[Step],
+        members: Members,
+        sizes: Int64Array,
+        draws: Draws,
+        count: int,
+        *,
+        traced: bool,
+    ) -> PointMap:
+        """Where points of the members, images of these (T, 2) sizes, are after all operations of
+        `path`."""
+        start = PointMap.identity(sizes, traced=traced)
+        placed = self.placed(members, sizes)
+        start = start if placed is None else start.then(placed)
+        table: npt.NDArray[np.float64] | None = None
+        steps: tuple[PointStep, ...] = ()
+        for number, layer in enumerate(self.layers(draws, count)):
+            rows = np.flatnonzero(members.layers == number)
+            moved, of_each = start.take(rows), layer.draws.take(members.samples[rows])
+            for stream, op in path:
+                if not op.joins:
+                    moved = op.move(moved, of_each, stream)
+            if table is None:
+                table, steps = np.empty((len(sizes), *moved.table.shape[1:])), moved.steps
+            table[rows] = moved.table
+        assert table is not None
+        return PointMap(table, steps)
+
+
+def _refused(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"transform: {what}, which fastload does not serve. Leave one of the two out, or see "
+        '"Several images a sample" in docs/detection.md for what goes together.'
+    )
