@@ -247,6 +247,7 @@ def start(
             *command,
         ],
         env={**os.environ, "PYTHONPATH": paths, "FAKE_GPUS": str(folder), **environment},
+        stdin=subprocess.PIPE,  # that of the tests may be closed, and its number another file's
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

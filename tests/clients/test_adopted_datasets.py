@@ -135,9 +135,21 @@ LOADERS: dict[str, Callable[[dict[str, Any]], DataLoader[Any]]] = {
 }
 
 
+# With workers: what differs in how it is collated, and in what a worker is sent.
+IN_WORKERS = (
+    "named tuple",
+    "nested",
+    "collate function",
+    "one by one, sampled",
+    "batch sampler, derived",
+    "all at once",
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize(
+    ("name", "workers"), [*((name, 0) for name in LOADERS), *((name, 2) for name in IN_WORKERS)]
+)
 def test_batches_are_those_of_the_dataloader(name: str, workers: int) -> None:
     arguments: dict[str, Any] = {"num_workers": workers}
     theirs = list(LOADERS[name](arguments))
@@ -294,8 +306,10 @@ KEYED: dict[str, Callable[[dict[str, Any]], DataLoader[Any]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("name", KEYED)
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [*((name, 0) for name in KEYED), ("words", 2), ("pairs, all at once", 2)],
+)
 def test_samplers_may_give_whatever_the_data_set_takes(name: str, workers: int) -> None:
     arguments: dict[str, Any] = {"num_workers": workers}
     theirs = list(KEYED[name](arguments))

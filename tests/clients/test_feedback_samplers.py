@@ -118,8 +118,9 @@ def test_without_workers_each_batch_is_read_when_it_is_asked_for(name: str, data
 
 @pytest.mark.slow
 @pytest.mark.parametrize("data", [DATA, InPython()], ids=["native", "Python"])
-@pytest.mark.parametrize("factor", [1, 2])
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize(
+    ("name", "factor"), [("sampler", 1), ("batch sampler", 1), *((name, 2) for name in MADE)]
+)
 def test_with_workers_it_is_read_no_further_ahead_than_under_a_dataloader(
     name: str, factor: int, data: Any
 ) -> None:
