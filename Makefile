@@ -70,14 +70,21 @@ lint: $(INSTALLED) ## ruff, clang-format, mypy --strict, and words that are not 
 	$(BIN)/mypy
 	$(BIN)/python scripts/plain_words.py
 
+# Tests start Python a hundred times. Where a shell forbids to keep byte code, each would compile fastload again: 15 s of
+# processor time for the tests alone.
+test test-fast test-whole test-reliability: export PYTHONDONTWRITEBYTECODE :=
+
+# tests/reliability is not even read: nothing in it is of these.
+RUN_TESTS := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tests/reliability
+
 test: lint ## lint, then all tests but those of test-whole and test-reliability; PYTEST="-k resume" passes options on
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not whole and not reliability" $(PYTEST)
+	$(RUN_TESTS) -m "not whole and not reliability" $(PYTEST)
 
 test-fast: $(INSTALLED) ## the tests that take less than a second each, for the everyday loop
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not whole and not reliability" $(PYTEST)
+	$(RUN_TESTS) -m "not slow and not whole and not reliability" $(PYTEST)
 
 test-whole: $(INSTALLED) ## whole runs of our tools, and of Ray and Lightning where they are installed
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "whole and not reliability" $(PYTEST)
+	$(RUN_TESTS) -m whole $(PYTEST)
 
 test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks; 20 to 31 minutes
 	$(BIN)/python -m pytest -m reliability $(PYTEST)

@@ -1,6 +1,8 @@
 """Set-up that every test shares.
 
-The contract suite runs on another device with FASTLOAD_TEST_DEVICE=cuda.
+The contract suite runs on another device with FASTLOAD_TEST_DEVICE=cuda. Nothing here is imported
+before it is used: the process that hands out tests to others (`-n 2`) runs none, and needs no torch
+(7 s of processor time).
 """
 
 from __future__ import annotations
@@ -10,19 +12,19 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.objectserver import ObjectServer
 
 # Triton looks when it is first imported. Nothing runs in its interpreter unless FASTLOAD_FUSED=1
 # asks for it.
-if os.environ.get("FASTLOAD_TEST_DEVICE", "cpu") == "cpu":
+DEVICE = os.environ.get("FASTLOAD_TEST_DEVICE", "cpu")
+if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-import pytest
-import torch
-
-from fastload import stores
-from fastload.stores import base
-from tests.backends import DEVICE
-from tests.objectserver import ObjectServer, object_server
 
 SLOW_OF_THE_CONTRACT = re.compile(
     r"test_breaking_off_fifty_times_leaks_nothing|\[(.*-)?torch-[1-9]"
@@ -30,11 +32,12 @@ SLOW_OF_THE_CONTRACT = re.compile(
 """Marked here, since the file of the contract stays as it is: also what starts worker processes,
 wherever all backends are tried."""
 
+WHOLE = 1500
+"""How long a whole run of a tool may take [seconds]. On one core with 12 others that want it, the
+command of the GPU benchmark took more than the five minutes that a test has."""
+
 
 def pytest_configure() -> None:
-    # The data of tests are small, and other tests run beside them: torch's threads would wait for
-    # each other in a loop that takes a core each (10 times the processor time on 2 cores).
-    torch.set_num_threads(1)
     # A shell without job control starts what it puts in the background with Ctrl-C ignored, and so
     # would be all that the tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -47,9 +50,16 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
+    # The data of tests are small, and other tests run beside them: torch's threads would wait for
+    # each other in a loop that takes a core each (10 times the processor time on 2 cores).
+    torch.set_num_threads(1)
     for item in items:
         if SLOW_OF_THE_CONTRACT.search(item.name):
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("whole") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(WHOLE))
     # Fast ones first; else as they were.
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
     if torch.cuda.is_available():
@@ -71,6 +81,10 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def server(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> Iterator[ObjectServer]:
     """An S3 and web server on loopback; `s3://` URLs are read from there."""
     pytest.importorskip("obstore", reason="obstore, of the extra `remote`, is not installed")
+    from fastload import stores
+    from fastload.stores import base
+    from tests.objectserver import object_server
+
     monkeypatch.setattr(base, "_FIRST_WAIT", 0.001)
     with object_server() as started:
         monkeypatch.setenv("AWS_ENDPOINT_URL", started.url)

@@ -99,7 +99,7 @@ def test_a_contestant_counts_whole_batches_and_stays_warm(setting: Setting) -> N
         peer.close()
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_epochs_have_a_gap_and_memory(setting: Setting) -> None:
     peer = Peer(PILLOW_SMALL, replace(setting, epochs=3), HERE, "epochs")
     try:
@@ -113,7 +113,7 @@ def test_epochs_have_a_gap_and_memory(setting: Setting) -> None:
     assert metrics["most_bytes"] > 1e6
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_what_a_contestant_raises_is_reported(setting: Setting) -> None:
     with pytest.raises(OSError, match="No such file"):
         Peer(PILLOW, setting, HERE, "stream")  # there are no photographs

@@ -8,10 +8,8 @@ import logging
 import os
 import pickle
 import signal
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +39,10 @@ from fastload.sources.columns import (
     ValueArray,
     Values,
 )
-from tests import images
-from tests.waiting import LIMIT
+from tests import images, warm
+from tests.waiting import wait_until
 
+ROOT = str(Path(__file__).parents[1])
 SIZES = [(40, 53), (61, 33), (40, 53), (17, 90), (52, 52)]
 
 
@@ -481,9 +480,8 @@ build_cache(Source({"sample": DatasetItems(Dataset())}, "d" * 32, "a dataset"), 
 @pytest.mark.slow
 def test_a_killed_builder_is_not_in_the_way(tmp_path: Path) -> None:
     directory = tmp_path / "cache"
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(directory)], capture_output=True, check=False
-    )
+    (tmp_path / "killed.py").write_text(KILLED)
+    killed = warm.run("killed.py", str(directory), directory=tmp_path)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not directory.exists()
     assert left_behind(directory), "the kill came too early to leave anything"
@@ -496,36 +494,43 @@ def test_a_killed_builder_is_not_in_the_way(tmp_path: Path) -> None:
 BUILDER = """
 import logging, sys
 from pathlib import Path
+folder, number = Path(sys.argv[1]), sys.argv[2]
+sys.path.insert(0, sys.argv[3])
 format = "%(levelname)s %(message)s"
-logging.basicConfig(level=logging.INFO, stream=sys.stdout, format=format, force=True)
-sys.stdout.reconfigure(line_buffering=True)
+logging.basicConfig(level=logging.INFO, filename=folder / f"{number}.log", format=format)
 from fastload.cache import build, build_cache
 from tests.test_cache_build import write_images
 build._SILENT_WAIT = 0.1
-source = write_images(Path(sys.argv[1]) / "data")
-print("result", build_cache(source, Path(sys.argv[1]) / "cache"))
+source = write_images(folder / "data")
+print("result", build_cache(source, folder / "cache"))
 """
 
 
 @pytest.mark.slow
 def test_two_processes_build_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(BUILDER), str(tmp_path)]
+    (tmp_path / "builder.py").write_text(BUILDER)
+    commands = [("builder.py", str(tmp_path), str(number), ROOT) for number in range(2)]
+    logs = [tmp_path / f"{number}.log" for number in range(2)]
     write_images(tmp_path / "data")
-    with exclusive_lock(tmp_path / "cache.lock"):
-        builders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-        try:
-            for builder in builders:
-                assert builder.stdout is not None
-                # Both stand before the lock, and with that before any decision.
-                assert any("WARNING waiting for another process" in line for line in builder.stdout)
-        except BaseException:
-            for builder in builders:
-                builder.kill()
-            raise
-    outputs = [builder.communicate(timeout=LIMIT)[0] for builder in builders]
-    assert [builder.returncode for builder in builders] == [0, 0]
-    assert all(f"result {tmp_path / 'cache'}" in output for output in outputs)
-    assert sum("Building the cache" in output for output in outputs) == 1
+    with ThreadPoolExecutor(1) as pool:
+        with exclusive_lock(tmp_path / "cache.lock"):
+            running = pool.submit(warm.run_all, commands, directory=tmp_path, environments=[{}] * 2)
+            # Both stand before the lock, and with that before any decision.
+            wait_until(
+                lambda: (
+                    running.done()
+                    or all(
+                        log.exists() and "WARNING waiting for another process" in log.read_text()
+                        for log in logs
+                    )
+                )
+            )
+        outputs = running.result()
+    assert [one.returncode for one in outputs] == [0, 0], outputs
+    assert all(f"result {tmp_path / 'cache'}" in one.stdout for one in outputs)
+    said = [log.read_text() for log in logs]
+    assert all("WARNING waiting for another process" in text for text in said)
+    assert sum("Building the cache" in text for text in said) == 1
     assert left_behind(tmp_path / "cache") == ["cache"]
 
 

@@ -149,7 +149,7 @@ def test_demo_runs_every_backend_compares_them_and_trains(photographs: Path) -> 
     assert "\x1b" not in done.out, "no colours or bars in a log"
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_demo_leaves_nothing_behind(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,7 +264,7 @@ def test_a_folder_of_other_things_is_one_message(
     assert str(tmp_path / "data") in done.err, "the user's folder, not one of ours"
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_demo_takes_folders_of_png_and_ends_with_what_to_type(tmp_path: Path) -> None:
     for index in range(6):
         path = tmp_path / "data" / "training" / "ab"[index % 2] / f"{index}.png"

@@ -87,7 +87,7 @@ def test_every_extra_that_a_message_names_is_one() -> None:
         for path in (ROOT / "fastload").rglob("*.py")
         for name in re.findall(r"install_command\([\"'](\w+)", path.read_text())
     }
-    assert named == {"dali", "parquet", "ray", "remote", "report", "train"}
+    assert named == {"dali", "lance", "parquet", "ray", "remote", "report", "train"}
     assert named <= {*extras}
 
 

@@ -4,12 +4,11 @@ to the first batch."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.images import write_photo_folder
 
 FILES = {
@@ -101,8 +100,8 @@ print(json.dumps({file: sorted(names) for file, names in entered.items()}))
 
 def passed(folder: Path) -> dict[str, list[str]]:
     """The functions that were called, by file."""
-    script = [sys.executable, "-c", SCRIPT, str(folder)]
-    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    (folder.parent / "first.py").write_text(SCRIPT)
+    done = warm.run("first.py", str(folder), directory=folder.parent)
     assert done.returncode == 0, done.stderr
     entered: dict[str, list[str]] = json.loads(done.stdout)
     return entered

@@ -106,6 +106,7 @@ def test_pip_leaves_it_there(place: Place, monkeypatch: pytest.MonkeyPatch) -> N
     assert again.output == f"Pillow-SIMD {SIMD} is installed, and pip leaves it there.\n"
 
 
+@pytest.mark.whole
 def test_without_the_stub_pip_puts_pillow_over_it(place: Place) -> None:
     place.install("pillow-simd")
     assert place.would_install("needs-pillow") == {"needs-pillow", "pillow"}
@@ -115,6 +116,7 @@ def test_without_the_stub_pip_puts_pillow_over_it(place: Place) -> None:
     assert place.would_install("needs-pillow") == {"needs-pillow"}
 
 
+@pytest.mark.whole
 def test_pillow_that_was_put_over_it_goes(place: Place) -> None:
     place.install("pillow-simd")
     place.install("needs-pillow")

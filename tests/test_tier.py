@@ -24,7 +24,7 @@ from fastload.cli.app import app
 from fastload.errors import ConfigurationError
 from fastload.sources import open_source
 from fastload.stores.tier import Tier, bytes_of, digest_of
-from tests import images, warm
+from tests import images
 from tests.backends import Contestant, contestants
 from tests.objectserver import ObjectServer
 
@@ -68,8 +68,9 @@ def epoch(loader: fastload.Loader) -> list[torch.Tensor]:
 def test_the_second_epoch_reads_locally(
     contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path, own_cache: Path
 ) -> None:
-    # Workers of a server that has imported torch already; by themselves they import it each.
-    arguments: dict[str, Any] = {"multiprocessing_context": warm.START_METHOD, "batch_size": 4}
+    # The fork server of the tests has the environment of the test that started it, and the store is
+    # found by variables.
+    arguments: dict[str, Any] = {"multiprocessing_context": "spawn", "batch_size": 4}
     url = "s3://bucket/train"
     with contestant.create(url, tmp_path, transform=RESIZE, **arguments) as loader:
         first = epoch(loader)

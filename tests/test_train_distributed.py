@@ -297,6 +297,7 @@ def test_torchrun_restarts_and_the_run_goes_on(data: dict[str, str], tmp_path: P
     assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]
 
 
+@pytest.mark.whole
 def test_two_machines_on_loopback(data: dict[str, str], tmp_path: Path) -> None:
     """Two torchruns with a process each meet; only the first has the folder of the run."""
     endpoint = f"127.0.0.1:{warm.free_port()}"

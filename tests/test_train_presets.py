@@ -173,11 +173,26 @@ def quietly(config: TrainConfig) -> Summary:
 
 
 def test_every_preset_is_tried_here() -> None:
-    assert set(preset_files()) == set(SMALL)
+    assert set(preset_files()) == set(SMALL) > LARGE
+
+
+# Those of large networks; each of the others stands for a task: one of images, of masks, of texts.
+LARGE = {
+    "cifar10-pyramidnet",
+    "cifar10-vgg19",
+    "cifar10-vgg19-sweep",
+    "cracks-unet-resnet34",
+    "cracks-unet-vgg16",
+    "cracks-unet16",
+    "imagenet-resnet50",
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.whole) if name in LARGE else name for name in SMALL],
+)
 def test_a_preset_trains(name: str, tmp_path: Path) -> None:
     config = small(name, tmp_path)
     summary = quietly(config)
