@@ -31,13 +31,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--size", type=int, default=224)
     options = parser.parse_args()
-    paths = sorted(path for path in options.folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-    files = [path.read_bytes() for path in paths[: options.images]]
+    files = read_files(options.folder, options.images)
     if not files:
         parser.error(f"{options.folder}: there are no JPEGs in it")
     (plan,) = Recipe.from_transform(v2.RandomResizedCrop(options.size)).split().geometries
     with tempfile.TemporaryDirectory() as folder:
         measure(files, plan, options.rounds, Path(folder))
+
+
+def read_files(folder: Path, most: int) -> list[bytes]:
+    """The first JPEGs of a folder."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    return [path.read_bytes() for path in paths[:most]]
 
 
 def measure(files: list[bytes], plan: GeometryPlan, rounds: int, folder: Path) -> None:

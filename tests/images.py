@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import simplejpeg
 from PIL import Image
 
 Pixels = npt.NDArray[np.uint8]
@@ -67,10 +68,17 @@ def jpeg(
 ) -> bytes:
     """A JPEG of (H, W, 3), (H, W, 1) or (H, W) pixels; `options` are Pillow's.
 
-    `subsampling` is "4:4:4", "4:2:2", "4:2:0", or "4:4:0", whose picture is a jumble: no encoder
-    here writes it, but a 4:2:2 file with height and width exchanged has as many blocks as it needs.
+    `subsampling` is "4:4:4", "4:2:2", "4:2:0", "4:1:1" without other options, or "4:4:0", whose
+    picture is a jumble: no encoder here writes it, but a 4:2:2 file with height and width exchanged
+    has as many blocks as it needs.
     """
     grey = pixels.ndim == 2 or pixels.shape[2] == 1
+    if not grey and subsampling == "4:1:1":
+        assert not options
+        assert not progressive
+        contiguous = np.ascontiguousarray(pixels)
+        made: bytes = simplejpeg.encode_jpeg(contiguous, quality, colorsubsampling="411")
+        return made
     upended = not grey and subsampling == "4:4:0"
     if not grey and not options.get("keep_rgb"):
         options["subsampling"] = "4:2:2" if upended else subsampling

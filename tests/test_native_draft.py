@@ -22,7 +22,7 @@ from fastload.errors import ConfigurationError
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry
 from fastload.native.pool import NativePool, Simd
-from tests import images
+from tests import images, jpegs
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
 
@@ -32,6 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "4:2:2": {"subsampling": "4:2:2"},
     "4:4:0": {"subsampling": "4:4:0"},
     "4:2:0": {"subsampling": "4:2:0"},
+    "4:1:1": {"subsampling": "4:1:1"},
     "every coefficient": {"subsampling": "4:2:0", "quality": 100},
     "restart markers": {"subsampling": "4:2:0", "restart_marker_blocks": 3},
     "progressive": {"progressive": True},
@@ -101,6 +102,22 @@ def test_the_pixels_are_those_of_pillows_draft(simd: Simd) -> None:
                     count += 1
     assert pool.reduced == count
     assert pool.decoded["own"] == count
+
+
+@pytest.mark.parametrize("sampling", jpegs.SAMPLINGS)
+def test_any_sampling_in_any_scans(sampling: str) -> None:
+    rng = np.random.default_rng(list(sampling.encode()))
+    pool = NativePool(1)
+    for height, width in [(77, 101), (48, 133)]:
+        picture = jpegs.noise(height, width, sampling, rng)
+        scans = jpegs.script(len(picture.sampling), rng)
+        for data in (jpegs.write(picture), jpegs.write(picture, scans, progressive=True)):
+            for shift in (1, 2, 3):
+                wanted = np.asarray(pillow_draft(data, shift))
+                h, w = height >> shift, width >> shift
+                found = resized(pool, data, (0, 0, h << shift, w << shift), (h, w), draft=True)
+                np.testing.assert_array_equal(found, wanted[:h, :w])
+    assert pool.decoded["own"] == pool.reduced == 12
 
 
 def test_boxes_keep_their_place_between_pixels() -> None:

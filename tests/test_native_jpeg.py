@@ -15,7 +15,7 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from fastload import create_loader, native
-from tests import images
+from tests import images, jpegs
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
 
@@ -28,6 +28,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "4:2:2": {"subsampling": "4:2:2"},
     "4:4:0": {"subsampling": "4:4:0"},
     "4:2:0": {"subsampling": "4:2:0"},
+    "4:1:1": {"subsampling": "4:1:1"},
     "own tables": {"optimize": True, "quality": 95},
     "RGB": {"keep_rgb": True},
     "restart markers": {"restart_marker_blocks": 3},
@@ -119,7 +120,7 @@ def test_every_box_is_the_crop_of_the_full_decode(height: int, width: int, kind:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:4:0", "4:2:0"])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:4:0", "4:2:0", "4:1:1"])
 def test_every_small_size(subsampling: str) -> None:
     decoder = Decoder()
     noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
@@ -171,6 +172,33 @@ def test_other_kinds_go_to_libjpeg_and_are_counted() -> None:
         "unusual": 1,
         "forced": 0,
     }
+
+
+def kind_of_scans(sampling: str, kind: str, rng: np.random.Generator) -> tuple[bytes, int, int]:
+    """A file of random coefficients, and its height and width: "baseline", "scans" for one a
+    component, or "progressive" in random bands and bits."""
+    height, width = int(rng.integers(1, 71)), int(rng.integers(5, 71))
+    picture = jpegs.noise(height, width, sampling, rng)
+    components = len(picture.sampling)
+    scans = {
+        "baseline": None,
+        "scans": [jpegs.Scan((int(i),)) for i in rng.permutation(components)],
+        "progressive": jpegs.script(components, rng),
+    }[kind]
+    restart = int(rng.choice([0, 0, 1, 3, 7]))
+    data = jpegs.write(picture, scans, progressive=kind == "progressive", restart=restart)
+    return data, height, width
+
+
+@pytest.mark.parametrize("kind", ["baseline", "scans", "progressive"])
+@pytest.mark.parametrize("sampling", jpegs.SAMPLINGS)
+def test_any_sampling_in_any_scans(sampling: str, kind: str) -> None:
+    rng = np.random.default_rng(list((sampling + kind).encode()))
+    decoder = Decoder()
+    for _ in range(6):
+        data, height, width = kind_of_scans(sampling, kind, rng)
+        assert_equals_full_decode(decoder, data, boxes_of(height, width, 5))
+    assert decoder.pool.decoded["own"] == 6 * 8
 
 
 def in_scans(planes: list[Pixels], order: list[int]) -> bytes:
@@ -261,17 +289,15 @@ def damaged(data: bytes, rng: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_damaged_files_get_the_verdict_of_libjpeg(kind: str) -> None:
-    """And where that is a good one, the pixels of its full decode, of the rows down to the last of
-    the box."""
-    height, width = 45, 70
-    data = images.jpeg(images.photo(height, width), **KINDS[kind])
+def assert_verdicts_of_libjpeg(
+    ours: Decoder, data: bytes, height: int, width: int, count: int, rng: np.random.Generator
+) -> int:
+    """Of so many damaged copies; and where the verdict is a good one, the pixels of libjpeg-turbo's
+    full decode, of the rows down to the last of the box. Returns how many our decoder took."""
     header = data.index(b"\xff\xda")
-    rng = np.random.default_rng(list(kind.encode()))
-    ours, theirs = Decoder(), Decoder(always_libjpeg=True)
+    theirs = Decoder(always_libjpeg=True)
     good = 0
-    for _ in range(250):
+    for _ in range(count):
         bad = (
             damaged(data, rng)
             if rng.random() < 0.5
@@ -290,7 +316,25 @@ def test_damaged_files_get_the_verdict_of_libjpeg(kind: str) -> None:
             assert failures == []
             np.testing.assert_array_equal(found, rows[top:, left : left + w])
             good += 1
-    assert good > 10  # some damage lies where no one looks, or only changes the picture
+    return good
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_files_get_the_verdict_of_libjpeg(kind: str) -> None:
+    data = images.jpeg(images.photo(45, 70), **KINDS[kind])
+    rng = np.random.default_rng(list(kind.encode()))
+    # Some damage lies where no one looks, or only changes the picture.
+    assert assert_verdicts_of_libjpeg(Decoder(), data, 45, 70, 250, rng) > 10
+
+
+@pytest.mark.parametrize("kind", ["scans", "progressive"])
+def test_damage_in_any_scans_gets_the_verdict_of_libjpeg(kind: str) -> None:
+    rng = np.random.default_rng(list(kind.encode()))
+    decoder, good = Decoder(), 0
+    for sampling in jpegs.SAMPLINGS:
+        data, height, width = kind_of_scans(sampling, kind, rng)
+        good += assert_verdicts_of_libjpeg(decoder, data, height, width, 60, rng)
+    assert good > 10
 
 
 def test_damage_above_and_in_the_box_counts_below_it_only_when_asked() -> None:

@@ -176,12 +176,15 @@ class NativePool:
     where there is little to do, and with what it has in its caches.
     """
 
-    def __init__(self, threads: int, *, simd: Simd = "auto") -> None:
-        """Raises ConfigurationError (threads below 1, or SIMD that this processor lacks),
-        BackendUnavailableError."""
+    def __init__(self, threads: int, *, simd: Simd = "auto", always_libjpeg: bool = False) -> None:
+        """`always_libjpeg` leaves our own JPEG decoder out: for tests and measurements.
+
+        Raises ConfigurationError (threads below 1, or SIMD that this processor lacks),
+        BackendUnavailableError.
+        """
         core = load()
         try:
-            self._pool: _core.Pool = core.Pool(threads, simd)
+            self._pool: _core.Pool = core.Pool(threads, simd, always_libjpeg)
         except ValueError as error:
             raise ConfigurationError(
                 f"NativePool: {error}; use threads >= 1 and simd='auto'."

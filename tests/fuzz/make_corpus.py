@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tests import images, pngs
+from tests import images, jpegs, pngs
 
 KINDS = {
     "444": {"subsampling": "4:4:4"},
     "422": {"subsampling": "4:2:2", "quality": 97},
     "420": {"subsampling": "4:2:0"},
     "440": {"subsampling": "4:4:0"},
+    "411": {"subsampling": "4:1:1"},
     "optimised": {"subsampling": "4:2:0", "optimize": True},
     "fine": {"subsampling": "4:4:4", "quality": 100},
     "coarse": {"subsampling": "4:2:0", "quality": 5},
@@ -50,6 +51,11 @@ def seeds() -> dict[str, bytes]:
             found[f"{height}x{width}-{kind}"] = images.jpeg(picture, **{"quality": 80, **options})
         found[f"{height}x{width}-grey"] = images.jpeg(picture[..., :1])
         found[f"{height}x{width}-cmyk"] = images.cmyk_jpeg(picture)
+        for sampling in jpegs.SAMPLINGS:
+            noise = jpegs.noise(height, width, sampling, rng)
+            scans = jpegs.script(len(noise.sampling), rng)
+            name = f"{height}x{width}-scans-{sampling.replace(':', '')}"
+            found[name] = jpegs.write(noise, scans, progressive=True, restart=len(scans) % 3)
     return {name: rng.bytes(8) + data for name, data in found.items()}
 
 

@@ -21,6 +21,15 @@ void grow(std::vector<T>& buffer, size_t size) {
 
 int divide_up(int a, int b) { return (a + b - 1) / b; }
 
+// Each sample twice, or four times.
+void repeat(const uint8_t* samples, int count, int times, uint8_t* out) {
+    for (int i = 0; times == 2 && i < count; ++i) out[2 * i] = out[2 * i + 1] = samples[i];
+    for (int i = 0; times == 4 && i < count; ++i) {
+        const uint32_t four = samples[i] * 0x01010101u;
+        std::memcpy(out + 4 * i, &four, 4);
+    }
+}
+
 }  // namespace
 
 Reason BaselineDecoder::open(const uint8_t* data, size_t size, int64_t max_work) {
@@ -33,10 +42,10 @@ Reason BaselineDecoder::open(const uint8_t* data, size_t size, int64_t max_work)
 }
 
 bool BaselineDecoder::reduce(int shift) {
-    // Chroma that is half in both directions needs to be reduced less: it has as many samples as
-    // there are pixels then.
-    const bool both = frame_.h == 2 && frame_.v == 2 && shift > 0;
-    const int across = both ? 1 : frame_.h, width = divide_up(frame_.width, 1 << shift);
+    // Chroma that is less in both directions needs to be reduced less: half of it has as many
+    // samples as there are pixels then.
+    const bool both = frame_.h > 1 && frame_.v > 1 && shift > 0;
+    const int across = both ? frame_.h / 2 : frame_.h, width = divide_up(frame_.width, 1 << shift);
     // Not upsampled smoothly by libjpeg; such images are rare.
     if (across == 2 && shift < 3 && width <= 4) return false;
     width_ = width;
@@ -47,7 +56,7 @@ bool BaselineDecoder::reduce(int shift) {
     mcu_height_ = frame_.v * planes_[0].block;
     across_ = across;
     down_ = both ? 1 : frame_.v;
-    smooth_ = shift < 3;
+    smooth_ = shift < 3 && across < 4;
     return true;
 }
 
@@ -123,7 +132,8 @@ void BaselineDecoder::plan(const Box& box) {
         grow(planes_[i].samples,
              static_cast<size_t>(planes_[i].stride) * static_cast<size_t>(height));
     }
-    const size_t width = static_cast<size_t>(box.width) + 2;
+    // Of samples that are repeated four times, up to three are of pixels beside the box.
+    const size_t width = static_cast<size_t>(box.width) + 6;
     for (auto& rows : upsampled_) grow(rows, width + kRowTail);
     grow(scratch_, width + kRowTail);
     grow(pixels_, kChunkRows * padded(4 * width + kRowTail));
@@ -396,7 +406,7 @@ const uint8_t* BaselineDecoder::chroma_row(Plane& plane, int row, int y, const B
     }
     if (across_ == 1 && !is_context()) return near;
     if (!smooth_) {
-        for (int i = 0; i < width; ++i) out[2 * i] = out[2 * i + 1] = near[i];
+        repeat(near, width, across_, out.data());
     } else if (across_ == 1) {
         kernels_.blend_rows(near, far, above, out.data(), width);
     } else if (down_ == 1) {

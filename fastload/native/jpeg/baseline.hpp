@@ -56,6 +56,7 @@ class BaselineDecoder {
         std::vector<int16_t> coefficients;
     };
     static constexpr int kStreams = 2;
+    static constexpr int kMostInMcu = 4 * 2 + 2;  // blocks
 
     // Samples of the MCU rows in work, as many as there are streams, and the row above them.
     struct Plane {
@@ -109,7 +110,7 @@ class BaselineDecoder {
 
     // The MCU: its blocks, their components, the MCUs of the image.
     int blocks_ = 0;
-    int component_of_[8] = {};
+    int component_of_[kMostInMcu] = {};
     int columns_ = 0, rows_ = 0;
     int most_mcus_ = 0;  // in a chunk
 

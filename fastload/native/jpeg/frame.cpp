@@ -71,7 +71,8 @@ struct Parser {
         return true;
     }
 
-    // Which samplings are decoded here: chroma whole or half in either direction.
+    // Which samplings are decoded here: chroma whole or half in either direction, or a quarter
+    // across.
     bool sampling() {
         Component* all = frame.component;
         for (int i = 0; i < frame.components; ++i) {
@@ -84,7 +85,7 @@ struct Parser {
         }
         frame.h = all[0].h;
         frame.v = all[0].v;
-        const bool good = frame.h <= 2 && frame.v <= 2 && all[1].h == 1 && all[1].v == 1 &&
+        const bool good = frame.h != 3 && frame.v <= 2 && all[1].h == 1 && all[1].v == 1 &&
                           all[2].h == 1 && all[2].v == 1;
         if (!good) reason = Reason::layout;
         return good;
