@@ -72,7 +72,7 @@ def script(components: int, rng: np.random.Generator) -> list[Scan]:
         chains.append([Scan(group, 0, 0, 0, low)])
         chains[-1] += [Scan(group, 0, 0, bit + 1, bit) for bit in reversed(range(low))]
     after = [next(k for k, group in enumerate(groups) if i in group) for i in range(components)]
-    begun = [False] * len(chains)
+    started = [False] * len(chains)
     waiting: list[tuple[int, list[Scan]]] = [(-1, chain) for chain in chains]
     for i in range(components):
         cuts = sorted(rng.choice(np.arange(2, 64), int(rng.integers(0, 4)), replace=False))
@@ -85,12 +85,12 @@ def script(components: int, rng: np.random.Generator) -> list[Scan]:
             waiting.append((after[i], band))
     scans = []
     while waiting:
-        ready = [k for k, (needs, _) in enumerate(waiting) if needs < 0 or begun[needs]]
+        ready = [k for k, (needs, _) in enumerate(waiting) if needs < 0 or started[needs]]
         chosen = int(rng.choice(ready))
         chain = waiting[chosen][1]
         scans.append(chain.pop(0))
         for k, known in enumerate(chains):
-            begun[k] = begun[k] or known is chain
+            started[k] = started[k] or known is chain
         if not chain:
             del waiting[chosen]
     return scans

@@ -337,6 +337,52 @@ def test_damage_in_any_scans_gets_the_verdict_of_libjpeg(kind: str) -> None:
     assert good > 10
 
 
+def in_rows(data: bytes) -> list[bytes]:
+    """A file with a restart marker after each row of MCUs, cut before these: headers and the first
+    row, the other rows with their markers, the end marker."""
+    scan = images.scan_start(data)
+    cuts = [scan + at.start() for at in re.finditer(rb"\xff[\xd0-\xd7\xd9]", data[scan:])]
+    return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:0"])
+def test_rows_between_restart_markers_must_be_whole_and_in_order(subsampling: str) -> None:
+    height, width = 300, 120
+    picture = images.photo(height, width)
+    data = images.jpeg(picture, subsampling=subsampling, restart_marker_rows=1)
+    rows = in_rows(data)
+    assert len(rows) > 18
+    torn = rows[4][:2] + rows[5][2:]  # another row under this one's marker
+    changed = {
+        "as it is": rows,
+        "eight rows are lost": rows[:3] + rows[11:],
+        "a row is lost": rows[:4] + rows[5:],
+        "a row comes twice": rows[:5] + rows[4:],
+        "two rows are exchanged": [*rows[:4], rows[5], rows[4], *rows[6:]],
+        "a row in place of another": [*rows[:4], torn, *rows[5:]],
+        "a byte before a marker": [*rows[:4], b"\x55" + rows[4], *rows[5:]],
+        "the end of a row is lost": [*rows[:4], rows[4][:-3], *rows[5:]],
+        "all but the marker is lost": [*rows[:4], rows[4][:2], *rows[5:]],
+        "no marker": [*rows[:4], rows[4][2:], *rows[5:]],
+        "an odd marker": [*rows[:4], b"\xff\xd9" + rows[4][2:], *rows[5:]],
+        "a marker after fill bytes": [*rows[:4], b"\xff" + rows[4], *rows[5:]],
+        "no end marker": rows[:-1],
+    }
+    row = height // (len(rows) - 1)
+    ours, theirs = Decoder(), Decoder(always_libjpeg=True)
+    for name, parts in changed.items():
+        bad = b"".join(parts)
+        boxes = [(0, 0, row, 30), (4 * row, 5, 9, 40), (7 * row + 3, 90, 20, 30), (290, 0, 10, 120)]
+        for box in [*boxes, (0, 0, height, width)]:
+            for whole in (False, True):
+                (found,), failures = ours.decode(bad, [box], whole=whole)
+                (wanted,), others = theirs.decode(bad, [box], whole=whole)
+                said = [failure[1:] for failure in failures]
+                assert said == [failure[1:] for failure in others], (name, box, whole)
+                np.testing.assert_array_equal(found, wanted, err_msg=f"{name} {box}")
+    assert ours.pool.decoded["own"] > 30
+
+
 def test_damage_above_and_in_the_box_counts_below_it_only_when_asked() -> None:
     data = images.jpeg(images.photo(64, 64))
     scan = data.index(b"\xff\xda")

@@ -158,18 +158,18 @@ void BaselineDecoder::plan_blocks(Stream& stream) {
 }
 
 // The same for what is stepped over.
-void BaselineDecoder::plan_skipping() {
+void BaselineDecoder::plan_skipping(Stream& stream) {
     // Entries for skipping take time to make, and are not needed for a whole image.
     const int64_t all = int64_t{rows_} * columns_;
     if (int64_t{last_row_ - first_row_ + 1} * (stop_column_ - first_column_) >= all) return;
     const int begin = kMostBlocks - most_mcus_ * blocks_;
     for (int i = begin; i < kMostBlocks; ++i) {
         const Component& component = frame_.component[component_of_[(i - begin) % blocks_]];
-        skipped_[i] = {&dc_tables_[component.dc_table].skipping(),
-                       &ac_tables_[component.ac_table].skipping()};
+        stream.skipped[i] = {&dc_tables_[component.dc_table].skipping(),
+                             &ac_tables_[component.ac_table].skipping()};
     }
     for (int i = kMostBlocks; i < kMostBlocks + 2; ++i)
-        skipped_[i] = {&kIdle<Entry>, &kIdle<Entry>};
+        stream.skipped[i] = {&kIdle<Entry>, &kIdle<Entry>};
 }
 
 // At the first MCU.
@@ -256,24 +256,39 @@ bool BaselineDecoder::end_chunk(Stream& stream) {
                           static_cast<size_t>(column / step_)] == point;
 }
 
-bool BaselineDecoder::skip_to(Stream& stream, int64_t stop) {
-    while (stream.mcu < stop) {
-        const int mcus = begin_chunk(stream, stop), blocks = mcus * blocks_;
-        if (mcus == 0) return false;
-        BlocksTask<Entry> task = {stream.source.state, skipped_ + kMostBlocks - blocks, blocks};
-        if (!kernels_.skip_blocks(task)) return false;
-        stream.source.state = task.bits;
-        if (stream.source.overdrawn()) return false;
-        int32_t before = 0;
-        for (int i = 0, in_mcu = 0; i < blocks; ++i) {
-            const int32_t sum = task.blocks[i].result;
-            stream.dc[component_of_[in_mcu]] += static_cast<uint32_t>(sum - before);
-            before = sum;
-            in_mcu = in_mcu + 1 == blocks_ ? 0 : in_mcu + 1;
+// Of `count` streams, each in a row of MCUs after that of the one before: to `stop` and as many
+// rows after it.
+bool BaselineDecoder::skip_to(int count, int64_t stop) {
+    for (;;) {
+        int mcus[kStreams] = {}, busy[kStreams] = {}, chunks = 0;
+        BlocksTask<Entry> tasks[kStreams] = {};
+        for (int k = 0; k < count; ++k) {
+            Stream& stream = streams_[k];
+            const int64_t own_stop = stop + int64_t{k} * columns_;
+            if (stream.mcu >= own_stop) continue;
+            mcus[k] = begin_chunk(stream, own_stop);
+            if (mcus[k] == 0) return false;
+            const int blocks = mcus[k] * blocks_;
+            tasks[chunks] = {stream.source.state, stream.skipped + kMostBlocks - blocks, blocks};
+            busy[chunks++] = k;
         }
-        if (!end_chunk(stream)) return false;
+        if (chunks == 0) return true;
+        if (!(chunks == 2 ? kernels_.skip_two(tasks[0], tasks[1]) : kernels_.skip_blocks(tasks[0])))
+            return false;
+        for (int i = 0; i < chunks; ++i) {
+            Stream& stream = streams_[busy[i]];
+            stream.source.state = tasks[i].bits;
+            if (stream.source.overdrawn()) return false;
+            int32_t before = 0;
+            for (int k = 0, in_mcu = 0; k < tasks[i].count; ++k) {
+                const int32_t sum = tasks[i].blocks[k].result;
+                stream.dc[component_of_[in_mcu]] += static_cast<uint32_t>(sum - before);
+                before = sum;
+                in_mcu = in_mcu + 1 == blocks_ ? 0 : in_mcu + 1;
+            }
+            if (!end_chunk(stream)) return false;
+        }
     }
-    return true;
 }
 
 // The samples of `count` MCU rows, one a stream, each of which is at `column` of its row. What is
@@ -476,27 +491,73 @@ Reason BaselineDecoder::read(const Box& box, bool whole, RowSink& sink, Points* 
     known_ = nullptr;
     noted_ = noted;
     step_ = noted == nullptr ? 0 : noted->step;
+    const bool by_restarts = noted == nullptr && restarts_rows(frame_);
+    const bool good =
+        by_restarts ? read_by_restarts(box, whole, sink) : read_in_turn(box, whole, sink);
+    return good ? Reason::none : Reason::unusual;
+}
+
+bool BaselineDecoder::read_in_turn(const Box& box, bool whole, RowSink& sink) {
     Stream& stream = streams_[0];
     plan_blocks(stream);
-    plan_skipping();
+    plan_skipping(stream);
     start(stream);
-    if (noted != nullptr) {
-        noted->points.emplace_back();
-        noted->points[0].position = 8 * static_cast<int64_t>(frame_.scan);
+    if (noted_ != nullptr) {
+        noted_->points.emplace_back();
+        noted_->points[0].position = 8 * static_cast<int64_t>(frame_.scan);
     }
     for (int row = first_row_; row <= last_row_; ++row) {
-        if (!skip_to(stream, int64_t{row} * columns_ + first_column_) ||
+        if (!skip_to(1, int64_t{row} * columns_ + first_column_) ||
             !decode_rows(row, 1, first_column_, box)) {
-            return Reason::unusual;
+            return false;
         }
         finish_rows(row, 1, box, sink);
     }
     const int64_t all = int64_t{rows_} * columns_;
-    if (!skip_to(stream, whole ? all : int64_t{last_row_ + 1} * columns_) || !stream.source.ends())
-        return Reason::unusual;
+    if (!skip_to(1, whole ? all : int64_t{last_row_ + 1} * columns_) || !stream.source.ends())
+        return false;
     // Damage below the box is no fault of what was asked for.
-    if (noted != nullptr && !skip_to(stream, all)) noted->points.clear();
-    return Reason::none;
+    if (noted_ != nullptr && !skip_to(1, all)) noted_->points.clear();
+    return true;
+}
+
+// At the first MCU of a row, after its restart marker.
+void BaselineDecoder::start_row(Stream& stream, int row) {
+    start(stream);
+    stream.source.start(data_ + row_starts_[static_cast<size_t>(row)], data_ + size_);
+    stream.mcu = int64_t{row} * columns_;
+    stream.restart_number = static_cast<int>(stream.mcu / frame_.restart_interval & 7);
+}
+
+// Two rows of MCUs at a time, each from its restart marker on. All that `read_in_turn` would read
+// is read, and each row must end where the next one's marker is: the verdict is the same.
+bool BaselineDecoder::read_by_restarts(const Box& box, bool whole, RowSink& sink) {
+    const int stop_row = whole ? rows_ : last_row_ + 1;
+    if (!find_rows(frame_, data_, size_, stop_row, row_starts_)) return false;
+    for (Stream& stream : streams_) {
+        plan_blocks(stream);
+        plan_skipping(stream);
+    }
+    int count = 0;
+    for (int row = 0; row < stop_row; row += count) {
+        const bool in_box = row >= first_row_ && row <= last_row_;
+        const int until = row < first_row_ ? first_row_ : in_box ? last_row_ + 1 : stop_row;
+        count = std::min(kStreams, until - row);
+        for (int k = 0; k < count; ++k) start_row(streams_[k], row + k);
+        const int64_t first = int64_t{row} * columns_;
+        if (in_box) {
+            if (!skip_to(count, first + first_column_) ||
+                !decode_rows(row, count, first_column_, box))
+                return false;
+            finish_rows(row, count, box, sink);
+        }
+        if (!skip_to(count, first + columns_)) return false;
+        for (int k = 0; k < count && row + k + 1 < stop_row; ++k) {
+            const size_t next = row_starts_[static_cast<size_t>(row + k + 1)];
+            if (streams_[k].source.marker() != data_ + next - 2) return false;
+        }
+    }
+    return streams_[count - 1].source.ends();
 }
 
 bool BaselineDecoder::read_by_points(const Points& points, const Box& box, RowSink& sink) {

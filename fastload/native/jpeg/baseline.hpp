@@ -54,6 +54,7 @@ class BaselineDecoder {
         // The chunk's blocks are the last before the two idle ones, so that it may be shorter.
         Block<DoubleEntry> blocks[kMostBlocks + 2];
         std::vector<int16_t> coefficients;
+        Block<Entry> skipped[kMostBlocks + 2];  // the same where they are stepped over
     };
     static constexpr int kStreams = 2;
     static constexpr int kMostInMcu = 4 * 2 + 2;  // blocks
@@ -76,12 +77,15 @@ class BaselineDecoder {
     bool prepare_tables();
     void plan(const Box& box);
     void plan_blocks(Stream& stream);
-    void plan_skipping();
+    void plan_skipping(Stream& stream);
     void start(Stream& stream);
+    bool read_in_turn(const Box& box, bool whole, RowSink& sink);
+    bool read_by_restarts(const Box& box, bool whole, RowSink& sink);
+    void start_row(Stream& stream, int row);
     bool seek(Stream& stream, int row, int column);
     int begin_chunk(Stream& stream, int64_t stop);
     bool end_chunk(Stream& stream);
-    bool skip_to(Stream& stream, int64_t mcu);
+    bool skip_to(int count, int64_t mcu);
     bool decode_rows(int row, int count, int column, const Box& box);
     void make_samples(Stream& stream, int row, int in_work, int mcus, const Box& box);
     // The same of coefficients that are there.
@@ -118,7 +122,7 @@ class BaselineDecoder {
     int first_column_ = 0, stop_column_ = 0, first_row_ = 0, last_row_ = 0;
 
     Stream streams_[kStreams];
-    Block<Entry> skipped_[kMostBlocks + 2];  // of a chunk, as a stream's
+    std::vector<size_t> row_starts_;  // by restart markers
 
     // The distance of the points that chunks end at, 0 for none: MCUs of a row.
     int step_ = 0;

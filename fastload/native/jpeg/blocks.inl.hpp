@@ -154,30 +154,62 @@ bool decode_two(BlocksTask<DoubleEntry>& a, BlocksTask<DoubleEntry>& b) {
                     : decode_two_steps<kStepsDecoding>(a, b);
 }
 
+// One lookup of `skip_blocks`: false where the data are bad. `sum`: of the DC differences so far.
+inline __attribute__((always_inline)) bool skip_step(BitState& state, Place<Entry>& place,
+                                                     int32_t& sum) {
+    Entry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
+    uint64_t k = place.k + advance_of(entry);
+    if (__builtin_expect((k & kFilled) != 0, 0)) {
+        refill(state);
+        entry = place.resolve(state.bits, entry);
+        if (entry == 0) return false;
+        drop(state, entry);
+        refill(state);
+        k = place.k + advance_of(entry);
+        entry &= place.table->code.dc ? ~kLengthMask : kEnd;
+    }
+    drop(state, entry);
+    sum += static_cast<int32_t>(entry) >> 16;
+    place.block->result = sum;
+    place.move(entry, k);
+    return true;
+}
+
+inline __attribute__((always_inline)) bool skip_until(const Block<Entry>* stop, BitState& state,
+                                                      Place<Entry>& place, int32_t& sum) {
+    return for_each_step<kStepsSkipping>(
+        state, place, stop, [&](BitState& bits, auto& at) __attribute__((always_inline)) {
+            return skip_step(bits, at, sum);
+        });
+}
+
 bool skip_blocks(BlocksTask<Entry>& task) {
     int32_t sum = 0;
     BitState state = begin(task.bits);
     Place<Entry> place(task.blocks);
-    const auto step = [&](BitState& bits, auto& at) __attribute__((always_inline)) -> bool {
-        Entry entry = at.table->entries[bits.bits >> (64 - kLookupBits)];
-        uint64_t k = at.k + advance_of(entry);
-        if (__builtin_expect((k & kFilled) != 0, 0)) {
-            refill(bits);
-            entry = at.resolve(bits.bits, entry);
-            if (entry == 0) return false;
-            drop(bits, entry);
-            refill(bits);
-            k = at.k + advance_of(entry);
-            entry &= at.table->code.dc ? ~kLengthMask : kEnd;
-        }
-        drop(bits, entry);
-        sum += static_cast<int32_t>(entry) >> 16;
-        at.block->result = sum;
-        at.move(entry, k);
-        return true;
-    };
-    if (!for_each_step<kStepsSkipping>(state, place, task.blocks + task.count, step)) return false;
+    if (!skip_until(task.blocks + task.count, state, place, sum)) return false;
     task.bits = state;
+    return true;
+}
+
+bool skip_two(BlocksTask<Entry>& a, BlocksTask<Entry>& b) {
+    int32_t first_sum = 0, second_sum = 0;
+    BitState first = begin(a.bits), second = begin(b.bits);
+    Place<Entry> first_place(a.blocks), second_place(b.blocks);
+    const Block<Entry>* const first_stop = a.blocks + a.count;
+    const Block<Entry>* const second_stop = b.blocks + b.count;
+    while (first_place.block < first_stop && second_place.block < second_stop) {
+        refill(first);
+        refill(second);
+        for (int i = 0; i < kStepsSkipping; ++i) {
+            if (!skip_step(first, first_place, first_sum)) return false;
+            if (!skip_step(second, second_place, second_sum)) return false;
+        }
+    }
+    if (!skip_until(first_stop, first, first_place, first_sum)) return false;
+    if (!skip_until(second_stop, second, second_place, second_sum)) return false;
+    a.bits = first;
+    b.bits = second;
     return true;
 }
 

@@ -195,6 +195,7 @@ struct JpegKernels {
     // Two tasks, with blocks and coefficients of their own, at the same time.
     bool (*decode_two)(BlocksTask<DoubleEntry>&, BlocksTask<DoubleEntry>&);
     bool (*skip_blocks)(BlocksTask<Entry>&);
+    bool (*skip_two)(BlocksTask<Entry>&, BlocksTask<Entry>&);
     // The first scan of a band, and one that adds a bit to each coefficient; false as the others.
     bool (*first_of_band)(BandTask&);
     bool (*next_of_band)(BandTask&);

@@ -1,6 +1,7 @@
 #include "jpeg/points.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 namespace fastload::jpeg {
 namespace {
@@ -72,6 +73,23 @@ Point first_point(const Frame& frame) {
 }
 
 }  // namespace
+
+bool find_rows(const Frame& frame, const uint8_t* data, size_t size, int rows,
+               std::vector<size_t>& starts) {
+    const int in_row = mcu_columns(frame) / frame.restart_interval;
+    starts.assign(1, frame.scan);
+    size_t at = frame.scan;
+    for (int number = 0; starts.size() < static_cast<size_t>(rows);) {
+        const void* const found = std::memchr(data + at, 0xff, size - at);
+        if (found == nullptr) return false;
+        at = static_cast<size_t>(static_cast<const uint8_t*>(found) - data) + 2;
+        if (at > size) return false;
+        if (data[at - 1] == 0) continue;
+        if (data[at - 1] != 0xd0 + (number & 7)) return false;
+        if (++number % in_row == 0) starts.push_back(at);
+    }
+    return true;
+}
 
 void pack(const Frame& frame, const Points& points, std::vector<uint8_t>& out) {
     int position_bits = 0, dc_bits = 0;

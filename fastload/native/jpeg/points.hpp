@@ -36,6 +36,15 @@ inline int mcu_columns(const Frame& frame) {
     return (frame.width + 8 * frame.h - 1) / (8 * frame.h);
 }
 
+// Whether each row of MCUs of an image in one scan begins where a restart interval does.
+inline bool restarts_rows(const Frame& frame) {
+    return frame.restart_interval != 0 && mcu_columns(frame) % frame.restart_interval == 0;
+}
+// The offsets at which the first `rows` rows of MCUs of such an image begin, by the restart markers
+// before them. False where these are not what has to be there.
+bool find_rows(const Frame& frame, const uint8_t* data, size_t size, int rows,
+               std::vector<size_t>& starts);
+
 constexpr int kMostStep = 65535;
 
 // Appends the points of an image in one scan to `out`: differences from point to point, in as many

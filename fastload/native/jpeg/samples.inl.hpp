@@ -401,9 +401,9 @@ void rgb_to_rgbx(const uint8_t* const* rows, uint8_t* out, int width) {
     }
 }
 
-constexpr JpegKernels kKernels = {decode_blocks,    decode_two,  skip_blocks,  first_of_band,
-                                  next_of_band,     to_samples,  double_width, blend_rows,
-                                  blend_and_double, ycc_to_rgbx, rgb_to_rgbx};
+constexpr JpegKernels kKernels = {decode_blocks, decode_two,       skip_blocks, skip_two,
+                                  first_of_band, next_of_band,     to_samples,  double_width,
+                                  blend_rows,    blend_and_double, ycc_to_rgbx, rgb_to_rgbx};
 
 }  // namespace
 }  // namespace fastload::jpeg
