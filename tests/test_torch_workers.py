@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 import fastload
+from tests import warm
 from tests.interrupts import interrupted_at
 from tests.reliability.outside import outside
 
@@ -167,3 +170,40 @@ def test_an_interrupt_at_each_other_step_leaves_nothing_behind(first: int) -> No
     """With the test before: at every step. An interrupted start once removed the folder through
     whose sockets all later workers of the process send their batches."""
     assert outside(interrupt_starts, first, 29).answer > 5
+
+
+LONG = """
+import multiprocessing, os, sys, tempfile
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import fastload
+from fastload.errors import ConfigurationError
+
+multiprocessing.current_process()._config.pop("tempdir", None)
+tempfile.tempdir = sys.argv[1]
+numbers = TensorDataset(torch.arange(4))
+plain = DataLoader(numbers, 2, num_workers=1, multiprocessing_context="fork")
+loader = fastload.from_dataloader(plain, backend="torch")
+try:
+    print([batch[0].tolist() for batch in loader])
+except ConfigurationError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the longest name of a socket is that of Linux")
+@pytest.mark.parametrize("longer", [0, 1])
+def test_a_temporary_folder_with_a_name_too_long_for_sockets_is_refused(
+    tmp_path: Path, longer: int
+) -> None:
+    """A DataLoader waits for its first batch for ever."""
+    length = 107 - len(f"{tmp_path}//pymp-12345678/listener-12345678") + longer
+    folder = tmp_path / ("x" * length)
+    folder.mkdir()
+    (tmp_path / "long.py").write_text(LONG)
+    done = warm.run("long.py", str(folder), directory=tmp_path)
+    if longer:
+        assert re.search(r"^TMPDIR: no socket .*\(108 bytes\).*such as /tmp", done.stdout), done
+    else:
+        assert done.stdout.strip() == "[[0, 1], [2, 3]]", done

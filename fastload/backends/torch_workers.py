@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
+import multiprocessing.connection
 import multiprocessing.context
 import multiprocessing.queues
 import multiprocessing.util
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -243,10 +245,9 @@ class TorchBackend:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         batches, _started[:] = _Batches.__new__(_Batches), []
         try:
-            # Where the sockets are through which batches travel. Without this each worker makes a
-            # folder of its own, which stays when the worker is killed; this one goes with the
-            # trainer, or with its workers after it.
-            multiprocessing.util.get_temp_dir()
+            # Each worker would make a folder of its own, which stays when the worker is killed.
+            # This one goes with the trainer, or with its workers after it.
+            check_sockets()
             with torch.device(
                 "cpu"
             ):  # torch draws its seed on the user's default device, which may have no generator
@@ -322,6 +323,28 @@ class TorchBackend:
         explained = WorkerError(found)
         explained.__cause__ = error
         return explained
+
+
+def check_sockets() -> None:
+    """Try a socket where Python puts those through which batches of workers travel: in a folder of
+    this process in `TMPDIR`. Where none can be, a DataLoader waits for its first batch for ever.
+
+    Raises:
+        ConfigurationError: no socket can be there. Its path may be too long: Linux takes 107 bytes.
+    """
+    if torch.multiprocessing.get_sharing_strategy() != "file_descriptor":
+        return
+    address = multiprocessing.connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(address)
+        os.unlink(address)
+    except OSError as error:
+        raise ConfigurationError(
+            f"TMPDIR: no socket can be made at {address} ({len(os.fsencode(address))} bytes): "
+            f"{error}. Batches of worker processes travel through sockets there: set TMPDIR to a "
+            "local folder with a shorter name, such as /tmp, or say num_workers=0."
+        ) from error
 
 
 def _start_method() -> str | None:

@@ -19,6 +19,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import is_image_file
 
 import fastload
+from fastload.backends.torch_workers import check_sockets
 from fastload.errors import ConfigurationError, SourceError, WorkerError
 from fastload.machine import affinity_cores, quota_cores
 from fastload.tools.measure.clock import cpu_seconds
@@ -93,7 +94,9 @@ class PlainLoader:
             )
 
     def __iter__(self) -> Iterator[Batch]:
-        """Raises WorkerError: the DataLoader failed."""
+        """Raises WorkerError: the DataLoader failed; ConfigurationError: it would wait for ever."""
+        if self._batches.num_workers:
+            check_sockets()
         try:
             with _without_advice():
                 batches = iter(self._batches)
