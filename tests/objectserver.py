@@ -22,10 +22,14 @@ class ObjectServer:
     """By `bucket/name`."""
     faults: dict[str, list[str]] = field(default_factory=dict)
     """By `bucket/name` (or "list"), what the next requests get: "503", "403", "reset", "truncated",
-    "slow"."""
+    "slow", "stall" (half of the body, then nothing); a status may be followed by words for the
+    body."""
+    signed: list[str] = field(default_factory=list)
+    """The header Authorization of every request for an object."""
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     """(method, path with query, range) of every request."""
     url: str = ""
+    ended: threading.Event = field(default_factory=threading.Event)
 
     def reads_of(self, name: str) -> list[str]:
         """The ranges that were asked of an object."""
@@ -79,6 +83,7 @@ def object_server() -> Iterator[ObjectServer]:
 
         def _object(self, *, with_body: bool) -> None:
             asked = self.headers.get("Range", "")
+            state.signed.append(self.headers.get("Authorization", ""))
             state.requests.append((self.command, self.path, asked))
             name = unquote(urlsplit(self.path).path).lstrip("/")
             fault = (state.faults.get(name) or [""]).pop(0) if with_body else ""
@@ -98,7 +103,11 @@ def object_server() -> Iterator[ObjectServer]:
                     return
                 data, status = data[start : end + 1], 206
                 headers["Content-Range"] = f"bytes {start}-{start + len(data) - 1}/{whole}"
-            self._send(status, data, headers, with_body=with_body, cut=fault == "truncated")
+            cut = fault in ("truncated", "stall")
+            self._send(status, data, headers, with_body=with_body, cut=cut)
+            if fault == "stall":
+                self.wfile.flush()
+                state.ended.wait(60)
 
         def _list(self) -> None:
             state.requests.append((self.command, self.path, ""))
@@ -138,8 +147,9 @@ def object_server() -> Iterator[ObjectServer]:
             if fault == "reset":
                 self.close_connection = True
                 return True
-            if fault.isdigit():
-                self._send(int(fault), b"secret details")
+            status, _, words = fault.partition(" ")
+            if status.isdigit():
+                self._send(int(status), (words or "secret details").encode())
                 return True
             return False
 
@@ -170,6 +180,7 @@ def object_server() -> Iterator[ObjectServer]:
     try:
         yield state
     finally:
+        state.ended.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -4,6 +4,10 @@ and faults."""
 from __future__ import annotations
 
 import os
+import pickle
+import re
+import traceback
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +15,14 @@ import numpy as np
 import pytest
 import torch
 from torchvision.transforms import v2
+from typer.testing import CliRunner
 
 import fastload
 from fastload import stores
+from fastload.cli.app import app
 from fastload.errors import ConfigurationError, DecodeError, SourceError
 from fastload.sources import open_source
+from fastload.stores import objects
 from fastload.stores.base import Range, StoreError, joined
 from tests import images
 from tests.backends import Contestant, contestants
@@ -218,6 +225,48 @@ def test_an_object_that_vanished_is_an_error_that_names_it(
             list(loader)
 
 
+@pytest.mark.reliability
+@contestants()
+def test_faults_are_errors_that_name_the_object(
+    contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path
+) -> None:
+    """On every backend: no sample in place of one that cannot be had, and no waiting for ever."""
+    upload(local.parent, server)
+    opened = open_source("s3://bucket/train")
+    name = "bucket/train/class_1/1.jpg"
+    whole = server.objects[name]
+    for fault in ("403", "503", "truncated", "reset", "changed", "gone"):
+        server.objects[name] = whole
+        server.faults[name] = [fault] * 10_000 if fault not in ("changed", "gone") else []
+        if fault == "changed":
+            server.objects[name] = images.jpeg(images.photo(24, 24, seed=99))
+        if fault == "gone":
+            del server.objects[name]
+        with contestant.create(
+            opened, tmp_path, batch_size=4, transform=v2.Resize((16, 16))
+        ) as loader:
+            with pytest.raises(DecodeError, match=r"s3://bucket/train/class_1/1\.jpg"):
+                list(loader)
+
+
+def test_a_proxy_that_stalls(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "_ANSWER", timedelta(seconds=0.3))
+    stores.forget()
+    server.objects["bucket/x"] = os.urandom(100_000)
+    server.faults["bucket/x"] = ["stall"]
+    assert stores.read("s3://bucket/x") == server.objects["bucket/x"]
+    server.faults["bucket/x"] = ["stall"] * 9
+    with pytest.raises(StoreError, match=r"s3://bucket/x: .*tried 5 times"):
+        stores.read("s3://bucket/x")
+
+
+def test_a_host_that_has_no_address(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://no-such-host.invalid")
+    stores.forget()
+    with pytest.raises(StoreError, match=r"s3://bucket/x: .*tried 5 times"):
+        stores.read("s3://bucket/x")
+
+
 @pytest.mark.parametrize(
     "url", ["s3://key:SECRET@bucket/x", "https://host/x.tar?sig=SECRET", "az://c/x#SECRET"]
 )
@@ -233,6 +282,109 @@ def test_credentials_in_a_url_are_refused_and_not_shown(url: str) -> None:
 def test_a_web_server_lists_nothing(server: ObjectServer) -> None:
     with pytest.raises(SourceError, match=r"no such file or folder"):
         open_source(f"{server.url}/bucket/train")
+
+
+# -- Credentials -----------------------------------------------------------------------------------
+
+SECRET, KEY, TOKEN = "SECRETsecretSECRET", "AKIAOLDKEY", "TOKENtokenTOKEN"
+
+
+@pytest.fixture
+def signing(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> ObjectServer:
+    """The server, to which requests are signed."""
+    monkeypatch.delenv("AWS_SKIP_SIGNATURE")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
+    stores.forget()
+    return server
+
+
+@pytest.mark.parametrize("fault", ["403", "401", "400 <Code>ExpiredToken</Code>"])
+def test_credentials_that_have_expired_are_renewed_once(
+    fault: str, signing: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signing.objects["bucket/x"] = b"data"
+    assert stores.read("s3://bucket/x") == b"data"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIANEWKEY")
+    monkeypatch.setattr(objects, "_RENEWED_AFTER", 0.0)
+    signing.faults["bucket/x"] = [fault]
+    assert stores.read("s3://bucket/x") == b"data"
+    keys = [re.findall(r"Credential=(\w+)/", each)[0] for each in signing.signed]
+    assert keys == [KEY, KEY, "AKIANEWKEY"]
+    signing.faults["bucket/x"] = [fault] * 9
+    with pytest.raises(PermissionError, match=r"access denied.*s3://bucket/x"):
+        stores.read("s3://bucket/x")
+    assert len(signing.faults["bucket/x"]) == 7
+    monkeypatch.setattr(objects, "_RENEWED_AFTER", 60.0)  # these were read just now
+    with pytest.raises(PermissionError):
+        stores.read("s3://bucket/x")
+    assert len(signing.faults["bucket/x"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("403 <Code>RequestTimeTooSkewed</Code>", "the clock of this machine is wrong; set it"),
+        ("400 <Code>ExpiredToken</Code>", "the credentials have expired; renew them"),
+    ],
+)
+def test_why_access_is_denied(answer: str, words: str, signing: ObjectServer) -> None:
+    signing.objects["bucket/x"] = b"data"
+    signing.faults["bucket/x"] = [answer] * 5
+    with pytest.raises(PermissionError, match=words):
+        stores.read("s3://bucket/x")
+
+
+@pytest.mark.parametrize("profile", ["default", "work"])
+def test_the_files_of_awss_tools(
+    profile: str, signing: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "REGION"):
+        monkeypatch.delenv(f"AWS_{name}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_PROFILE", profile)
+    (tmp_path / ".aws").mkdir()
+    section = profile if profile == "default" else f"profile {profile}"
+    (tmp_path / ".aws" / "config").write_text(f"[{section}]\nregion = eu-west-7\noutput = json\n")
+    (tmp_path / ".aws" / "credentials").write_text(
+        "[other]\naws_access_key_id = OTHER\naws_secret_access_key = s\n"
+        f"[{profile}]\naws_access_key_id = OFTHEFILE\naws_secret_access_key = s%s\n"
+    )
+    stores.forget()
+    signing.objects["bucket/x"] = b"data"
+    assert stores.read("s3://bucket/x") == b"data"
+    assert re.search(r"Credential=OFTHEFILE/\d+/eu-west-7/", signing.signed[-1])
+
+
+def test_credentials_are_nowhere(
+    signing: ObjectServer,
+    local: Path,
+    own_cache: Path,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    """In no state, log, error, index or tier, and on no page."""
+    caplog.set_level("DEBUG")
+    upload(local.parent, signing)
+    seen: list[Any] = []
+    with fastload.create_loader("s3://bucket/train", 4, transform=v2.Resize((8, 8))) as loader:
+        list(loader)
+        seen += [loader.state_dict(), loader.explain(), repr(loader), loader.stats()]
+        seen += [pickle.dumps(loader.dataset), pickle.dumps(open_source("s3://bucket/train"))]
+    for fault in ("403", "400 <Code>ExpiredToken</Code>", "503", "truncated", "reset"):
+        signing.faults["bucket/train/class_0/0.jpg"] = [fault] * 20
+        with pytest.raises(OSError, match=r"class_0/0\.jpg") as caught:
+            stores.read("s3://bucket/train/class_0/0.jpg")
+        seen += ["".join(traceback.format_exception(caught.value))]
+    page = tmp_path / "page.html"
+    CliRunner().invoke(app, ["look", "s3://bucket/train", "--output", str(page)])
+    files = [page, *(path for path in own_cache.rglob("*") if path.is_file())]
+    assert any("tier" in path.parts for path in files)
+    assert any("index" in path.parts for path in files)
+    written = b"".join(path.read_bytes() for path in files)
+    text = f"{seen}{caplog.text}".encode() + written
+    assert [word for word in (SECRET, KEY, TOKEN) if word.encode() in text] == []
 
 
 # -- Processes -------------------------------------------------------------------------------------

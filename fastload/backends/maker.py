@@ -33,6 +33,26 @@ T = TypeVar("T")
 
 # One being received, one being finished, one to keep the threads busy.
 BATCHES_IN_FLIGHT = 3
+# Where reading is mostly to wait for a store: samples that are asked for at once (at 30 ms 4,000 a
+# second; more would let the first batch wait for later ones), the most of a task, and the most
+# batches and tasks.
+_SAMPLES_IN_FLIGHT = 128
+_SLICE = 16
+_MOST_BATCHES = 32
+_MOST_TASKS = 64
+
+
+def waits(context: Context) -> bool:
+    """Whether reading its samples is mostly to wait for a store."""
+    return any(column.waits for column in context.source.encoded.values())
+
+
+def depth_of(context: Context) -> int:
+    """Batches in flight that keep the threads busy."""
+    if context.prefetch_factor:
+        return context.prefetch_factor
+    more = -(-_SAMPLES_IN_FLIGHT // context.batch_size) if waits(context) else 0
+    return BATCHES_IN_FLIGHT + min(more, _MOST_BATCHES)
 
 
 class Part(Protocol):
@@ -91,11 +111,24 @@ class BatchInWork:
 class Threads:
     """Python's threads, started by the first call that is handed to them."""
 
-    def __init__(self, count: int, backend: str) -> None:
-        """`backend`: a name, for messages and the names of the threads."""
+    def __init__(self, count: int, backend: str, *, batch_size: int = 0) -> None:
+        """
+        Args:
+            count: that compute.
+            backend: a name, for messages and the names of the threads.
+            batch_size: where what they do is mostly to wait for a store: then there are more.
+        """
         self.count = count
         self.backend = backend
+        self._slice, self._most = batch_size, count
+        if batch_size:
+            self._slice = max(1, min(-(-batch_size // count), _SLICE))
+            self._most = max(count, min(_SAMPLES_IN_FLIGHT // self._slice, _MOST_TASKS))
         self._executor: ThreadPoolExecutor | None = None
+
+    def slice_of(self, batch_size: int) -> int:
+        """Samples of a batch that are one task."""
+        return self._slice or max(1, -(-batch_size // self.count))
 
     def submit(
         self, function: Callable[P, T], *arguments: P.args, **options: P.kwargs
@@ -103,7 +136,7 @@ class Threads:
         """Call it in a thread."""
         if self._executor is None:
             name = f"fastload-{self.backend}"
-            self._executor = ThreadPoolExecutor(self.count, thread_name_prefix=name)
+            self._executor = ThreadPoolExecutor(self._most, thread_name_prefix=name)
         return self._executor.submit(function, *arguments, **options)
 
     def failure(self, error: Exception) -> WorkerError:
@@ -142,7 +175,7 @@ class PixelMaker(ABC):
         self._allocate = context.allocate
         self._rows = rows
         self._threads = threads
-        self.depth = context.prefetch_factor or BATCHES_IN_FLIGHT
+        self.depth = depth_of(context)
         """Batches in flight that keep it busy."""
 
     @abstractmethod
@@ -169,9 +202,10 @@ class BatchMaker(ABC):
     def __init__(self, context: Context) -> None:
         context.require_whole_batches(self.name)
         self._context = context
-        self.depth = context.prefetch_factor or BATCHES_IN_FLIGHT
+        self.depth = depth_of(context)
         count = usable_cores() if context.num_workers is None else context.num_workers
-        self._threads = Threads(max(1, count), self.name)
+        waiting = context.batch_size if waits(context) else 0
+        self._threads = Threads(max(1, count), self.name, batch_size=waiting)
         self._rows: RowReader | None = None
         self._pixels: PixelMaker | None = None
         """Both None until `_opened`."""

@@ -102,7 +102,7 @@ class NativePixels(PixelMaker):
         assert self.serves(source, plans)
         self._check_whole = check_whole
         self._draft = draft
-        self._slice = max(1, -(-context.batch_size // threads.count))
+        self._slice = threads.slice_of(context.batch_size)
         self._settled = [settled_size(source, plan) for plan in plans]
         copied = None not in self._settled and not any(plan.resamples for plan in plans)
         self.light = copied and _is_little(source, context.batch_size * len(plans))

@@ -33,7 +33,7 @@ class PythonPixels(PixelMaker):
     ) -> None:
         super().__init__(context, rows, threads)
         self._decoder = get_decoder(decoder) if self._source.encoded else None
-        self._slice = max(1, min(_LARGEST_SLICE, -(-context.batch_size // threads.count)))
+        self._slice = min(_LARGEST_SLICE, threads.slice_of(context.batch_size))
         sizes = [plan.out_size or settled_size(self._source, plan) for plan in self._plans]
         self._sizes = None if None in sizes else [size for size in sizes if size is not None]
         """(height, width) of each view in every batch; None where one is not known in advance."""

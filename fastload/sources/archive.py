@@ -140,18 +140,22 @@ class _ForwardReader:
 
 
 class _RemoteArchive:
-    """Reads a remote archive from front to back, a MiB a request: the headers of small files come
-    with the files."""
+    """Reads a remote archive from front to back. The headers of small files come with the files, in
+    requests that grow up to 8 MiB; of large files the headers alone are asked for."""
+
+    _LEAST, _MOST = 64 << 10, 8 << 20
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._start, self._block = 0, b""
+        self._start, self._block, self._ask = 0, b"", 1 << 20
 
     def read(self, position: int, size: int) -> bytes:
         start = position - self._start
         if not 0 <= start <= start + size <= len(self._block):
+            passed = start - len(self._block)
+            self._ask = min(2 * self._ask, self._MOST) if passed <= self._ask else self._LEAST
             self._start, start = position, 0
-            self._block = stores.read_up_to(self._path, max(1 << 20, size), position)
+            self._block = stores.read_up_to(self._path, max(self._ask, size), position)
         return self._block[start : start + size]
 
 

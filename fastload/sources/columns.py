@@ -110,6 +110,11 @@ class EncodedImages(ImageColumn):
         not fork."""
         return True
 
+    @property
+    def waits(self) -> bool:
+        """Whether to read them is mostly to wait for a store: then many are asked for at once."""
+        return False
+
     def in_files(self, indices: Int64Array) -> EncodedFiles | None:
         """These samples as files or parts of files, if that is what they are: the native core then
         opens them."""
@@ -238,6 +243,14 @@ class _EncodedRows(EncodedImages):
     def read_start(self, index: int, length: int) -> bytes:
         return self.column.read_start(int(self.rows[index]), length)
 
+    @property
+    def survives_fork(self) -> bool:
+        return self.column.survives_fork
+
+    @property
+    def waits(self) -> bool:
+        return self.column.waits
+
 
 @dataclass(frozen=True)
 class EncodedFiles(PickledByReference, EncodedImages):
@@ -285,6 +298,10 @@ class EncodedFiles(PickledByReference, EncodedImages):
     @property
     def survives_fork(self) -> bool:
         return not self.is_remote
+
+    @property
+    def waits(self) -> bool:
+        return self.is_remote
 
     def read_start(self, index: int, length: int) -> bytes:
         wanted = self.range_of(index)

@@ -13,7 +13,9 @@ import operator
 import os
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -49,6 +51,8 @@ Sample = dict[str, tuple[Kind, FileInTar]]
 _MASKS = ("mask", "seg")
 # Labels and arrays asked of a store together.
 _LABELS_AT_ONCE = 4096
+# Remote shards that are read through at once for their index.
+_SHARDS_AT_ONCE = 8
 
 
 def is_tar_shards(spec: object) -> bool:
@@ -147,14 +151,8 @@ def _shards_in(folder: str) -> list[str]:
 def _index(paths: list[str], options: OpenOptions, left_out: LeftOut) -> dict[str, TarColumn]:
     """The fields of all samples by column name. Every one has an entry for every sample."""
     columns: dict[str, TarColumn] = {}
-    for shard, path in enumerate(paths):
-        packed = compression_of(path)
-        if packed is not None:
-            raise SourceError(
-                f"{path}: is compressed ({packed}) and cannot be read from the middle; decompress "
-                "it first, images hardly shrink anyway: gunzip, bunzip2, unxz or zstd -d."
-            )
-        for key, sample in _samples_in(path, options.fields, left_out):
+    for shard, (path, files) in enumerate(_listed(paths)):
+        for key, sample in _samples_in(path, files, options.fields, left_out):
             if not columns:
                 columns = {name: TarColumn(kind) for name, kind in _ordered(sample, options.fields)}
             if sample.keys() != columns.keys():
@@ -175,6 +173,34 @@ def _index(paths: list[str], options: OpenOptions, left_out: LeftOut) -> dict[st
     return columns
 
 
+def _listed(paths: Sequence[str]) -> Iterator[tuple[str, Iterable[FileInTar]]]:
+    """The files of each shard; of remote ones several shards are read at once."""
+    if not any(map(stores.is_remote, paths)):
+        yield from ((path, _files_of(path)) for path in paths)
+        return
+    with ThreadPoolExecutor(_SHARDS_AT_ONCE, "fastload-shards") as threads:
+        waiting = deque[Future[list[FileInTar]]]()
+        try:
+            for asked in range(len(paths) + _SHARDS_AT_ONCE):
+                if asked < len(paths):
+                    waiting.append(threads.submit(lambda path: list(_files_of(path)), paths[asked]))
+                if asked >= _SHARDS_AT_ONCE:
+                    yield paths[asked - _SHARDS_AT_ONCE], waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def _files_of(path: str) -> Iterator[FileInTar]:
+    packed = compression_of(path)
+    if packed is not None:
+        raise SourceError(
+            f"{path}: is compressed ({packed}) and cannot be read from the middle; decompress "
+            "it first, images hardly shrink anyway: gunzip, bunzip2, unxz or zstd -d."
+        )
+    yield from files_in_tar(path)
+
+
 def _ordered(sample: Sample, fields: tuple[str, ...] | None) -> list[tuple[str, Kind]]:
     """Columns in the order of a batch: that of `fields`, or images, masks, arrays, labels."""
 
@@ -190,10 +216,10 @@ def _ordered(sample: Sample, fields: tuple[str, ...] | None) -> list[tuple[str, 
 
 
 def _samples_in(
-    path: str, fields: tuple[str, ...] | None, left_out: LeftOut
+    path: str, found: Iterable[FileInTar], fields: tuple[str, ...] | None, left_out: LeftOut
 ) -> Iterator[tuple[str, Sample]]:
     """(key, fields) of each sample of a shard that has any of the fields."""
-    for key, files in itertools.groupby(_named(path, left_out), key=operator.itemgetter(0)):
+    for key, files in itertools.groupby(_named(found, left_out), key=operator.itemgetter(0)):
         sample: Sample = {}
         for _, extension, file in files:
             name, kind = _column_of(extension)
@@ -215,11 +241,11 @@ def _samples_in(
             yield key, sample
 
 
-def _named(path: str, left_out: LeftOut) -> Iterator[tuple[str, str, FileInTar]]:
+def _named(found: Iterable[FileInTar], left_out: LeftOut) -> Iterator[tuple[str, str, FileInTar]]:
     """(key, extension, file) of those of a shard that are of samples, to WebDataset too: hidden
     files, read-me files without an extension and its own metadata are not. They are counted in
     `left_out`."""
-    for file in files_in_tar(path):
+    for file in found:
         folder, base = os.path.split(file.name)
         stem, dot, extension = base.partition(".")
         if (

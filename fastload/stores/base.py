@@ -16,10 +16,10 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from fastload.stores.flight import MOST, S3_RATE, START, Flight
 
@@ -100,6 +100,54 @@ class Entry:
     def version(self) -> int:
         """See `version_of`."""
         return version_of(self.size, self.etag)
+
+
+class _Call(Generic[T]):
+    """Answers to several requests; a request may be made twice, and the first answer counts."""
+
+    def __init__(self, count: int) -> None:
+        self.over = threading.Event()
+        """Set when all are answered, or one failed."""
+        self._lock = threading.Lock()
+        self._found: dict[int, T] = {}
+        self._error: BaseException | None = None
+        self._count = count
+        self._asked: dict[int, list[float]] = {}
+        """By row that has no answer, when each request for it was made."""
+        self._running: dict[int, int] = {}
+
+    def begin(self, row: int) -> None:
+        with self._lock:
+            self._asked.setdefault(row, []).append(time.monotonic())
+            self._running[row] = self._running.get(row, 0) + 1
+
+    def answered(self, row: int, value: T) -> None:
+        with self._lock:
+            self._found.setdefault(row, value)
+            self._asked.pop(row, None)
+            if len(self._found) == self._count:
+                self.over.set()
+
+    def failed(self, row: int, error: BaseException) -> None:
+        """The call fails, unless there is an answer, or another request may still bring one."""
+        with self._lock:
+            self._running[row] -= 1
+            if row not in self._found and not self._running[row]:
+                self._error = self._error or error
+                self.over.set()
+
+    def waiting(self) -> list[tuple[int, float]]:
+        """(row, seconds since it was asked for) of those that were asked for once, and have no
+        answer."""
+        now = time.monotonic()
+        with self._lock:
+            return [(row, now - at[0]) for row, at in self._asked.items() if len(at) == 1]
+
+    def result(self) -> list[T]:
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            return [self._found[row] for row in range(self._count)]
 
 
 class Store(ABC):
@@ -218,42 +266,35 @@ class Store(ABC):
         `size`: bytes of an answer, where one that is slow may be asked for a second time.
         """
         self._check_process()
-        found: dict[int, T] = {}
-        running: dict[Future[T], tuple[int, float]] = {}
-        """Which argument, and when it was asked for."""
-        twice: set[int] = set()
+        call = _Call[T](len(arguments))
 
         def ask(row: int) -> None:
-            future = self._executor().submit(function, arguments[row])
-            future.add_done_callback(lambda _: self.flight.end())
-            running[future] = row, time.monotonic()
+            call.begin(row)
+            self._executor().submit(answer, row)
 
-        try:
-            for row in range(len(arguments)):
-                self.flight.begin()
-                ask(row)
-            while len(found) < len(arguments):
-                done, _ = wait(running, None if size is None else _LOOK, FIRST_COMPLETED)
-                for future in done:
-                    row, _ = running.pop(future)
-                    if row in found or (
-                        future.exception() and any(other == row for other, _ in running.values())
-                    ):
-                        continue  # the other one of the two is what counts
-                    found[row] = future.result()
-                if size is None or done:
-                    continue
-                for row, began in list(running.values()):
-                    patience = self.flight.patience(size(arguments[row]))
-                    late = patience is not None and time.monotonic() - began > patience
-                    if late and row not in twice | found.keys() and self.flight.may_ask_twice():
-                        twice.add(row)
-                        self.flight.begin()
-                        ask(row)
-        finally:
-            for future in running:
-                future.cancel()
-        return [found[row] for row in range(len(arguments))]
+        def answer(row: int) -> None:
+            try:
+                if not call.over.is_set():
+                    call.answered(row, function(arguments[row]))
+            except BaseException as error:
+                call.failed(row, error)
+            finally:
+                self.flight.end()
+
+        for row in range(len(arguments)):
+            self.flight.begin()
+            if call.over.is_set():  # one of them failed: nobody asks for the rest
+                self.flight.end()
+                break
+            ask(row)
+        while arguments and not call.over.wait(None if size is None else _LOOK):
+            for row, seconds in call.waiting():
+                patience = self.flight.patience(size(arguments[row])) if size else None
+                late = patience is not None and seconds > patience
+                if late and self.flight.may_ask_twice():
+                    self.flight.begin()
+                    ask(row)
+        return call.result()
 
     def _executor(self) -> ThreadPoolExecutor:
         with self._lock:

@@ -1,13 +1,18 @@
 """S3, Google Cloud Storage, Azure and HTTP, by obstore (extra `remote`).
 
 Credentials come from the environment, as obstore's manual lists them (`AWS_ACCESS_KEY_ID`,
-`GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`), or from the machine's role.
+`GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`), from the file of AWS's tools
+(`~/.aws/credentials`), or from the machine's role.
 """
 
 from __future__ import annotations
 
+import configparser
 import importlib
 import os
+import re
+import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,11 @@ from fastload.stores.base import Entry, Piece, Store, StoreError, version_of
 SCHEMES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"})
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _CONNECT, _ANSWER = timedelta(seconds=10), timedelta(seconds=60)
+# Seconds: a client that is younger has the credentials that there are.
+_RENEWED_AFTER = 10.0
+# S3 says so with status 400, Azure and Google with 401.
+_EXPIRED = re.compile("ExpiredToken|TokenRefreshRequired|AuthenticationFailed.*expired")
+_IN_FILES = frozenset({"aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region"})
 
 
 class ObjectStore(Store):
@@ -28,17 +38,32 @@ class ObjectStore(Store):
             for name in ("PermissionDeniedError", "UnauthenticatedError")
         )
         self._lists = not url.startswith("http")
+        self._making = threading.Lock()
+        self._store, self._made = self._opened(), time.monotonic()
+
+    def _opened(self) -> Any:
+        """The client, with the credentials that there are now."""
         # Retried here in one way for all stores, so not there.
         options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _ANSWER}
+        is_s3, url = self.url.startswith("s3"), self.url
         # A store on the local network has an endpoint without TLS: who named it so meant it.
-        endpoints = (
-            [os.environ.get(name, "") for name in _ENDPOINTS] if url.startswith("s3") else [url]
-        )
+        endpoints = [os.environ.get(name, "") for name in _ENDPOINTS] if is_s3 else [url]
         if any(endpoint.startswith("http:") for endpoint in endpoints):
             options["allow_http"] = True
-        self._store: Any = self._client.store.from_url(
-            url, client_options=options, retry_config={"max_retries": 0}
+        return self._client.store.from_url(
+            url,
+            client_options=options,
+            retry_config={"max_retries": 0},
+            **(_of_files() if is_s3 else {}),
         )
+
+    def _renewed(self, used: Any) -> Any:
+        """A client with the credentials that there are now, in place of one that was refused; None
+        where that is not old enough for them to have changed."""
+        with self._making:
+            if self._store is used and time.monotonic() - self._made >= _RENEWED_AFTER:
+                self._store, self._made = self._opened(), time.monotonic()
+            return None if self._store is used else self._store
 
     def _read(self, name: str, start: int, length: int | None) -> Piece:
         if length == 0:
@@ -85,13 +110,57 @@ class ObjectStore(Store):
         self._denied(self._client.delete, name)
 
     def _denied(self, function: Any, *arguments: Any, **options: Any) -> Any:
-        """Call obstore; that access is denied is a PermissionError, as of files."""
+        """Call obstore. Where access is denied, it is called once more with the credentials that
+        there are then; that it is denied again is a PermissionError, as of files."""
+        client: Any = self._store
+        for again in (True, False):
+            try:
+                return function(client, *arguments, **options)
+            except Exception as error:
+                if not (isinstance(error, self._refusals) or _EXPIRED.search(str(error))):
+                    raise
+                words = _denial(str(error))
+            client = self._renewed(client) if again else None
+            if client is None:
+                break
+        raise PermissionError(13, words)
+
+
+def _denial(text: str) -> str:
+    """Why access was denied, of what a store answered. Its own words may have names of keys in
+    them."""
+    if "RequestTimeTooSkewed" in text:
+        return "access denied, as the clock of this machine is wrong; set it"
+    if _EXPIRED.search(text):
+        return "access denied, as the credentials have expired; renew them"
+    return "access denied; check the credentials in the environment"
+
+
+def _of_files() -> dict[str, Any]:
+    """Credentials and region from the files of AWS's tools, where the environment has none."""
+    names = os.environ.keys() | {name.upper() for name in os.environ}
+    if names & {"AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE"}:
+        return {}
+    profile = os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
+    found: dict[str, Any] = {}
+    for variable, name, section in (
+        ("AWS_CONFIG_FILE", "config", profile if profile == "default" else f"profile {profile}"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "credentials", profile),
+    ):
+        path = os.environ.get(variable) or os.path.expanduser(f"~/.aws/{name}")
+        parser = configparser.RawConfigParser()
         try:
-            return function(self._store, *arguments, **options)
-        except self._refusals:
-            raise PermissionError(
-                13, "access denied; check the credentials in the environment"
-            ) from None
+            parser.read(path, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError):
+            continue
+        if parser.has_section(section):
+            found |= {key: value for key, value in parser.items(section) if key in _IN_FILES}
+    region = found.pop("region", None)
+    if region and not names & {"AWS_REGION", "AWS_DEFAULT_REGION"}:
+        found["aws_region"] = region
+    if not {"aws_access_key_id", "aws_secret_access_key"} <= found.keys():
+        return {key: value for key, value in found.items() if key == "aws_region"}
+    return found
 
 
 def _etag(item: Any) -> str:

@@ -81,17 +81,19 @@ class Tier:
         path = self._path(digest)
         try:
             with open_regular(path, buffering=0) as file:
-                found = file.read()
-                used = os.fstat(file.fileno()).st_mtime
+                status = os.fstat(file.fileno())
+                length = max(0, status.st_size - _TRAILER.size)
+                data = os.read(file.fileno(), length)
+                trailer = os.read(file.fileno(), _TRAILER.size + 1)
         except OSError:
             return None
-        data, trailer = found[: -_TRAILER.size], found[-_TRAILER.size :]
         if trailer != _trailer(digest, data):
             logger.warning("%s: damaged; it is fetched again.", path)
             with contextlib.suppress(OSError):
-                path.unlink()
+                os.unlink(path)
             return None
-        if abs(time.time() - used) > _TOUCHED_AFTER:  # either way: clocks are set back, too
+        # Either way: clocks are set back, too.
+        if abs(time.time() - status.st_mtime) > _TOUCHED_AFTER:
             with contextlib.suppress(OSError):
                 os.utime(path)
         return data
@@ -104,25 +106,28 @@ class Tier:
         if not self._may_write(size):
             return
         path = self._path(digest)
-        beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+        folder, name = os.path.split(path)
+        beside = f"{folder}/.{name}.{os.getpid()}.{threading.get_ident()}.tmp"
         try:
-            self._write(beside, data + _trailer(digest, data))
+            self._write(beside, data, _trailer(digest, data))
             os.replace(beside, path)
         except OSError as error:
             with contextlib.suppress(OSError):
-                beside.unlink()
+                os.unlink(beside)
             self._pause(error)
 
-    def _write(self, path: Path, data: bytes) -> None:
+    def _write(self, path: str, data: bytes, trailer: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
             descriptor = os.open(path, flags, 0o600)
         except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.makedirs(os.path.dirname(path), exist_ok=True, mode=0o700)
             descriptor = os.open(path, flags, 0o600)
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
-            if file.write(data) != len(data):
+        try:
+            if os.writev(descriptor, [data, trailer]) != len(data) + len(trailer):
                 raise OSError("the disk took only a part")
+        finally:
+            os.close(descriptor)
 
     def read(
         self, digests: Sequence[bytes], fetch: Callable[[list[int]], Sequence[bytes]]
@@ -177,9 +182,9 @@ class Tier:
                 count, total = count - 1, total - size
         return Usage(count, total)
 
-    def _path(self, digest: bytes) -> Path:
+    def _path(self, digest: bytes) -> str:
         name = digest.hex()
-        return self.folder / name[:2] / name[2:]
+        return f"{self.folder}/{name[:2]}/{name[2:]}"
 
     def _files(self) -> Iterator[tuple[float, int, str]]:
         """(last use, bytes, path) of all files; unfinished ones of killed processes are removed."""

