@@ -69,6 +69,11 @@ def object_server() -> Iterator[ObjectServer]:
                 state.objects[name] = data
                 self._send(200, b"", {"ETag": f'"{etag(data)}"'})
 
+        def do_DELETE(self) -> None:
+            state.requests.append((self.command, self.path, ""))
+            state.objects.pop(unquote(urlsplit(self.path).path).lstrip("/"), None)
+            self._send(204, b"")
+
         def do_POST(self) -> None:
             """Several objects to be removed (`?delete`)."""
             state.requests.append((self.command, self.path, ""))

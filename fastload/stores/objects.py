@@ -21,6 +21,8 @@ from fastload.stores.base import Entry, Piece, Store, StoreError, version_of
 
 SCHEMES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"})
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_ALLOWED = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
+"""By scheme, what says that a store may be asked without TLS."""
 _CONNECT, _ANSWER = timedelta(seconds=10), timedelta(seconds=60)
 # Seconds: a client that is younger has the credentials that there are.
 _RENEWED_AFTER = 10.0
@@ -48,7 +50,8 @@ class ObjectStore(Store):
         is_s3, url = self.url.startswith("s3"), self.url
         # A store on the local network has an endpoint without TLS: who named it so meant it.
         endpoints = [os.environ.get(name, "") for name in _ENDPOINTS] if is_s3 else [url]
-        if any(endpoint.startswith("http:") for endpoint in endpoints):
+        allowed = os.environ.get(_ALLOWED.get(self.url.partition(":")[0], ""), "").lower()
+        if allowed == "true" or any(endpoint.startswith("http:") for endpoint in endpoints):
             options["allow_http"] = True
         return self._client.store.from_url(
             url,
