@@ -31,16 +31,20 @@ size_t packed_bytes(size_t points, int position_bits, int dc_bits, int component
 class BitWriter {
   public:
     explicit BitWriter(std::vector<uint8_t>& out) : out_(out) {}
+    // At most 40 bits.
     void put(uint64_t value, int bits) {
-        for (int i = 0; i < bits; ++i, ++at_) {
-            if (at_ % 8 == 0) out_.push_back(0);
-            out_.back() = static_cast<uint8_t>(out_.back() | (value >> i & 1) << at_ % 8);
-        }
+        held_ |= value << count_;
+        for (count_ += bits; count_ >= 8; count_ -= 8, held_ >>= 8)
+            out_.push_back(static_cast<uint8_t>(held_));
+    }
+    void end() {
+        if (count_ > 0) out_.push_back(static_cast<uint8_t>(held_));
     }
 
   private:
     std::vector<uint8_t>& out_;
-    int at_ = 0;
+    uint64_t held_ = 0;
+    int count_ = 0;  // below 8 between two numbers
 };
 
 class BitReader {
@@ -92,15 +96,14 @@ bool find_rows(const Frame& frame, const uint8_t* data, size_t size, int rows,
 }
 
 void pack(const Frame& frame, const Points& points, std::vector<uint8_t>& out) {
-    int position_bits = 0, dc_bits = 0;
+    uint64_t positions = 0, dcs = 0;  // all bits that a difference has
     Point before = first_point(frame);
     for (const Point& point : points.points) {
-        position_bits = std::max(position_bits,
-                                 bits_of(static_cast<uint64_t>(point.position - before.position)));
-        for (int i = 0; i < frame.components; ++i)
-            dc_bits = std::max(dc_bits, bits_of(folded(point.dc[i] - before.dc[i])));
+        positions |= static_cast<uint64_t>(point.position - before.position);
+        for (int i = 0; i < frame.components; ++i) dcs |= folded(point.dc[i] - before.dc[i]);
         before = point;
     }
+    const int position_bits = bits_of(positions), dc_bits = bits_of(dcs);
     out.push_back(static_cast<uint8_t>(points.step & 255));
     out.push_back(static_cast<uint8_t>(points.step >> 8));
     out.push_back(static_cast<uint8_t>(position_bits));
@@ -114,6 +117,7 @@ void pack(const Frame& frame, const Points& points, std::vector<uint8_t>& out) {
             writer.put(folded(point.dc[i] - before.dc[i]), dc_bits);
         before = point;
     }
+    writer.end();
 }
 
 bool unpack(const Frame& frame, const uint8_t* data, size_t size, Points& points) {
