@@ -27,6 +27,25 @@ inline uint64_t nth_bit(uint64_t bits, int n) {
 #endif
 }
 
+// Those of `which` whose bit in `bits` is set: the first one's is the highest of as many bits as
+// `which` has, at least one.
+inline uint64_t chosen(uint64_t which, uint64_t bits) {
+    const int count = __builtin_popcountll(which);
+#if defined(__BMI2__)
+    // The first one's bit lowest.
+    uint64_t x = __builtin_bswap64(bits << (64 - count));
+    x = (x >> 4 & 0x0f0f0f0f0f0f0f0fu) | (x & 0x0f0f0f0f0f0f0f0fu) << 4;
+    x = (x >> 2 & 0x3333333333333333u) | (x & 0x3333333333333333u) << 2;
+    x = (x >> 1 & 0x5555555555555555u) | (x & 0x5555555555555555u) << 1;
+    return _pdep_u64(x, which);
+#else
+    uint64_t found = 0;
+    for (int shift = count - 1; which != 0; which &= which - 1, --shift)
+        found |= (which & -which) & -(bits >> shift & 1);
+    return found;
+#endif
+}
+
 // The next `count` bits, up to 63 of them.
 inline uint64_t take_many(BitState& state, int count) {
     uint64_t high = 0;
@@ -75,28 +94,27 @@ bool first_of_band(BandTask& task) {
     return true;
 }
 
-// Corrections of a block, in order: one bit for each of the `which` coefficients, the first in the
-// highest of `count` bits.
-inline void correct(int16_t* block, uint64_t which, uint64_t corrections, int count, int low) {
+// Away from zero by a bit that none of them has: the coefficients of a block that a scan corrects
+// are multiples of twice the bit (`Scans::check`).
+inline void correct(int16_t* block, uint64_t which, int low) {
     const int bit = 1 << low;
-    for (int shift = count - 1; which != 0; which &= which - 1, --shift) {
+    for (; which != 0; which &= which - 1) {
         int16_t& coefficient = block[kPlaces.at[__builtin_ctzll(which) + 1]];
         const int value = coefficient, sign = value >> 15;
-        // Away from zero, unless it has this bit already.
-        const int wanted = -static_cast<int>(corrections >> shift & 1) & ((value & bit) - 1) >> 31;
-        coefficient = static_cast<int16_t>(value + (((bit ^ sign) - sign) & wanted));
+        coefficient = static_cast<int16_t>(value + ((bit ^ sign) - sign));
     }
 }
 
 // Among the corrections of coefficients that are known, new ones of 1 and -1 stand.
 bool next_of_band(BandTask& task) {
+    // What is left of 56 bits after a symbol, at most 16 of code and 10 of value.
+    constexpr int kAtOnce = 56 - 16 - kMostAcBits;
     BitState state = task.bits;
     const Entry* const entries = task.entries;
-    const int last = task.last;
     int16_t* block = task.coefficients;
     uint32_t end_run = task.end_run;
     for (int i = 0; i < task.count; ++i, block += 64) {
-        const uint64_t all = bits_from(task.first, last), before = task.known[i] & all;
+        const uint64_t all = bits_from(task.first, task.last), before = task.known[i] & all;
         uint64_t corrections = 0, known = 0;
         uint64_t left = all;  // of the band
         while (end_run == 0 && left != 0) {
@@ -108,9 +126,10 @@ bool next_of_band(BandTask& task) {
             }
             // The zero that the run ends at; 0 where it goes on to the end of the band.
             const uint64_t at = nth_bit(left & ~before, static_cast<int>(advance_of(found)) - 1);
-            const uint64_t passed = at == 0 ? left : left & (at - 1);
+            const uint64_t passed = left & (at - 1);  // all where `at` is 0
             const int count = __builtin_popcountll(before & passed);
-            corrections = corrections << count | take_many(state, count);
+            corrections = corrections << count |
+                          (count <= kAtOnce ? take(state, count) : take_many(state, count));
             left &= ~(passed | at);
             const int32_t value = value_of(found);
             if (value == 0) continue;  // 16 zeros
@@ -124,8 +143,7 @@ bool next_of_band(BandTask& task) {
             corrections = corrections << count | take_many(state, count);
             --end_run;
         }
-        if (before != 0)
-            correct(block, before, corrections, __builtin_popcountll(before), task.low);
+        if (before != 0) correct(block, chosen(before, corrections), task.low);
         task.known[i] |= known;
     }
     task.end_run = end_run;
