@@ -53,6 +53,7 @@ TESTS = {
     "tools.measure.table",
     "test_measure_process": "tools.measure.child tools.measure.process",
     "test_measure_results": "tools.bench.compare tools.measure.results",
+    "test_measure_stored": "tools.measure.stored",
     "test_monitor": "tools.monitor.gpu tools.monitor.idle tools.monitor.profiler "
     "tools.monitor.steps tools.monitor.timeline",
     "test_native_pool": "files native native.extension native.pool",

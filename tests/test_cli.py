@@ -543,6 +543,8 @@ def test_cache_build_then_info(photographs: Path, tmp_path: Path) -> None:
         assert re.search(r"^samples\s+24$", out, re.MULTILINE)
         assert re.search(r"^resolution\s+short side 64$", out, re.MULTILINE)
         assert ", ".join(sorted(SCENES)) in out
+        assert re.search(r"^rate +[\d,]+ crops .*\(24 images tried\)$", out, re.MULTILINE)
+        assert re.search(r"^as JPEG +of quality 90 .* \d+% of the bytes", out, re.MULTILINE)
     verified = fastload_command("cache", "verify", str(target))
     assert verified.code == 0, verified.err
     assert "6 files, all as written" in verified.out
