@@ -491,6 +491,60 @@ def test_a_killed_builder_is_not_in_the_way(tmp_path: Path) -> None:
     assert left_behind(directory) == ["cache"]
 
 
+GOES_ON = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[2])
+from fastload.cache import build, build_cache
+from tests.test_cache_build import objects, numbered
+
+def killed_at_12(index):
+    if index == 12:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return numbered(index)
+
+build._NOTE_EVERY = 0
+build_cache(objects(killed_at_12, 20), sys.argv[1], on_error="substitute")
+"""
+
+
+def numbered(index: int) -> tuple[Any, int]:
+    if index == 3:
+        raise OSError("damaged")
+    return np.full((20 + index, 30, 3), index, np.uint8), 100 + index
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", ["nothing", "a byte", "the file is gone", "the note"])
+def test_a_build_goes_on_from_what_a_killed_one_has_written(tmp_path: Path, changed: str) -> None:
+    directory, partial = tmp_path / "cache", tmp_path / "cache.partial"
+    (tmp_path / "killed.py").write_text(GOES_ON)
+    killed = warm.run("killed.py", str(directory), ROOT, directory=tmp_path)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    if changed == "a byte":
+        with open(partial / "image.npy", "r+b") as file:
+            file.seek(1000)
+            file.write(b"x")
+    elif changed == "the file is gone":
+        (partial / "image.npy").unlink()
+    elif changed == "the note":
+        (partial / "progress.npz").write_bytes(b"PK\x03\x04 half of it")
+    read: list[int] = []
+
+    def remembered(index: int) -> tuple[Any, int]:
+        read.append(index)
+        return numbered(index)
+
+    found = build_cache(objects(remembered, 20), directory, on_error="substitute")
+    first = min(set(read) - {0})  # that one is read to see what the samples are
+    assert first == 1 if changed != "nothing" else 4 <= first <= 12
+    wanted = build_cache(objects(numbered, 20), tmp_path / "new", on_error="substitute")
+    assert verify_cache(found).failed == 1
+    for path in wanted.iterdir():
+        if path.name != "manifest.json":
+            assert path.read_bytes() == (found / path.name).read_bytes(), path.name
+    assert {path.name for path in found.iterdir()} == {path.name for path in wanted.iterdir()}
+
+
 BUILDER = """
 import logging, sys
 from pathlib import Path

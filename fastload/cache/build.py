@@ -21,6 +21,7 @@ import filelock
 import numpy as np
 import numpy.typing as npt
 
+from fastload.cache import progress as progress_file
 from fastload.cache.manifest import (
     ColumnEntry,
     Manifest,
@@ -30,6 +31,7 @@ from fastload.cache.manifest import (
     remedy,
     write_manifest,
 )
+from fastload.cache.progress import Progress
 from fastload.cache.reading import source_of
 from fastload.cache.samples import (
     Sample,
@@ -40,8 +42,9 @@ from fastload.cache.samples import (
     shrunk_sizes,
 )
 from fastload.cache.writing import ColumnWriter, write_values
-from fastload.errors import CacheError, ConfigurationError, DecodeError, OnError
+from fastload.errors import CacheError, ConfigurationError, DecodeError, OnError, counted
 from fastload.files import DecodeSettings, sync_folder
+from fastload.fingerprint import fingerprint_of
 from fastload.geometry.points import PointMap
 from fastload.machine import cache_home, usable_cores
 from fastload.sources.base import Source
@@ -56,6 +59,8 @@ T = TypeVar("T")
 _HEADERS_PER_TASK = 64
 _BYTES_PER_SAMPLE = 64
 """Of sizes, offsets, names and rounding, for the estimate."""
+_NOTE_EVERY = 5.0
+"""Seconds of work that a killed build loses, at most."""
 _SILENT_WAIT = 3.0
 """Seconds after which a process that waits for another says so."""
 
@@ -75,8 +80,9 @@ def build_cache(
     """Decode all samples once and keep them as memory-mapped tensors. A cache that is there already
     is reused.
 
-    Several processes may call this at once: one builds, the others wait. A build that fails, or
-    whose process is killed, leaves nothing that a later one trips over.
+    Several processes may call this at once: one builds, the others wait. A build that fails leaves
+    nothing; after one whose process was killed, the next one of the same samples goes on from what
+    it had written up to some 5 seconds before, if the checksum of that holds.
 
     Args:
         source: what `create_loader` takes, or a Source.
@@ -200,9 +206,6 @@ class _Build:
         partial = self.target.with_name(self.target.name + ".partial")
         needed = 0
         try:
-            if partial.exists():
-                logger.info("removing %s, left by a build that was interrupted", partial)
-                shutil.rmtree(partial)
             samples = samples_of(
                 self.source, DecodeSettings(self.variant.exif_orientation, self.variant.max_pixels)
             )
@@ -211,11 +214,18 @@ class _Build:
                 threads = usable_cores() if samples.parallel else 1
             with _Pool(max(1, threads)) as pool:
                 needed, typical, sizes = self._survey(samples, pool)
-                free = _free(self.target.parent)
+                before = self._left(partial)
+                free = _free(self.target.parent) + _size(partial)
                 if needed > free:
                     raise CacheError(self._no_space(needed, free))
-                partial.mkdir()
-                manifest = self._write(samples, pool, partial, typical, sizes)
+                partial.mkdir(exist_ok=True)
+                try:
+                    manifest = self._write(samples, pool, partial, typical, sizes, before)
+                except _NotAsNotedError as error:
+                    logger.info("%s; it is built from the beginning", error)
+                    shutil.rmtree(partial)
+                    partial.mkdir()
+                    manifest = self._write(samples, pool, partial, typical, sizes, Progress())
             sync_folder(partial)
             os.rename(partial, self.target)
             sync_folder(self.target.parent)
@@ -232,6 +242,25 @@ class _Build:
             ) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+    def _left(self, partial: Path) -> Progress:
+        """What a build that was killed has left there for this one, which is all that stays."""
+        if not partial.exists():
+            return Progress()
+        before = Progress.load(partial, self._what)
+        if before.rows:
+            logger.info("%s: %s are there already", partial, counted(before.rows, "sample"))
+        else:
+            logger.info("removing %s, left by a build that was interrupted", partial)
+            shutil.rmtree(partial)
+        return before
+
+    @property
+    def _what(self) -> str:
+        """Names what is built."""
+        return fingerprint_of(
+            self.source.fingerprint, repr(self.variant), len(self.source), self.on_error
+        )
 
     def _no_space(self, needed: int, free: int) -> str:
         smaller = (
@@ -261,7 +290,9 @@ class _Build:
             with progress(
                 f"Reading the headers of {self.source.name}", count, show=self.progress
             ) as advance:
-                for index, row in pool.in_order(samples.sizes, count, _HEADERS_PER_TASK, advance):
+                for index, row in pool.in_order(
+                    samples.sizes, range(count), _HEADERS_PER_TASK, advance
+                ):
                     if None in row and self.on_error == "raise":
                         _raise_first(samples.read(index))
                     sizes[index] = [size or (0, 0) for size in row]
@@ -281,8 +312,9 @@ class _Build:
         directory: Path,
         typical: list[tuple[int, int]],
         sizes: npt.NDArray[np.int64],
+        before: Progress,
     ) -> Manifest:
-        """Decode and write everything, the manifest last."""
+        """Decode and write everything that is not there, the manifest last."""
         started = time.monotonic()
         source = self.source
         stems: dict[str, Path] = {}
@@ -290,9 +322,11 @@ class _Build:
             stems.setdefault(
                 name, directory / (name if _is_file_name(name) else f"column{len(stems)}")
             )
-        labels: list[int] = []
+        labels = list(before.labels)
         entries = (
-            self._write_images(samples, pool, stems, typical, labels) if samples.images else {}
+            self._write_images(samples, pool, stems, typical, labels, before)
+            if samples.images
+            else {}
         )
         values: dict[str, Values] = dict(samples.values)
         if labels:
@@ -330,9 +364,13 @@ class _Build:
         stems: dict[str, Path],
         typical: list[tuple[int, int]],
         labels: list[int],
+        before: Progress,
     ) -> dict[str, ColumnEntry]:
-        """Labels that come with the images are appended to `labels`."""
+        """Labels that come with the images are appended to `labels`. Raises _NotAsNotedError."""
         count, columns = len(self.source), samples.images
+        kept = before.columns or (None,) * len(columns)
+        if len(kept) != len(columns):
+            raise _NotAsNotedError(f"{stems[columns[0].name].parent}: of other columns")
 
         def read(index: int) -> Sample:
             sample = samples.read(index)
@@ -349,20 +387,34 @@ class _Build:
             "later runs find it)"
         )
         with contextlib.ExitStack() as stack:
-            writers = [
-                stack.enter_context(
-                    contextlib.closing(ColumnWriter(stems[column.name], column, count, size))
-                )
-                for column, size in zip(columns, typical, strict=True)
-            ]
+            try:
+                writers = [
+                    stack.enter_context(
+                        contextlib.closing(
+                            ColumnWriter(stems[column.name], column, count, size, written)
+                        )
+                    )
+                    for column, size, written in zip(columns, typical, kept, strict=True)
+                ]
+            except (ValueError, FileNotFoundError) as error:
+                raise _NotAsNotedError(str(error)) from error
+            directory, noted = stems[columns[0].name].parent, time.monotonic()
             with progress(title, count, show=self.progress) as advance:
-                for _, sample in pool.in_order(read, count, samples.batch, advance):
+                if before.rows:
+                    advance(before.rows)
+                rows = range(before.rows, count)
+                for _, sample in pool.in_order(read, rows, samples.batch, advance):
                     if self.on_error == "raise":
                         _raise_first(sample)
                     for writer, pixels in zip(writers, sample.pixels, strict=True):
                         writer.append(pixels)
                     if sample.label is not None:
                         labels.append(sample.label)
+                    if time.monotonic() - noted >= _NOTE_EVERY:
+                        columns_now = tuple(writer.progress for writer in writers)
+                        Progress(columns_now, labels).save(directory, self._what)
+                        noted = time.monotonic()
+            progress_file.remove(directory)
             return {
                 column.name: writer.finish()
                 for column, writer in zip(columns, writers, strict=True)
@@ -381,12 +433,12 @@ class _Pool(ThreadPoolExecutor):
         self.shutdown(wait=True, cancel_futures=True)
 
     def in_order(
-        self, function: Callable[[int], T], count: int, size: int, advance: Callable[[int], None]
+        self, function: Callable[[int], T], rows: range, size: int, advance: Callable[[int], None]
     ) -> Iterator[tuple[int, T]]:
-        """(index, result) for 0 to `count`, `size` of them a task; `advance` is called with how
-        many are done."""
+        """(index, result) for `rows`, `size` of them a task; `advance` is called with how many are
+        done."""
         pending: deque[tuple[range, Future[list[T]]]] = deque()
-        tasks = (range(start, min(start + size, count)) for start in range(0, count, size))
+        tasks = (rows[start : start + size] for start in range(0, len(rows), size))
         while True:
             for indices in islice(tasks, self._ahead + 1 - len(pending)):
                 pending.append(
@@ -401,6 +453,17 @@ class _Pool(ThreadPoolExecutor):
 
 def _is_file_name(name: str) -> bool:
     return name.isascii() and name.replace("_", "").isalnum() and len(name) <= 64
+
+
+class _NotAsNotedError(Exception):
+    """What a build that was killed has left is not what it noted."""
+
+
+def _size(directory: Path) -> int:
+    """Bytes of the files in it; 0 where it is not there."""
+    if not directory.exists():
+        return 0
+    return sum(path.stat().st_size for path in directory.iterdir())
 
 
 def _free(directory: Path) -> int:

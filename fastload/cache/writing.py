@@ -24,6 +24,7 @@ from fastload.cache.manifest import (
     read_manifest,
     remedy,
 )
+from fastload.cache.progress import ColumnProgress
 from fastload.cache.reading import source_of
 from fastload.cache.samples import ImageSpec
 from fastload.errors import CacheError, DecodeError
@@ -45,15 +46,25 @@ class NpyWriter:
     a SIGBUS for the other.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, kept: int = 0, checksum: int = 0) -> None:
+        """`kept`: how many of the bytes that an earlier writer appended stay, and their CRC-32.
+        Raises ValueError: they are not there, or others."""
         self.path = path
-        self.nbytes = 0
+        self.nbytes = kept
         """Bytes appended so far."""
-        self.checksum = 0
+        self.checksum = checksum
         """CRC-32 of them, and of the header once it is written: of what was given, whatever the
         disk makes of it."""
-        self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by `finish` or `close`
-        self._file.write(bytes(_HEADER_BYTES))
+        # Closed by `finish` or `close`.
+        self._file = open(path, "r+b" if kept else "xb", buffering=0)  # noqa: SIM115
+        if kept and _begins_with(path, kept, checksum):
+            self._file.truncate(_HEADER_BYTES + kept)
+            self._file.seek(_HEADER_BYTES + kept)
+        elif kept:
+            self._file.close()
+            raise ValueError(f"{path}: not the {kept} bytes that were written")
+        else:
+            self._file.write(bytes(_HEADER_BYTES))
 
     def append(self, array: npt.NDArray[Any]) -> None:
         """Write the bytes of an array after the others. Raises OSError, such as ENOSPC."""
@@ -95,16 +106,38 @@ class ColumnWriter:
     """Takes the images of one column in order, and finds out by itself whether all have one
     size."""
 
-    def __init__(self, stem: Path, column: ImageSpec, count: int, typical: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        stem: Path,
+        column: ImageSpec,
+        count: int,
+        typical: tuple[int, int],
+        before: ColumnProgress | None = None,
+    ) -> None:
         """`count` images go to files whose paths begin with `stem`; `typical`: (height, width) of
-        what stands for images that cannot be decoded."""
+        what stands for images that cannot be decoded; `before`: what an earlier writer has written.
+        Raises ValueError: that is not what is there."""
         self._stem, self._column = stem, column
-        self._pixels = NpyWriter(Path(f"{stem}.npy"))
         self._sizes = np.empty((count, 2), dtype=np.int32)
         self._offsets = np.empty(count, dtype=np.int64)
-        self._row = 0
+        self._row, kept = 0, 0
         self._typical = typical
         self._failed: dict[int, str] = {}
+        if before is not None:
+            self._row = len(before.sizes)
+            lengths = before.sizes.astype(np.int64).prod(axis=1) * column.channels
+            ends = lengths.cumsum()
+            kept = int(lengths.sum())
+            self._sizes[: self._row] = before.sizes
+            self._offsets[: self._row] = ends - lengths
+            self._failed.update(before.failed)
+        checksum = 0 if before is None else before.checksum
+        self._pixels = NpyWriter(Path(f"{stem}.npy"), kept=kept, checksum=checksum)
+
+    @property
+    def progress(self) -> ColumnProgress:
+        """What is written by now."""
+        return ColumnProgress(self._sizes[: self._row], self._failed, self._pixels.checksum)
 
     def append(self, image: npt.NDArray[np.uint8] | DecodeError) -> None:
         """Write the next image; in place of a failed one, zeros of the typical size. Raises
@@ -235,6 +268,17 @@ def verify_cache(directory: str | os.PathLike[str]) -> Manifest:
                 f"{remedy(path)}"
             )
     return manifest
+
+
+def _begins_with(path: Path, count: int, checksum: int) -> bool:
+    """Whether so many bytes of this CRC-32 follow the header. Raises OSError."""
+    found = 0
+    with open_regular(path, buffering=0) as file:
+        file.seek(_HEADER_BYTES)
+        while count and (block := file.read(min(count, 4 << 20))):
+            found = zlib.crc32(block, found)
+            count -= len(block)
+    return count == 0 and found == checksum
 
 
 def _checksum_of(path: Path) -> int:

@@ -1,0 +1,89 @@
+"""How far a build has come, noted beside what it has written: the next one goes on from there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.files import open_regular
+
+FILE_NAME = "progress.npz"
+
+
+@dataclass(frozen=True)
+class ColumnProgress:
+    """The first images of a column, as they are in its file."""
+
+    sizes: npt.NDArray[np.int32]
+    """(rows, 2): height, width."""
+    failed: Mapping[int, str]
+    """Rows that could not be decoded, and why."""
+    checksum: int
+    """CRC-32 of their bytes."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The first samples of a cache."""
+
+    columns: tuple[ColumnProgress, ...] = ()
+    labels: list[int] = field(default_factory=list)
+    """Where they come with the images."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.columns[0].sizes) if self.columns else 0
+
+    def save(self, directory: Path, of: str) -> None:
+        """`of`: what is built; whole, or not at all. Raises OSError."""
+        columns = [
+            {"failed": dict(column.failed), "checksum": column.checksum} for column in self.columns
+        ]
+        text = json.dumps({"of": of, "columns": columns, "labels": self.labels})
+        arrays: dict[str, Any] = {
+            f"sizes{n}": column.sizes for n, column in enumerate(self.columns)
+        }
+        arrays["about"] = np.frombuffer(text.encode(), np.uint8)
+        part = directory / f"{FILE_NAME}.part"
+        with open(part, "wb") as file:
+            np.savez(file, **arrays)
+        os.replace(part, directory / FILE_NAME)
+
+    @classmethod
+    def load(cls, directory: Path, of: str) -> Progress:
+        """Of no rows where none was noted, or of something else. What it says of the files beside
+        it must be held against them."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError, BadZipFile):
+            with (
+                open_regular(directory / FILE_NAME) as file,
+                np.load(file, allow_pickle=False) as arrays,
+            ):
+                about: Any = json.loads(arrays["about"].tobytes())
+                sizes = [arrays[f"sizes{number}"] for number in range(len(about["columns"]))]
+            rows = len(sizes[0])
+            good = {(array.shape, array.dtype.str) for array in sizes} == {((rows, 2), "<i4")}
+            if good and about["of"] == of and len(about["labels"]) in (0, rows):
+                columns = (
+                    ColumnProgress(
+                        array,
+                        {int(row): str(why) for row, why in column["failed"].items()},
+                        int(column["checksum"]),
+                    )
+                    for array, column in zip(sizes, about["columns"], strict=True)
+                )
+                return cls(tuple(columns), [int(label) for label in about["labels"]])
+        return cls()
+
+
+def remove(directory: Path) -> None:
+    """From a directory that is finished."""
+    (directory / FILE_NAME).unlink(missing_ok=True)
