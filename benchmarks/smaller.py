@@ -151,9 +151,9 @@ def compare(kept: list[Pixels], plan: GeometryPlan, rounds: int) -> None:
                     else:
                         (codec,) = (codec for codec in codecs if codec.name == name)
                         shapes = [pixels.shape for pixels in kept[part]]
-                        begun = time.thread_time()
+                        started = time.thread_time()
                         decoded = list(map(codec.decode, files[name][part], shapes))
-                        seconds = time.thread_time() - begun
+                        seconds = time.thread_time() - started
                         for made_of, pixels in zip(decoded, kept[part], strict=True):
                             if not np.array_equal(made_of, pixels):
                                 raise SystemExit(f"{name} is not lossless")
@@ -183,11 +183,11 @@ def cut(
     draws = Draws(seed=0, epoch=0, indices=np.arange(first, first + len(images)))
     assert plan.out_size is not None
     out = np.zeros((len(images), *plan.out_size, 3), np.uint8)
-    begun = time.thread_time()
+    started = time.thread_time()
     geometry = resolve(plan, draws, sizes.astype(np.int64))
     rows = np.arange(len(images))
     pool.gather_batch(array, rows, geometry=geometry, out=out, here=True).wait()
-    return out, time.thread_time() - begun
+    return out, time.thread_time() - started
 
 
 def report(sizes: dict[str, int], spent: dict[str, float], count: int) -> None:

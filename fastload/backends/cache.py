@@ -7,6 +7,8 @@ Others are decoded into a cache directory at the first batch.
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +23,8 @@ from fastload.backends.maker import BatchInWork, BatchMaker, PixelMaker, Threads
 from fastload.backends.pixels_native import make_pixels
 from fastload.backends.rows import Buffers, RowReader, settled_size
 from fastload.cache.build import build_cache, default_directory
-from fastload.cache.manifest import Variant, read_manifest
+from fastload.cache.filler import Filler
+from fastload.cache.manifest import Variant, is_cache, read_manifest
 from fastload.cache.reading import open_cache
 from fastload.cache.resident import ResidentSource, arrays_of, in_memory, is_mapped, nbytes_of
 from fastload.cache.writing import verify_cache
@@ -30,7 +33,10 @@ from fastload.errors import ConfigurationError, counted
 from fastload.render.drawn import DrawnGeometry
 from fastload.sources.base import Source
 
+logger = logging.getLogger("fastload")
+
 Storage = Literal["auto", "disk", "ram", "device"]
+Fill = Literal["first", "while-training"]
 
 _OF_GPU = 0.25
 """Share of a GPU's memory that "auto" takes at most: the network comes later, and needs the rest.
@@ -56,6 +62,11 @@ class CacheOptions(BackendOptions):
     """Where batches are made from: memory-mapped files, the host's memory, or the memory of the
     loader's device. auto: of a GPU, where the samples take less than a quarter of its memory;
     otherwise files."""
+    fill: Fill = "first"
+    """When a cache that is not there is built: before the first batch, or while batches are decoded
+    from the files, by a process of low priority. Once the cache is whole, batches come from there,
+    with the same pixels: at full resolution only. Ranks and jobs that share the directory fill one
+    cache, and a later run goes on where an earlier one ended."""
     progress: bool = True
     """Say on standard error how long building will take and how far it is: a bar, or lines if that
     is no terminal."""
@@ -116,9 +127,93 @@ class CacheBackend(BatchMaker):
         )
         self._source: Source | None = None
         """What is served, once it is open."""
+        self._filler: Filler | None = None
+        """Fills the cache, until it is whole or cannot be."""
+        self._not_filled = ""
+        """Why it cannot be."""
+        self._replaced: list[tuple[RowReader, PixelMaker]] = []
+        """What made batches before the cache was whole."""
+        if options.fill not in get_args(Fill):
+            raise ConfigurationError(
+                f"fill: must be 'first' or 'while-training', got {options.fill!r}."
+            )
+        self._fills = options.fill == "while-training" and self._builds
+        if self._fills:
+            self._check_filling()
+            # Not the GPU's memory in the middle of an epoch, where files were served before.
+            self._storage = self._storage or "disk"
+
+    def _check_filling(self) -> None:
+        """Raises ConfigurationError: batches cannot be made before the cache is there."""
+        why, options, source = "", self._options, self._context.source
+        if options.short_side is not None:
+            why = (
+                "with a short_side the pixels would be others from the moment on at which the "
+                "cache is whole"
+            )
+        elif source.objects:
+            why = f"the samples of {source.name} are made by Python code, which the cache runs once"
+        elif options.storage == "device":
+            why = "storage='device' serves a cache that is whole"
+        if why:
+            raise ConfigurationError(
+                f"fill: 'while-training' cannot be: {why}. Leave it out, so that the cache is "
+                "built before the first batch."
+            )
+
+    @property
+    def _directory(self) -> Path:
+        """Of the cache that is to be built."""
+        given = self._options.directory
+        if given is None:
+            return default_directory(self._context.source, self._variant)
+        return Path(given).expanduser().absolute()
+
+    @property
+    def decoded(self) -> Mapping[str, int]:
+        """See `Backend`."""
+        counts = Counter(super().decoded)
+        for _, pixels in self._replaced:
+            counts.update(pixels.decoded)
+        return dict(counts)
+
+    def submit(self, draws: Draws) -> None:
+        if self._filler is not None and self._filler.ended():
+            self._take_over()
+        super().submit(draws)
+
+    def _take_over(self) -> None:
+        """Serve the cache from here on, if there is one now."""
+        assert self._filler is not None
+        self._not_filled = self._filler.error()
+        self._filler.stop()
+        self._filler = None
+        if self._not_filled:
+            logger.warning(
+                "the cache %s could not be filled: %s. Batches are decoded from the files.",
+                self._directory,
+                self._not_filled,
+            )
+            return
+        if self._rows is not None and self._pixels is not None:
+            self._replaced.append((self._rows, self._pixels))
+        self._rows = self._pixels = None  # opened again by the next batch
 
     def _open(self) -> tuple[RowReader, PixelMaker]:
-        source = self._source = self._opened_source()
+        if not self._fills or is_cache(self._directory):
+            return self._from(self._opened_source())
+        if self._filler is None and not self._not_filled:
+            self._filler = Filler(
+                self._context.source,
+                self._directory,
+                exif_orientation=self._options.exif_orientation,
+                max_pixels=self._options.max_pixels,
+            )
+        return self._from(self._context.source)
+
+    def _from(self, source: Source) -> tuple[RowReader, PixelMaker]:
+        """What makes batches of the columns of this source."""
+        self._source = source
         context = replace(self._context, source=source)
         rows = RowReader(
             source,
@@ -134,11 +229,20 @@ class CacheBackend(BatchMaker):
 
     def close(self) -> None:
         super().close()
+        if self._filler is not None:
+            self._filler.stop()
+            self._filler = None
+        for rows, pixels in self._replaced:
+            pixels.close()
+            rows.close()
+        self._replaced.clear()
         self._pixels = self._rows = self._source = None
 
     def explain(self) -> Mapping[str, str]:
         rows = {"cache": self._explain_origin(), "resolution": self._explain_resolution()}
         source, storage = self._source, self._storage or "auto"
+        if source is self._context.source and self._builds:
+            return {**rows, **super().explain()}
         where = {
             "auto": f"{self._context.device} if it is a GPU with four times the memory that "
             "they need, else files",
@@ -190,14 +294,19 @@ class CacheBackend(BatchMaker):
         source = self._context.source
         if not self._builds:
             return f"nothing to build: {source.name} holds pixels already"
-        options = self._options
-        directory = (
-            default_directory(source, self._variant)
-            if options.directory is None
-            else Path(options.directory)
-        )
+        directory = self._directory
+        if self._filler is not None:
+            return (
+                f"in {directory}, being filled by process {self._filler.pid} at low priority; "
+                "batches are decoded from the files until it is whole"
+            )
+        if self._not_filled:
+            return f"{directory} could not be filled: {self._not_filled}"
         if self._source is None:
-            return f"in {directory}, built at the first batch unless it is there"
+            when = (
+                "while training" if self._options.fill == "while-training" else "at the first batch"
+            )
+            return f"in {directory}, built {when} unless it is there"
         manifest = read_manifest(directory)
         bad = f", {manifest.failed} of which could not be decoded" if manifest.failed else ""
         return (

@@ -209,8 +209,8 @@ class BatchMaker(ABC):
         self._rows: RowReader | None = None
         self._pixels: PixelMaker | None = None
         """Both None until `_opened`."""
-        self._queue: deque[BatchInWork | ConfigurationError] = deque()
-        """The batches submitted and not received, the oldest first."""
+        self._queue: deque[tuple[RowReader, BatchInWork] | ConfigurationError] = deque()
+        """The batches submitted and not received, the oldest first, and who reads their rows."""
         self._remade = 0
         """Rows that were given back and that Python could read."""
         self._layout: Literal["tuple"] | None = None
@@ -232,9 +232,9 @@ class BatchMaker(ABC):
         return {**counts, "python": self._remade} if self._remade else counts
 
     def submit(self, draws: Draws) -> None:
-        pixels = self._pixels or self._opened()[1]
+        rows, pixels = self._opened()
         try:
-            self._queue.append(pixels.start(draws))
+            self._queue.append((rows, pixels.start(draws)))
         except ConfigurationError as error:
             # There cannot be this batch: `receive` raises the reason.
             self._queue.append(error)
@@ -244,18 +244,18 @@ class BatchMaker(ABC):
         oldest = self._queue.popleft()
         if isinstance(oldest, ConfigurationError):
             raise oldest
-        return self._finished(oldest)
+        return self._finished(*oldest)
 
     def reread(self, draws: Draws) -> HostBatch:
         rows, pixels = self._opened()
         if pixels.rereads:
-            return self._finished(pixels.start(draws))
+            return self._finished(rows, pixels.start(draws))
         batch = rows.batch(draws)
         batch.layout = self._layout
         return batch
 
     def cancel(self) -> None:
-        batches = [batch for batch in self._queue if isinstance(batch, BatchInWork)]
+        batches = [entry[1] for entry in self._queue if isinstance(entry, tuple)]
         self._queue.clear()
         # The last ones first, or threads would start what is about to be dropped.
         for batch in reversed(batches):
@@ -279,10 +279,9 @@ class BatchMaker(ABC):
             self._rows, self._pixels = self._open()
         return self._rows, self._pixels
 
-    def _finished(self, work: BatchInWork) -> HostBatch:
+    def _finished(self, rows: RowReader, work: BatchInWork) -> HostBatch:
         """The batch, when all its parts are there; rows that were given back are read in Python, on
         all threads."""
-        rows, _ = self._opened()
         lost = work.lost()
         out = work.buffers if work.new_buffers is None else work.new_buffers()
         failures: list[Failure] = []
@@ -292,7 +291,7 @@ class BatchMaker(ABC):
                 pixels[[failure.row for failure in failures]] = 0
             again = sorted(row for row, error in lost.items() if error is None)
             if again:
-                found = self._read_again(work.draws, out, again)
+                found = self._read_again(rows, work.draws, out, again)
                 self._remade += len(again) - len(found)
                 failures += found
             failures.sort(key=lambda failure: failure.row)
@@ -301,9 +300,10 @@ class BatchMaker(ABC):
         batch.layout = self._layout
         return batch
 
-    def _read_again(self, draws: Draws, out: Buffers, rows: list[int]) -> list[Failure]:
+    def _read_again(
+        self, reader: RowReader, draws: Draws, out: Buffers, rows: list[int]
+    ) -> list[Failure]:
         """Make the pixels of some rows in Python; returns those that fail there as well."""
-        reader, _ = self._opened()
         read = partial(reader.fill_again, draws, out)
         parts = np.array_split(np.array(rows), min(self._threads.count, len(rows)))
         tasks = [self._threads.submit(read, part.tolist()) for part in parts]

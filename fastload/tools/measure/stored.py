@@ -64,10 +64,10 @@ def measure_stored(directory: str) -> Stored | None:
     pool = NativePool(1)
     best = [float("inf")] * 2
     for _ in range(_ROUNDS):
-        begun = time.thread_time()
+        started = time.thread_time()
         pool.gather_batch(in_memory, indices, geometry=geometry, out=out, here=True).wait()
         gathered = time.thread_time()
         pool.decode_batch(jpegs, geometry=geometry, out=out, here=True).wait()
-        best = [min(best[0], gathered - begun), min(best[1], time.thread_time() - gathered)]
+        best = [min(best[0], gathered - started), min(best[1], time.thread_time() - gathered)]
     pool.close()
     return Stored(len(rows), sum(lengths), sum(map(len, jpegs)), *best)

@@ -1,0 +1,152 @@
+"""A cache that is filled while batches are decoded from the files."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import v2
+
+import fastload
+from fastload.backends.cache import CacheOptions
+from fastload.cache import filler, verify_cache
+from fastload.errors import ConfigurationError
+from fastload.sources.base import Source
+from fastload.sources.columns import EncodedImages, ValueArray
+from tests.images import jpeg, photo, write_photo_folder
+from tests.waiting import LIMIT, has_ended
+
+
+@pytest.fixture(autouse=True)
+def no_low_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests keep the cores busy."""
+    monkeypatch.setattr(filler, "NICE", 0)
+
+
+TRANSFORM = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip()])
+
+
+def loader_of(source: Any, directory: Path, **options: Any) -> fastload.Loader:
+    return fastload.create_loader(
+        source,
+        batch_size=2,
+        shuffle=True,
+        seed=3,
+        transform=TRANSFORM,
+        backend="cache",
+        options=CacheOptions(directory=directory, fill="while-training", progress=False, **options),
+    )
+
+
+def filled_by(loader: fastload.Loader) -> int | None:
+    """The process that fills the cache."""
+    found = re.search(r"being filled by process (\d+)", loader.explain())
+    return int(found[1]) if found else None
+
+
+def epoch_of(loader: fastload.Loader) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return list(loader)
+
+
+def assert_equal(found: list[Any], wanted: list[Any]) -> None:
+    assert len(found) == len(wanted)
+    for (images, labels), (wanted_images, wanted_labels) in zip(found, wanted, strict=True):
+        assert torch.equal(images, wanted_images)
+        assert torch.equal(labels, wanted_labels)
+
+
+@pytest.mark.slow
+def test_two_loaders_fill_one_cache_and_serve_it_once_it_is_whole(tmp_path: Path) -> None:
+    data, directory = write_photo_folder(tmp_path / "data"), tmp_path / "cache"
+    plain = fastload.create_loader(data, 2, shuffle=True, seed=3, transform=TRANSFORM)
+    loaders = [loader_of(data, directory) for _ in range(2)]
+    deadline, filling = time.monotonic() + LIMIT, True
+    while filling:
+        assert time.monotonic() < deadline
+        wanted = epoch_of(plain)
+        for loader in loaders:
+            assert_equal(epoch_of(loader), wanted)
+        filling = any(map(filled_by, loaders))
+        time.sleep(0.1)
+    assert verify_cache(directory).samples == 6
+    wanted = epoch_of(plain)
+    for loader in loaders:
+        decoded = dict(loader.stats().decoded)
+        assert sum(decoded.values()) >= 6, "the first epoch came from the files"
+        assert_equal(epoch_of(loader), wanted)
+        assert loader.stats().decoded == decoded, "files are decoded still"
+        loader.close()
+    with loader_of(data, directory) as later:  # the cache is there from the start
+        epoch_of(later)
+        assert not later.stats().decoded
+    plain.close()
+
+
+@pytest.mark.slow
+def test_a_filler_that_ends_leaves_the_trainer_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, directory = write_photo_folder(tmp_path / "data"), tmp_path / "cache"
+    with loader_of(data, directory) as loader:
+        wanted = epoch_of(loader)
+        process = filled_by(loader)
+        assert process is not None
+        os.kill(process, signal.SIGKILL)
+        for _ in range(3):
+            assert len(epoch_of(loader)) == 3
+        assert "could not be filled: exit status -9" in caplog.text
+        assert "could not be filled" in loader.explain()
+    with loader_of(data, directory) as loader:
+        assert_equal(epoch_of(loader), wanted)
+        process = filled_by(loader)
+        assert process is not None
+    assert has_ended(process), "goes on after its loader"
+    directory.mkdir()
+    (directory / "notes.txt").touch()
+    with loader_of(data, directory) as loader:  # another process's folder
+        while filled_by(loader) is not None or not loader.stats().decoded:
+            epoch_of(loader)
+            time.sleep(0.1)
+        assert "holds other files" in loader.explain()
+
+
+class Local(EncodedImages):
+    def __len__(self) -> int:
+        return 4
+
+    def read(self, index: int) -> bytes:
+        return jpeg(photo(30, 40, seed=index))
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an open connection")
+
+
+def test_what_would_change_pixels_or_cannot_be_is_refused(tmp_path: Path) -> None:
+    data = write_photo_folder(tmp_path / "data")
+    for options, words in (
+        ({"short_side": 20}, "short_side the pixels would be others"),
+        ({"storage": "device"}, "storage='device' serves a cache that is whole"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            loader_of(data, tmp_path / "cache", **options)
+    made = Source({"image": Local(), "label": ValueArray(np.arange(4))}, "e" * 32, "made")
+    with (
+        loader_of(made, tmp_path / "cache") as loader,
+        pytest.raises(ConfigurationError, match="cannot be handed to the process .*connection"),
+    ):
+        next(iter(loader))
+    with pytest.raises(ConfigurationError, match="'first' or 'while-training', got 'later'"):
+        fastload.create_loader(
+            data,
+            2,
+            backend="cache",
+            options=CacheOptions(fill="later"),  # type: ignore[arg-type]
+        )
+    assert not (tmp_path / "cache").exists()
