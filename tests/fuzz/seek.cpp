@@ -148,8 +148,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     points.step = 1 + data[4] % 40;
     const Reason noted = best.read(box, whole, noting, &points);
     require(verdict == noted, "noting points changes the verdict");
-    require(today.pixels == noting.pixels, "noting points changes the pixels");
+    // Of a file that is refused, some rows were given, which are forgotten: without points, two
+    // rows of MCUs at a time where there are restart markers.
     if (verdict != Reason::none) return 0;
+    require(today.pixels == noting.pixels, "noting points changes the pixels");
     if (points.points.empty()) {
         // Damage below the box. Points of any kind may be in an index that somebody made.
         points.points.resize(static_cast<size_t>(points.in_row(mcu_columns(frame))) *
