@@ -43,8 +43,8 @@ class HashedRows final : public RowSink {
     int width_;
 };
 
-// Boxes of all sizes and alignments, at every scale. A file that is not for our own decoder counts
-// with its reason.
+// Boxes of all sizes and alignments, at every scale, of some by points, too. A file that is not for
+// our own decoder counts with its reason.
 void decode(const Kernels& kernels, const std::vector<uint8_t>& file, Hash& hash) {
     jpeg::BaselineDecoder decoder(*kernels.jpeg);
     std::mt19937 random(1);
@@ -54,7 +54,7 @@ void decode(const Kernels& kernels, const std::vector<uint8_t>& file, Hash& hash
     for (int i = 0; i < 24; ++i) {
         const int shift = i % 4;
         const bool is_whole = i < 4;
-        auto reason = static_cast<uint8_t>(decoder.open(file.data(), file.size()));
+        auto reason = static_cast<uint8_t>(decoder.open(file.data(), file.size(), 1 << 28));
         const int round_up = (1 << shift) - 1;
         const Size size = {(decoder.frame().height + round_up) >> shift,
                            (decoder.frame().width + round_up) >> shift};
@@ -66,7 +66,13 @@ void decode(const Kernels& kernels, const std::vector<uint8_t>& file, Hash& hash
                 box.width = 1 + below(size.width - box.left);
             }
             HashedRows rows(hash, box.width);
-            reason = static_cast<uint8_t>(decoder.read(box, i / 4 % 2 == 0, rows));
+            jpeg::Points points;
+            points.step = 1 + i;
+            const bool notes = i % 3 == 0 && decoder.frame().one_scan;
+            reason = static_cast<uint8_t>(
+                decoder.read(box, i / 4 % 2 == 0, rows, notes ? &points : nullptr));
+            if (reason == 0 && !points.points.empty())
+                reason = decoder.read_by_points(points, box, rows) ? 0 : 255;
         }
         hash.add(&reason, 1);
     }
