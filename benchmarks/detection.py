@@ -1,22 +1,25 @@
-"""Detection: batches of images with boxes, by a DataLoader as torchvision's references have it and
-by fastload.
+"""Detection and segmentation: batches of images with boxes or masks, by a DataLoader as people
+have it and by fastload.
 
     python -m benchmarks.detection --data data/train
     python -m benchmarks.detection --objects 16 --presets fixed --rounds 9
+    python -m benchmarks.detection --presets yolo --json results.json
 
-A COCO folder is made over the photographs, with so many boxes an image. The DataLoader reads it by
-`CocoDetection` and `wrap_dataset_for_transforms_v2`, transforms samples in as many worker processes
-as there are cores, and puts lists together (`tuple(zip(*batch))`). fastload has `collate=`. All
-give uint8 images; the two take turns, each with a fresh start in each round, and ratios are taken
-within a round.
+A COCO folder is made over the photographs, with so many boxes an image, and each photograph as
+often as makes 512 images. The DataLoader has as many worker processes as there are cores. The two
+take turns, each with a fresh start in each round, and ratios are taken within a round; processor
+time is that of all processes while batches are taken at full speed.
 
 "handed over" is the time between a batch that is made and the trainer: that of `next()` when
 batches lie ready and, of fastload, that of putting the form together in the thread that makes
 batches. Its share is of the time that a batch takes at full speed.
 
 The presets: "fixed" resizes to 512 x 512 and mirrors; "multiscale" and "ssd" are those of
-torchvision's references, with a crop or a resize to one size at the end. What fastload does not do
-natively is said, and not run.
+torchvision's references, with a crop or a resize to one size at the end: the DataLoader reads by
+`CocoDetection` and `wrap_dataset_for_transforms_v2` and puts lists together (`tuple(zip(*batch))`),
+fastload has `collate=`, both give uint8 images. "segmentation" is that of torchvision's references
+for masks of classes, normalised. "yolo" is in `detection_yolo.py`. What fastload does not do
+natively, and whose package is missing, is said and not run.
 """
 
 from __future__ import annotations
@@ -27,8 +30,10 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -38,17 +43,21 @@ import numpy as np
 import torch
 from PIL import Image
 from rich.console import Console
-from torch.utils.data import DataLoader
-from torchvision import datasets
+from torch.utils.data import DataLoader, Dataset
+from torchvision import datasets, tv_tensors
 from torchvision.transforms import v2
 
 import fastload
+from benchmarks import detection_yolo as yolo
 from benchmarks.details import beside_the_first
 from benchmarks.gpu.feeds import Feed, of_loader
 from benchmarks.inputs import sample_set
+from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.errors import FastloadError
 from fastload.loader.collate import collate_of
 from fastload.machine import usable_cores
+from fastload.tools.measure.clock import cpu_seconds
+from fastload.tools.measure.results import new_results, to_json, write_text
 from fastload.tools.measure.rounds import Entry, Work, measure
 from fastload.tools.measure.table import print_fitting
 
@@ -80,17 +89,57 @@ def preset(name: str) -> list[Any]:
     }[name]
 
 
-PRESETS = ("fixed", "multiscale", "ssd")
+PRESETS = ("fixed", "multiscale", "ssd", "segmentation", "yolo")
+LEAST = 512
+"""Images of an epoch: few epochs begin in a round, and a seek index is kept as for real data."""
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def annotated(photographs: Path, target: Path, objects: int) -> Path:
-    """A COCO folder of links to the photographs, with `objects` boxes in each."""
+def of_masks() -> list[Any]:
+    """torchvision's references for segmentation: half to twice of 520 pixels, a crop of 480."""
+    fill = {tv_tensors.Image: 0, tv_tensors.Mask: 255}
+    return [
+        v2.ToImage(),
+        v2.RandomResize(260, 1040),
+        v2.RandomHorizontalFlip(0.5),
+        v2.RandomCrop(480, pad_if_needed=True, fill=fill),
+        v2.ToDtype({tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64}, scale=True),
+        v2.Normalize(MEAN, DEVIATION),
+    ]
+
+
+def files_of(photographs: Path, least: int) -> list[Path]:
+    """The photographs, all of them equally often, at least so many."""
+    files = sorted(photographs.rglob("*.jp*g"))
+    return files * max(1, -(-least // len(files)))
+
+
+def masked(photographs: Path, target: Path, least: int = 0) -> Path:
+    """A folder of links to the photographs, and masks of 21 classes in rectangles."""
+    (target / "images").mkdir(parents=True)
+    (target / "masks").mkdir()
+    rng = np.random.default_rng(0)
+    for number, path in enumerate(files_of(photographs, least), 1):
+        with Image.open(path) as image:
+            width, height = image.size
+        mask = np.zeros((height, width), np.uint8)
+        for _ in range(6):
+            top, left = int(rng.integers(height)), int(rng.integers(width))
+            mask[top : top + height // 3, left : left + width // 3] = rng.integers(1, 21)
+        Image.fromarray(mask).save(target / "masks" / f"{number:06}.png")
+        (target / "images" / f"{number:06}.jpg").symlink_to(path.resolve())
+    return target
+
+
+def annotated(photographs: Path, target: Path, objects: int, least: int = 0) -> Path:
+    """A COCO folder of links to the photographs, with `objects` boxes in each, of at least so many
+    images."""
     (target / "annotations").mkdir(parents=True)
     (target / "train2017").mkdir()
     rng = np.random.default_rng(0)
     document: dict[str, list[Any]] = {"images": [], "annotations": []}
     document["categories"] = [{"id": number, "name": f"class {number}"} for number in range(1, 81)]
-    for number, path in enumerate(sorted(photographs.rglob("*.jp*g")), 1):
+    for number, path in enumerate(files_of(photographs, least), 1):
         with Image.open(path) as image:
             width, height = image.size
         name = f"{number:06}.jpg"
@@ -144,11 +193,11 @@ class Taker:
 
     def run(self, seconds: float) -> Work:
         self.feed.use_up()
-        taken, started = 0, time.perf_counter()
+        taken, started, used = 0, time.perf_counter(), cpu_seconds()
         while not taken or time.perf_counter() < started + seconds:
             deque(islice(self.feed, 1), 0)
             taken += 1
-        took = time.perf_counter() - started
+        took, used = time.perf_counter() - started, cpu_seconds() - used
         each = took / taken
         if seconds:
             time.sleep(min(each * (self.ready + 2) + 0.5, 10))  # until batches lie ready
@@ -161,7 +210,7 @@ class Taker:
             if self.put is not None:
                 handed += self.put.seconds / max(self.put.batches, 1)
             self.metrics = {"handed_over_seconds": handed, "handed_over_share": handed / each}
-        return Work(taken * BATCH, took, metrics=self.metrics)
+        return Work(taken * BATCH, took, cpu_seconds=used, metrics=self.metrics)
 
     def close(self) -> None:
         self.feed.close()
@@ -174,20 +223,15 @@ def _pairs(batch: list[Any]) -> Any:
 class _Plain:
     """A DataLoader that starts its workers once and can be closed."""
 
-    def __init__(self, folder: Path, transforms: Sequence[Any], workers: int) -> None:
-        found = datasets.CocoDetection(
-            str(folder / "train2017"),
-            str(folder / "annotations" / "instances_train2017.json"),
-            transforms=v2.Compose([*transforms, v2.ToImage()]),
-        )
+    def __init__(self, dataset: Any, workers: int, **options: Any) -> None:
         self._loader: Any = DataLoader(
-            datasets.wrap_dataset_for_transforms_v2(found),
+            dataset,
             BATCH,
             shuffle=True,
             drop_last=True,
             num_workers=workers,
             persistent_workers=workers > 0,
-            collate_fn=_pairs,
+            **options,
         )
 
     def __iter__(self) -> Iterator[Any]:
@@ -197,35 +241,114 @@ class _Plain:
         self._loader = None
 
 
-def entries(folder: Path, presets: Sequence[str], form: str, console: Console) -> Iterator[Entry]:
-    """Of each preset both contestants; one that fastload refuses is left out, and said."""
-    workers = usable_cores()
-    source = fastload.open_source(folder, split="train").source
+class _Masked(Dataset[Any]):
+    """The images and masks of a folder, as people write it."""
 
-    def ours(name: str) -> Taker:
-        put = Put(collate_of(form, source))
-        loader = fastload.create_loader(
-            source,
-            BATCH,
-            shuffle=True,
-            drop_last=True,
-            transform=v2.Compose(preset(name)),
-            num_workers=workers,
-            collate=put,
-        )
-        return Taker(of_loader(loader), put)
+    def __init__(self, folder: Path, transform: Any) -> None:
+        self._images = sorted((folder / "images").iterdir())
+        self._masks = sorted((folder / "masks").iterdir())
+        self._transform = transform
 
-    def theirs(name: str) -> Taker:
-        return Taker(Feed(_Plain(folder, preset(name), workers), ahead=2 * workers))
+    def __len__(self) -> int:
+        return len(self._images)
 
+    def __getitem__(self, index: int) -> Any:
+        with Image.open(self._images[index]) as image, Image.open(self._masks[index]) as mask:
+            return self._transform(image.convert("RGB"), tv_tensors.Mask(np.array(mask)))
+
+
+def _of_coco(folder: Path, transforms: Sequence[Any]) -> Any:
+    found = datasets.CocoDetection(
+        str(folder / "train2017"),
+        str(folder / "annotations" / "instances_train2017.json"),
+        transforms=v2.Compose([*transforms, v2.ToImage()]),
+    )
+    return datasets.wrap_dataset_for_transforms_v2(found)
+
+
+@dataclass(frozen=True)
+class Data:
+    """The folders of one run."""
+
+    photographs: Path
+    work: Path
+    objects: int
+
+    @cached_property
+    def coco(self) -> Path:
+        return annotated(self.photographs, self.work / "coco", self.objects, LEAST)
+
+    @cached_property
+    def masks(self) -> Path:
+        return masked(self.photographs, self.work / "masked", LEAST)
+
+
+def entries(data: Data, presets: Sequence[str], form: str, console: Console) -> Iterator[Entry]:
+    """Of each preset all contestants; one that fastload refuses is left out, and said."""
     for name in presets:
         try:
-            ours(name).close()
+            found = list(_of_preset(data, name, form, console))
+            found[-1].open().close()
         except FastloadError as error:
             console.print(f"{name}: not run; {error}", soft_wrap=True)
             continue
-        yield Entry("DataLoader", name, {}, partial(theirs, name))
-        yield Entry(f"fastload, {form}", name, {}, partial(ours, name))
+        yield from found
+
+
+def _of_preset(data: Data, name: str, form: str, console: Console) -> Iterator[Entry]:
+    """The last is fastload."""
+    workers = usable_cores()
+
+    def plain(dataset: Any, **options: Any) -> Taker:
+        return Taker(Feed(_Plain(dataset(), workers, **options), ahead=2 * workers))
+
+    def ours(folder: Path, transform: Any, form: str | None, **where: str) -> Taker:
+        source = fastload.open_source(folder, **where).source
+        put = None if form is None else Put(collate_of(form, source))
+        loader = fastload.create_loader(
+            source,
+            BATCH,
+            backend="turbojpeg",
+            shuffle=True,
+            drop_last=True,
+            transform=transform,
+            num_workers=workers,
+            options=TurboJpegOptions(seek_index=data.work / f"{name}.seek"),
+            **({} if put is None else {"collate": put}),
+        )
+        return Taker(of_loader(loader), put)
+
+    if name == "yolo":
+        rivals = {"numpy and OpenCV": yolo.WithOpenCV, "albumentations": yolo.WithAlbumentations}
+        options = {"collate_fn": yolo.stacked, "worker_init_fn": yolo.start_worker}
+        for rival, kind in rivals.items():
+            try:
+                kind(data.coco)
+            except ImportError as error:
+                console.print(f"{name}: {rival} not run; {error}", soft_wrap=True)
+                continue
+            made = partial(plain, partial(kind, data.coco), **options)
+            yield Entry(f"DataLoader, {rival}", name, {}, made)
+        transform, folder, form, where = yolo.ours(), data.coco, "yolo", {"split": "train"}
+    elif name == "segmentation":
+        transform = v2.Compose(of_masks())
+        yield Entry("DataLoader", name, {}, partial(plain, partial(_Masked, data.masks, transform)))
+        yield Entry("fastload", name, {}, partial(ours, data.masks, transform, None))
+        return
+    else:
+        transform, folder, where = v2.Compose(preset(name)), data.coco, {"split": "train"}
+        dataset = partial(_of_coco, folder, preset(name))
+        yield Entry("DataLoader", name, {}, partial(plain, dataset, collate_fn=_pairs))
+    yield Entry(f"fastload, {form}", name, {}, partial(ours, folder, transform, form, **where))
+
+
+def _versions() -> str:
+    names = ("torch", "torchvision", "numpy", "opencv-python-headless", "albumentations")
+    found = []
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(name)}")
+    return ", ".join(found)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -238,18 +361,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--objects", type=int, default=16, help="an image (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=4.0, help="(default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="write all rounds there")
     given = parser.parse_args(arguments)
     console = Console(highlight=False)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="fastload-detection-") as temporary:
         photographs = given.data or sample_set(Path(temporary), 256, print)
-        folder = annotated(photographs, Path(temporary) / "coco", given.objects)
-        found = list(entries(folder, given.presets, given.collate, console))
+        data = Data(photographs, Path(temporary), given.objects)
+        found = list(entries(data, given.presets, given.collate, console))
         if not found:
             return
-        rows = measure(
-            found, rounds=given.rounds, seconds=given.seconds, keep_open=False
-        ).measurements
+        done = measure(found, rounds=given.rounds, seconds=given.seconds, keep_open=False)
+        rows = done.measurements
+    if given.json:
+        settings = {"objects": given.objects, "collate": given.collate, "batch": BATCH}
+        results = new_results(
+            "detection", settings, rows, complete=done.complete, notes=[_versions()]
+        )
+        write_text(given.json, to_json(results))
     for mode in dict.fromkeys(row.mode for row in rows):
         print_fitting(console, beside_the_first([row for row in rows if row.mode == mode]))
 

@@ -3,6 +3,7 @@ masks, boxes and points after chains of operations, on the backends."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -392,11 +393,21 @@ def test_rotation_that_expands() -> None:
 # -- the arithmetic
 
 
+def instruction_sets() -> list[str]:
+    """Those that this processor has."""
+    names = []
+    for name in ("plain", "sse4.1", "avx2", "avx512", "neon"):
+        with suppress(ConfigurationError):
+            names.append(native.NativePool(1, simd=name).simd)  # type: ignore[arg-type]
+    return names
+
+
 def test_the_core_and_numpy_make_the_same_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     if not native.available():
         pytest.skip("the native core is not built")
+    sets = instruction_sets()
     for number in range(60):
-        height, width, channels = (int(n) for n in RNG.integers(1, [40, 40, 5]))
+        height, width, channels = (int(n) for n in RNG.integers(1, [60, 90, 5]))
         pixels = RNG.integers(0, 256, (height, width, channels), dtype=np.uint8)
         spread = [[0.4, 0.4, 9], [0.4, 0.4, 9], [0.02, 0.02, 0]]
         inverse = np.eye(3) + RNG.normal(size=(3, 3)) * spread
@@ -418,6 +429,12 @@ def test_the_core_and_numpy_make_the_same_pixels(monkeypatch: pytest.MonkeyPatch
                     warp_into(pixels, inverse, sampling, out)
                 made.append(out)
             assert (made[0] == made[1]).all(), (number, sampling)
+            for simd in sets:
+                core = np.empty_like(made[0])
+                limits = sampling.interpolation == "bilinear", sampling.fades
+                fills = np.array(fill, np.float32)
+                native.load().warp(pixels, core, inverse, *limits, fills, simd)
+                assert (core == made[1]).all(), (number, sampling, simd)
 
 
 # -- what is dropped, what is refused

@@ -484,7 +484,9 @@ def test_the_usual_training_recipe() -> None:
         # A fill that uint8 cannot hold.
         ((8, 8), [v1.ToTensor(), v2.Pad(1, fill=-1)], "device device", (8, 8)),
         # Colours of images of different sizes, and their mirroring.
-        (None, [v2.ColorJitter(0.4), v2.RandomHorizontalFlip()], "device device", None),
+        (None, [v2.ColorJitter(0, 0.4), v2.RandomHorizontalFlip()], "device device", None),
+        # Of brightness, saturation and hue, each pixel is by itself; contrast is about them all.
+        (None, [v2.ColorJitter(0.4, 0, 1, 0.1), v2.RandomHorizontalFlip()], "device decode", None),
         ((8, 8), [v2.ColorJitter(0.4), v2.RandomResizedCrop(7)], "device device", (8, 8)),
     ],
     ids=str,

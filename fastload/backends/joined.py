@@ -7,7 +7,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +18,18 @@ from fastload.draws import Draws, Int64Array
 from fastload.errors import DecodeError
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, Resampling, View
+from fastload.geometry.plan import WarpSampling
+from fastload.native.pool import Joined
 from fastload.recipe import SplitRecipe
 from fastload.recipe.joined import Joint, Members
-from fastload.render.host import EncodedRow, render_into, render_row
+from fastload.render.host import (
+    EncodedRow,
+    cut_inverse,
+    looked_at,
+    only_cuts,
+    render_into,
+    render_row,
+)
 from fastload.sources.base import Source
 
 Pixels = npt.NDArray[np.uint8]
@@ -100,11 +108,7 @@ class JoinedReader:
         failures = {}
         for row in sorted(bad, reverse=True):  # of several the first stays
             failures[int(members.samples[row])] = self._explained(draws, members, row, bad[row])
-        for table in tables:
-            points = self.recipe.joined_points(
-                members, sizes, draws, len(self.source), traced=self.traced
-            )
-            table[members.samples, members.slots] = points.table
+        self.fill_tables(tables, draws, members, sizes)
         job = self._placed(draws, members, sizes, failures)
         for name in self.source.images:
             for sample in range(len(draws)):
@@ -116,6 +120,86 @@ class JoinedReader:
         for pixels in images.values():
             pixels[list(failures)] = 0
         return failures
+
+    def fill_tables(
+        self,
+        tables: Sequence[npt.NDArray[np.float64]],
+        draws: Draws,
+        members: Members,
+        sizes: Int64Array,
+    ) -> None:
+        """Write where the points of members go, which are images of these (T, 2) sizes."""
+        for table in tables:
+            points = self.recipe.joined_points(
+                members, sizes, draws, len(self.source), traced=self.traced
+            )
+            table[members.samples, members.slots] = points.table
+
+    @property
+    def fits_core(self) -> bool:
+        """Whether the native core is built and knows samples such as these (`for_core`): mosaics of
+        colour images, then a bilinear warp or none, then cuts and mirrorings."""
+        (plan,) = self.recipe.geometries
+        columns = list(self.source.images)
+        if self.joint.mosaic is None or columns != list(self.source.encoded) or len(columns) != 1:
+            return False
+        if not native.available():
+            return False
+        if self.source.images[columns[0]].kind.as_stored:
+            return False
+        if any(op.resampling is not None for _, op in plan.all_ops):
+            return False
+        if plan.later is None:
+            return True
+        then = plan.later
+        return (
+            then.warp is not None
+            and then.sampling.interpolation == "bilinear"
+            and then.plan.later is None
+        )
+
+    def for_core(self, draws: Draws, members: Members, sizes: Int64Array, bad: set[int]) -> Joined:
+        """The samples of `draws` for the native core, which gives back those that it cannot make:
+        the rows `bad`, to which those are added that it does not know."""
+        failures: Failures = {}
+        job = self._placed(draws, members, sizes, failures)
+        assert self.joint.mosaic is not None
+        assert job.placed is not None
+        mosaic, (plan,) = self.joint.mosaic[1], self.recipe.geometries
+        ((_, column),) = self.source.images.items()
+        sampling = column.kind.resampling(plan)
+        layers, count = len(job.geometries), len(draws)
+        seen = np.zeros((count, layers, 4), dtype=np.int32)
+        inverse = np.tile(np.eye(3), (count, layers, 1, 1))
+        flips = np.zeros((count, layers, 2), dtype=np.bool_)
+        for layer, geometry in enumerate(job.geometries):
+            for sample in range(count):
+                found = _warped(geometry, sample, mosaic.canvas)
+                if found is None:
+                    bad.add(sample)
+                    continue
+                inverse[sample, layer], flips[sample, layer] = found
+                top, left, bottom, right = looked_at(geometry, sample)
+                seen[sample, layer] = top, left, bottom - top, right - left
+        bad |= failures.keys()
+        pictures = members.samples * layers + members.layers
+        parts, corners = _parts(job.placed, seen.reshape(-1, 4)[pictures])
+        parts.box[np.isin(members.samples, sorted(bad))] = 0  # which the core refuses
+        weights = None
+        if job.weights is not None:
+            weights = np.stack([job.weights, 1.0 - job.weights], axis=1).astype(np.float32)
+        return Joined(
+            parts,
+            corners,
+            np.searchsorted(pictures, np.arange(count * layers + 1)),
+            seen.reshape(-1, 4),
+            inverse.reshape(-1, 3, 3),
+            flips.reshape(-1, 2),
+            weights,
+            mosaic.canvas,
+            column.kind.resampling(mosaic.plan),
+            WarpSampling("bilinear") if sampling.later is None else sampling.later.warp,
+        )
 
     def _explained(
         self, draws: Draws, members: Members, row: int, error: DecodeError
@@ -149,7 +233,10 @@ class JoinedReader:
                     )
         weights = None
         if joint.mixup is not None:
-            weights = joint.mixup[1].weights(draws, joint.mixup[0])
+            stream, mixup = joint.mixup
+            blended = np.unique(members.samples[members.layers > 0])
+            weights = np.ones(len(draws))
+            weights[blended] = mixup.weights(draws.take(blended), stream)
         return _Job(draws, members, sizes, joint.placed(members, sizes), geometries, weights)
 
     def _render(
@@ -167,7 +254,8 @@ class JoinedReader:
         layers = job.members.layers[start:end]
         for number in sorted(set(layers.tolist())):
             rows = start + np.flatnonzero(layers == number)
-            picture = self._picture(name, encoded, job, rows.tolist())
+            seen = looked_at(job.geometries[number], sample)
+            picture = self._picture(name, encoded, job, rows.tolist(), seen)
             target = out if number == 0 else _local.other.take(out.shape)
             view = View(job.geometries[number], kind.resampling(plan), _Row(sample, target))  # type: ignore[arg-type]
             render_row(picture, sample, view)
@@ -181,8 +269,10 @@ class JoinedReader:
         encoded: Mapping[int, EncodedRow] | None,
         job: _Job,
         rows: list[int],
+        seen: tuple[int, int, int, int],
     ) -> Pixels:
-        """The members of these rows on their canvas, or the only one as it is."""
+        """The members of these rows on their canvas, as far as it is seen (top, left, bottom,
+        right), or the only one as it is."""
         if job.placed is None:
             (row,) = rows
             return self._pixels(name, encoded, job, row)
@@ -191,10 +281,17 @@ class JoinedReader:
         column = self.source.images[name]
         sampling = column.kind.resampling(mosaic[1].plan)
         canvas = _local.canvas.take((*mosaic[1].canvas, column.channels))
-        canvas[...] = np.asarray(sampling.fill).astype(np.uint8)
-        for row in rows:
-            placed, where = _shown(job.placed, row)
-            place = canvas[where]
+        top, left, bottom, right = seen
+        canvas[top:bottom, left:right] = np.asarray(sampling.fill).astype(np.uint8)
+        windows = np.array([[top, left, bottom - top, right - left]] * len(rows), dtype=np.int32)
+        parts, corners = _parts(job.placed, windows, rows)
+        for number, row in enumerate(rows):
+            placed = _one(parts, number)
+            (_, _, tall, wide), (y, x) = parts.window[number].tolist(), corners[number].tolist()
+            # What is not seen is decoded all the same, so that a damaged file is noticed.
+            place = canvas[y : y + tall, x : x + wide]
+            if y < 0:
+                place = np.empty((1, 1, column.channels), dtype=np.uint8)
             if encoded is not None and self._by_the_core(encoded[row], placed, sampling, place):
                 continue
             render_into(
@@ -256,19 +353,62 @@ class _Row:
         return self.pixels
 
 
-def _shown(placed: Geometry, row: int) -> tuple[Geometry, tuple[slice, slice]]:
-    """One row of a geometry whose window is a canvas, without what is padding there; and where on
-    the canvas it lies."""
-    top, left, height, width = (int(n) for n in placed.window[row])
-    tall, wide = (int(n) for n in placed.size[row])
-    first = max(top, 0), max(left, 0)
-    last = min(top + height, tall), min(left + width, wide)
-    window = np.array([[*first, last[0] - first[0], last[1] - first[1]]], dtype=np.int32)
-    one: Any = slice(row, row + 1)
-    alone = replace(
-        placed, box=placed.box[one], size=placed.size[one], window=window, flip=placed.flip[one]
+def _parts(
+    placed: Geometry, seen: npt.NDArray[np.int32], rows: list[int] | None = None
+) -> tuple[Geometry, npt.NDArray[np.int32]]:
+    """What is shown of T images that lie on a canvas each, the window of their geometry, of which
+    (T, 4) top, left, height, width are seen: without padding, and (T, 2) where on the canvas; -1
+    and one pixel of those that are not seen."""
+    take = slice(None) if rows is None else rows
+    box, size = placed.box[take].copy(), placed.size[take]
+    start = placed.window[take, :2]  # of the canvas, in the grid of the image
+    low = np.maximum(start + seen[:, :2], 0)
+    high = np.minimum(start + seen[:, :2] + seen[:, 2:], size)
+    hidden = (high <= low).any(axis=1)
+    low[hidden], high[hidden] = 0, 1
+    corners = low - start
+    corners[hidden] = -1
+    return (
+        replace(
+            placed,
+            box=box,
+            size=size,
+            window=np.concatenate([low, high - low], axis=1),
+            flip=placed.flip[take],
+        ),
+        corners,
     )
-    return alone, (slice(first[0] - top, last[0] - top), slice(first[1] - left, last[1] - left))
+
+
+def _one(geometry: Geometry, row: int) -> Geometry:
+    """One row."""
+    one = slice(row, row + 1)
+    return replace(
+        geometry,
+        box=geometry.box[one],
+        size=geometry.size[one],
+        window=geometry.window[one],
+        flip=geometry.flip[one],
+    )
+
+
+def _warped(
+    geometry: Geometry, row: int, canvas: tuple[int, int]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]] | None:
+    """A row of a geometry of canvases as one bilinear warp, (3, 3) its inverse, and (2,) flips
+    after it, which makes the same pixels; None where it is none."""
+    if not only_cuts(replace(geometry, later=None), row):
+        return None
+    top, left, height, width = geometry.box[row].tolist()
+    if geometry.later is None:
+        shift = np.eye(3)  # whole pixels: each is one of the canvas
+        shift[:2, 2] = left, top
+        return shift, geometry.flip[row]
+    later = geometry.later
+    whole = (top, left, height, width) == (0, 0, *canvas) and not geometry.flip[row].any()
+    if later.inverse is None or not whole or not only_cuts(later.geometry, row):
+        return None
+    return cut_inverse(later, row), later.geometry.flip[row]
 
 
 def _blend(out: Pixels, other: Pixels, weight: float) -> None:

@@ -73,10 +73,75 @@ def make_pixels(
         if decoder == "native":
             raise ConfigurationError(
                 "options: decoder='native' serves one column of compressed images, to a size that "
-                "the transform fixes, without padding, and samples of one image; this is not that "
-                f"({context.source.name}). Use decoder='auto'."
+                "the transform fixes, without padding, and samples of one image or a Mosaic; this "
+                f"is not that ({context.source.name}). Use decoder='auto'."
             )
     return PythonPixels(context, rows, threads, decoder)
+
+
+class CoreDecoding:
+    """The threads of the native core, how thoroughly they decode, and the seek index they use."""
+
+    def __init__(
+        self, threads: int, source: Source, check_whole: bool, seek_index: SeekIndexOption
+    ) -> None:
+        """For the options see `TurboJpegOptions`."""
+        self.pool = NativePool(threads)
+        self.check_whole = check_whole
+        self._encoded = bool(source.encoded)
+        self.index, self._no_index = (
+            open_seek_index(seek_index, source, only_cheap=True) if self._encoded else (None, "")
+        )
+
+    def close(self) -> None:
+        """As of `PixelMaker`."""
+        self.pool.close()
+        if self.index is not None:
+            self.index.flush()
+
+    def explain(self, decoded: Mapping[str, int], depth: int) -> dict[str, str]:
+        """As of `PixelMaker`."""
+        core = f"native core ({self.pool.simd})"
+        flight = f"{counted(depth, 'batch')} in flight"
+        rows = {"threads": f"{self.pool.threads} of the {core}, {flight}"}
+        if self._encoded:
+            whole = (
+                "whole files are checked"
+                if self.check_whole
+                else "damage outside a crop is not looked for"
+            )
+            formats = {"JPEG": "libjpeg-turbo where it is not baseline", **core_formats()}
+            known = (
+                ", ".join(f"{name} ({library})" for name, library in formats.items())
+                + "; "
+                + others_by_pillow()
+            )
+            rows["decoder"] = f"{core}: decodes only what a crop needs; {whole}; reads {known}"
+            rows["decoded"] = (
+                ", ".join(f"{what} {count}" for what, count in decoded.items()) or "nothing yet"
+            )
+            rows["seek index"] = self._no_index or self._about_index()
+        return rows
+
+    def _about_index(self) -> str:
+        assert self.index is not None
+        self.index.flush()
+        more = "" if self.index.grows else "; no more are added"
+        return (
+            f"{self.index.contents}{more}, in {self.index.path}; {self.pool.indexed} decoded by "
+            f"it so far, {self.pool.noted} noted"
+        )
+
+    @property
+    def decoded(self) -> Mapping[str, int]:
+        """As of `PixelMaker`."""
+        counts = {
+            **self.pool.decoded,
+            "reduced": self.pool.reduced,
+            "noted": self.pool.noted,
+            "indexed": self.pool.indexed,
+        }
+        return {name: count for name, count in counts.items() if count}
 
 
 class NativePixels(PixelMaker):
@@ -100,17 +165,14 @@ class NativePixels(PixelMaker):
         super().__init__(context, rows, threads)
         source, plans = self._source, self._plans
         assert self.serves(source, plans)
-        self._check_whole = check_whole
         self._draft = draft
         self._slice = threads.slice_of(context.batch_size)
         self._settled = [settled_size(source, plan) for plan in plans]
         copied = None not in self._settled and not any(plan.resamples for plan in plans)
         self.light = copied and _is_little(source, context.batch_size * len(plans))
         """Whether there is less to do than to hand it to other threads and to wait for them."""
-        self._pool = NativePool(threads.count)
-        self._index, self._no_index = (
-            open_seek_index(seek_index, source, only_cheap=True) if source.encoded else (None, "")
-        )
+        self._core = CoreDecoding(threads.count, source, check_whole, seek_index)
+        self._pool = self._core.pool
 
     @staticmethod
     def serves(source: Source, plans: Sequence[GeometryPlan]) -> bool:
@@ -131,31 +193,10 @@ class NativePixels(PixelMaker):
         return self._decode(draws) if self._source.encoded else self._gather(draws)
 
     def close(self) -> None:
-        self._pool.close()
-        if self._index is not None:
-            self._index.flush()
+        self._core.close()
 
     def explain(self, decoded: Mapping[str, int]) -> Mapping[str, str]:
-        core = f"native core ({self._pool.simd})"
-        flight = f"{counted(self.depth, 'batch')} in flight"
-        rows = {"threads": f"{self._threads.count} of the {core}, {flight}"}
-        if self._source.encoded:
-            whole = (
-                "whole files are checked"
-                if self._check_whole
-                else "damage outside a crop is not looked for"
-            )
-            formats = {"JPEG": "libjpeg-turbo where it is not baseline", **core_formats()}
-            known = (
-                ", ".join(f"{name} ({library})" for name, library in formats.items())
-                + "; "
-                + others_by_pillow()
-            )
-            rows["decoder"] = f"{core}: decodes only what a crop needs; {whole}; reads {known}"
-            rows["decoded"] = (
-                ", ".join(f"{what} {count}" for what, count in decoded.items()) or "nothing yet"
-            )
-            rows["seek index"] = self._no_index or self._about_index()
+        rows = self._core.explain(decoded, self.depth)
         if self._draft:
             rows["draft"] = (
                 "JPEGs are decoded at 1/2, 1/4 or 1/8 where a crop is at least so many times its "
@@ -163,24 +204,9 @@ class NativePixels(PixelMaker):
             )
         return rows
 
-    def _about_index(self) -> str:
-        assert self._index is not None
-        self._index.flush()
-        more = "" if self._index.grows else "; no more are added"
-        return (
-            f"{self._index.contents}{more}, in {self._index.path}; {self._pool.indexed} decoded by "
-            f"it so far, {self._pool.noted} noted"
-        )
-
     @property
     def decoded(self) -> Mapping[str, int]:  # type: ignore[override]
-        counts = {
-            **self._pool.decoded,
-            "reduced": self._pool.reduced,
-            "noted": self._pool.noted,
-            "indexed": self._pool.indexed,
-        }
-        return {name: count for name, count in counts.items() if count}
+        return self._core.decoded
 
     # Compressed images
 
@@ -198,7 +224,7 @@ class NativePixels(PixelMaker):
             work.parts.append(_CorePart(0, pending, self._threads))
         else:
             later = self._threads.submit(self._measure, name, draws, files, work.buffers)
-            work.parts.append(_LaterPart(0, later, self._threads))
+            work.parts.append(LaterPart(0, later, self._threads))
         return work
 
     def _outs(self, name: str, buffers: Buffers) -> list[Pixels]:
@@ -217,7 +243,7 @@ class NativePixels(PixelMaker):
             rows = slice(first, min(first + self._slice, len(work.draws)))
             part = work.buffers.take(rows)
             later = self._threads.submit(self._read, name, column, work.draws.take(rows), part)
-            work.parts.append(_LaterPart(first, later, self._threads))
+            work.parts.append(LaterPart(first, later, self._threads))
 
     def _read(self, name: str, column: EncodedImages, draws: Draws, out: Buffers) -> Pending:
         try:
@@ -225,7 +251,7 @@ class NativePixels(PixelMaker):
         except OSError:
             # Of which sample, and in which words, the RowReader finds out: the core refuses an
             # image of no bytes.
-            data = [_bytes_or_none(column, index) for index in draws.indices.tolist()]
+            data = [bytes_or_none(column, index) for index in draws.indices.tolist()]
         fused = self._fused(draws)
         if None in fused:
             return self._measure(name, draws, data, out)
@@ -261,14 +287,13 @@ class NativePixels(PixelMaker):
             View(geometry, plan.resampling, out)
             for geometry, plan, out in zip(placed, self._plans, outs, strict=True)
         ]
-        settings, whole = self._rows.settings, self._check_whole
         return self._pool.decode_views(
             images,
             views,
-            settings=settings,
-            check_whole=whole,
+            settings=self._rows.settings,
+            check_whole=self._core.check_whole,
             draft=self._draft,
-            index=self._index,
+            index=self._core.index,
         )
 
     # Pixels in arrays
@@ -345,7 +370,7 @@ class _CorePart:
 
 
 @dataclass(frozen=True)
-class _LaterPart:
+class LaterPart:
     """Rows that Python's threads hand to the core, when they have read their bytes or sizes."""
 
     first: int
@@ -383,7 +408,7 @@ def _is_little(source: Source, batch_size: int) -> bool:
     )
 
 
-def _bytes_or_none(column: EncodedImages, index: int) -> bytes:
+def bytes_or_none(column: EncodedImages, index: int) -> bytes:
     try:
         return column.read(index)
     except OSError:

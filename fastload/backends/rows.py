@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -109,11 +109,12 @@ class RowReader:
         self._judged = next((c for c in source.instances.values() if c.kind.judges), None)
         self._masks = MaskDrawer(threads, allocate) if source.drawn else None
         traced = self._masks is not None
-        self._joined = (
+        self.joined = (
             None
             if recipe.joint is None
             else JoinedReader(source, recipe, settings, decoder, traced)
         )
+        """Who makes samples of several images; None: the recipe has none."""
 
     def buffers(
         self, count: int, sizes: Sequence[Size], allocate: BufferAllocator | None = None
@@ -126,10 +127,10 @@ class RowReader:
             for view, size in enumerate(sizes)
         }
         lines = [POINT_COLUMNS * len(steps) for steps in self._steps if self._source.images]
-        shape = _table_shape if self._joined is None else self._joined.table_shape
+        shape = _table_shape if self.joined is None else self.joined.table_shape
         return Buffers(images, tuple(np.empty(shape(count, number)) for number in lines))
 
-    @property
+    @cached_property
     def _steps(self) -> list[tuple[PointStep, ...]]:
         """Of the `PointMap` of each view; none where no column is moved by geometry."""
         views = range(len(self._plans) if self._source.moved else 0)
@@ -155,9 +156,9 @@ class RowReader:
         Returns the rows (0 to n - 1) that could not be read, one failure each; their images hold
         zeros.
         """
-        if self._joined is None:
+        if self.joined is None:
             return self._render(self.place(draws), out)
-        found = self._joined.fill(draws, out.images, out.points, self._found)
+        found = self.joined.fill(draws, out.images, out.points, self._found)
         return [Failure(row, found[row]) for row in sorted(found)]
 
     def fill_again(self, draws: Draws, out: Buffers, rows: Sequence[int]) -> list[Failure]:
@@ -175,7 +176,7 @@ class RowReader:
     ) -> tuple[Buffers, list[Failure]]:
         """`fill` for a batch whose size is known only when its rows are. Raises ConfigurationError:
         its images differ in size."""
-        if self._joined is not None:
+        if self.joined is not None:
             sizes = [plan.out_size for plan in self._plans if plan.out_size is not None]
             out = self.buffers(len(draws), sizes, allocate)
             return out, self.fill(draws, out)
@@ -220,7 +221,7 @@ class RowReader:
         """The columns that are moved with the images, see `finish`; and of images whose masks
         cannot be drawn, why not."""
         moved = self._source.moved
-        members = None if self._joined is None else self._joined.members(draws)
+        members = None if self.joined is None else self.joined.members(draws)
         indices = draws.indices
         if members is not None:  # their rows in place of those of samples
             indices = members.indices

@@ -9,6 +9,7 @@ from pathlib import Path
 from fastload import native
 from fastload.backends.base import BackendOptions, Context, Fit, Traits
 from fastload.backends.maker import BatchMaker, PixelMaker
+from fastload.backends.pixels_joined import JoinedPixels
 from fastload.backends.pixels_native import NativePixels, make_pixels
 from fastload.backends.rows import RowReader
 from fastload.errors import ConfigurationError
@@ -91,6 +92,12 @@ class TurboJpegBackend(BatchMaker):
             allocate=context.allocate,
             padded=context.padded,
         )
+        joined = rows.joined
+        if joined is not None and decoder in ("auto", "native") and joined.fits_core:
+            whole, index = options.check_whole, options.seek_index
+            return rows, JoinedPixels(
+                context, rows, joined, self._threads, check_whole=whole, seek_index=index
+            )
         pixels = make_pixels(
             context,
             rows,

@@ -24,7 +24,13 @@ def integers(
     indices: Int64s, repeats: Int64s | None, seed: int, epoch: int, stream: int, out: UInt64s
 ) -> None: ...
 def warp(
-    image: Bytes, out: Bytes, inverse: Doubles, bilinear: bool, fades: bool, fill: Singles
+    image: Bytes,
+    out: Bytes,
+    inverse: Doubles,
+    bilinear: bool,
+    fades: bool,
+    fill: Singles,
+    simd: str = "auto",
 ) -> None: ...
 
 class Encoded:
@@ -135,6 +141,29 @@ class Pool:
     ) -> Ticket: ...
     def blur(
         self, images: Bytes, down: Singles, across: Singles, rows: Bools | None, fused: bool
+    ) -> Ticket: ...
+    def join(
+        self,
+        images: Encoded,
+        box: Int32s,
+        size: Int32s,
+        window: Int32s,
+        still: Bools,
+        corners: Int32s,
+        offsets: Int64s,
+        seen: Int32s,
+        inverse: Doubles,
+        flips: Bools,
+        weights: Singles | None,
+        canvas: Pair,
+        resampling: Resampling,
+        fades: bool,
+        fill: tuple[float, float, float],
+        out: Bytes,
+        max_pixels: int,
+        exif: bool,
+        whole: bool,
+        index: SeekIndex | None,
     ) -> Ticket: ...
     def draw_masks(
         self,

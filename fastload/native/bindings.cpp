@@ -347,6 +347,68 @@ std::unique_ptr<Ticket> gather(Pool& pool,
                   here);
 }
 
+// Offsets that rise from 0 to `end`.
+void require_offsets(const Input<int64_t, 1>& offsets, size_t end, const char* message) {
+    require(offsets.size() > 0 && offsets.data()[0] == 0 &&
+                offsets.data()[offsets.size() - 1] == static_cast<int64_t>(end),
+            message);
+    for (size_t i = 1; i < offsets.size(); ++i)
+        require(offsets.data()[i - 1] <= offsets.data()[i], message);
+}
+
+// Members (T) of pictures (P = B * layers) of samples (B): see JoinTable.
+std::unique_ptr<Ticket> join(Pool& pool, const Encoded& images, Input<int32_t, 2> box,
+                             Input<int32_t, 2> size, Input<int32_t, 2> window, Input<bool, 2> still,
+                             Input<int32_t, 2> corners, Input<int64_t, 1> offsets,
+                             Input<int32_t, 2> seen, Input<double, 3> inverse, Input<bool, 2> flips,
+                             Optional<float, 2> weights, Pair canvas,
+                             const ResampleOptions& resample, bool fades,
+                             const std::array<float, 3>& fill, Array<uint8_t, 4> out,
+                             int64_t max_pixels, bool exif, bool whole,
+                             std::optional<nb::handle> index) {
+    const Geometries members = given(box, size, window, still, {});
+    const size_t count = members.count, pictures = seen.shape(0), samples = out.shape(0);
+    require(count == static_cast<size_t>(images.count), "images and geometries differ in length");
+    require(corners.shape(0) == count && corners.shape(1) == 2, "corners (T, 2) are needed");
+    require(pictures == samples * (weights ? 2 : 1) && seen.shape(1) == 4 &&
+                inverse.shape(0) == pictures && inverse.shape(1) == 3 && inverse.shape(2) == 3 &&
+                flips.shape(0) == pictures && flips.shape(1) == 2,
+            "seen (P, 4), inverse (P, 3, 3), flips (P, 2) are needed");
+    require(!weights || (weights->shape(0) == samples && weights->shape(1) == 2),
+            "weights (B, 2) are needed");
+    require(offsets.size() == pictures + 1, "offsets (P + 1,) are needed");
+    require(out.shape(3) == 3, "out: three channels are needed");
+    JoinTable table;
+    table.members = members.source;
+    table.windows = window.data();
+    table.corners = corners.data();
+    table.offsets = offsets.data();
+    table.seen = seen.data();
+    table.inverse = inverse.data();
+    table.flips = flips.data();
+    table.weights = data_of(weights);
+    table.count = static_cast<int>(samples);
+    table.layers = weights ? 2 : 1;
+    table.canvas = size_of(canvas);
+    table.resample = resample;
+    table.warp.bilinear = true;
+    table.warp.fades = fades;
+    std::copy(fill.begin(), fill.end(), table.warp.fill);
+    table.out = out.data();
+    table.size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
+    DecodeOptions options;
+    options.limits = {max_pixels};
+    options.exif_orientation = exif;
+    options.whole = whole;
+    Kept all =
+        kept(images.kept, members.kept, corners, offsets, seen, inverse, flips, weights, out);
+    if (index && !index->is_none()) {
+        options.index = nb::cast<SeekIndex*>(*index);
+        all.push_back(nb::borrow(*index));
+    }
+    return submit(pool, join_job(images.open(), table, options), std::move(all), false);
+}
+
 ColourImages colour_images(const Array<uint8_t, 4>& images) {
     require(images.shape(3) == 1 || images.shape(3) == 3, "images: 1 or 3 channels are needed");
     return {images.data(),
@@ -402,15 +464,6 @@ std::unique_ptr<Ticket> blur(Pool& pool, Array<uint8_t, 4> images, Input<float, 
                   kept(images, down, across, rows), false);
 }
 
-// Offsets that rise from 0 to `end`.
-void require_offsets(const Input<int64_t, 1>& offsets, size_t end, const char* message) {
-    require(offsets.size() > 0 && offsets.data()[0] == 0 &&
-                offsets.data()[offsets.size() - 1] == static_cast<int64_t>(end),
-            message);
-    for (size_t i = 1; i < offsets.size(); ++i)
-        require(offsets.data()[i - 1] <= offsets.data()[i], message);
-}
-
 std::unique_ptr<Ticket> draw_masks(Pool& pool, Input<double, 1> shapes, Input<int64_t, 1> objects,
                                    Input<int64_t, 1> images, Input<double, 3> maps,
                                    Input<int32_t, 1> steps, Array<uint8_t, 3> out, bool here) {
@@ -448,7 +501,9 @@ std::map<std::string, int64_t> decoded(const Pool& pool) {
 }
 
 void warp_image(Input<uint8_t, 3> in, Array<uint8_t, 3> out, Input<double, 2> inverse,
-                bool bilinear, bool fades, Input<float, 1> fill) {
+                bool bilinear, bool fades, Input<float, 1> fill, const char* simd) {
+    const Kernels* const kernels = find_kernels(simd);
+    require(kernels != nullptr, "simd: unknown, or not of this processor");
     const size_t channels = out.shape(2);
     require(channels >= 1 && channels <= 4 && in.shape(2) == channels && fill.size() == channels,
             "in, out, fill: as many channels, one to four, are needed");
@@ -461,8 +516,8 @@ void warp_image(Input<uint8_t, 3> in, Array<uint8_t, 3> out, Input<double, 2> in
     for (float value : options.fill)
         require(value >= 0 && value <= 255, "fill: 0 to 255 is needed");
     WithoutGil released;
-    warp(in.data(), {static_cast<int>(in.shape(0)), static_cast<int>(in.shape(1))}, out.data(),
-         {static_cast<int>(out.shape(0)), static_cast<int>(out.shape(1))},
+    warp(*kernels, in.data(), {static_cast<int>(in.shape(0)), static_cast<int>(in.shape(1))},
+         out.data(), {static_cast<int>(out.shape(0)), static_cast<int>(out.shape(1))},
          static_cast<int>(channels), inverse.data(), options);
 }
 
@@ -504,7 +559,8 @@ NB_MODULE(_core, m) {
     m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
           "out"_a);
 
-    m.def("warp", &warp_image, "image"_a, "out"_a, "inverse"_a, "bilinear"_a, "fades"_a, "fill"_a);
+    m.def("warp", &warp_image, "image"_a, "out"_a, "inverse"_a, "bilinear"_a, "fades"_a, "fill"_a,
+          "simd"_a = "auto");
 
     nb::class_<Encoded>(m, "Encoded")
         .def_static("buffers", &encoded_buffers, "buffers"_a)
@@ -580,6 +636,10 @@ NB_MODULE(_core, m) {
              "here"_a)
         .def("recolour", &recolour, "images"_a, "kinds"_a, "numbers"_a, "weights"_a.none(),
              "bilinear"_a, "fill"_a.none(), "fused"_a)
+        .def("join", &join, "images"_a, "box"_a, "size"_a, "window"_a, "still"_a, "corners"_a,
+             "offsets"_a, "seen"_a, "inverse"_a, "flips"_a, "weights"_a.none(), "canvas"_a,
+             "resampling"_a, "fades"_a, "fill"_a, "out"_a, "max_pixels"_a, "exif"_a, "whole"_a,
+             "index"_a.none())
         .def("draw_masks", &draw_masks, "shapes"_a, "objects"_a, "images"_a, "maps"_a, "steps"_a,
              "out"_a, "here"_a)
         .def("blur", &blur, "images"_a, "down"_a, "across"_a, "rows"_a.none(), "fused"_a);

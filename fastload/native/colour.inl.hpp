@@ -45,9 +45,8 @@ struct Planes {
     size_t values() const { return plane() * static_cast<size_t>(channels); }
 };
 
-inline float grey_of(uint8_t red, uint8_t green, uint8_t blue) {
-    const float sum =
-        mul_add(number(blue), 0.114f, mul_add(number(green), 0.587f, number(red) * 0.2989f));
+inline float grey_of(float red, float green, float blue) {
+    const float sum = mul_add(blue, 0.114f, mul_add(green, 0.587f, red * 0.2989f));
     return static_cast<float>(static_cast<int32_t>(sum));
 }
 
@@ -72,44 +71,98 @@ void contrast(const Planes& p, float factor, float rest) {
         p.to[i] = cut(mul_add(mean, rest, number(p.from[i]) * factor));
 }
 
-void saturation(const Planes& p, float factor, float rest) {
-    const size_t plane = p.plane();
-    const uint8_t *r = p.from, *g = p.from + plane, *b = p.from + 2 * plane;
-    uint8_t *red = p.to, *green = p.to + plane, *blue = p.to + 2 * plane;
-    for (size_t i = 0; i < plane; ++i) {
-        const float grey = grey_of(r[i], g[i], b[i]);
-        red[i] = cut(mul_add(grey, rest, number(r[i]) * factor));
-        green[i] = cut(mul_add(grey, rest, number(g[i]) * factor));
-        blue[i] = cut(mul_add(grey, rest, number(b[i]) * factor));
+// Pixels of three channels that are worked on at a time: as numbers in arrays of their own, which
+// compilers see not to overlap, so that they make vectors of them.
+struct Block {
+    static constexpr size_t kMost = 128;
+    float red[kMost], green[kMost], blue[kMost];
+};
+
+void saturate(Block& block, size_t count, float factor, float rest) {
+    for (size_t i = 0; i < count; ++i) {
+        const float red = block.red[i], green = block.green[i], blue = block.blue[i];
+        const float grey = grey_of(red, green, blue);
+        block.red[i] = mul_add(grey, rest, red * factor);
+        block.green[i] = mul_add(grey, rest, green * factor);
+        block.blue[i] = mul_add(grey, rest, blue * factor);
     }
 }
 
+// How many times six goes into k, downwards. kNear: k is from -6 to below 18, and no denormal
+// number: then it is a matter of comparing, as k / 6 rounds to no whole number that k is below.
+template <bool kNear>
+inline float sixes(float k) {
+    if (!kNear) return std::floor(k / 6.0f);
+    return (k >= 6.0f ? 1.0f : 0.0f) + (k >= 12.0f ? 1.0f : 0.0f) - (k < 0.0f ? 1.0f : 0.0f);
+}
+
 // One channel of a turned hue; see adjust_hue of fastload/recipe/colour.py.
-inline uint8_t turned(float n, float hue, float largest, float chroma) {
+template <bool kNear>
+inline float turned(float n, float hue, float largest, float chroma) {
     float k = hue + n;
-    k = mul_add(std::floor(k / 6.0f), -6.0f, k);
+    k = mul_add(sixes<kNear>(k), -6.0f, k);
     float weight = k < 4.0f - k ? k : 4.0f - k;
     weight = weight > 0.0f ? weight : 0.0f;
     weight = weight < 1.0f ? weight : 1.0f;
-    return cut(mul_add(-weight, chroma, largest) * 255.999f);
+    return mul_add(-weight, chroma, largest) * 255.999f;
 }
 
-void hue(const Planes& p, float shift) {
+template <bool kNear>
+void turn_hue(Block& block, size_t count, float shift) {
     constexpr float kOf255 = 0.003921568859368563f;  // 1 / 255, by which torch multiplies
-    const size_t plane = p.plane();
-    const uint8_t *r = p.from, *g = p.from + plane, *b = p.from + 2 * plane;
-    uint8_t *red = p.to, *green = p.to + plane, *blue = p.to + 2 * plane;
-    for (size_t i = 0; i < plane; ++i) {
-        const float x = number(r[i]) * kOf255, y = number(g[i]) * kOf255, z = number(b[i]) * kOf255;
+    for (size_t i = 0; i < count; ++i) {
+        const float x = block.red[i] * kOf255, y = block.green[i] * kOf255,
+                    z = block.blue[i] * kOf255;
         const float most = x > y ? x : y, least = x < y ? x : y;
         const float largest = most > z ? most : z, chroma = largest - (least < z ? least : z);
         const float divisor = chroma > 1e-12f ? chroma : 1e-12f;
-        const float of_red = (y - z) / divisor, of_green = (z - x) / divisor + 2.0f,
-                    of_blue = (x - y) / divisor + 4.0f;
-        const float angle = (largest == x ? of_red : largest == y ? of_green : of_blue) + shift;
-        red[i] = turned(5.0f, angle, largest, chroma);
-        green[i] = turned(3.0f, angle, largest, chroma);
-        blue[i] = turned(1.0f, angle, largest, chroma);
+        // Of red, green or blue, whichever is largest: one division for three.
+        const float difference = largest == x ? y - z : largest == y ? z - x : x - y;
+        const float first = largest == x ? 0.0f : largest == y ? 2.0f : 4.0f;
+        const float angle = (difference / divisor + first) + shift;
+        block.red[i] = turned<kNear>(5.0f, angle, largest, chroma);
+        block.green[i] = turned<kNear>(3.0f, angle, largest, chroma);
+        block.blue[i] = turned<kNear>(1.0f, angle, largest, chroma);
+    }
+}
+
+// Whether `step_in_block` knows it.
+bool fits_blocks(ColourKind kind) {
+    return kind == ColourKind::brightness || kind == ColourKind::saturation ||
+           kind == ColourKind::hue;
+}
+
+void step_in_block(Block& block, size_t count, ColourKind kind, const float* numbers) {
+    float* const channels[3] = {block.red, block.green, block.blue};
+    if (kind == ColourKind::saturation) {
+        saturate(block, count, numbers[0], numbers[1]);
+    } else if (kind == ColourKind::hue) {
+        // The angle is from -1 to 5 before it is turned, and 1 to 5 are added.
+        const bool near = numbers[0] >= -3.0f && numbers[0] <= 3.0f;
+        (near ? turn_hue<true> : turn_hue<false>)(block, count, numbers[0]);
+    } else {
+        for (float* channel : channels)
+            for (size_t i = 0; i < count; ++i) channel[i] = channel[i] * numbers[0];
+    }
+    for (float* channel : channels)
+        for (size_t i = 0; i < count; ++i) channel[i] = number(cut(channel[i]));
+}
+
+void step_in_blocks(const Planes& p, ColourKind kind, const float* numbers) {
+    const size_t plane = p.plane();
+    Block block;
+    float* const channels[3] = {block.red, block.green, block.blue};
+    for (size_t first = 0; first < plane; first += Block::kMost) {
+        const size_t count = std::min(Block::kMost, plane - first);
+        for (size_t c = 0; c < 3; ++c) {
+            const uint8_t* from = p.from + c * plane + first;
+            for (size_t i = 0; i < count; ++i) channels[c][i] = number(from[i]);
+        }
+        step_in_block(block, count, kind, numbers);
+        for (size_t c = 0; c < 3; ++c) {
+            uint8_t* to = p.to + c * plane + first;
+            for (size_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(channels[c][i]);
+        }
     }
 }
 
@@ -290,10 +343,8 @@ void colour_step(const Planes& p, ColourKind kind, const float* numbers, const C
         case ColourKind::equalize: return equalize(p);
         case ColourKind::affine: return affine(p, numbers, table);
         case ColourKind::saturation:
-            if (coloured) return saturation(p, numbers[0], numbers[1]);
-            break;
         case ColourKind::hue:
-            if (coloured) return hue(p, numbers[0]);
+            if (coloured) return step_in_blocks(p, kind, numbers);
             break;
         case ColourKind::grey:
             if (coloured) return grey(p);
@@ -327,6 +378,37 @@ void to_pixels(const uint8_t* planes, size_t plane, int channels, uint8_t* out) 
     }
 }
 
+// Steps of which each works on single pixels, on RGB pixels where they lie; false: there are others
+// among them.
+bool recolour_in_blocks(const ColourTable& table, ptrdiff_t first, size_t plane, uint8_t* pixels) {
+    const int32_t* kinds = table.kinds + first;
+    if (!std::all_of(kinds, kinds + table.steps, [](int32_t kind) {
+            return kind < 0 || fits_blocks(static_cast<ColourKind>(kind));
+        }))
+        return false;
+    Block block;
+    for (size_t done = 0; done < plane; done += Block::kMost) {
+        const size_t count = std::min(Block::kMost, plane - done);
+        uint8_t* const rgb = pixels + 3 * done;
+        for (size_t i = 0; i < count; ++i) {
+            block.red[i] = number(rgb[3 * i]);
+            block.green[i] = number(rgb[3 * i + 1]);
+            block.blue[i] = number(rgb[3 * i + 2]);
+        }
+        for (int step = 0; step < table.steps; ++step) {
+            if (kinds[step] < 0) continue;
+            step_in_block(block, count, static_cast<ColourKind>(kinds[step]),
+                          table.numbers + (first + step) * kColourNumbers);
+        }
+        for (size_t i = 0; i < count; ++i) {
+            rgb[3 * i] = static_cast<uint8_t>(block.red[i]);
+            rgb[3 * i + 1] = static_cast<uint8_t>(block.green[i]);
+            rgb[3 * i + 2] = static_cast<uint8_t>(block.blue[i]);
+        }
+    }
+    return true;
+}
+
 void recolour(const ColourTable& table, int row, Size size, int channels, uint8_t* pixels,
               std::vector<uint8_t>& scratch, std::vector<float>& floats) {
     const size_t plane = static_cast<size_t>(size.height) * static_cast<size_t>(size.width);
@@ -341,6 +423,7 @@ void recolour(const ColourTable& table, int row, Size size, int channels, uint8_
         if (!weights && std::all_of(table.kinds + first, table.kinds + first + table.steps,
                                     [](int32_t kind) { return kind < 0; }))
             return;
+        if (!weights && channels == 3 && recolour_in_blocks(table, first, plane, pixels)) return;
         to_planes(pixels, plane, channels, current);
         if (weights && chain == 0) {
             for (size_t i = 0; i < values; ++i) floats[i] = number(current[i]) * weights[0];

@@ -256,7 +256,7 @@ Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>&
                                distributor);
     }
     for (size_t i = 0; outcome.ok() && i < views.size(); ++i)
-        worker.resampler(i).finish(views[i].at(row));
+        worker.resampler(i).finish(views[i].at(row), views[i].stride);
     return outcome;
 }
 

@@ -9,6 +9,7 @@
 #include "geometry.hpp"
 #include "pool.hpp"
 #include "resample.hpp"
+#include "warp.hpp"
 
 namespace fastload {
 
@@ -58,9 +59,12 @@ struct View {
     uint8_t* out = nullptr;
     Size size;
     int channels = 3;
+    // Other than 0: bytes from a row of the output to the next, and `out` is that of one image,
+    // whichever it is.
+    int64_t stride = 0;
 
     int64_t bytes() const { return int64_t{channels} * size.height * size.width; }
-    uint8_t* at(int row) const { return out + bytes() * row; }
+    uint8_t* at(int row) const { return stride != 0 ? out : out + bytes() * row; }
 };
 
 struct DecodeOptions {
@@ -80,6 +84,32 @@ std::shared_ptr<Job> decode_job(std::unique_ptr<EncodedSource> images, std::vect
 // once.
 Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>& views, int row,
                      const DecodeOptions& options);
+
+// What samples of several images are made of. A sample is a picture, or the blend of `layers`
+// pictures, the first of which it always has; a picture is some images, its members, each resampled
+// to its place on a canvas, and the canvas warped. The arrays are borrowed.
+struct JoinTable {
+    GeometrySource members;     // what of each member is shown: its window
+    const int32_t* windows;     // of each of these geometries: top, left, height, width
+    const int32_t* corners;     // of each member: top, left of its window on the canvas; below 0:
+                                // it is decoded, so that damage is noticed, and not shown
+    const int64_t* offsets;     // at which member the pictures begin, and where the last one ends
+    const int32_t* seen;        // of each picture: top, left, height, width on the canvas beside
+                                // which the warp reads nothing
+    const double* inverse;      // of each picture: nine numbers (warp.hpp)
+    const bool* flips;          // of each picture: left-right, top-bottom, after the warp
+    const float* weights;       // of each sample and layer; null for one layer
+    int count = 0, layers = 1;  // `layers`: 1 or 2
+    Size canvas;
+    ResampleOptions resample;  // of members; its fill is what lies between them
+    WarpOptions warp;
+    uint8_t* out = nullptr;  // 3 channels
+    Size size;
+};
+
+// Throws std::invalid_argument where something lies outside of the canvas.
+std::shared_ptr<Job> join_job(std::unique_ptr<EncodedSource> images, const JoinTable& table,
+                              const DecodeOptions& options);
 
 // Decoded images, in memory or a memory map, of as many interleaved channels as their view. The
 // arrays are borrowed, and were checked to be in bounds.

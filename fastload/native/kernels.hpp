@@ -31,6 +31,19 @@ struct VerticalTask {
     int bytes;  // per row; nothing after them is read or written
 };
 
+// One row of the output of a bilinear warp (warp.hpp), of an image of 3 or 4 channels.
+struct WarpRow {
+    const uint8_t* pixels;
+    int64_t stride;  // bytes of a row of the image, all of which fits in 2^31 bytes
+    int channels;
+    int most_x, most_y;  // where the upper left neighbour lies at most if all four are in the
+                         // image, and four bytes of each
+    const double* m;     // nine numbers
+    double u, v, w;      // what the row adds to m[0] x, m[3] x, m[6] x
+    const float* fill;   // one a channel
+    bool fades;
+};
+
 namespace png {
 
 enum Filter : uint8_t { kNone, kSub, kUp, kAverage, kPaeth, kFilters };
@@ -67,6 +80,9 @@ struct Kernels {
     bool (*split)(const int16_t* weights, int outputs, int width, int32_t* low_high);
     const jpeg::JpegKernels* jpeg;
     const png::FilterKernels* png;
+    // Where not null: makes pixels [x, end) of a warp from the first one on, a vector at a time,
+    // until one of them has not all neighbours in the image; returns how many. `out`: of pixel x.
+    int (*warp_inner)(const WarpRow& row, int x, int end, uint8_t* out);
 };
 
 extern const Kernels kPlainKernels;

@@ -6,11 +6,12 @@
 #include "kernels.hpp"
 #include "png.inl.hpp"
 #include "resample.inl.hpp"
+#include "warp.inl.hpp"
 
 namespace fastload {
 
 const Kernels FASTLOAD_KERNELS = {
-    FASTLOAD_KERNELS_NAME,         horizontal,      vertical,      pack, mirror,
-    Simd::kDots ? split : nullptr, &jpeg::kKernels, &png::kKernels};
+    FASTLOAD_KERNELS_NAME,         horizontal,      vertical,       pack,      mirror,
+    Simd::kDots ? split : nullptr, &jpeg::kKernels, &png::kKernels, kWarpInner};
 
 }  // namespace fastload

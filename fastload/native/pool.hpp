@@ -21,10 +21,11 @@ class Worker {
 
     const Kernels& kernels;
     Decoder decoder;
-    std::vector<Geometry> geometries;  // of each view of the image in work
-    std::vector<uint8_t> bytes;        // of the compressed file
-    std::vector<uint8_t> scratch;      // pixels in between
-    std::vector<float> floats;         // the same in floating point
+    std::vector<Geometry> geometries;            // of each view of the image in work
+    std::vector<uint8_t> bytes;                  // of the compressed file
+    std::vector<uint8_t> scratch;                // pixels in between
+    std::vector<float> floats;                   // the same in floating point
+    std::vector<uint8_t> canvas, tile, picture;  // of samples of several images
 
     // One for each view of an image, made as they are needed; they stay where they are.
     Resampler& resampler(size_t view = 0) {
@@ -38,6 +39,8 @@ class Worker {
         constexpr size_t kMost = size_t{32} << 20;
         if (bytes.size() > kMost) std::vector<uint8_t>().swap(bytes);
         if (scratch.size() > kMost) std::vector<uint8_t>().swap(scratch);
+        for (std::vector<uint8_t>* pixels : {&canvas, &tile, &picture})
+            if (pixels->size() > kMost) std::vector<uint8_t>().swap(*pixels);
         if (floats.size() > kMost / sizeof(float)) std::vector<float>().swap(floats);
     }
 

@@ -15,6 +15,7 @@ from fastload.errors import ConfigurationError, counted
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan, Interpolation, PaddingMode, Resampling, View
 from fastload.geometry.boxes import Composition
+from fastload.geometry.plan import WarpSampling
 from fastload.geometry.points import PointMap, PointStep
 from fastload.native.extension import available, load
 from fastload.sources.buffers import PathTable
@@ -93,6 +94,34 @@ class FusedGeometry:
             out[:, 10:].astype(np.bool_),
             bicubic=self.bicubic,
         )
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What B samples of several images are made of, for `NativePool.join`. A sample is one picture,
+    or the blend of two; a picture is members on a canvas, which is then warped. P pictures, those
+    of a sample one after the other; T members, those of a picture one after the other."""
+
+    parts: Geometry
+    """Of T members: what of each is shown on its canvas, all of it inside of the image."""
+    corners: npt.NDArray[np.int32]
+    """(T, 2): top, left of that on the canvas; -1: nothing of it is seen."""
+    offsets: npt.NDArray[np.int64]
+    """(P + 1,): the members of each picture. A second picture may have none, and is none then."""
+    seen: npt.NDArray[np.int32]
+    """(P, 4): top, left, height, width of the canvas, beside which the warp reads nothing."""
+    inverse: npt.NDArray[np.float64]
+    """(P, 3, 3): of a `Warp`, and of a cut after it."""
+    flips: npt.NDArray[np.bool_]
+    """(P, 2): mirror left-right, upside-down, after that."""
+    weights: npt.NDArray[np.float32] | None
+    """(B, 2): of the pictures of a sample; None where each has one."""
+    canvas: tuple[int, int]
+    """Height, width."""
+    sampling: Resampling
+    """Of members, and with its fill what is between them."""
+    warp: WarpSampling
+    """Bilinear."""
 
 
 def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
@@ -331,6 +360,49 @@ class NativePool:
             self._pool.gather(images.array, images.offsets, images.sizes, rows, view, here)
         )
 
+    def join(
+        self,
+        images: Compressed,
+        joined: Joined,
+        *,
+        out: npt.NDArray[np.uint8],
+        settings: DecodeSettings,
+        check_whole: bool = False,
+        index: SeekIndex | None = None,
+    ) -> Pending:
+        """Make B samples of several images each, into (B, height, width, 3) `out`. Rows that fail
+        are samples.
+
+        Args:
+            images: T files or buffers, as of `decode_views`; so are `check_whole` and `index`.
+        """
+        parts, warp = joined.parts, joined.warp
+        fill = np.broadcast_to(np.asarray(warp.fill, dtype=np.float64), 3).tolist()
+        return Pending(
+            self._pool.join(
+                _encoded(images),
+                np.ascontiguousarray(parts.box, dtype=np.int32),
+                np.ascontiguousarray(parts.size, dtype=np.int32),
+                np.ascontiguousarray(parts.window, dtype=np.int32),
+                np.ascontiguousarray(parts.flip, dtype=np.bool_),
+                np.ascontiguousarray(joined.corners, dtype=np.int32),
+                np.ascontiguousarray(joined.offsets, dtype=np.int64),
+                np.ascontiguousarray(joined.seen, dtype=np.int32),
+                np.ascontiguousarray(joined.inverse, dtype=np.float64),
+                np.ascontiguousarray(joined.flips, dtype=np.bool_),
+                joined.weights,
+                joined.canvas,
+                _resampling(joined.sampling),
+                warp.fades,
+                tuple(fill),
+                out,
+                settings.max_pixels,
+                settings.exif_orientation,
+                check_whole,
+                None if index is None else index.native,
+            )
+        )
+
     def recolour(
         self,
         images: npt.NDArray[np.uint8],
@@ -414,14 +486,18 @@ def _view(view: View, *, channels: int, **lengths: int) -> _core.View:
             raise ConfigurationError(
                 f"{name} has {counted(length, 'row')} and out has {len(out)}; they must be equal."
             )
+    made: _core.View = core.View(_geometries(view.geometry), out, _resampling(sampling))
+    return made
+
+
+def _resampling(sampling: Resampling) -> _core.Resampling:
     fill = [min(max(round(value), 0), 255) for value in sampling.fill]
     fill = fill * 4 if len(fill) == 1 else [*fill, 0, 0, 0][:4]
     filter_code, padding_code = (
         _FILTERS.index(sampling.interpolation),
         _PADDINGS.index(sampling.padding_mode),
     )
-    resampling = core.Resampling(filter_code, sampling.antialias, padding_code, fill)
-    made: _core.View = core.View(_geometries(view.geometry), out, resampling)
+    made: _core.Resampling = load().Resampling(filter_code, sampling.antialias, padding_code, fill)
     return made
 
 

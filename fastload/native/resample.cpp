@@ -258,8 +258,8 @@ void Resampler::take(const uint8_t* const* rows, int count) {
     }
 }
 
-void Resampler::finish(uint8_t* out) {
-    const size_t stride = static_cast<size_t>(window_.width) * 3;
+void Resampler::finish(uint8_t* out, int64_t stride) {
+    if (stride == 0) stride = int64_t{window_.width} * 3;
     for (int y = 0; y < window_.height; ++y, out += stride) {
         const int row = y - rows_.lead;
         if (row < 0 || row >= rows_.count) {

@@ -111,8 +111,9 @@ class Resampler final : public RowSink {
     void take(const uint8_t* const* rows, int count) override;
     void restart() override { taken_ = 0; }
 
-    // Writes window.height x window.width packed RGB pixels; `out` has exactly that many bytes.
-    void finish(uint8_t* out);
+    // Writes window.height x window.width RGB pixels, and nothing beside them; `stride`: bytes from
+    // a row to the next, 0 for rows that are packed.
+    void finish(uint8_t* out, int64_t stride = 0);
 
   private:
     uint8_t* middle_row(int y) { return middle_.data() + middle_stride_ * static_cast<size_t>(y); }

@@ -17,6 +17,9 @@ struct Image {
     }
 };
 
+// Pixels that are made one by one where a vector of them was not all in the image.
+constexpr int kTriedAgain = 8;
+
 // Nothing that is not a number is inside.
 bool inside(double u, double v, double low, Size size) {
     return u >= low && v >= low && u < size.width - low && v < size.height - low;
@@ -135,28 +138,41 @@ void hold(const Image& image, const Neighbours& near, uint8_t* out) {
 
 }  // namespace
 
-void warp(const uint8_t* in, Size in_size, uint8_t* out, Size out_size, int channels,
-          const double m[9], const WarpOptions& options) {
+void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out, Size out_size,
+          int channels, const double m[9], const WarpOptions& options) {
     const Image image = {in, in_size, channels};
     const bool affine = m[6] == 0.0 && m[7] == 0.0 && m[8] == 1.0;
     // Where the upper left neighbour lies if the four bytes of each are in the image: of three
     // channels those of the last pixel are not.
     const int most_x = in_size.width - 2, most_y = in_size.height - (channels == 3 ? 3 : 2);
-    const int64_t row = int64_t{in_size.width} * channels;
+    const int64_t stride = int64_t{in_size.width} * channels;
     Floats fill = {};
     for (int c = 0; c < channels; ++c) fill[c] = options.fill[c];
     const auto make = channels == 3 ? (options.fades ? inner<3, true> : inner<3, false>)
                                     : (options.fades ? inner<4, true> : inner<4, false>);
     const double low = options.bilinear && options.fades ? -0.5 : 0.0;
+    WarpRow row = {in,  stride, channels, most_x,       most_y,       m,
+                   0.0, 0.0,    0.0,      options.fill, options.fades};
+    const bool in_vectors = kernels.warp_inner != nullptr && options.bilinear && channels >= 3 &&
+                            stride * in_size.height <= INT32_MAX;
     for (int y = 0; y < out_size.height; ++y) {
         const double down = y + 0.5;
-        const double row_u = m[1] * down + m[2], row_v = m[4] * down + m[5],
-                     row_w = m[7] * down + m[8];
+        row.u = m[1] * down + m[2];
+        row.v = m[4] * down + m[5];
+        row.w = m[7] * down + m[8];
+        int next = in_vectors ? 0 : out_size.width;  // where vectors may be tried again
         for (int x = 0; x < out_size.width; ++x, out += channels) {
+            if (x == next) {
+                const int made = kernels.warp_inner(row, x, out_size.width, out);
+                x += made;
+                out += int64_t{made} * channels;
+                next = x + kTriedAgain;
+                if (x == out_size.width) break;
+            }
             const double across = x + 0.5;
-            double u = m[0] * across + row_u, v = m[3] * across + row_v;
+            double u = m[0] * across + row.u, v = m[3] * across + row.v;
             if (!affine) {
-                const double w = m[6] * across + row_w;
+                const double w = m[6] * across + row.w;
                 u /= w;
                 v /= w;
             }
@@ -172,8 +188,7 @@ void warp(const uint8_t* in, Size in_size, uint8_t* out, Size out_size, int chan
             const Neighbours near(u, v);
             if (channels >= 3 && near.x >= 0 && near.y >= 0 && near.x <= most_x &&
                 near.y <= most_y) {
-                const uint8_t* const pixel = image.at(near.y, near.x);
-                make(pixel, row, near.weights, fill, out);
+                make(image.at(near.y, near.x), stride, near.weights, fill, out);
             } else if (options.fades) {
                 fade(image, near, options.fill, out);
             } else {

@@ -57,6 +57,10 @@ class ColorJitter(PixelOperation):
         settings = (getattr(transform, name) for name in _PROPERTIES)
         return cls(*(None if bounds is None else read_bounds(bounds) for bounds in settings))
 
+    @property
+    def pointwise(self) -> bool:  # type: ignore[override]
+        return self.contrast is None  # which takes the mean of the image
+
     def parameters(self, draws: Draws, stream: int) -> tuple[npt.NDArray[np.float32], Int64Array]:
         """(B, 4) factors, uniform within the bounds of brightness, contrast, saturation and hue,
         NaN for what is left alone; and (B, 4) which of them comes first to fourth, every order

@@ -174,7 +174,7 @@ def render_row(pixels: Pixels, row: int, view: View) -> None:
         ):
             # Positions differ in the last bit then, which is nothing between two pixels; the
             # nearest one would not always be that which masks of objects have (native/masks.cpp).
-            if then.warp.interpolation == "bilinear" and _only_cuts(later.geometry, row):
+            if then.warp.interpolation == "bilinear" and only_cuts(later.geometry, row):
                 _warp_cut(pixels, row, later, then, view.out[row])
                 return
             warped = np.empty((*later.size[row], pixels.shape[2]), dtype=np.uint8)
@@ -184,25 +184,76 @@ def render_row(pixels: Pixels, row: int, view: View) -> None:
     _render_row(pixels, row, geometry, resampling, view.out[row])
 
 
-def _only_cuts(geometry: Geometry, row: int) -> bool:
+def looked_at(geometry: Geometry, row: int) -> tuple[int, int, int, int]:
+    """What `render_row` looks at of an image: top, left, bottom, right [pixels]. Whatever is
+    outside has no influence, and may be anything."""
+    top, left, height, width = (int(n) for n in geometry.box[row])
+    whole = top, left, top + height, left + width
+    cuts = (geometry.size[row] == (height, width)).all() and not geometry.flip[row].any()
+    start = geometry.window[row].tolist()
+    if geometry.later is None or not cuts or start != [0, 0, height, width]:
+        return whole
+    later = geometry.later
+    part = looked_at(later.geometry, row)
+    if later.inverse is not None:
+        found = _taken_from(later.inverse[row], part)
+        if found is None:
+            return whole
+        part = found
+    low = np.clip(part[:2], 0, (height, width))
+    high = np.clip(part[2:], low, (height, width))
+    return top + int(low[0]), left + int(low[1]), top + int(high[0]), left + int(high[1])
+
+
+def _taken_from(
+    inverse: npt.NDArray[np.float64], part: tuple[int, int, int, int]
+) -> tuple[int, int, int, int] | None:
+    """Where the pixels of a part of a warp's output come from, with a pixel more on each side than
+    "bilinear" takes; None where that has no bounds. The part is convex, and so is what a projective
+    map makes of it where no w is 0: its corners are the bounds."""
+    top, left, bottom, right = part
+    x, y = np.array([left + 0.5, right - 0.5]), np.array([top + 0.5, bottom - 0.5])
+    corners = np.stack([*np.meshgrid(x, y), np.ones((2, 2))]).reshape(3, 4)
+    with np.errstate(all="ignore"):
+        u, v, w = inverse @ corners
+        u, v = u / w, v / w
+    far = max(np.abs(u).max(), np.abs(v).max())
+    if not (w > 0).all() or not far < 2**30:  # what is no number is not, either
+        return None
+    return (
+        int(np.floor(v.min() - 1.5)),
+        int(np.floor(u.min() - 1.5)),
+        int(np.ceil(v.max() + 1.5)),
+        int(np.ceil(u.max() + 1.5)),
+    )
+
+
+def only_cuts(geometry: Geometry, row: int) -> bool:
     """Whether all of a geometry is to show a part of the image, mirrored or not."""
     height, width = geometry.box[row, 2:]
     same = (0, 0, height, width) == tuple(geometry.window[row])
     return geometry.later is None and same and (height, width) == tuple(geometry.size[row])
 
 
+def cut_inverse(later: Later, row: int) -> npt.NDArray[np.float64]:
+    """(3, 3): where the pixels are of what the geometry after a warp cuts out."""
+    assert later.inverse is not None
+    top, left = later.geometry.box[row, :2]
+    shift = np.eye(3)
+    shift[:2, 2] = left, top
+    moved: npt.NDArray[np.float64] = later.inverse[row] @ shift
+    return moved
+
+
 def _warp_cut(
     pixels: Pixels, row: int, later: Later, sampling: LaterResampling, out: Pixels
 ) -> None:
     """A warp, and a geometry after it that only cuts: no more is made than what is shown."""
-    assert later.inverse is not None
     geometry = later.geometry
-    top, left, height, width = (int(n) for n in geometry.box[row])
-    shift = np.eye(3)
-    shift[:2, 2] = left, top
+    height, width = (int(n) for n in geometry.size[row])
     direct = out.flags.c_contiguous and not geometry.flip[row].any()
     warped = out if direct else np.empty((height, width, pixels.shape[2]), dtype=np.uint8)
-    warp_into(pixels, later.inverse[row] @ shift, sampling.warp, warped)
+    warp_into(pixels, cut_inverse(later, row), sampling.warp, warped)
     if not direct:
         render_into(
             warped,

@@ -3,8 +3,8 @@
 // kind, infinite and not numbers among them.
 //
 // Image and output lie in heap memory of exactly the size that they have. What must hold, besides
-// that memory is in order: what takes the nearest pixel makes pixels of the image, or the fill;
-// a map that moves nothing changes nothing.
+// that memory is in order: all instruction sets make the same pixels; what takes the nearest pixel
+// makes pixels of the image, or the fill; a map that moves nothing changes nothing.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -50,7 +50,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const double units[9] = {1, 1, in_size.width / 4.0, 1, 1, in_size.height / 4.0, 0.01, 0.01, 1};
     for (int i = 0; i < 9; ++i) inverse[i] = number(choices, units[i]);
     if (choices.byte() & 1) inverse[6] = inverse[7] = 0.0, inverse[8] = 1.0;
-    warp(in.get(), in_size, out.get(), out_size, channels, inverse, options);
+    warp(kPlainKernels, in.get(), in_size, out.get(), out_size, channels, inverse, options);
+    const size_t bytes = made * static_cast<size_t>(channels);
+    for (const char* name : {"sse4.1", "avx2", "avx512", "neon"}) {
+        const Kernels* const kernels = find_kernels(name);
+        if (kernels == nullptr) continue;
+        const std::unique_ptr<uint8_t[]> other(new uint8_t[bytes]);
+        warp(*kernels, in.get(), in_size, other.get(), out_size, channels, inverse, options);
+        require(std::equal(out.get(), out.get() + bytes, other.get()), name);
+    }
     if (!options.bilinear && channels == 1) {
         std::set<uint8_t> values(in.get(), in.get() + pixels);
         values.insert(static_cast<uint8_t>(options.fill[0]));
@@ -58,7 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     const double nothing[9] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
     const std::unique_ptr<uint8_t[]> same(new uint8_t[image.size()]);
-    warp(in.get(), in_size, same.get(), in_size, channels, nothing, options);
+    warp(*find_kernels("auto"), in.get(), in_size, same.get(), in_size, channels, nothing, options);
     require(std::equal(image.begin(), image.end(), same.get()), "moved by nothing");
     return 0;
 }

@@ -1,0 +1,90 @@
+"""Samples of several images, made by the threads of the native core: a batch is one call, which
+decodes of each image what is seen of it. What the core does not know or finds fault with is given
+back, and made in Python by `joined.JoinedReader`: the same pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fastload.backends.base import Context
+from fastload.backends.joined import JoinedReader
+from fastload.backends.maker import BatchInWork, PixelMaker, Threads
+from fastload.backends.pixels_native import CoreDecoding, LaterPart, bytes_or_none
+from fastload.backends.rows import Buffers, RowReader
+from fastload.draws import Draws
+from fastload.exif import turned_sizes
+from fastload.native.pool import Pending
+from fastload.native.seek import SeekIndexOption
+from fastload.sources.columns import EncodedImages
+
+
+class JoinedPixels(PixelMaker):
+    """Serves sources whose samples `JoinedReader.fits_core`."""
+
+    def __init__(
+        self,
+        context: Context,
+        rows: RowReader,
+        joined: JoinedReader,
+        threads: Threads,
+        *,
+        check_whole: bool = False,
+        seek_index: SeekIndexOption = False,
+    ) -> None:
+        super().__init__(context, rows, threads)
+        self._joined = joined
+        self._slice = threads.slice_of(context.batch_size)
+        self._core = CoreDecoding(threads.count, self._source, check_whole, seek_index)
+
+    def start(self, draws: Draws) -> BatchInWork:
+        (plan,) = self._plans
+        assert plan.out_size is not None
+        work = BatchInWork(draws, self._rows.buffers(len(draws), [plan.out_size], self._allocate))
+        ((name, column),) = self._source.encoded.items()
+        for first in range(0, len(draws), self._slice):
+            rows = slice(first, min(first + self._slice, len(draws)))
+            later = self._threads.submit(
+                self._begin, name, column, draws.take(rows), work.buffers.take(rows)
+            )
+            work.parts.append(LaterPart(first, later, self._threads))
+        return work
+
+    def _begin(self, name: str, column: EncodedImages, draws: Draws, out: Buffers) -> Pending:
+        """Read what samples are made of, work out where it goes, and hand that to the core."""
+        members = self._joined.members(draws)
+        images = column.in_files(members.indices)
+        if images is None:
+            try:
+                data = list(column.read_many(members.indices))
+            except OSError:  # the core refuses an image of no bytes, and Python has the words
+                data = [bytes_or_none(column, index) for index in members.indices.tolist()]
+        encoded = data if images is None else images
+        settings = self._rows.settings
+        headers, failures = self._core.pool.read_headers(encoded, settings=settings, here=True)
+        sizes = headers[:, :2].astype(np.int64)
+        if settings.exif_orientation:
+            sizes = turned_sizes(sizes, headers[:, 3])
+        lost = [failure.row for failure in failures]
+        sizes[lost] = 1
+        self._joined.fill_tables(out.points, draws, members, sizes)
+        bad = {int(members.samples[row]) for row in lost}
+        return self._core.pool.join(
+            encoded,
+            self._joined.for_core(draws, members, sizes, bad),
+            out=out.images[name],
+            settings=settings,
+            check_whole=self._core.check_whole,
+            index=self._core.index,
+        )
+
+    def close(self) -> None:
+        self._core.close()
+
+    def explain(self, decoded: Mapping[str, int]) -> Mapping[str, str]:
+        return self._core.explain(decoded, self.depth)
+
+    @property
+    def decoded(self) -> Mapping[str, int]:  # type: ignore[override]
+        return self._core.decoded

@@ -1,0 +1,158 @@
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "jobs.hpp"
+
+namespace fastload {
+namespace {
+
+constexpr size_t kChannels = 3;
+
+size_t bytes_of(int pixels) { return static_cast<size_t>(pixels) * kChannels; }
+size_t bytes_of(Size size) { return static_cast<size_t>(size.height) * bytes_of(size.width); }
+
+uint8_t* room(std::vector<uint8_t>& memory, size_t bytes) {
+    if (memory.size() < bytes) memory.resize(bytes);
+    return memory.data();
+}
+
+// Weighted sums in single precision, products and sums rounded one by one, then to whole numbers,
+// halves to even ones: as numpy has it in fastload/backends/joined.py.
+void blend(uint8_t* out, const uint8_t* other, size_t bytes, float own, float others) {
+    for (size_t i = 0; i < bytes; ++i) {
+        const float sum = static_cast<float>(out[i]) * own + static_cast<float>(other[i]) * others;
+        out[i] = static_cast<uint8_t>(static_cast<int32_t>((sum + 12582912.0f) - 12582912.0f));
+    }
+}
+
+class JoinJob final : public Job {
+  public:
+    JoinJob(std::unique_ptr<EncodedSource> images, const JoinTable& table,
+            const DecodeOptions& options)
+        : Job(table.count, 1), images_(std::move(images)), table_(table), options_(options) {}
+
+  private:
+    uint8_t* at(int row) const {
+        return table_.out + static_cast<size_t>(row) * bytes_of(table_.size);
+    }
+
+    Outcome run(Worker& worker, int row) override {
+        for (int layer = 0; layer < table_.layers; ++layer) {
+            const int64_t picture = int64_t{row} * table_.layers + layer;
+            if (table_.offsets[picture] == table_.offsets[picture + 1]) continue;
+            uint8_t* const out = layer == 0 ? at(row) : room(worker.picture, bytes_of(table_.size));
+            if (Outcome made = draw(worker, picture, out); !made.ok()) return made;
+            if (layer == 0) continue;
+            const float* weights = table_.weights + 2 * int64_t{row};
+            blend(at(row), out, bytes_of(table_.size), weights[0], weights[1]);
+        }
+        return {};
+    }
+
+    void blank(int row) noexcept override { std::memset(at(row), 0, bytes_of(table_.size)); }
+
+    // Images on their canvas, of which as much is made as is seen, and the canvas warped.
+    Outcome draw(Worker& worker, int64_t picture, uint8_t* out) {
+        const size_t stride = bytes_of(table_.canvas.width);
+        uint8_t* const canvas = room(worker.canvas, bytes_of(table_.canvas));
+        const int32_t* seen = table_.seen + 4 * picture;
+        uint8_t* const first = canvas + stride * static_cast<size_t>(seen[0]) + bytes_of(seen[1]);
+        for (int x = 0; seen[2] > 0 && x < seen[3]; ++x)
+            std::memcpy(first + bytes_of(x), table_.resample.fill, kChannels);
+        for (int y = 1; y < seen[2]; ++y)
+            std::memcpy(first + stride * static_cast<size_t>(y), first, bytes_of(seen[3]));
+        for (int64_t member = table_.offsets[picture]; member < table_.offsets[picture + 1];
+             ++member) {
+            if (Outcome put = place(worker, static_cast<int>(member), canvas); !put.ok())
+                return put;
+        }
+        warp(worker.kernels, canvas, table_.canvas, out, table_.size, static_cast<int>(kChannels),
+             table_.inverse + 9 * picture, table_.warp);
+        mirror(worker, table_.flips[2 * picture], table_.flips[2 * picture + 1], out);
+        return {};
+    }
+
+    Outcome place(Worker& worker, int member, uint8_t* canvas) {
+        Bytes bytes;
+        if (Outcome read = images_->get(member, worker.bytes, bytes); !read.ok()) return read;
+        const int32_t* window = table_.windows + 4 * int64_t{member};
+        const int32_t* corner = table_.corners + 2 * int64_t{member};
+        View view;
+        view.geometries = table_.members;
+        view.resample = table_.resample;
+        view.size = {window[2], window[3]};
+        view.stride = static_cast<int64_t>(bytes_of(table_.canvas.width));
+        view.out = corner[0] < 0 ? room(worker.tile, bytes_of(view.size))
+                                 : canvas + view.stride * corner[0] + bytes_of(corner[1]);
+        if (corner[0] < 0) view.stride = static_cast<int64_t>(bytes_of(window[3]));
+        const Outcome outcome = decode_image(worker, bytes, {view}, member, options_);
+        worker.decoder.close();  // the bytes may go
+        return outcome;
+    }
+
+    void mirror(Worker& worker, bool across, bool down, uint8_t* out) const {
+        const size_t row = bytes_of(table_.size.width);
+        uint8_t* const other = room(worker.tile, row);
+        for (int y = 0; across && y < table_.size.height; ++y) {
+            uint8_t* const one = out + row * static_cast<size_t>(y);
+            std::memcpy(other, one, row);
+            worker.kernels.mirror(other, one, table_.size.width);
+        }
+        for (int y = 0; down && y < table_.size.height / 2; ++y) {
+            uint8_t* const one = out + row * static_cast<size_t>(y);
+            std::swap_ranges(one, one + row,
+                             out + row * static_cast<size_t>(table_.size.height - 1 - y));
+        }
+    }
+
+    std::unique_ptr<EncodedSource> images_;
+    const JoinTable table_;
+    const DecodeOptions options_;
+};
+
+}  // namespace
+
+namespace {
+
+void require(bool condition, const char* message) {
+    if (!condition) throw std::invalid_argument(message);
+}
+
+bool lies_in(Size size, const int32_t* corner, const int32_t* extent) {
+    return corner[0] >= 0 && corner[1] >= 0 && extent[0] >= 0 && extent[1] >= 0 &&
+           int64_t{corner[0]} + extent[0] <= size.height &&
+           int64_t{corner[1]} + extent[1] <= size.width;
+}
+
+// Whether all that is written and read lies in the canvas.
+void check(const JoinTable& table, int members) {
+    const int64_t pictures = int64_t{table.count} * table.layers;
+    require(table.canvas.height > 0 && table.canvas.width > 0, "canvas: empty");
+    for (float value : table.warp.fill)
+        require(value >= 0 && value <= 255, "fill: 0 to 255 is needed");
+    require(table.offsets[0] == 0 && table.offsets[pictures] == members,
+            "offsets: of all members are needed");
+    for (int64_t i = 0; i < pictures; ++i) {
+        require(table.offsets[i] <= table.offsets[i + 1], "offsets: not ascending");
+        require(lies_in(table.canvas, table.seen + 4 * i, table.seen + 4 * i + 2),
+                "seen: outside of the canvas");
+    }
+    for (int64_t i = 0; i < members; ++i) {
+        const int32_t *corner = table.corners + 2 * i, *window = table.windows + 4 * i;
+        require(window[2] > 0 && window[3] > 0, "window: empty");
+        require(corner[0] < 0 || lies_in(table.canvas, corner, window + 2),
+                "corners: outside of the canvas");
+    }
+}
+
+}  // namespace
+
+std::shared_ptr<Job> join_job(std::unique_ptr<EncodedSource> images, const JoinTable& table,
+                              const DecodeOptions& options) {
+    check(table, images->count());
+    return std::make_shared<JoinJob>(std::move(images), table, options);
+}
+
+}  // namespace fastload

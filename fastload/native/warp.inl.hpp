@@ -1,0 +1,250 @@
+// The middle of a bilinear warp, where all neighbours of a pixel are in the image. Included once
+// per instruction set; compiled without contraction into fused multiply-adds.
+//
+// Vectors of places, in doubles, then of weights and sums, in floats: the operations of `warp` in
+// warp.cpp in the same order, which makes the pixels of the other places.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels.hpp"
+#include "simd.hpp"
+
+namespace fastload {
+namespace {
+
+#if !defined(FASTLOAD_SIMD_PORTABLE) && defined(__AVX512BW__)
+
+struct Doubles {
+    using D = __m512d;
+    using F = __m512;
+    using W = __m512i;
+    static constexpr int kCount = 16;  // pixels at a time: two vectors of places
+
+    static D all(double x) { return _mm512_set1_pd(x); }
+    static F all(float x) { return _mm512_set1_ps(x); }
+    static D steps(int half) {
+        const D first = _mm512_setr_pd(0, 1, 2, 3, 4, 5, 6, 7);
+        return half ? _mm512_add_pd(first, all(8.0)) : first;
+    }
+    static D add(D a, D b) { return _mm512_add_pd(a, b); }
+    static D sub(D a, D b) { return _mm512_sub_pd(a, b); }
+    static D mul(D a, D b) { return _mm512_mul_pd(a, b); }
+    static D div(D a, D b) { return _mm512_div_pd(a, b); }
+    static F add(F a, F b) { return _mm512_add_ps(a, b); }
+    static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+    static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+    static F least(F a, F b) { return _mm512_min_ps(a, b); }
+    static F most(F a, F b) { return _mm512_max_ps(a, b); }
+    // A bit for each that is at least 0 and below `end`; what is no number is not.
+    static unsigned within(D a, D end) {
+        return _mm512_cmp_pd_mask(a, _mm512_setzero_pd(), _CMP_GE_OQ) &
+               _mm512_cmp_pd_mask(a, end, _CMP_LT_OQ);
+    }
+    static constexpr unsigned kAll = 0xff;
+    static D floor(D a) {
+        return _mm512_roundscale_pd(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    }
+    static F floats(D low, D high) {
+        return _mm512_castsi512_ps(
+            _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_castps_si256(_mm512_cvtpd_ps(low))),
+                               _mm256_castps_si256(_mm512_cvtpd_ps(high)), 1));
+    }
+    static W wholes(D low, D high) {
+        return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvttpd_epi32(low)),
+                                  _mm512_cvttpd_epi32(high), 1);
+    }
+    static W all(int x) { return _mm512_set1_epi32(x); }
+    static W add(W a, W b) { return _mm512_add_epi32(a, b); }
+    static W mul(W a, W b) { return _mm512_mullo_epi32(a, b); }
+    static W gather(const uint8_t* from, W offsets) {
+        return _mm512_i32gather_epi32(offsets, from, 1);
+    }
+    template <int kByte>
+    static F byte_of(W words) {
+        return _mm512_cvtepi32_ps(
+            _mm512_and_si512(_mm512_srli_epi32(words, 8 * kByte), _mm512_set1_epi32(255)));
+    }
+    static W rounded(F a) { return _mm512_cvtps_epi32(a); }
+    static W cut(F a) { return _mm512_cvttps_epi32(a); }
+    template <int kByte>
+    static W at_byte(W sum, W values) {
+        return _mm512_or_si512(sum, _mm512_slli_epi32(values, 8 * kByte));
+    }
+    static void store3(uint8_t* out, W pixels) {
+        const W packed = _mm512_shuffle_epi8(
+            pixels, _mm512_broadcast_i32x4(
+                        _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1)));
+        const W places = _mm512_setr_epi32(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 15, 15, 15, 15);
+        _mm512_mask_storeu_epi32(out, 0x0fff, _mm512_permutexvar_epi32(places, packed));
+    }
+    static void store4(uint8_t* out, W pixels) { _mm512_storeu_si512(out, pixels); }
+};
+
+#define FASTLOAD_WARPS 1
+
+#elif !defined(FASTLOAD_SIMD_PORTABLE) && defined(__AVX2__)
+
+struct Doubles {
+    using D = __m256d;
+    using F = __m256;
+    using W = __m256i;
+    static constexpr int kCount = 8;
+
+    static D all(double x) { return _mm256_set1_pd(x); }
+    static F all(float x) { return _mm256_set1_ps(x); }
+    static D steps(int half) {
+        const D first = _mm256_setr_pd(0, 1, 2, 3);
+        return half ? _mm256_add_pd(first, all(4.0)) : first;
+    }
+    static D add(D a, D b) { return _mm256_add_pd(a, b); }
+    static D sub(D a, D b) { return _mm256_sub_pd(a, b); }
+    static D mul(D a, D b) { return _mm256_mul_pd(a, b); }
+    static D div(D a, D b) { return _mm256_div_pd(a, b); }
+    static F add(F a, F b) { return _mm256_add_ps(a, b); }
+    static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
+    static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+    static F least(F a, F b) { return _mm256_min_ps(a, b); }
+    static F most(F a, F b) { return _mm256_max_ps(a, b); }
+    static unsigned within(D a, D end) {
+        const D good = _mm256_and_pd(_mm256_cmp_pd(a, _mm256_setzero_pd(), _CMP_GE_OQ),
+                                     _mm256_cmp_pd(a, end, _CMP_LT_OQ));
+        return static_cast<unsigned>(_mm256_movemask_pd(good));
+    }
+    static constexpr unsigned kAll = 0xf;
+    static D floor(D a) { return _mm256_floor_pd(a); }
+    static F floats(D low, D high) {
+        return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm256_cvtpd_ps(low)),
+                                    _mm256_cvtpd_ps(high), 1);
+    }
+    static W wholes(D low, D high) {
+        return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm256_cvttpd_epi32(low)),
+                                       _mm256_cvttpd_epi32(high), 1);
+    }
+    static W all(int x) { return _mm256_set1_epi32(x); }
+    static W add(W a, W b) { return _mm256_add_epi32(a, b); }
+    static W mul(W a, W b) { return _mm256_mullo_epi32(a, b); }
+    static W gather(const uint8_t* from, W offsets) {
+        return _mm256_i32gather_epi32(reinterpret_cast<const int*>(from), offsets, 1);
+    }
+    template <int kByte>
+    static F byte_of(W words) {
+        return _mm256_cvtepi32_ps(
+            _mm256_and_si256(_mm256_srli_epi32(words, 8 * kByte), _mm256_set1_epi32(255)));
+    }
+    static W rounded(F a) { return _mm256_cvtps_epi32(a); }
+    static W cut(F a) { return _mm256_cvttps_epi32(a); }
+    template <int kByte>
+    static W at_byte(W sum, W values) {
+        return _mm256_or_si256(sum, _mm256_slli_epi32(values, 8 * kByte));
+    }
+    static void store3(uint8_t* out, W pixels) {
+        const __m128i places =
+            _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
+        const W packed = _mm256_permutevar8x32_epi32(
+            _mm256_shuffle_epi8(pixels, _mm256_broadcastsi128_si256(places)),
+            _mm256_setr_epi32(0, 1, 2, 4, 5, 6, 7, 7));
+        store16(out, _mm256_castsi256_si128(packed));
+        _mm_storel_epi64(reinterpret_cast<__m128i*>(out + 16), _mm256_extracti128_si256(packed, 1));
+    }
+    static void store4(uint8_t* out, W pixels) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), pixels);
+    }
+};
+
+#define FASTLOAD_WARPS 1
+
+#endif
+
+#if defined(FASTLOAD_WARPS)
+
+template <int kChannels, bool kFades, bool kAffine>
+int warp_some(const WarpRow& row, int x, int end, uint8_t* out) {
+    using V8 = Doubles;
+    const auto half = V8::all(0.5);
+    const auto end_x = V8::all(static_cast<double>(row.most_x) + 1.0),
+               end_y = V8::all(static_cast<double>(row.most_y) + 1.0);
+    const auto ones = V8::all(1.0f), none = V8::all(0.0f), most = V8::all(255.0f);
+    const auto stride = V8::all(static_cast<int>(row.stride)), each = V8::all(kChannels);
+    const int first = x;
+    for (; x + V8::kCount <= end; x += V8::kCount, out += kChannels * V8::kCount) {
+        V8::D whole_x[2], whole_y[2], part_x[2], part_y[2];
+        for (int i = 0; i < 2; ++i) {
+            const auto across =
+                V8::add(V8::add(V8::all(static_cast<double>(x)), V8::steps(i)), half);
+            auto u = V8::add(V8::mul(V8::all(row.m[0]), across), V8::all(row.u));
+            auto v = V8::add(V8::mul(V8::all(row.m[3]), across), V8::all(row.v));
+            if (!kAffine) {
+                const auto w = V8::add(V8::mul(V8::all(row.m[6]), across), V8::all(row.w));
+                u = V8::div(u, w);
+                v = V8::div(v, w);
+            }
+            u = V8::sub(u, half);
+            v = V8::sub(v, half);
+            if ((V8::within(u, end_x) & V8::within(v, end_y)) != V8::kAll) return x - first;
+            whole_x[i] = V8::floor(u);
+            whole_y[i] = V8::floor(v);
+            part_x[i] = V8::sub(u, whole_x[i]);
+            part_y[i] = V8::sub(v, whole_y[i]);
+        }
+        const auto fx = V8::floats(part_x[0], part_x[1]), fy = V8::floats(part_y[0], part_y[1]);
+        const auto gx = V8::sub(ones, fx), gy = V8::sub(ones, fy);
+        const V8::F weights[4] = {V8::mul(gx, gy), V8::mul(fx, gy), V8::mul(gx, fy),
+                                  V8::mul(fx, fy)};
+        const auto places = V8::add(V8::mul(V8::wholes(whole_y[0], whole_y[1]), stride),
+                                    V8::mul(V8::wholes(whole_x[0], whole_x[1]), each));
+        const V8::W near[4] = {V8::gather(row.pixels, places),
+                               V8::gather(row.pixels + kChannels, places),
+                               V8::gather(row.pixels + row.stride, places),
+                               V8::gather(row.pixels + row.stride + kChannels, places)};
+        V8::W made = V8::all(0);
+        const auto channel = [&](auto byte) {
+            constexpr int kByte = decltype(byte)::value;
+            auto sum = V8::add(V8::mul(weights[0], V8::byte_of<kByte>(near[0])),
+                               V8::mul(weights[1], V8::byte_of<kByte>(near[1])));
+            sum = V8::add(sum, V8::mul(weights[2], V8::byte_of<kByte>(near[2])));
+            sum = V8::add(sum, V8::mul(weights[3], V8::byte_of<kByte>(near[3])));
+            if (kFades) {
+                const auto fill = V8::all(row.fill[kByte]);
+                sum = V8::add(V8::sub(sum, fill), fill);
+            }
+            sum = V8::least(V8::most(sum, none), most);
+            made = V8::at_byte<kByte>(made, kFades ? V8::rounded(sum) : V8::cut(sum));
+        };
+        channel(std::integral_constant<int, 0>());
+        channel(std::integral_constant<int, 1>());
+        channel(std::integral_constant<int, 2>());
+        if (kChannels == 4) channel(std::integral_constant<int, 3>());
+        kChannels == 3 ? V8::store3(out, made) : V8::store4(out, made);
+    }
+    return x - first;
+}
+
+int warp_inner(const WarpRow& row, int x, int end, uint8_t* out) {
+    const bool affine = row.m[6] == 0.0 && row.m[7] == 0.0 && row.m[8] == 1.0;
+    if (row.channels == 3) {
+        if (row.fades) {
+            return affine ? warp_some<3, true, true>(row, x, end, out)
+                          : warp_some<3, true, false>(row, x, end, out);
+        }
+        return affine ? warp_some<3, false, true>(row, x, end, out)
+                      : warp_some<3, false, false>(row, x, end, out);
+    }
+    if (row.fades) {
+        return affine ? warp_some<4, true, true>(row, x, end, out)
+                      : warp_some<4, true, false>(row, x, end, out);
+    }
+    return affine ? warp_some<4, false, true>(row, x, end, out)
+                  : warp_some<4, false, false>(row, x, end, out);
+}
+
+constexpr auto kWarpInner = warp_inner;
+
+#else
+
+constexpr int (*kWarpInner)(const WarpRow&, int, int, uint8_t*) = nullptr;
+
+#endif
+
+}  // namespace
+}  // namespace fastload
