@@ -107,6 +107,7 @@ TESTS = {
     "test_spans": "spans",
     "test_stores": "stores stores.base stores.filesystems stores.objects",
     "test_stores_flight": "stores.flight",
+    "test_stores_copies": "stores.copies",
     "test_sweep": "cli.sweep tools.sweep.advice tools.sweep.grid tools.sweep.report "
     "tools.sweep.reported tools.sweep.run",
     "test_third_party_backend": "backends.base",

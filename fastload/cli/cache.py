@@ -81,11 +81,15 @@ def list_() -> None:
 
         output().print(f"{counted(len(_listed()), 'cache')} in {cache_home()}.")
         from fastload.sources.parquet import unpacked
+        from fastload.stores.copies import copies
         from fastload.stores.tier import tier
 
         for path in unpacked():
             size = path.stat().st_size / 1e6
             output().print(f"{size:>9,.1f} MB  {path}  images of Parquet files", soft_wrap=True)
+        for path in copies():
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6
+            output().print(f"{size:>9,.1f} MB  {path}  copies of remote files", soft_wrap=True)
         kept = tier()
         if kept is None:
             output().print("No local tier of remote data: FASTLOAD_TIER_SIZE is 0.")
@@ -117,14 +121,15 @@ def trim(
 
 @cache.command()
 def clear(yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
-    """Remove the caches that `fastload cache list` names, and the images of Parquet files. Loaders
-    that read a cache at present keep what they have; those that read Parquet files fail."""
+    """Remove the caches that `fastload cache list` names, the images of Parquet files, and copies
+    of remote files. Loaders that map a file keep what they have; those of Parquet files fail."""
     with plain_errors():
         from fastload.cache.build import exclusive_lock
         from fastload.sources.parquet import unpacked
+        from fastload.stores.copies import copies
 
-        found, images = _listed(), unpacked()
-        if not found + images or not (yes or typer.confirm("Remove them?")):
+        found, images, folders = _listed(), unpacked(), copies()
+        if not found + images + folders or not (yes or typer.confirm("Remove them?")):
             output().print("Nothing was removed.")
             return
         for directory in found:
@@ -133,7 +138,10 @@ def clear(yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = Fals
                 shutil.rmtree(directory)
         for path in images:
             path.unlink()
-        output().print(f"{counted(len(found) + len(images), 'cache')} removed.")
+        for path in folders:
+            shutil.rmtree(path)
+        removed = len(found) + len(images) + len(folders)
+        output().print(f"{counted(removed, 'cache')} removed.")
 
 
 @cache.command()

@@ -14,6 +14,7 @@ import itertools
 import math
 import os
 import pickle
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.files import read_regular
 from fastload.sources.archive import first_names, is_archive_name, open_archive
@@ -88,6 +90,13 @@ _LAYOUTS = (
 )
 
 
+_ARCHIVES = {
+    "cifar-10-batches-py": "cifar-10-python",
+    "cifar-100-python": "cifar-100-python",
+    "cifar-10-batches-bin": "cifar-10-binary",
+    "cifar-100-binary": "cifar-100-binary",
+}
+"""What the archives are called, by the folder in them."""
 CIFAR_SIGNS = tuple(
     dict.fromkeys(
         name
@@ -101,6 +110,20 @@ CIFAR_SIGNS = tuple(
 def is_cifar(spec: object) -> bool:
     """A folder or tar archive of an official name or with the official file names in it."""
     return isinstance(spec, str) and _locate(spec) is not None
+
+
+def remote_cifar(url: str) -> list[str]:
+    """Of the URL of an archive or a folder of an official name the files that are needed."""
+    name = os.path.basename(url)
+    for layout in _LAYOUTS:
+        if re.fullmatch(rf"{_ARCHIVES[layout.folder]}\.(tar\.gz|tgz|tar)", name):
+            return [url] if stores.is_file(url) else []
+        top = url if name == layout.folder else f"{url}/{layout.folder}"
+        if stores.is_folder(url) and stores.is_folder(top):
+            wanted = {*itertools.chain.from_iterable(layout.files.values()), *layout.meta.values()}
+            there = [name for name, is_folder in stores.entries(top) if not is_folder]
+            return [f"{top}/{name}" for name in there if name in wanted]
+    return []
 
 
 def open_cifar(path: str, options: OpenOptions) -> Opened:

@@ -16,6 +16,7 @@ from typing import IO, Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.files import open_regular
 from fastload.sources.arrays import labelled_pixels
@@ -31,6 +32,8 @@ _DTYPES = {
     0x0E: "float64",
 }
 _IMAGES = re.compile(r"^(?P<split>.+)-images[-.]idx3-ubyte(\.gz)?$")
+_FILE = re.compile(r"^.+-(images|labels)[-.]idx[13]-ubyte(\.gz)?$")
+_FEW_FOLDERS = 4
 _PREFIX = {"train": "train", "test": "t10k"}
 
 
@@ -42,6 +45,39 @@ def is_idx(spec: object) -> bool:
     if os.path.isfile(spec):
         return _IMAGES.match(os.path.basename(spec)) is not None
     return os.path.isdir(spec) and bool(_folders(spec))
+
+
+def remote_idx(url: str) -> list[str]:
+    """Of the URL of a file of images that one and the labels beside it; of a folder all such files
+    in it, or where torchvision puts them."""
+    folder, name = os.path.split(url)
+    match = _IMAGES.match(name)
+    if match is not None:
+        beside = [f"{folder}/{label}" for label in _names_of(f"{match['split']}-labels", "idx1")]
+        stores.ask_ahead([url, *beside])
+        return [each for each in (url, *beside) if stores.size_of(each) >= 0]
+    if not stores.is_folder(url):
+        return []
+    names = dict(stores.entries(url))
+    below = [name for name, is_folder in names.items() if is_folder]
+    # Each is listed: not those of a data set with many folders, which this is not.
+    tops = [url, *(f"{url}/{name}" for name in below if len(below) <= _FEW_FOLDERS)]
+    tops += [
+        f"{top}/raw" for top in tops if stores.is_folder(top) and stores.is_folder(f"{top}/raw")
+    ]
+    found = [
+        [
+            f"{top}/{name}"
+            for name, is_folder in stores.entries(top)
+            if not is_folder and _FILE.match(name)
+        ]
+        for top in tops
+    ]
+    return next((files for files in found if any(map(_holds_images, files))), [])
+
+
+def _holds_images(url: str) -> bool:
+    return _IMAGES.match(os.path.basename(url)) is not None
 
 
 def open_idx(path: str, options: OpenOptions) -> Opened:
@@ -169,10 +205,14 @@ def _labels_beside(images: str) -> str:
 
 
 def _first(folder: str, stem: str, kind: str, what: str) -> str:
-    names = [f"{stem}{dot}{kind}-ubyte{zipped}" for zipped in ("", ".gz") for dot in "-."]
+    names = _names_of(stem, kind)
     for name in names:
         if os.path.isfile(os.path.join(folder, name)):
             return os.path.join(folder, name)
     raise SourceError(
         f"{folder}: {what} are missing ({names[0]}, plain or .gz); download them into this folder."
     )
+
+
+def _names_of(stem: str, kind: str) -> list[str]:
+    return [f"{stem}{dot}{kind}-ubyte{zipped}" for zipped in ("", ".gz") for dot in "-."]

@@ -8,7 +8,7 @@ import glob
 import importlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from fastload.sources import index
 from fastload.sources.arrays import is_arrays, open_arrays
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
-from fastload.sources.cifar import CIFAR_SIGNS, is_cifar, open_cifar
+from fastload.sources.cifar import CIFAR_SIGNS, is_cifar, open_cifar, remote_cifar
 from fastload.sources.coco import COCO_SIGNS, has_coco_content, is_coco, open_coco
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.datasets import (
@@ -30,7 +30,7 @@ from fastload.sources.datasets import (
 )
 from fastload.sources.folders import is_class_folder, open_class_folder, open_images, split_folder
 from fastload.sources.huggingface import is_huggingface, open_huggingface
-from fastload.sources.idx import is_idx, open_idx
+from fastload.sources.idx import is_idx, open_idx, remote_idx
 from fastload.sources.image_files import is_image_name
 from fastload.sources.lance import LANCE_SIGNS, is_lance, open_lance
 from fastload.sources.masks import with_masks
@@ -42,6 +42,7 @@ from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
 from fastload.sources.voc import VOC_SIGNS, is_voc, open_voc
 from fastload.sources.yolo import YOLO_SIGNS, has_yolo_labels, is_yolo, open_yolo
 from fastload.sources.zip_archives import is_zip, open_zip
+from fastload.stores.copies import copied
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,9 @@ class Format:
     """What it is, in words, for messages."""
     remote: bool = False
     """Whether it reads URLs as well as paths (`fastload.stores`)."""
+    copied: Callable[[str], list[str]] | None = None
+    """Of a format that reads only local files: of a URL the remote files that are the data set,
+    which are copied; none where it is not of this format."""
     by_name_only: bool = False
     """Whether it is opened only where `format=` asks for it, although it may be recognised."""
     signs: tuple[str, ...] | None = None
@@ -190,6 +194,7 @@ FORMATS: tuple[Format, ...] = (
         open_cifar,
         frozenset({"split", "labels"}),
         "CIFAR-10 or CIFAR-100",
+        copied=remote_cifar,
         signs=CIFAR_SIGNS,
     ),
     Format(
@@ -198,6 +203,7 @@ FORMATS: tuple[Format, ...] = (
         open_idx,
         frozenset({"split", "classes"}),
         "IDX files, as of MNIST",
+        copied=remote_idx,
         signs=("*-images?idx3-ubyte*", ".*-images?idx3-ubyte*", "raw", "*/raw", ".*/raw"),
     ),
     Format(
@@ -408,6 +414,7 @@ def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:
     found = None if wanted is not None else _opened_by(_registered, spec, options)
     if found is not None:
         return found
+    spec = _local_arrays(spec)
     place = locate(spec)
     first = place[0] if isinstance(place, list) and place else place
     if isinstance(first, str) and stores.is_remote(first):
@@ -421,10 +428,41 @@ def _open_remote(place: Any, options: OpenOptions, format: str | None) -> Opened
     found = index.load(where)
     if found is not None:
         return found
+    local = _copy_of(place, format) if isinstance(place, str) else None
+    if local is not None:
+        opened = _open_located(local, local, options, format)
+        notes = (*opened.notes, f"copied from {place} to the local disk, where it is read")
+        return replace(opened, source=replace(opened.source, name=place), notes=notes)
     with stores.seen_kept() as seen:
         opened = with_versions(_open_located(place, place, options, format))
         index.remember(opened, seen, where)
     return opened
+
+
+def _copy_of(url: str, format: str | None) -> str | None:
+    """The path of a local copy, where a URL names what only local files are read of."""
+    for form in built_in_formats():
+        if form.copied is not None and format in (None, form.name):
+            files = form.copied(url)
+            if files:
+                # A file that is named, and what lies beside it; or a folder.
+                top, file = os.path.split(url) if url in files else (url, "")
+                folder = copied(files, top)
+                return str(folder / file)
+    return None
+
+
+def _local_arrays(spec: Any) -> Any:
+    """The same with local copies of `.npy` files that URLs name."""
+    if isinstance(spec, Mapping):
+        return {key: _local_arrays(value) for key, value in spec.items()}
+    if type(spec) in (tuple, list):
+        return type(spec)(map(_local_arrays, spec))
+    if not isinstance(spec, str) or not stores.is_remote(spec) or not spec.endswith(".npy"):
+        return spec
+    url = _there(stores.located(spec))
+    folder, name = os.path.split(url)
+    return str(copied([url], folder) / name)
 
 
 def make_index(
