@@ -81,7 +81,7 @@ TESTS = {
     "test_render_device": "geometry.grid render.device",
     "test_render_drawn": "render.drawn render.kernels_drawn",
     "test_render_fused": "render.fused render.kernels render.kernels_colour",
-    "test_sampler": "sampler.order",
+    "test_sampler": "sampler.bijection sampler.order",
     "test_seek_index": "cli.index native.seek native.seek_filling",
     "test_selection": "backends loader.build loader.tune",
     "test_sources_ambiguous": "sources.beside",
@@ -107,7 +107,7 @@ TESTS = {
     "test_spans": "spans",
     "test_stores": "stores stores.base stores.filesystems stores.objects",
     "test_stores_flight": "stores.flight",
-    "test_stores_copies": "stores.copies",
+    "test_stores_copies": "sources.copied stores.copies",
     "test_sweep": "cli.sweep tools.sweep.advice tools.sweep.grid tools.sweep.report "
     "tools.sweep.reported tools.sweep.run",
     "test_third_party_backend": "backends.base",

@@ -12,6 +12,7 @@ from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomS
 import fastload
 from fastload.errors import ConfigurationError, StateMismatchError
 from fastload.sampler import EpochOrder, ForeignOrder, Shard, Tail
+from fastload.sampler.bijection import Bijection
 from fastload.sampler.order import _argsort, count_repeats
 
 
@@ -52,6 +53,98 @@ def test_every_position_is_equally_likely() -> None:
     for place in range(6):
         counts = np.bincount(places[:, place], minlength=6)
         assert abs(counts - 500).max() < 100  # five deviations
+
+
+# -- Orders that are not arrays --------------------------------------------------------------------
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every shuffled order is computed batch by batch."""
+    monkeypatch.setattr("fastload.sampler.order.LARGEST_IN_MEMORY", 0)
+
+
+@pytest.mark.usefixtures("computed")
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 1000, 1025])
+def test_a_bijection_has_every_index_once(length: int) -> None:
+    order = EpochOrder(length, 3, shuffle=True, seed=3).epoch(5)
+    assert isinstance(order, Bijection)
+    assert len(order) == length
+    whole = np.asarray(order)
+    assert sorted(whole.tolist()) == list(range(length))
+    assert order.tolist() == whole.tolist()
+    assert order[length // 3 :].tolist() == whole[length // 3 :].tolist()
+    assert order[::-2].tolist() == whole[::-2].tolist()
+    some = np.array([[0, -1], [length - 1, length // 2]])
+    assert np.array_equal(order[some], whole[some])
+    assert order[-1] == whole[-1]
+    for wrong in (length, -length - 1):
+        with pytest.raises(IndexError):
+            order[wrong]
+
+
+@pytest.mark.usefixtures("computed")
+def test_a_bijection_is_as_random_as_a_shuffle() -> None:
+    places = np.array([EpochOrder(6, 1, shuffle=True, seed=s).epoch(0) for s in range(3000)])
+    for place in range(6):
+        counts = np.bincount(places[:, place], minlength=6)
+        assert abs(counts - 500).max() < 100  # five deviations
+    # Neighbours do not stay together: of 4,096 some 2 of them would by chance, in either order.
+    whole = np.asarray(EpochOrder(4096, 1, shuffle=True, seed=1).epoch(0))
+    assert (abs(np.diff(whole)) == 1).sum() < 12
+    assert abs(np.corrcoef(np.arange(4096), whole)[0, 1]) < 0.08
+
+
+@pytest.mark.usefixtures("computed")
+@pytest.mark.parametrize("tail", ["exact", "drop"])
+def test_ranks_share_a_bijection_as_they_share_an_array(tail: Tail) -> None:
+    alone = EpochOrder(103, 8, shuffle=True, seed=2, tail=tail)
+    ranks = [
+        EpochOrder(103, 2, Shard(rank, 4), shuffle=True, seed=2, tail=tail) for rank in range(4)
+    ]
+    for step in range(12):
+        parts = [order.draws(1, step, order.epoch(1), None).indices for order in ranks]
+        assert np.array_equal(np.concatenate(parts), alone.epoch(1)[alone.batch(step)])
+
+
+def test_ten_billion_images_take_no_memory_and_have_states_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order = EpochOrder(10**10, 256, Shard(999, 1000), shuffle=True)
+    found = order.draws(3, 10**10 // 256_000, order.epoch(3), None).indices
+    assert len(found) == 10**10 % 256_000 // 1000
+    assert len(np.unique(found)) == len(found)
+    assert found.min() >= 0
+    assert 10**9 < found.max() < 10**10
+    assert "computed batch by batch" in order.describe()
+    small = EpochOrder(100, 4, shuffle=True)
+    before = small.reproducible()
+    monkeypatch.setattr("fastload.sampler.order.LARGEST_IN_MEMORY", 0)
+    assert small.reproducible() != before
+    assert EpochOrder(100, 4).reproducible() == EpochOrder(100, 4).reproducible()
+
+
+@pytest.mark.usefixtures("computed")
+def test_a_loader_goes_on_in_a_bijection() -> None:
+    arrays = (np.arange(40, dtype=np.float32), np.arange(40))
+
+    def labels(batches: Iterator[list[torch.Tensor]]) -> list[int]:
+        return [int(label) for batch in batches for label in batch[1]]
+
+    with fastload.create_loader(arrays, 4, shuffle=True) as loader:
+        whole = labels(iter(loader))
+        assert sorted(whole) == list(range(40))
+        batches = iter(loader)
+        second = labels(next(batches) for _ in range(3))
+        state = loader.state_dict()
+        rest = labels(batches)
+    assert sorted(second + rest) == list(range(40)) != second + rest
+    with fastload.create_loader(arrays, 4, shuffle=True) as loader:
+        loader.load_state_dict(state)
+        assert labels(iter(loader)) == rest
+
+
+# -- Ranks -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [1, 7, 16, 23, 64])

@@ -136,7 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for verdict in verdicts:
         console.print(str(verdict), soft_wrap=True)
     if given.json is not None:
-        settings = {key: str(value) for key, value in vars(given).items()}
+        asked = ("images", "latency", "rounds", "seconds", "only")
+        settings = {key: getattr(given, key) for key in asked}
         results = new_results("remote", settings, found, verdicts=verdicts)
         write_text(given.json, to_json(results))
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,11 @@ import torch
 
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, counted
+from fastload.sampler.bijection import ROUNDS, Bijection
 
 Int64Array = npt.NDArray[np.int64]
+# Samples: the order of more is not an array (0.8 GB, and as much again while it is sorted).
+LARGEST_IN_MEMORY = 100_000_000
 Position = tuple[int, int]
 """(epoch, step), both 0-based; the step counts the batches of the epoch handed out."""
 Tail = Literal["exact", "filled", "pad", "drop"]
@@ -252,7 +255,16 @@ class EpochOrder(Order):
             else -(-self.samples // self.global_batch_size)
         )
 
+    @property
+    def _computed(self) -> bool:
+        """Whether the order of an epoch is computed where it is asked for, and is nowhere whole."""
+        return self.shuffle and self.length > LARGEST_IN_MEMORY and self.samples <= self.length
+
     def epoch(self, epoch: int) -> Int64Array:
+        if self._computed:
+            keys = Draws(self.seed, epoch, np.arange(ROUNDS)).integers(Stream.ORDER)
+            # Who asks for parts gets arrays.
+            return cast("Int64Array", Bijection(self.length, keys))
         order = np.arange(self.length, dtype=np.int64)
         if self.shuffle:
             # Sorting by counter-based keys is a uniform permutation that no numpy version can
@@ -297,6 +309,8 @@ class EpochOrder(Order):
 
     @property
     def _kind(self) -> str:
+        if self._computed:
+            return "shuffled by a bijection that is computed batch by batch"
         return "shuffled" if self.shuffle else "in order"
 
     def reproducible(self) -> dict[str, Any]:
@@ -306,6 +320,7 @@ class EpochOrder(Order):
             "shuffle": self.shuffle,
             "drop_last": self.drop_last,
             "seed": self.seed,
+            **({"order": "bijection"} if self._computed else {}),
         } | (
             {"lent": self._moved_to_last}
             if self._moved_to_last

@@ -8,7 +8,7 @@ import glob
 import importlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.cifar import CIFAR_SIGNS, is_cifar, open_cifar, remote_cifar
 from fastload.sources.coco import COCO_SIGNS, has_coco_content, is_coco, open_coco
 from fastload.sources.columns import EncodedFiles
+from fastload.sources.copied import local_arrays, local_copy
 from fastload.sources.datasets import (
     is_dataset,
     open_dataset,
@@ -42,7 +43,6 @@ from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
 from fastload.sources.voc import VOC_SIGNS, is_voc, open_voc
 from fastload.sources.yolo import YOLO_SIGNS, has_yolo_labels, is_yolo, open_yolo
 from fastload.sources.zip_archives import is_zip, open_zip
-from fastload.stores.copies import copied
 
 
 @dataclass(frozen=True)
@@ -414,7 +414,7 @@ def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:
     found = None if wanted is not None else _opened_by(_registered, spec, options)
     if found is not None:
         return found
-    spec = _local_arrays(spec)
+    spec = local_arrays(spec)
     place = locate(spec)
     first = place[0] if isinstance(place, list) and place else place
     if isinstance(first, str) and stores.is_remote(first):
@@ -428,7 +428,8 @@ def _open_remote(place: Any, options: OpenOptions, format: str | None) -> Opened
     found = index.load(where)
     if found is not None:
         return found
-    local = _copy_of(place, format) if isinstance(place, str) else None
+    forms = [form for form in built_in_formats() if format in (None, form.name)]
+    local = local_copy(place, [form.copied for form in forms if form.copied is not None])
     if local is not None:
         opened = _open_located(local, local, options, format)
         notes = (*opened.notes, f"copied from {place} to the local disk, where it is read")
@@ -437,32 +438,6 @@ def _open_remote(place: Any, options: OpenOptions, format: str | None) -> Opened
         opened = with_versions(_open_located(place, place, options, format))
         index.remember(opened, seen, where)
     return opened
-
-
-def _copy_of(url: str, format: str | None) -> str | None:
-    """The path of a local copy, where a URL names what only local files are read of."""
-    for form in built_in_formats():
-        if form.copied is not None and format in (None, form.name):
-            files = form.copied(url)
-            if files:
-                # A file that is named, and what lies beside it; or a folder.
-                top, file = os.path.split(url) if url in files else (url, "")
-                folder = copied(files, top)
-                return str(folder / file)
-    return None
-
-
-def _local_arrays(spec: Any) -> Any:
-    """The same with local copies of `.npy` files that URLs name."""
-    if isinstance(spec, Mapping):
-        return {key: _local_arrays(value) for key, value in spec.items()}
-    if type(spec) in (tuple, list):
-        return type(spec)(map(_local_arrays, spec))
-    if not isinstance(spec, str) or not stores.is_remote(spec) or not spec.endswith(".npy"):
-        return spec
-    url = _there(stores.located(spec))
-    folder, name = os.path.split(url)
-    return str(copied([url], folder) / name)
 
 
 def make_index(

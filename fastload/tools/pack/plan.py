@@ -113,7 +113,7 @@ def parts_of(samples: int, options: PackOptions) -> list[Part]:
         return [("", everything)]
     # That of the first epoch of a loader with this seed.
     order = EpochOrder(samples, batch_size=1, shuffle=True, seed=options.shuffle or 0)
-    mixed = order.epoch(0)
+    mixed = np.asarray(order.epoch(0))
     if not options.split:
         return [("", mixed)]
     bounds = np.rint(np.cumsum((0.0, *options.split)) * samples).astype(np.int64)
