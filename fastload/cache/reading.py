@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fastload import stores
 from fastload.cache.manifest import (
     FILE_NAME,
     ColumnEntry,
@@ -182,20 +181,11 @@ def _map_npy(path: Path, dtype: str, shape: tuple[int, ...]) -> AnyArray:
     return result
 
 
-def _remote_files(url: str) -> list[str]:
-    """Of the URL of a cache its files."""
-    if not stores.is_folder(url):
-        return []
-    files = [name for name, is_folder in stores.entries(url) if not is_folder]
-    return [f"{url}/{name}" for name in files] if FILE_NAME in files else []
-
-
 FORMAT = Format(
     "cache",
     is_built_cache,
     lambda directory, _: open_cache(directory),
     title="a built cache",
-    copied=_remote_files,
     signs=(FILE_NAME,),
 )
 """For `open_source`."""

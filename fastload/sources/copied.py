@@ -1,35 +1,63 @@
-"""Data sets by URL of which only local files are read: arrays in `.npy` files, and the formats that
-say which files they are (`Format.copied`). Their files are copied to the local disk."""
+"""Data sets by URL of which only local files are read: built caches, CIFAR, IDX and `.npy` files.
+They are copied to the local disk."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fastload import stores
 from fastload.errors import SourceError
+from fastload.sources.base import Opened
+from fastload.sources.cifar import remote_cifar
+from fastload.sources.idx import remote_idx
 from fastload.stores.copies import copied
 
+_MANIFEST = "manifest.json"
+"""What there is in every built cache; `fastload.cache`, which imports this package, writes it."""
 
-def local_copy(place: Any, files_of: Sequence[Callable[[str], list[str]]]) -> str | None:
-    """The path of a local copy of what a URL names; None where nobody says which files that are.
 
-    `files_of`: of each format, see `Format.copied`.
+def open_copy(place: Any, format: str | None, opened: Callable[[str], Opened]) -> Opened | None:
+    """What a URL names, by a copy of its files; None where it is of none of these formats.
+
+    Args:
+        format: the name of the one it is to be of.
+        opened: opens a path.
     """
-    if not isinstance(place, str):
-        return None
-    for asked in files_of:
-        files = asked(place)
+    for name, asked in FORMATS.items():
+        right = isinstance(place, str) and format in (None, name)
+        files = asked(place) if right else []
         if files:
             # A file that is named, and what lies beside it; or a folder.
-            top, name = os.path.split(place) if place in files else (place, "")
-            return str(copied(files, top) / name)
+            top, file = os.path.split(place) if place in files else (place, "")
+            found = opened(str(copied(files, top) / file))
+            notes = (*found.notes, f"copied from {place} to the local disk, where it is read")
+            return replace(found, source=replace(found.source, name=place), notes=notes)
     return None
 
 
+def _cache_files(url: str) -> list[str]:
+    """Of the URL of a built cache its files."""
+    if not stores.is_folder(url):
+        return []
+    files = [name for name, is_folder in stores.entries(url) if not is_folder]
+    return [f"{url}/{name}" for name in files] if _MANIFEST in files else []
+
+
+def _npy_file(url: str) -> list[str]:
+    """The URL itself, if it is of a `.npy` file."""
+    return [url] if url.endswith(".npy") and stores.is_file(url) else []
+
+
+FORMATS = {"cache": _cache_files, "cifar": remote_cifar, "idx": remote_idx, "arrays": _npy_file}
+"""By name, the remote files that are the data set of a URL; none where it is not of this format."""
+
+
 def local_arrays(spec: Any) -> Any:
-    """The same with local copies of the `.npy` files that URLs in it name. Raises SourceError."""
+    """Arrays with local copies of the `.npy` files that URLs among them name. Raises
+    SourceError."""
     if isinstance(spec, Mapping):
         return {key: local_arrays(value) for key, value in spec.items()}
     if type(spec) in (tuple, list):
@@ -38,6 +66,6 @@ def local_arrays(spec: Any) -> Any:
         return spec
     url = stores.located(spec)
     if not stores.is_file(url):
-        raise SourceError(f"{url}: no such file; check the URL and the credentials.")
+        raise SourceError(f"{url}: no such file or folder; check the URL and the credentials.")
     folder, name = os.path.split(url)
     return str(copied([url], folder) / name)

@@ -19,10 +19,10 @@ from fastload.sources import index
 from fastload.sources.arrays import is_arrays, open_arrays
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
-from fastload.sources.cifar import CIFAR_SIGNS, is_cifar, open_cifar, remote_cifar
+from fastload.sources.cifar import CIFAR_SIGNS, is_cifar, open_cifar
 from fastload.sources.coco import COCO_SIGNS, has_coco_content, is_coco, open_coco
 from fastload.sources.columns import EncodedFiles
-from fastload.sources.copied import local_arrays, local_copy
+from fastload.sources.copied import local_arrays, open_copy
 from fastload.sources.datasets import (
     is_dataset,
     open_dataset,
@@ -31,7 +31,7 @@ from fastload.sources.datasets import (
 )
 from fastload.sources.folders import is_class_folder, open_class_folder, open_images, split_folder
 from fastload.sources.huggingface import is_huggingface, open_huggingface
-from fastload.sources.idx import is_idx, open_idx, remote_idx
+from fastload.sources.idx import is_idx, open_idx
 from fastload.sources.image_files import is_image_name
 from fastload.sources.lance import LANCE_SIGNS, is_lance, open_lance
 from fastload.sources.masks import with_masks
@@ -61,9 +61,6 @@ class Format:
     """What it is, in words, for messages."""
     remote: bool = False
     """Whether it reads URLs as well as paths (`fastload.stores`)."""
-    copied: Callable[[str], list[str]] | None = None
-    """Of a format that reads only local files: of a URL the remote files that are the data set,
-    which are copied; none where it is not of this format."""
     by_name_only: bool = False
     """Whether it is opened only where `format=` asks for it, although it may be recognised."""
     signs: tuple[str, ...] | None = None
@@ -194,7 +191,6 @@ FORMATS: tuple[Format, ...] = (
         open_cifar,
         frozenset({"split", "labels"}),
         "CIFAR-10 or CIFAR-100",
-        copied=remote_cifar,
         signs=CIFAR_SIGNS,
     ),
     Format(
@@ -203,7 +199,6 @@ FORMATS: tuple[Format, ...] = (
         open_idx,
         frozenset({"split", "classes"}),
         "IDX files, as of MNIST",
-        copied=remote_idx,
         signs=("*-images?idx3-ubyte*", ".*-images?idx3-ubyte*", "raw", "*/raw", ".*/raw"),
     ),
     Format(
@@ -414,8 +409,7 @@ def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:
     found = None if wanted is not None else _opened_by(_registered, spec, options)
     if found is not None:
         return found
-    spec = local_arrays(spec)
-    place = locate(spec)
+    place = locate(spec if isinstance(spec, str | os.PathLike) else local_arrays(spec))
     first = place[0] if isinstance(place, list) and place else place
     if isinstance(first, str) and stores.is_remote(first):
         return _open_remote(place, options, format)
@@ -428,12 +422,9 @@ def _open_remote(place: Any, options: OpenOptions, format: str | None) -> Opened
     found = index.load(where)
     if found is not None:
         return found
-    forms = [form for form in built_in_formats() if format in (None, form.name)]
-    local = local_copy(place, [form.copied for form in forms if form.copied is not None])
-    if local is not None:
-        opened = _open_located(local, local, options, format)
-        notes = (*opened.notes, f"copied from {place} to the local disk, where it is read")
-        return replace(opened, source=replace(opened.source, name=place), notes=notes)
+    copy = open_copy(place, format, lambda path: _open_located(path, path, options, format))
+    if copy is not None:
+        return copy
     with stores.seen_kept() as seen:
         opened = with_versions(_open_located(place, place, options, format))
         index.remember(opened, seen, where)
