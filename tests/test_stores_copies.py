@@ -180,3 +180,26 @@ def test_what_has_no_version_is_copied_for_this_process(own_cache: Path) -> None
     assert one != other
     assert (one / "x.npy").read_bytes() == b"first"
     assert copies.copies() == []
+
+
+@pytest.mark.parametrize(
+    ("files", "place", "words"),
+    [
+        (["annotations/instances_train2017.json", "train2017/1.jpg"], "", "has COCO annotations"),
+        (["train/_annotations.coco.json", "train/1.jpg"], "", "has COCO annotations"),
+        (["_annotations.coco.json", "1.jpg"], "", "has COCO annotations"),
+        (["data.yaml", "train/images/1.jpg", "train/labels/1.txt"], "", "is a YOLO folder"),
+        (["JPEGImages/1.jpg", "Annotations/1.xml"], "", "has annotations of PASCAL VOC"),
+        (["index.json", "shard.00000.mds"], "", "has MDS shards"),
+        (["x.lance/_versions/1.manifest"], "/x.lance", "is a Lance data set"),
+        (["a.zip"], "/a.zip", "is a zip archive"),
+    ],
+)
+@pytest.mark.parametrize("split", [None, "train"])
+def test_annotations_by_url_are_refused_and_not_left_out(
+    files: list[str], place: str, words: str, split: str | None, server: ObjectServer
+) -> None:
+    for name in files:
+        server.objects[f"bucket/set/{name}"] = images.jpeg(images.photo(8, 8))
+    with pytest.raises(SourceError, match=f"{words}.*local disk only.*fastload pack"):
+        open_source(f"s3://bucket/set{place}", split=split)

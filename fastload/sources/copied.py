@@ -18,6 +18,10 @@ from fastload.stores.copies import copied
 _MANIFEST = "manifest.json"
 """What there is in every built cache; `fastload.cache`, which imports this package, writes it."""
 
+_COCO = "_annotations.coco.json"
+_SPLITS = ("train", "val", "valid", "test")
+"""Folders in which annotations may lie."""
+
 
 def open_copy(place: Any, format: str | None, opened: Callable[[str], Opened]) -> Opened | None:
     """What a URL names, by a copy of its files; None where it is of none of these formats.
@@ -25,7 +29,12 @@ def open_copy(place: Any, format: str | None, opened: Callable[[str], Opened]) -
     Args:
         format: the name of the one it is to be of.
         opened: opens a path.
+
+    Raises:
+        SourceError: it is of a format that is read from a local disk only, and too large to copy.
     """
+    if format is None and isinstance(place, str):
+        _refuse_local_only(place)
     for name, asked in FORMATS.items():
         right = isinstance(place, str) and format in (None, name)
         files = asked(place) if right else []
@@ -36,6 +45,44 @@ def open_copy(place: Any, format: str | None, opened: Callable[[str], Opened]) -
             notes = (*found.notes, f"copied from {place} to the local disk, where it is read")
             return replace(found, source=replace(found.source, name=place), notes=notes)
     return None
+
+
+def _refuse_local_only(url: str) -> None:
+    """Rather than have another format serve the images without their annotations."""
+    what = _local_only(url)
+    if what:
+        raise SourceError(
+            f"{url}: {what}, which are read from a local disk only; download or mount it, or write "
+            "it as shards that are read from anywhere: fastload pack."
+        )
+
+
+def _local_only(url: str) -> str:
+    """What it is, by its names; empty where it is none of these."""
+    if url.endswith(".zip"):
+        return "is a zip archive of images"
+    if not stores.is_folder(url):
+        return ""
+    names = dict(stores.entries(url))
+    if "index.json" in names and any(name.endswith((".mds", ".mds.zstd")) for name in names):
+        return "has MDS shards"
+    if url.endswith(".lance") or names.get("_versions", False):
+        return "is a Lance data set"
+    if names.get("JPEGImages", False) and names.get("Annotations", False):
+        return "" if names.get("SegmentationClass", False) else "has annotations of PASCAL VOC"
+    parts = [f"{url}/{name}" for name in _SPLITS if names.get(name, False)]
+    # These folders may have many files: they are asked for one, and not listed.
+    if _COCO in names or any(stores.size_of(f"{part}/{_COCO}") >= 0 for part in parts):
+        return "has COCO annotations"
+    if names.get("annotations", False) and any(
+        name.endswith(".json") for name, _ in stores.entries(f"{url}/annotations")
+    ):
+        return "has COCO annotations"
+    if names.keys() & {"data.yaml", "data.yml"} and (
+        "labels" in names or any(stores.is_folder(f"{part}/labels") for part in parts)
+    ):
+        return "is a YOLO folder"
+    return ""
 
 
 def _cache_files(url: str) -> list[str]:
