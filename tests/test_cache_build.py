@@ -520,6 +520,7 @@ def test_a_build_goes_on_from_what_a_killed_one_has_written(tmp_path: Path, chan
     (tmp_path / "killed.py").write_text(GOES_ON)
     killed = warm.run("killed.py", str(directory), ROOT, directory=tmp_path)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
+    (partial / "progress.npz.part").write_bytes(b"half of a note")
     if changed == "a byte":
         with open(partial / "image.npy", "r+b") as file:
             file.seek(1000)

@@ -33,6 +33,8 @@ MULTISCALE = v2.Compose(
         v2.Normalize(MEAN, STD),
     ]
 )
+# Of black pixels these make black ones.
+COLOUR = v2.Compose([v2.RandomShortestSize([20, 30]), v2.ColorJitter(0.5, 0, 0.5, 0.1)])
 SSD = v2.Compose([v2.RandomZoomOut(side_range=(1.0, 1.5)), v2.RandomIoUCrop(), v2.ToImage()])
 
 
@@ -116,7 +118,9 @@ def test_detr(contestant: Contestant, source: Source, tmp_path: Path) -> None:
 
 
 @contestants()
-@pytest.mark.parametrize("transform", [MULTISCALE, SSD, None], ids=["multiscale", "ssd", "none"])
+@pytest.mark.parametrize(
+    "transform", [MULTISCALE, SSD, COLOUR, None], ids=["multiscale", "ssd", "colour", "none"]
+)
 def test_torchvision(
     contestant: Contestant, source: Source, transform: Any, tmp_path: Path
 ) -> None:
@@ -180,10 +184,13 @@ def test_a_sample_in_the_place_of_another_may_be_larger(
     ("transform", "match"),
     [
         (
-            v2.Compose([v2.RandomShortestSize([20, 30]), v2.ColorJitter(0.5)]),
+            v2.Compose([v2.RandomShortestSize([20, 30]), v2.ColorJitter(contrast=0.5)]),
             "ColorJitter.*padding",
         ),
-        (v2.Compose([v2.ColorJitter(0.5), v2.RandomHorizontalFlip()]), "padding for a picture"),
+        (
+            v2.Compose([v2.ColorJitter(contrast=0.5), v2.RandomHorizontalFlip()]),
+            "padding for a picture",
+        ),
     ],
 )
 def test_what_would_take_padding_for_a_picture(source: Source, transform: Any, match: str) -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from fastload.files import open_regular
 
 FILE_NAME = "progress.npz"
+_PART = f"{FILE_NAME}.part"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Progress:
             f"sizes{n}": column.sizes for n, column in enumerate(self.columns)
         }
         arrays["about"] = np.frombuffer(text.encode(), np.uint8)
-        part = directory / f"{FILE_NAME}.part"
+        part = directory / _PART
         with open(part, "wb") as file:
             np.savez(file, **arrays)
         os.replace(part, directory / FILE_NAME)
@@ -86,4 +87,5 @@ class Progress:
 
 def remove(directory: Path) -> None:
     """From a directory that is finished."""
-    (directory / FILE_NAME).unlink(missing_ok=True)
+    for name in (FILE_NAME, _PART):  # a build may have been killed while it wrote the note
+        (directory / name).unlink(missing_ok=True)
