@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -198,11 +199,12 @@ def test_a_temporary_folder_with_a_name_too_long_for_sockets_is_refused(
     tmp_path: Path, longer: int
 ) -> None:
     """A DataLoader waits for its first batch for ever."""
-    length = 107 - len(f"{tmp_path}//pymp-12345678/listener-12345678") + longer
-    folder = tmp_path / ("x" * length)
-    folder.mkdir()
     (tmp_path / "long.py").write_text(LONG)
-    done = warm.run("long.py", str(folder), directory=tmp_path)
+    with tempfile.TemporaryDirectory() as base:  # the name of `tmp_path` may be long itself
+        length = 107 - len(f"{base}//pymp-12345678/listener-12345678") + longer
+        folder = Path(base, "x" * length)
+        folder.mkdir()
+        done = warm.run("long.py", str(folder), directory=tmp_path)
     if longer:
         assert re.search(r"^TMPDIR: no socket .*\(108 bytes\).*such as /tmp", done.stdout), done
     else:
