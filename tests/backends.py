@@ -111,14 +111,18 @@ if DEVICE.type != "cpu":
     )
 
 
-def contestants(*names: str) -> Any:
+def contestants(*names: str, spawned: bool = False) -> Any:
     """A parametrisation over all backends, or over those named; one that is not installed skips
-    with the command."""
+    with the command. `spawned`: worker processes are spawned here, at 5 s of processor time and
+    more; those cases are `whole`."""
+
+    def marks(contestant: Contestant) -> list[pytest.MarkDecorator]:
+        found = [pytest.mark.skip(reason=contestant.absent)] if contestant.absent else []
+        if spawned and contestant.backend == "torch" and contestant.arguments.get("num_workers"):
+            found.append(pytest.mark.whole)
+        return found
+
     chosen = [c for c in CONTESTANTS if not names or c.name in names or c.backend in names]
     return pytest.mark.parametrize(
-        "contestant",
-        [
-            pytest.param(c, id=c.name, marks=pytest.mark.skip(reason=c.absent) if c.absent else ())
-            for c in chosen
-        ],
+        "contestant", [pytest.param(c, id=c.name, marks=marks(c)) for c in chosen]
     )

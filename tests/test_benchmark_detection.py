@@ -23,7 +23,7 @@ def test_the_folder_that_is_made(tmp_path: Path) -> None:
     assert boxes.array.lengths.tolist() == [4] * 6  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_short_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -213,7 +213,7 @@ def test_an_object_that_ends_before_its_range(server: ObjectServer) -> None:
 
 
 @pytest.mark.slow
-@contestants()
+@contestants(spawned=True)
 def test_an_object_that_vanished_is_an_error_that_names_it(
     contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path
 ) -> None:

@@ -64,7 +64,7 @@ def epoch(loader: fastload.Loader) -> list[torch.Tensor]:
 
 
 @pytest.mark.slow
-@contestants()
+@contestants(spawned=True)
 def test_the_second_epoch_reads_locally(
     contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path, own_cache: Path
 ) -> None:
