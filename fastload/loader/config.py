@@ -306,7 +306,7 @@ class LoaderConfig:
 
 
 _TAILS = {
-    "exact": "every sample comes once",
+    "exact": "no sample comes twice or is left out to make ranks equal",
     "pad": "the first samples come twice, as there, to make ranks equal",
     "drop": "the last samples are dropped, as there, to make ranks equal",
 }
