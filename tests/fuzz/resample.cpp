@@ -182,7 +182,10 @@ bool is_quick(const Geometry& geometry, Size out) {
     const int grid = std::max(geometry.size.height, geometry.size.width);
     if (grid > 8192 && grid % 64 != 0)
         return false;  // all of a grid's weights are made: one in 64 of the large ones
-    return work <= kMostWork && int64_t{out.height} * geometry.box.height <= kMostWork;
+    // A row of weights for each column of the output, those that repeat the last one included: each
+    // instruction set keeps its own.
+    return work <= kMostWork && int64_t{out.height} * geometry.box.height <= kMostWork &&
+           int64_t{out.width} * geometry.box.width <= 16 * kMostWork;
 }
 
 // What is asked of an axis; as Resampler::begin asks it where nothing was reduced.
