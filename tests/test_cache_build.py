@@ -461,7 +461,7 @@ def test_interrupted_by_the_user(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 import numpy as np
-from fastload.cache import build_cache
+from fastload.cache import build, build_cache
 from fastload.sources.base import Source
 from fastload.sources.columns import DatasetItems
 
@@ -473,6 +473,7 @@ class Dataset:
             os.kill(os.getpid(), signal.SIGKILL)
         return np.full((300, 300, 3), index, np.uint8), index
 
+build._NOTE_EVERY = 0
 build_cache(Source({"sample": DatasetItems(Dataset())}, "d" * 32, "a dataset"), sys.argv[1])
 """
 
@@ -492,25 +493,41 @@ def test_a_killed_builder_is_not_in_the_way(tmp_path: Path) -> None:
 
 
 GOES_ON = """
-import os, signal, sys
+import sys
 sys.path.insert(0, sys.argv[2])
 from fastload.cache import build, build_cache
-from tests.test_cache_build import objects, numbered
-
-def killed_at_12(index):
-    if index == 12:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return numbered(index)
+from tests.test_cache_build import Numbered, numbered
 
 build._NOTE_EVERY = 0
-build_cache(objects(killed_at_12, 20), sys.argv[1], on_error="substitute")
+build_cache(numbered(Numbered(killed_at=12)), sys.argv[1], on_error="substitute", num_workers=1)
 """
 
 
-def numbered(index: int) -> tuple[Any, int]:
-    if index == 3:
-        raise OSError("damaged")
-    return np.full((20 + index, 30, 3), index, np.uint8), 100 + index
+class Numbered(EncodedImages):
+    """PNGs of several sizes, the fourth of them damaged."""
+
+    def __init__(self, killed_at: int = -1) -> None:
+        self.killed_at = killed_at
+        self.read_rows: list[int] = []
+
+    def __len__(self) -> int:
+        return 20
+
+    def read_start(self, index: int, length: int) -> bytes:
+        return self._file(index)
+
+    def read(self, index: int) -> bytes:
+        if index == self.killed_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.read_rows.append(index)
+        return self._file(index)
+
+    def _file(self, index: int) -> bytes:
+        return b"damaged" if index == 3 else images.png(images.photo(20 + index, 30, seed=index))
+
+
+def numbered(column: Numbered) -> Source:
+    return Source({"image": column, "label": ValueArray(np.arange(20))}, "e" * 32, "numbered")
 
 
 @pytest.mark.slow
@@ -529,16 +546,11 @@ def test_a_build_goes_on_from_what_a_killed_one_has_written(tmp_path: Path, chan
         (partial / "image.npy").unlink()
     elif changed == "the note":
         (partial / "progress.npz").write_bytes(b"PK\x03\x04 half of it")
-    read: list[int] = []
-
-    def remembered(index: int) -> tuple[Any, int]:
-        read.append(index)
-        return numbered(index)
-
-    found = build_cache(objects(remembered, 20), directory, on_error="substitute")
-    first = min(set(read) - {0})  # that one is read to see what the samples are
-    assert first == 1 if changed != "nothing" else 4 <= first <= 12
-    wanted = build_cache(objects(numbered, 20), tmp_path / "new", on_error="substitute")
+    column = Numbered()
+    found = build_cache(numbered(column), directory, on_error="substitute")
+    first = min(column.read_rows)
+    assert first == 0 if changed != "nothing" else 4 <= first <= 12
+    wanted = build_cache(numbered(Numbered()), tmp_path / "new", on_error="substitute")
     assert verify_cache(found).failed == 1
     for path in wanted.iterdir():
         if path.name != "manifest.json":

@@ -82,7 +82,8 @@ def build_cache(
 
     Several processes may call this at once: one builds, the others wait. A build that fails leaves
     nothing; after one whose process was killed, the next one of the same samples goes on from what
-    it had written up to some 5 seconds before, if the checksum of that holds.
+    it had written up to some 5 seconds before, if the checksum of that holds; of a torch Dataset,
+    whose code may have changed, from the beginning.
 
     Args:
         source: what `create_loader` takes, or a Source.
@@ -247,7 +248,9 @@ class _Build:
         """What a build that was killed has left there for this one, which is all that stays."""
         if not partial.exists():
             return Progress()
-        before = Progress.load(partial, self._what)
+        # The code of a data set may have changed, which its fingerprint does not show: half of the
+        # samples would be of the old one.
+        before = Progress() if self.source.objects else Progress.load(partial, self._what)
         if before.rows:
             logger.info("%s: %s are there already", partial, counted(before.rows, "sample"))
         else:
@@ -322,7 +325,7 @@ class _Build:
             stems.setdefault(
                 name, directory / (name if _is_file_name(name) else f"column{len(stems)}")
             )
-        labels = list(before.labels)
+        labels: list[int] = []
         entries = (
             self._write_images(samples, pool, stems, typical, labels, before)
             if samples.images
@@ -391,10 +394,10 @@ class _Build:
                 writers = [
                     stack.enter_context(
                         contextlib.closing(
-                            ColumnWriter(stems[column.name], column, count, size, written)
+                            ColumnWriter(stems[column.name], column, count, size, earlier)
                         )
                     )
-                    for column, size, written in zip(columns, typical, kept, strict=True)
+                    for column, size, earlier in zip(columns, typical, kept, strict=True)
                 ]
             except (ValueError, FileNotFoundError) as error:
                 raise _NotAsNotedError(str(error)) from error
@@ -410,9 +413,9 @@ class _Build:
                         writer.append(pixels)
                     if sample.label is not None:
                         labels.append(sample.label)
-                    if time.monotonic() - noted >= _NOTE_EVERY:
-                        columns_now = tuple(writer.progress for writer in writers)
-                        Progress(columns_now, labels).save(directory, self._what)
+                    if not self.source.objects and time.monotonic() - noted >= _NOTE_EVERY:
+                        written = tuple(writer.progress for writer in writers)
+                        Progress(written).save(directory, self._what)
                         noted = time.monotonic()
             progress_file.remove(directory)
             return {

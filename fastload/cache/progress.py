@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -37,8 +37,6 @@ class Progress:
     """The first samples of a cache."""
 
     columns: tuple[ColumnProgress, ...] = ()
-    labels: list[int] = field(default_factory=list)
-    """Where they come with the images."""
 
     @property
     def rows(self) -> int:
@@ -49,7 +47,7 @@ class Progress:
         columns = [
             {"failed": dict(column.failed), "checksum": column.checksum} for column in self.columns
         ]
-        text = json.dumps({"of": of, "columns": columns, "labels": self.labels})
+        text = json.dumps({"of": of, "columns": columns})
         arrays: dict[str, Any] = {
             f"sizes{n}": column.sizes for n, column in enumerate(self.columns)
         }
@@ -72,7 +70,7 @@ class Progress:
                 sizes = [arrays[f"sizes{number}"] for number in range(len(about["columns"]))]
             rows = len(sizes[0])
             good = {(array.shape, array.dtype.str) for array in sizes} == {((rows, 2), "<i4")}
-            if good and about["of"] == of and len(about["labels"]) in (0, rows):
+            if good and about["of"] == of:
                 columns = (
                     ColumnProgress(
                         array,
@@ -81,7 +79,7 @@ class Progress:
                     )
                     for array, column in zip(sizes, about["columns"], strict=True)
                 )
-                return cls(tuple(columns), [int(label) for label in about["labels"]])
+                return cls(tuple(columns))
         return cls()
 
 
