@@ -327,6 +327,28 @@ def test_damaged_files_get_the_verdict_of_libjpeg(kind: str) -> None:
     assert assert_verdicts_of_libjpeg(Decoder(), data, 45, 70, 250, rng) > 10
 
 
+@pytest.mark.parametrize("factor", [1, 2, 3, 4])
+def test_rows_of_a_grey_picture_that_libjpeg_decodes_together_are_judged_together(
+    factor: int,
+) -> None:
+    """It decodes as many rows of blocks at once as the component's factor says, with damage in the
+    rows below the box."""
+    data = bytearray(images.jpeg(images.photo(70, 40, channels=1)))
+    frame = data.index(b"\xff\xc0")
+    data[frame + 11] = 0x10 | factor
+    scan = data.index(b"\xff\xda") + 10
+    ours, theirs = Decoder(), Decoder(always_libjpeg=True)
+    refused = 0
+    for cut in range(scan, len(data), 9):
+        short = bytes(data[:cut]) + b"\xff\xd9"
+        for box in [(0, 0, 4, 40), (20, 8, 8, 8), (30, 0, 20, 40)]:
+            found = ours.verdict(short, box)
+            assert found == theirs.verdict(short, box), (cut, box)
+            refused += found != ""
+    assert refused > 0
+    assert ours.pool.decoded["own"] > 0
+
+
 @pytest.mark.parametrize("kind", ["scans", "progressive"])
 def test_damage_in_any_scans_gets_the_verdict_of_libjpeg(kind: str) -> None:
     rng = np.random.default_rng(list(kind.encode()))

@@ -49,7 +49,11 @@ def seeds() -> dict[str, bytes]:
         picture = images.photo(height, width)
         for kind, options in KINDS.items():
             found[f"{height}x{width}-{kind}"] = images.jpeg(picture, **{"quality": 80, **options})
-        found[f"{height}x{width}-grey"] = images.jpeg(picture[..., :1])
+        grey = images.jpeg(picture[..., :1])
+        frame = grey.index(b"\xff\xc0")
+        for factor in (1, 2, 3):  # as many rows of blocks at once, for libjpeg
+            declared = grey[: frame + 11] + bytes([factor << 4 | factor]) + grey[frame + 12 :]
+            found[f"{height}x{width}-grey-{factor}"] = declared
         found[f"{height}x{width}-cmyk"] = images.cmyk_jpeg(picture)
         for sampling in jpegs.SAMPLINGS:
             noise = jpegs.noise(height, width, sampling, rng)

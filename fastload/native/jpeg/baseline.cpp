@@ -121,6 +121,9 @@ void BaselineDecoder::plan(const Box& box) {
     // libjpeg only, whose verdict on that data is to be ours).
     if (is_context() && (bottom - 1) % mcu_height_ >= mcu_height_ - 2)
         last_row_ = std::min(last_row_ + 1, rows_ - 1);
+    // Its verdict on the others of these rows is ours, too.
+    const int at_once = frame_.rows_at_once;
+    last_row_ = std::min(last_row_ / at_once * at_once + at_once, rows_) - 1;
 
     const int mcus = stop_column_ - first_column_;
     for (int i = 0; i < frame_.components; ++i) {

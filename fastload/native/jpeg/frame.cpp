@@ -79,8 +79,9 @@ struct Parser {
             if (all[i].h < 1 || all[i].h > 4 || all[i].v < 1 || all[i].v > 4) return false;
         }
         if (frame.components == 1) {
-            all[0].h = all[0].v =
-                1;  // one component is never interleaved: its MCU is a block, whatever is declared
+            frame.rows_at_once = all[0].v;
+            // One component is never interleaved: its MCU is a block, whatever is declared.
+            all[0].h = all[0].v = 1;
             return true;
         }
         frame.h = all[0].h;

@@ -33,7 +33,8 @@ struct Frame {
     int width = 0, height = 0;
     int components = 0;
     Component component[kMostComponents];
-    int h = 1, v = 1;  // the largest sampling factors: 1, 2 or 4; and 1 or 2
+    int h = 1, v = 1;      // the largest sampling factors: 1, 2 or 4; and 1 or 2
+    int rows_at_once = 1;  // rows of MCUs that libjpeg decodes before it gives any of their pixels
     Colour colour = Colour::grey;
     int restart_interval = 0;  // MCUs, 0 for none
 
