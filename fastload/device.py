@@ -261,6 +261,8 @@ class DeviceStage:
         self, host: HostBatch, draws: Draws, batch_number: int, keep: list[torch.Tensor] | None
     ) -> Any:
         parts = self._parts_of(host)
+        if not parts.finished:
+            parts = replace(parts, columns=self._with_objects(parts.columns))
         if self._colour is not None and not parts.finished:
             parts = replace(parts, columns=self._recoloured(parts.columns, draws, self._colour))
         columns = {
@@ -312,6 +314,14 @@ class DeviceStage:
             kind = kind_named(roles.get(name, VALUE.name))
             columns[name] = kind.delivered(columns[name], self._dtype, memory_format)
         return self._joined(columns) if self._collate is not None else parts.rebuild(columns)
+
+    def _with_objects(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns, as Python objects those that no device sees."""
+        kinds = {name: kind_named(self._roles.get(name, VALUE.name)) for name in columns}
+        return {
+            name: kinds[name].objects(value) if kinds[name].python_objects else value
+            for name, value in columns.items()
+        }
 
     def _mixing_of(self, parts: _Parts, columns: Mapping[Any, Any], whole: Draws) -> Mixing | None:
         """What mixes the images in the pass that normalises them; None where that is a step of its

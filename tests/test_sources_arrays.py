@@ -126,7 +126,7 @@ def test_mapped_images_with_channels_first_are_refused(tmp_path: Path) -> None:
         ((PHOTOS, LABELS[:5]), ["0 has 6", "1 has 5", "one row a sample"]),
         ({"a": LABELS, "b": LABELS[1:]}, ["'a' has 6", "'b' has 5"]),
         ((np.array([[1], [1, 2]], dtype=object), LABELS[:2]), ["dtype object", "pad rows"]),
-        ({"text": np.array(["a", "b"])}, ["'text'", "dtype <U1"]),
+        ({"text": np.array([b"a", b"b"])}, ["'text'", "dtype |S1"]),
         ((np.zeros((0, 4, 4, 3), np.uint8), LABELS[:0]), ["no samples"]),
         ((PHOTOS, LABELS - 1), ["sample 0 has the label -1", "0 or more"]),
         ((PHOTOS, np.full(6, 2**63, np.uint64)), ["9223372036854775808", "6 samples"]),

@@ -169,7 +169,7 @@ def halves(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
             lambda d: d.with_format(None, columns=["image"], output_all_columns=True),
             "its format makes them",
         ),
-        (lambda d: d.add_column("text", list("abcdefg")), "column 'text' (string)"),
+        (lambda d: d.add_column("data", [b"a"] * 7), "column 'data' (binary)"),
         (lambda d: d.add_column("gap", [1, None, 3, 4, 5, 6, 7]), "rows without a value"),
         (lambda d: d.cast_column("image", datasets.Image(mode="L")), "of the mode 'L'"),
         (lambda d: d.cast_column("image", datasets.Image(decode=False)), "not to be decoded"),
@@ -206,7 +206,7 @@ def test_a_collate_function_gets_the_samples_of_datasets() -> None:
 
 
 def test_fields_choose_columns() -> None:
-    dataset = made(text=(list("abcdefg"), datasets.Value("string")))
+    dataset = made(text=([b"a"] * 7, datasets.Value("binary")))
     assert list(open_source(dataset, fields=["label", "image"]).source.columns) == [
         "label",
         "image",

@@ -121,7 +121,10 @@ def test_plain_bytes_masks_numbers_and_words(tmp_path: Path, own_cache: Path) ->
     assert opened.source.columns["mask"].role == "mask"
     assert opened.source.classes == ("cat", "dog", "emu")
     assert opened.source.values["label"].at(np.arange(7)).tolist() == [1, 0, 1, 0, 0, 1, 2]
-    assert opened.notes == ("left out: 1 column of neither images nor numbers: caption (string)",)
+    assert opened.notes == (
+        "left out: 1 column of neither images nor numbers: caption (texts, served where fields "
+        "names them)",
+    )
     chosen = open_source(path, fields=["score", "mask"]).source
     assert list(chosen.columns) == ["score", "mask"]
     assert chosen.encoded["mask"].read(3) == MASKS[3]

@@ -208,7 +208,7 @@ def test_fingerprint_follows_the_samples_and_not_the_place(tmp_path: Path) -> No
         ({"a.jpg": PHOTO, "a.png": MASK}, ["a.png", "already, as a.jpg", "prefix it"]),
         ({"a.jpg": PHOTO, "a.cls": b"cat"}, ["a.cls", "b'cat'", "decimal number"]),
         ({"a.jpg": PHOTO, "a.cls": b"-1"}, ["a.cls", "label -1", "0 or more"]),
-        ({"a.jpg": PHOTO, "a.txt": b"a caption"}, ["a.txt", "fields="]),
+        ({"a.jpg": PHOTO, "a.json": b"{}"}, ["a.json", "fields="]),
         (
             {"a.npy": npy([[1]]), "b.npy": npy([[1, 2]])},
             ["b.npy", "shape (1, 2)", "shape (1, 1) in", "all but their first"],

@@ -210,7 +210,10 @@ class ObjectReader:
             if name in source.images:
                 fields[name] = self._picture(source.images[name], index)
             else:
-                rows = source.values[name].at(np.array([index]))
+                rows, kind = source.values[name].at(np.array([index])), source.values[name].kind
+                if kind.python_objects:
+                    fields[name] = kind.objects(rows)[0]
+                    continue
                 alone = not isinstance(rows, Ragged) or self._collate_fn is not None
                 fields[name] = _as_tensors(rows[0]) if alone else rows.map(torch.from_numpy)
         if opaque is not None:

@@ -57,6 +57,15 @@ def check_joined(config: LoaderConfig, source: Source) -> None:
         "images give torchvision's v2.MixUp or v2.CutMix as batch_transform",
         next(
             (
+                f"which has {name!r}, a text of each image, and the sample would show several; "
+                "leave that column out"
+                for name, column in source.values.items()
+                if column.kind.python_objects
+            ),
+            None,
+        ),
+        next(
+            (
                 f"whose column {name!r} ({column.role}) goes with the images and has rows of one "
                 "length, so that those of several images cannot be one row; give a fastload.Ragged"
                 for name, column in source.moved.items()

@@ -18,6 +18,7 @@ from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.columns import PixelArray, RaggedArray, ValueArray
 from fastload.sources.kinds import VALUE, PixelKind, check_rows, kind_of_key
 from fastload.sources.ragged import Ragged
+from fastload.sources.texts import TEXT, is_texts, text_column
 
 AnyArray = npt.NDArray[Any]
 Stored = PixelArray | ValueArray | RaggedArray
@@ -30,7 +31,8 @@ def is_arrays(spec: object) -> bool:
         return (
             bool(spec)
             and all(isinstance(key, str) for key in spec)
-            and all(map(_is_array, spec.values()))
+            and all(_is_array(value) or is_texts(value) for value in spec.values())
+            and not all(map(is_texts, spec.values()))
         )
     if isinstance(spec, tuple | list):
         return bool(spec) and all(map(_is_array, spec))
@@ -51,7 +53,7 @@ def open_arrays(spec: Any, options: OpenOptions) -> Opened:
     A dict gives dicts, and every array is passed on as it is (token ids), but for the keys `image`,
     `images`, `mask` and `masks`, which are read as above when they are uint8, and those of other
     kinds (`boxes`), which geometry moves. A `Ragged`, or an array of lists of pyarrow, has rows of
-    variable length.
+    variable length. A list of `str`, or a numpy array of them, is a column of texts.
     """
     named = isinstance(spec, Mapping)
     items = (
@@ -84,7 +86,10 @@ def open_arrays(spec: Any, options: OpenOptions) -> Opened:
 
 
 def _checked(value: Any, name: str) -> AnyArray | Ragged:
-    """As `checked_array`, or a Ragged of arrays that torch can have, from arrow's lists too."""
+    """As `checked_array`, or a Ragged of arrays that torch can have, from arrow's lists too; of
+    texts their bytes."""
+    if is_texts(value):
+        return text_column(value, f"{name}, row {{}}".format).array
     if _is_arrow(value):
         try:
             value = Ragged.from_arrow(value)
@@ -203,6 +208,9 @@ def _named_columns(
 ) -> dict[str, Stored]:
     columns: dict[str, Stored] = {}
     for name, array in arrays.items():
+        if is_texts(given[name]) and isinstance(array, Ragged):
+            columns[name] = RaggedArray(array, role=TEXT.name)
+            continue
         kind = kind_of_key(name, ragged=isinstance(array, Ragged))
         if isinstance(array, Ragged):
             if isinstance(kind, PixelKind):

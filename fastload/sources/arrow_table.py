@@ -22,6 +22,7 @@ from fastload.sources.image_files import begins_as_image
 from fastload.sources.kinds import VALUE, PixelKind, check_rows, kind_of_key, role_of_images
 from fastload.sources.packed import About, in_order
 from fastload.sources.ragged import Ragged
+from fastload.sources.texts import text_of_arrow
 
 
 class ArrowTable(ABC):
@@ -66,6 +67,8 @@ def open_table(
       are of objects where they are called `boxes`, `labels` and so on. `ClassLabel` of Hugging
       Face gives the classes.
     - A column of words called `label` is one of classes, sorted.
+    - Other columns of words are texts, served where `options.fields` names them, or `fastload pack`
+      has written them as such.
     - Others are left out, which the notes say, or an error with `options.strict`.
 
     Images come first in a batch, then the rest in the order of the table; or all in the order of
@@ -107,6 +110,16 @@ def open_table(
             columns[field] = rows
             identity += [field, *rows.array.arrays()]
             continue
+        if field != "label" and _is_text(schema.field(field).type):
+            if options.fields is None and (packed is None or field not in packed.columns):
+                left_out.append(f"{field} (texts, served where fields names them)")
+                continue
+            where = f"{name}: column {field!r}"
+            columns[field] = words = text_of_arrow(
+                importlib.import_module("pyarrow").chunked_array(list(table.arrays(field))), where
+            )
+            identity += [field, *words.array.arrays()]
+            continue
         values, names = _values(table, field, options.classes)
         if values is None:
             left_out.append(f"{field} ({schema.field(field).type})")
@@ -130,6 +143,12 @@ def open_table(
         details=details,
     )
     return Opened(source, notes=notes)
+
+
+def _is_text(kind: Any) -> bool:
+    types = importlib.import_module("pyarrow.types")
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def _is_list(kind: Any) -> bool:

@@ -24,10 +24,11 @@ from fastload.fingerprint import fingerprint_of
 from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable, RowSelection
-from fastload.sources.columns import Column, EncodedFiles, EncodedImages, ValueArray
+from fastload.sources.columns import Column, EncodedFiles, EncodedImages, RaggedArray, ValueArray
 from fastload.sources.datasets import COST, NotNativeError, open_dataset
 from fastload.sources.folders import sampled_bytes, sampled_rows
 from fastload.sources.kinds import role_of_images
+from fastload.sources.texts import text_of_arrow
 
 
 def is_huggingface(spec: object) -> bool:
@@ -40,8 +41,9 @@ def open_huggingface(dataset: Any, options: OpenOptions) -> Opened:
     """Open a `datasets.Dataset`: its samples in its order, as dicts by column.
 
     Columns of the feature `Image` are served as RGB, upright; whole, real and truth values as
-    int64, float64 and bool; `ClassLabel` gives the classes. If it has other columns, or a format
-    or a transform, its own Python code makes the samples, and a note says why and what frees it.
+    int64, float64 and bool, strings as texts; `ClassLabel` gives the classes. If it has other
+    columns, or a format or a transform, its own Python code makes the samples, and a note says why
+    and what frees it.
 
     Raises SourceError: `options.fields` names a column that there is not, or that is not served.
     """
@@ -86,6 +88,10 @@ def _source(dataset: Any, options: OpenOptions) -> Source:
         if type(feature) is known.Image:
             column, content = _images(dataset, name, feature, rows)
             columns[name], identity = column, [*identity, name, *content]
+            continue
+        if type(feature) is known.Value and feature.dtype in ("string", "large_string"):
+            words = _texts(dataset.data.column(name), name, rows)
+            columns[name], identity = words, [*identity, name, *words.array.arrays()]
             continue
         values = _numbers(dataset.data.column(name), name, rows)
         if type(feature) is known.ClassLabel:
@@ -147,6 +153,13 @@ def _fields(images: Any) -> tuple[Any, Any]:
     return field_of(images, "bytes"), field_of(images, "path")
 
 
+def _texts(stored: Any, name: str, rows: Int64Array | None) -> RaggedArray:
+    try:
+        return text_of_arrow(stored, f"its column {name!r}", rows)
+    except SourceError as error:
+        raise NotNativeError(str(error).rstrip(".")) from error
+
+
 def _numbers(stored: Any, name: str, rows: Int64Array | None) -> npt.NDArray[Any]:
     """(N,) int64, float64 or bool, as a DataLoader makes them of Python's numbers."""
     types = importlib.import_module("pyarrow.types")
@@ -159,7 +172,7 @@ def _numbers(stored: Any, name: str, rows: Int64Array | None) -> npt.NDArray[Any
         dtype = np.float64
     else:
         raise NotNativeError(
-            f"its column {name!r} ({kind}) is neither of images nor of numbers; "
+            f"its column {name!r} ({kind}) is neither of images nor of numbers or strings; "
             f"dataset.remove_columns([{name!r}, ...]) frees it"
         )
     if stored.null_count:

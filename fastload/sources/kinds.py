@@ -54,6 +54,9 @@ class Kind:
     drawn: ClassVar[bool] = False
     """Whether rows are shapes, of which masks of the size of the images are delivered."""
 
+    python_objects: ClassVar[bool] = False
+    """Whether a batch has a list of Python objects, made by `objects`, and no tensor of it."""
+
     judges: ClassVar[bool] = False
     """Whether `kept` says which objects are dropped."""
 
@@ -70,6 +73,10 @@ class Kind:
         """(B,) bool: which of (B, ...) elements are still objects to learn from, as the transform
         asks (`SanitizeBoundingBoxes`). Only of kinds that `judges`; None: all are."""
         return None
+
+    def objects(self, rows: Rows) -> list[Any]:
+        """One for each of the rows of a batch. Only of kinds with `python_objects`."""
+        raise NotImplementedError
 
     def delivered(
         self, column: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None
@@ -195,6 +202,7 @@ _ELSEWHERE = {
     "instances": "fastload.sources.instances",
     "keypoints": "fastload.sources.keypoints",
     "polygons": "fastload.sources.instances",
+    "text": "fastload.sources.texts",
 }
 """Names of kinds that are registered by a module of ours, loaded when the first column of them is
 met."""

@@ -43,8 +43,9 @@ from fastload.sources.image_files import LeftOut, is_image_name, is_never_data
 from fastload.sources.kinds import PixelKind, check_rows, kind_of_key
 from fastload.sources.packed import about, check_samples, in_order, with_classes
 from fastload.sources.ragged import Ragged
+from fastload.sources.texts import text_column
 
-Kind = Literal["image", "mask", "array", "label"]
+Kind = Literal["image", "mask", "array", "text", "label"]
 Sample = dict[str, tuple[Kind, FileInTar]]
 """Kind and file by column name."""
 
@@ -76,6 +77,7 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
     - `jpg`, `png` and the other extensions of class folders: column `image`; with a prefix,
       `left.jpg`, a column `left`; `mask.png` and `seg.png`: column `mask`;
     - `cls`: a decimal number, column `label`; checked against `options.classes` if given;
+    - `txt`: a text in UTF-8, column `text` or its prefix; held in memory;
     - `npy`: an array, of equal dtype and shape in all samples, column `npy` or its prefix; held in
       memory;
     - anything else is refused, unless `options.fields` (extensions or column names) leaves it out.
@@ -202,7 +204,8 @@ def _files_of(path: str) -> Iterator[FileInTar]:
 
 
 def _ordered(sample: Sample, fields: tuple[str, ...] | None) -> list[tuple[str, Kind]]:
-    """Columns in the order of a batch: that of `fields`, or images, masks, arrays, labels."""
+    """Columns in the order of a batch: that of `fields`, or images, masks, arrays, texts,
+    labels."""
 
     def place(name: str) -> int:
         kind, file = sample[name]
@@ -269,6 +272,8 @@ def _column_of(extension: str) -> tuple[str, Kind | None]:
         return name or "label", "label"
     if last == "npy":
         return name or "npy", "array"
+    if last == "txt":
+        return name or "text", "text"
     return extension, None
 
 
@@ -314,6 +319,8 @@ class TarColumn:
             return files
         if self._kind == "array":
             return _rows(files, name)
+        if self._kind == "text":
+            return text_column(_contents(files), files.describe)
         numbers = array(
             "q", (_number(data, files, row) for row, data in enumerate(_contents(files)))
         )

@@ -26,9 +26,10 @@ from fastload.sources.base import Source
 from fastload.sources.columns import ImageColumn, PixelImages, Values
 from fastload.sources.kinds import kind_of_key, transformed
 from fastload.sources.ragged import Ragged
+from fastload.sources.texts import TEXT
 from fastload.tools.pack.plan import PackOptions, evenly_spaced
 
-How = Literal["image", "mask", "label", "array", "ragged"]
+How = Literal["image", "mask", "label", "text", "array", "ragged"]
 
 _ENDINGS = {"JPEG": "jpg", "TIFF": "tif"}
 """By what a header calls the format; of the others it is the name in small letters."""
@@ -47,8 +48,9 @@ class Field:
 
     @property
     def prefix(self) -> str:
-        """Of the ending in a tar shard: `left.` for `0001.left.jpg`; empty for images, labels."""
-        return "" if self.name in ("image", "label") else f"{self.name}."
+        """Of the ending in a tar shard: `left.` for `0001.left.jpg`; empty for columns called as
+        what they are: image, label, text."""
+        return "" if self.name in ("image", "label", "text") else f"{self.name}."
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,9 @@ class Part:
 
     data: bytes
     ending: str
-    """Of the file that it is: jpg, png, cls, npy."""
+    """Of the file that it is: jpg, png, cls, txt, npy."""
     value: Any = None
-    """What is no image, as a number or array."""
+    """What is no image, as a number, str or array."""
 
 
 class Contents:
@@ -165,6 +167,9 @@ class Contents:
         if self.options.short_side is not None and column.kind.moves and size is not None:
             points = shrunk_points(np.array([size]), self.options.short_side)
             rows = transformed(column.kind, rows, points)
+        if field.how == "text":
+            text = column.kind.objects(rows)[0]
+            return Part(text.encode(), "txt", text)
         value = rows[0]
         if field.how == "label":
             return Part(str(int(value)).encode(), "cls", int(value))
@@ -220,6 +225,8 @@ def _field(name: str, column: Any, source: str) -> Field:
                 "keeps them as they are."
             )
         return Field(name, role, "mask" if role == "mask" else "image")
+    if role == TEXT.name:
+        return Field(name, role, "text")
     read_as = kind_of_key(name, ragged=column.ragged).name
     if read_as != role:
         raise SourceError(

@@ -240,6 +240,8 @@ def _arrow_column(pa: Any, contents: Contents, field: Field, rows: list[tuple[in
     if field.how == "label":
         return pa.array([part.value for _, part in rows], pa.int64())
     values = [part.value for _, part in rows]
+    if field.how == "text":
+        return pa.array(values, pa.string())
     if field.how == "ragged":
         from fastload.sources.ragged import Ragged
 
