@@ -60,8 +60,8 @@ TESTS = {
     "test_monitor": "tools.monitor.gpu tools.monitor.idle tools.monitor.profiler "
     "tools.monitor.steps tools.monitor.timeline",
     "test_native_pool": "files native native.extension native.pool",
-    "test_pack": "cli.pack sources.packed tools.pack.contents tools.pack.plan tools.pack.report "
-    "tools.pack.run tools.pack.shard tools.pack.target",
+    "test_pack": "cli.pack sources.packed tools.pack.caches tools.pack.contents tools.pack.plan "
+    "tools.pack.report tools.pack.run tools.pack.shard tools.pack.target",
     "test_photographs": "tools.measure.photographs",
     "test_pillow_simd": "cli.pillow_simd",
     "test_prefetcher": "loader.prefetcher loader.production",

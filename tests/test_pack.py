@@ -25,7 +25,7 @@ import fastload
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError
 from fastload.sources import PixelArray, Source, ValueArray, open_source
-from fastload.tools.pack import Packed, PackOptions, pack, run
+from fastload.tools.pack import Packed, PackOptions, pack, pack_caches, run
 from fastload.tools.pack.contents import Contents
 from tests import images
 from tests.objectserver import ObjectServer
@@ -446,6 +446,55 @@ def test_columns_that_shards_cannot_keep_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(SourceError, match=words):
             packed(arrays, tmp_path / "out")
+
+
+# -- Caches
+
+
+def test_caches_hold_the_parts_that_shards_would(folder: Path, tmp_path: Path) -> None:
+    options = PackOptions(shuffle=5, split=(0.5, 0.5))
+    pack(folder, tmp_path / "shards", options, progress=False)
+    made = pack_caches(folder, tmp_path / "caches", options, progress=False)
+    assert [path.name for path in made] == ["train", "val"]
+    for path in made:
+        with fastload.create_loader(path, 5, backend="cache", transform=CROP) as loader:
+            found = list(loader)
+        check_equal(found, batches(tmp_path / "shards" / path.name, shuffle=False, seed=0))
+    assert pack_caches(folder, tmp_path / "caches", options, progress=False) == made
+
+
+def test_a_cache_in_the_order_of_the_data_set_is_that_of_build_cache(
+    folder: Path, tmp_path: Path
+) -> None:
+    (made,) = pack_caches(folder, tmp_path / "one", PackOptions(short_side=20), progress=False)
+    built = fastload.build_cache(folder, tmp_path / "two", short_side=20, progress=False)
+    assert made == tmp_path / "one"
+    assert open_source(made).source.fingerprint == open_source(built).source.fingerprint
+
+
+def test_what_caches_do_not_have_is_refused(folder: Path, tmp_path: Path) -> None:
+    for options in (PackOptions(size=10_000), PackOptions(quality=80)):
+        with pytest.raises(ConfigurationError, match="is of shards"):
+            pack_caches(folder, tmp_path / "out", options)
+    with pytest.raises(ConfigurationError, match="written to a local folder"):
+        pack_caches(folder, "s3://bucket/cache")
+    assert not (tmp_path / "out").exists()
+    said = command(str(folder), str(tmp_path / "out"), "--to", "cache", "--ray", "auto")
+    assert "--ray: a cache is written by one machine" in said.output
+    said = command(str(folder), str(tmp_path / "out"), "--to", "cache", "--split", "0.5,0.5")
+    assert said.exit_code == 0, said.output
+    assert str(tmp_path / "out" / "val") in said.output
+
+
+def test_a_cache_notes_what_cannot_be_read(folder: Path, tmp_path: Path) -> None:
+    bad = images.write_photo_folder(tmp_path / "bad" / "train", classes=2, per_class=2)
+    next(bad.rglob("*.jpg")).write_bytes(b"no image")
+    with pytest.raises(DecodeError):
+        pack_caches(bad, tmp_path / "strict", strict=True, progress=False)
+    (made,) = pack_caches(bad, tmp_path / "out", progress=False)
+    with fastload.create_loader(made, 4, on_error="substitute", transform=CROP) as loader:
+        list(loader)
+        assert loader.stats().substituted > 0
 
 
 # -- Elsewhere

@@ -21,7 +21,10 @@ def pack(
         str, typer.Argument(help="Where the shards go: a new or empty folder, or a URL.")
     ],
     to: Annotated[
-        str, typer.Option(help="tar (as WebDataset) or parquet (as Hugging Face).")
+        str,
+        typer.Option(
+            help="tar (as WebDataset), parquet (as Hugging Face) or cache (decoded pixels)."
+        ),
     ] = "tar",
     size: Annotated[str, typer.Option(help="Of a shard, about.")] = "1GB",
     short_side: Annotated[
@@ -56,22 +59,42 @@ def pack(
         typer.Option(help="Have the nodes of a Ray cluster do it.", metavar="ADDRESS"),
     ] = None,
 ) -> None:
-    """Write SOURCE again as shards below DEST, with its labels and classes, in its order.
+    """Write SOURCE again below DEST, as shards or as a cache, with its labels and classes, in its
+    order.
 
     The names and bytes follow from the samples and the options alone. When it was interrupted, the
     same command goes on with what is missing.
     """
     with plain_errors():
-        from fastload.tools.pack import PackOptions, pack
+        from fastload.tools.pack import PackOptions, pack, pack_caches
 
         options = PackOptions(
-            format=to,  # type: ignore[arg-type]  # it refuses others
+            format="tar" if to == "cache" else to,  # type: ignore[arg-type]  # it refuses others
             size=_bytes(size),
             short_side=short_side,
             quality=quality,
             shuffle=shuffle,
             split=_shares(split),
         )
+        if to == "cache":
+            if ray is not None:
+                raise ConfigurationError(
+                    "--ray: a cache is written by one machine, to its own disk; leave --ray out, "
+                    "or pack shards."
+                )
+            caches = pack_caches(
+                source,
+                dest,
+                options,
+                split=of,
+                format=format,
+                num_workers=workers,
+                strict=strict,
+            )
+            for cache in caches:
+                output().print(str(cache), soft_wrap=True)
+            output().print("fastload cache info says what is in it.")
+            return
         packed = pack(
             source,
             dest,
