@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fastload.recipe.transforms import MixUp as MixUp
     from fastload.recipe.transforms import Mosaic as Mosaic
     from fastload.render import decode_jpeg as decode_jpeg
+    from fastload.sampler import NodePlacement as NodePlacement
     from fastload.sampler import Shard as Shard
     from fastload.sources import open_source as open_source
     from fastload.sources.ragged import Ragged as Ragged
@@ -49,6 +50,7 @@ _MODULES = {
     "Loader": "fastload.loader",
     "MixUp": "fastload.recipe.transforms",
     "Mosaic": "fastload.recipe.transforms",
+    "NodePlacement": "fastload.sampler",
     "Ragged": "fastload.sources.ragged",
     "Recipe": "fastload.recipe",
     "Shard": "fastload.sampler",

@@ -47,6 +47,8 @@ class Stream:
     """Which samples the trainer keeps for validation; the index is the sample's."""
     WORKERS = 0xFFF7
     """Seeds of the worker processes; the index is the rank."""
+    PLACEMENT = 0xFFF5
+    """Which samples are near each other on the circle that nodes hold arcs of."""
     COMPARED = 0xFFF6
     """Which samples are made by the user's code as well, to be compared with what is served."""
 

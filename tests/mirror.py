@@ -82,6 +82,7 @@ TESTS = {
     "test_render_drawn": "render.drawn render.kernels_drawn",
     "test_render_fused": "render.fused render.kernels render.kernels_colour",
     "test_sampler": "sampler.bijection sampler.order",
+    "test_sampler_placement": "sampler.placement",
     "test_seek_index": "cli.index native.seek native.seek_filling",
     "test_selection": "backends loader.build loader.tune",
     "test_sources_ambiguous": "sources.beside",

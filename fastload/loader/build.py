@@ -45,6 +45,7 @@ from fastload.sampler import (
     EpochOrder,
     ForeignOrder,
     InStepOrder,
+    NodePlacement,
     Order,
     Shard,
     StreamOrder,
@@ -601,6 +602,8 @@ def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
             tail=config.tail or "filled",
             interleaved=config.interleaved,
         )
+        if isinstance(config.placement, NodePlacement):
+            order = config.placement.placed(order)
     if not order.samples:
         raise ConfigurationError(
             f"sampler: {type(config.sampler).__name__} is empty; leave it out to serve all samples."

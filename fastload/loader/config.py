@@ -27,7 +27,7 @@ from fastload.errors import ConfigurationError, OnError, counted
 from fastload.loader.colour_place import Place
 from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
-from fastload.sampler import Shard, Tail
+from fastload.sampler import NodePlacement, Shard, Tail
 
 logger = logging.getLogger("fastload")
 
@@ -57,6 +57,7 @@ class LoaderConfig:
     collate: str | Callable[[dict[str, Any]], Any] | None = None
     seed: int = 0
     shard: Shard | Literal["auto"] | None = None
+    placement: NodePlacement | Literal["node"] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype | None = None
     memory_format: torch.memory_format = torch.channels_last
@@ -113,6 +114,14 @@ class LoaderConfig:
         shard, layouts = self.shard, (torch.channels_last, torch.contiguous_format)
         good = shard in (None, "auto") or isinstance(shard, Shard)
         _require("shard", good, "a fastload.Shard, 'auto' or None", shard)
+        if self.placement == "node":
+            self._settle("placement", NodePlacement())
+        good = self.placement is None or isinstance(self.placement, NodePlacement)
+        _require("placement", good, "'node', a fastload.NodePlacement or None", self.placement)
+        if self.placement is not None and not self.shuffle:
+            raise ConfigurationError(
+                "placement: it is a way to shuffle; give shuffle=True, and no sampler of your own."
+            )
         _require(
             "dtype",
             self.dtype is None or isinstance(self.dtype, torch.dtype),

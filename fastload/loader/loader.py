@@ -24,7 +24,7 @@ from fastload.loader.feed import Feed
 from fastload.loader.following import FollowedSampler
 from fastload.loader.iterator import LoaderIterator, Progress, Stats, Watcher
 from fastload.recipe import Recipe
-from fastload.sampler import Position, Shard
+from fastload.sampler import NodePlacement, Position, Shard
 from fastload.spans import SpanLog
 
 logger = logging.getLogger("fastload")
@@ -47,6 +47,7 @@ def create_loader(
     collate: Literal["detr", "torchvision", "yolo"] | Callable[[dict[str, Any]], Any] | None = None,
     seed: int = 0,
     shard: Shard | Literal["auto"] | None = None,
+    placement: NodePlacement | Literal["node"] | None = None,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format = torch.channels_last,
@@ -104,6 +105,10 @@ def create_loader(
         shard: this process's rank among those that share the data. None: from torch.distributed,
             else from torchrun's environment, else 0 of 1. "auto": the same, but read at the first
             `iter()`, for loaders that are made before `init_process_group`.
+        placement: "node": each node (torchrun's LOCAL_WORLD_SIZE ranks) reads a part of the data
+            only, a tenth of it another one in each epoch; for data that the disk or memory of a
+            node does not hold whole. A `NodePlacement` says how many nodes, and how much moves.
+            Needs `shuffle`. None: any rank may read any sample.
         device: where the batches are delivered.
         dtype: dtype of the images delivered; values keep their range. None: the transform's (uint8
             if it converts nothing).

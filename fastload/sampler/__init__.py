@@ -12,6 +12,7 @@ from fastload.sampler.order import (
     Shard,
     Tail,
 )
+from fastload.sampler.placement import NodePlacement, PlacedOrder
 from fastload.sampler.users import (
     BatchOrder,
     ForeignOrder,
@@ -28,7 +29,9 @@ __all__ = [
     "ForeignOrder",
     "InStepOrder",
     "Int64Array",
+    "NodePlacement",
     "Order",
+    "PlacedOrder",
     "Position",
     "Schedule",
     "Shard",

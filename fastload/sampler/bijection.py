@@ -9,6 +9,7 @@ some four times on average, as the domain is less than four times the length.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +22,14 @@ UInt64Array = npt.NDArray[np.uint64]
 ROUNDS = 6
 
 
-@dataclass(frozen=True)
-class Bijection:
+class ComputedOrder(ABC):
     """(length,) int64 as far as one can tell by its length and its parts: `order[3:7]`."""
 
     length: int
-    keys: UInt64Array
-    """(ROUNDS,) random numbers."""
+
+    @abstractmethod
+    def at(self, positions: Int64Array) -> Int64Array:
+        """Of (n,) positions from 0 to below the length."""
 
     def __len__(self) -> int:
         return self.length
@@ -35,11 +37,11 @@ class Bijection:
     def __getitem__(self, positions: Any) -> Any:
         """int64 of the shape of `positions`: a slice, an index, or an array of indices."""
         if isinstance(positions, slice):
-            return self._at(np.arange(*positions.indices(self.length), dtype=np.int64))
+            return self.at(np.arange(*positions.indices(self.length), dtype=np.int64))
         asked = np.asarray(positions, dtype=np.int64)
         if asked.size and not -self.length <= asked.min() <= asked.max() < self.length:
             raise IndexError(f"{positions} of an order of {self.length:,}")
-        found = self._at(np.where(asked < 0, asked + self.length, asked).reshape(-1))
+        found = self.at(np.where(asked < 0, asked + self.length, asked).reshape(-1))
         return found.reshape(asked.shape)[()]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
@@ -50,7 +52,16 @@ class Bijection:
         whole: list[int] = self[:].tolist()
         return whole
 
-    def _at(self, positions: Int64Array) -> Int64Array:
+
+@dataclass(frozen=True)
+class Bijection(ComputedOrder):
+    """A permutation of the numbers from 0 to below the length."""
+
+    length: int
+    keys: UInt64Array
+    """(ROUNDS,) random numbers."""
+
+    def at(self, positions: Int64Array) -> Int64Array:
         bits = np.uint64(max(1, -(-(self.length - 1).bit_length() // 2)))
         mask = (np.uint64(1) << bits) - np.uint64(1)
         found = positions.astype(np.uint64)
