@@ -223,7 +223,14 @@ def test_masks_that_have_no_numbers(data: bytes, words: str) -> None:
 
 def test_every_decoder_is_listed() -> None:
     rows = available_decoders()
-    fastest_first = ["simplejpeg", "pyturbojpeg", "torchvision", "opencv", "pillow"]
+    fastest_first = [
+        "simplejpeg",
+        "pyturbojpeg",
+        "torchvision",
+        "torchcodec",
+        "opencv",
+        "pillow",
+    ]
     assert [row.name for row in rows if row.name in fastest_first] == fastest_first
     for row in rows:
         assert row.available == bool(row.version) == (not row.hint)
@@ -237,7 +244,12 @@ def test_unknown_decoder() -> None:
 
 @pytest.mark.parametrize(
     ("decoder", "package"),
-    [("simplejpeg", "simplejpeg"), ("pyturbojpeg", "turbojpeg"), ("opencv", "cv2")],
+    [
+        ("simplejpeg", "simplejpeg"),
+        ("pyturbojpeg", "turbojpeg"),
+        ("torchcodec", "torchcodec.decoders"),
+        ("opencv", "cv2"),
+    ],
 )
 def test_missing_package_names_the_install_command(
     decoder: str, package: str, monkeypatch: pytest.MonkeyPatch

@@ -207,6 +207,44 @@ class TorchvisionDecoder:
         return pixels
 
 
+class TorchCodecDecoder:
+    """libjpeg-turbo in torchcodec's wheel, where torch's decoders go on. It does not report
+    libjpeg's warnings."""
+
+    name, strict = "torchcodec", False
+
+    def __init__(self) -> None:
+        try:
+            decoders = _imported("torchcodec.decoders", "torchcodec", "torchcodec")
+            self._decode = decoders.decode_jpeg
+        except (AttributeError, RuntimeError, OSError) as error:
+            raise BackendUnavailableError(
+                "torchcodec is installed, and has no decoder of JPEGs, or lacks a library "
+                f"({str(error).splitlines()[0]}). Install 0.17 or newer: pip install -U torchcodec"
+            ) from error
+        self.version = version("torchcodec")
+
+    def decode(self, data: bytes, *, out: Pixels | None = None) -> Pixels:
+        # The copy into a bytearray is for torch, which warns about read-only memory.
+        try:
+            planes = self._decode(torch.frombuffer(_without_exif(data), dtype=torch.uint8))
+        except RuntimeError as error:
+            raise ValueError(str(error).splitlines()[0]) from error
+        pixels: Pixels = planes.permute(1, 2, 0).numpy()
+        return pixels
+
+
+def _without_exif(jpeg: bytes) -> bytearray:
+    """A copy whose EXIF data nobody finds, for a decoder that always turns images by it."""
+    copy = bytearray(jpeg)
+    at = copy.find(b"Exif\0\0")
+    # After the marker of its segment (0xff, 0xe1) and two bytes of length; no such marker is in
+    # entropy-coded data. It becomes a comment (0xff, 0xfe).
+    if at >= 4 and copy[at - 4 : at - 2] == b"\xff\xe1":
+        copy[at - 3] = 0xFE
+    return copy
+
+
 class OpenCvDecoder:
     """libjpeg-turbo in OpenCV's wheel. It does not report libjpeg's warnings, but prints them."""
 
@@ -303,6 +341,7 @@ _DECODERS: dict[str, Callable[[], Decoder]] = {
     "simplejpeg": SimpleJpegDecoder,
     "pyturbojpeg": PyTurboJpegDecoder,
     "torchvision": TorchvisionDecoder,
+    "torchcodec": TorchCodecDecoder,
     "opencv": OpenCvDecoder,
     "pillow": PillowDecoder,
 }

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -325,21 +326,28 @@ class TorchvisionCuda(Contestant):
     gpu = True
 
     def __init__(self, task: Task) -> None:
-        _need_cuda("torchvision on CUDA")
+        _need_cuda(self.name)
         import torch
         from torchvision.transforms.v2 import functional
+
+        self._decode = self._decoder()
+        self._torch, self._functional = torch, functional
+        self._device = torch.device("cuda", torch.cuda.current_device())
+
+    def _decoder(self) -> Callable[[list[Any], int, Any], list[Any]]:
+        """From encoded tensors, 3 for RGB and a device to images."""
+        import torch
 
         try:
             # The operator beneath torchvision.io.decode_jpeg(..., device="cuda"), which newer
             # versions deprecate.
-            self._decode: Any = torch.ops.image.decode_jpegs_cuda
+            found: Any = torch.ops.image.decode_jpegs_cuda
         except (AttributeError, RuntimeError) as error:
             raise BackendUnavailableError(
                 f"This torchvision cannot decode on CUDA ({error}). Install one built for it: "
                 "pytorch.org, Get Started."
             ) from error
-        self._torch, self._functional = torch, functional
-        self._device = torch.device("cuda", torch.cuda.current_device())
+        return found  # type: ignore[no-any-return]
 
     @classmethod
     def version(cls) -> str:
@@ -374,6 +382,26 @@ class TorchvisionCuda(Contestant):
         return pixels
 
 
+class TorchcodecCuda(TorchvisionCuda):
+    """nvJPEG through torchcodec, and torchvision's transforms on the device."""
+
+    name = "torchcodec-cuda"
+
+    def _decoder(self) -> Callable[[list[Any], int, Any], list[Any]]:
+        get_decoder("torchcodec")  # says what is missing
+        decode_jpeg = import_module("torchcodec.decoders").decode_jpeg
+
+        def decode(encoded: list[Any], _: int, device: Any) -> list[Any]:
+            images: list[Any] = decode_jpeg(encoded, mode="RGB", device=device)
+            return images
+
+        return decode
+
+    @classmethod
+    def version(cls) -> str:
+        return version("torchcodec")
+
+
 def _need_cuda(name: str) -> None:
     import torch
 
@@ -402,6 +430,7 @@ _CLASSES: tuple[type[Contestant], ...] = (
     NativeRegion,
     DaliCpu,
     TorchvisionCuda,
+    TorchcodecCuda,
     DaliMixed,
 )
 
