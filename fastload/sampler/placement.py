@@ -3,9 +3,9 @@ a node holds whole.
 
 All samples lie on a circle, in an order drawn once from the seed. In each epoch a node has an arc
 of it, all arcs together are the circle, and each node's ranks go through the samples of its arc in
-an order drawn anew. From one epoch to the next the arcs move on by a share of their length: so much
-a node has to fetch. Nothing is kept in memory: a position of an epoch is computed where it is asked
-for.
+an order of that epoch. From one epoch to the next the arcs move on by a share of their length: so
+much a node has to fetch. Nothing is kept in memory: a position of an epoch is computed where it is
+asked for.
 """
 
 from __future__ import annotations
