@@ -52,6 +52,8 @@ class Staged:
     ready: torch.cuda.Event | None
     samples: int | None = None
     """In the batch, where its structure does not tell."""
+    substituted: int = 0
+    """Samples in the batch that took the place of ones that could not be read."""
 
 
 class DeviceStage:

@@ -144,11 +144,6 @@ class Feed:
         """How many batches may be under way or finished ahead of the trainer."""
         return self._backend.depth + READY
 
-    @property
-    def substituted(self) -> int:
-        """Samples replaced so far because they could not be read, those prefetched included."""
-        return self._production.substituted
-
     def record(self, spans: SpanLog | None) -> None:
         """Write to a log, from the next step on, what each batch spends its time on; None: no
         longer."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from fastload.backends.base import EndOfData
+from fastload.device import Staged
 from fastload.draws import Draws, Stream
 from fastload.errors import FastloadError, WorkerError
 from fastload.loader.build import LoaderParts
@@ -68,8 +69,8 @@ class Stats:
     samples: int = 0
     """Samples handed out."""
     substituted: int = 0
-    """Samples replaced because they could not be read (`on_error="substitute"`), those prefetched
-    included."""
+    """Samples handed out in the place of ones that could not be read
+    (`on_error="substitute"`)."""
     wait_seconds: float = 0.0
     """Time the trainer spent waiting inside the loader [seconds], the first batch apart."""
     first_batch_seconds: float = 0.0
@@ -89,15 +90,16 @@ class Stats:
         """Share of the time since the first batch that the trainer waited, 0 to 1."""
         return self.wait_seconds / self.elapsed_seconds if self.elapsed_seconds else 0.0
 
-    def count(self, batch: Any, asked: float, now: float, samples: int | None = None) -> None:
-        """A batch is handed out that the trainer had asked for then [both seconds of
-        time.perf_counter]. `samples`: in it; None: as its structure tells."""
+    def count(self, batch: Any, staged: Staged, asked: float, now: float) -> None:
+        """A batch is handed out, made of the staged one, that the trainer had asked for then [both
+        seconds of time.perf_counter]."""
         if self.batches == 0:
             self._started, self.first_batch_seconds = now, now - asked
         else:
             self.wait_seconds += now - asked
         self.batches += 1
-        self.samples += _samples_in(batch) if samples is None else samples
+        self.samples += _samples_in(batch) if staged.samples is None else staged.samples
+        self.substituted += staged.substituted
         self.elapsed_seconds = now - self._started
 
 
@@ -199,12 +201,11 @@ class LoaderIterator(Iterator[Any]):
                 self._over = isinstance(error, WorkerError)
                 self._failed = not self._over
                 raise
-        samples = staged.samples
         if parts.batch_transform is not None:
             batch = self._transformed(batch, epoch, step)
         cursor.take()
         now = time.perf_counter()
-        progress.stats.count(batch, asked, now, samples)
+        progress.stats.count(batch, staged, asked, now)
         if progress.spans is not None:
             args = {"epoch": epoch, "step": step}
             progress.spans.add("wait for a batch", asked, now, track="trainer", args=args)

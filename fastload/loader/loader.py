@@ -475,7 +475,7 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
     def stats(self) -> Stats:
         """Counts and times so far; a snapshot."""
         decoded = getattr(self._parts.backend, "decoded", {})  # of those who count
-        return replace(self._progress.stats, substituted=self._feed.substituted, decoded=decoded)
+        return replace(self._progress.stats, decoded=decoded)
 
     def record(self, spans: SpanLog | None) -> None:
         """Write what each batch spends its time on to a log, from now on; None: no longer.

@@ -110,16 +110,14 @@ class Production:
             ) from None
         if self._read_ahead is None:
             self.submit()  # before the device stage, so that the backend is never without work
-        if host.failures:
+        substituted = len({failure.row for failure in host.failures})
+        if substituted:
             with self._span("substitute", position):
                 host = self._repaired(host, draws, position)
         with self._span("device stage", position):
-            return self._stage.run(host, draws, position[1])
-
-    @property
-    def substituted(self) -> int:
-        """Samples replaced so far because they could not be read, those prefetched included."""
-        return 0 if self._substitution is None else self._substitution.count
+            staged = self._stage.run(host, draws, position[1])
+        staged.substituted = substituted
+        return staged
 
     def record(self, spans: SpanLog | None) -> None:
         """Write to a log, from the next step on, what each batch spends its time on; None: no

@@ -27,8 +27,6 @@ class Substitution:
     reported."""
 
     def __init__(self, backend: Backend, order: Order, on_error: OnError) -> None:
-        self.count = 0
-        """Samples replaced so far."""
         self._backend, self._order, self._on_error = backend, order, on_error
         self._reported: set[int] = set()
 
@@ -72,7 +70,6 @@ class Substitution:
             )
             if repeats is not None:
                 repeats[row] = 0
-            self.count += 1
         if not host.columns:  # a collated batch, or one of which nothing could be read
             return self._backend.reread(Draws(draws.seed, draws.epoch, indices, repeats))
         for name, column in host.columns.items():
