@@ -7,6 +7,7 @@ TESTS = {
     "clients/test_accelerate": "compat.accelerate",
     "clients/test_assume_plain": "loader.plain sources.plain",
     "clients/test_feedback_samplers": "sampler.in_step",
+    "clients/test_huggingface_streams": "loader.streams sources.huggingface_streams",
     "clients/test_lightning": "compat.lightning",
     "clients/test_passes_for_a_dataloader": "compat.dataloader",
     "clients/test_ray_pack": "tools.pack.ray_cluster",

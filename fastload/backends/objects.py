@@ -13,13 +13,13 @@ import pickle
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from torchvision import tv_tensors
 
@@ -433,6 +433,34 @@ class SharedStream(IterableDataset[Any]):
             yield from group[mine]
 
 
+class TransformedStream(IterableDataset[Any]):
+    """A data set whose images are transformed, each under random generators seeded from (seed,
+    epoch, its number)."""
+
+    def __init__(self, dataset: Any, transform: Callable[[Any], Any], seed: int) -> None:
+        self.dataset, self.transform, self.seed = dataset, transform, seed
+
+    def __iter__(self) -> Iterator[Any]:
+        worker, epoch = get_worker_info(), self.dataset.epoch
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        for row, sample in enumerate(self.dataset):
+            draws = Draws(self.seed, epoch, np.array([first + row * step], dtype=np.int64))
+            with preserved_random_state():
+                seed_generators(int(draws.integers(Stream.OPAQUE)[0]) >> 1)
+                transformed = _with_image(sample, self.transform)
+            yield transformed
+
+
+class StreamPlace(Protocol):
+    """Which epoch a data set is in, and where in it."""
+
+    def begin(self, epoch: int, step: int) -> int:
+        """It is about to be iterated, up to the batch `step`. Returns the one that comes first."""
+
+    def began(self) -> None:
+        """Its first batch has come, or an error or the end in its place."""
+
+
 class StreamBackend:
     """The batches of a DataLoader, in the calling thread: what is ahead of it, its own workers
     prefetch."""
@@ -443,11 +471,11 @@ class StreamBackend:
     depth = 1
     background = False
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self._loader = loader
+    def __init__(self, loader: DataLoader[Any], place: StreamPlace) -> None:
+        self._loader, self._place = loader, place
         self._wanted: deque[tuple[int, int]] = deque()
         self._batches: Iterator[Any] | None = None
-        self._next = (0, 0)
+        self.next = (0, 0)
         """(epoch, step) of the batch that comes next."""
 
     def submit(self, draws: Draws) -> None:
@@ -457,13 +485,21 @@ class StreamBackend:
         """Raises EndOfData: the epoch has no more batches. Whatever else the data set's own code
         raises."""
         epoch, step = self._wanted.popleft()
-        if self._batches is None or self._next[0] != epoch or self._next[1] > step:
-            self._batches, self._next = iter(self._loader), (epoch, 0)
+        first = self._batches is None or self.next[0] != epoch or self.next[1] > step
+        if first:
+            self.next = (epoch, self._place.begin(epoch, step))
+            self._batches = iter(self._loader)
+        assert self._batches is not None
         try:
             while True:
-                at = self._next[1]
-                self._next = (epoch, at + 1)
-                batch = next(self._batches)
+                at = self.next[1]
+                self.next = (epoch, at + 1)
+                try:
+                    batch = next(self._batches)
+                finally:
+                    if first:
+                        self._place.began()
+                        first = False
                 if at == step:
                     return HostBatch({}, collated=batch)
         except StopIteration:

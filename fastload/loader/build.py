@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from fastload import native
 from fastload.backends import available_backends, backend_by_rule, backend_class
@@ -24,13 +23,14 @@ from fastload.backends.base import (
     Workload,
     traits_of,
 )
-from fastload.backends.objects import SharedStream, StreamBackend
+from fastload.backends.objects import StreamBackend
 from fastload.compat.timm import is_fast_collate
 from fastload.device import DeviceStage
 from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.host_memory import BufferPool
 from fastload.known_code import only_seeds
+from fastload.loader import streams
 from fastload.loader.colour_place import ColourPlace, place_by_rule
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
@@ -59,6 +59,7 @@ from fastload.sources.base import Source
 from fastload.sources.columns import StreamItems
 from fastload.sources.datasets import COST, is_dataset, open_dataset
 from fastload.sources.huggingface import is_huggingface
+from fastload.sources.huggingface_streams import identity_of, is_huggingface_stream
 from fastload.sources.inspection import Snapshot
 from fastload.sources.kinds import IMAGE, MASK
 from fastload.sources.plain import may_be_plain, open_plain_dataset
@@ -88,6 +89,9 @@ class LoaderParts:
     the user has changed."""
     changed: Callable[..., bool] | None = None
     """Whether the data set of an adopted DataLoader has changed; None where it cannot."""
+
+    stream: streams.StreamPlace | None = None
+    """Where a data set is that can only be iterated; None for others."""
 
     def feed(self, config: LoaderConfig) -> Feed:
         """A Feed of their batches; nothing is started yet."""
@@ -410,32 +414,25 @@ def _changes(config: LoaderConfig, opened: Opened) -> Callable[..., bool] | None
 
 
 def _streaming(config: LoaderConfig) -> LoaderParts:
-    """For an IterableDataset: a DataLoader like the one that was adopted, and the device stage
-    after it."""
+    """For an IterableDataset: a DataLoader of torch, and the device stage after it."""
+    streams.refuse_of_streams(config)
     shard, dataset, kind = config.shard_here(), config.source, type(config.source).__name__
-    size = None if config.unbatched else config.batch_size
-    mine = (
-        dataset
-        if shard.world_size == 1
-        else SharedStream(dataset, shard, size or 1, config.drop_last)
-    )
-    loader: DataLoader[Any] = DataLoader(
-        mine,
-        batch_size=size,
-        drop_last=config.drop_last,
-        collate_fn=config.collate_fn,
-        **config.shown,
-    )
-    name = f"{type(dataset).__module__}.{kind}"
+    loader = streams.dataloader_of(config, shard)
+    place = streams.StreamPlace(config, loader)
+    notes = [*streams.notes_of(config, shard), *config.notes]
+    identity = [f"{type(dataset).__module__}.{kind}"]
+    if is_huggingface_stream(dataset):
+        identity += identity_of(dataset)
     return _parts(
         config,
         Recipe.from_transform(None).split(None),
-        source=Source({"item": StreamItems(dataset)}, fingerprint_of("stream", name), kind),
+        source=Source({"item": StreamItems(dataset)}, fingerprint_of("stream", *identity), kind),
         order=StreamOrder(dataset, loader, config.batch_size, config.drop_last, config.seed, shard),
-        backend=StreamBackend(loader),
+        backend=StreamBackend(loader, place),
+        stream=place,
         explain=lambda: {
             "backend": "torch: an IterableDataset, whose batches torch's own DataLoader makes",
-            "source": "\n".join([f"{kind}: it can only be iterated", *config.notes]),
+            "source": "\n".join([f"{kind}: it can only be iterated", *notes]),
             "delivered": f"on {config.device}",
         },
     )

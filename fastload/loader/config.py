@@ -28,6 +28,7 @@ from fastload.loader.colour_place import Place
 from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
 from fastload.sampler import NodePlacement, Shard, Tail
+from fastload.sources.huggingface_streams import is_huggingface_stream
 
 logger = logging.getLogger("fastload")
 
@@ -239,7 +240,14 @@ class LoaderConfig:
     @property
     def streamed(self) -> bool:
         """Whether the data can only be iterated."""
-        return self.adopted and isinstance(self.source, IterableDataset)
+        adopted = self.adopted and isinstance(self.source, IterableDataset)
+        return adopted or is_huggingface_stream(self.source)
+
+    @property
+    def sets_epochs(self) -> bool:
+        """Whether each epoch is set on the data set, as on a sampler: on one that can only be
+        iterated and was not adopted, whose script may set none."""
+        return self.streamed and not self.adopted
 
     @property
     def renewed(self) -> bool:

@@ -11,13 +11,13 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from fastload.backends.base import BackendOptions, WorkerSettings
-from fastload.backends.objects import StreamBackend
 from fastload.compat.accelerate import already_prepared
 from fastload.compat.torchdata import is_torchdatas
 from fastload.errors import ConfigurationError, OnError
 from fastload.loader.colour_place import Place
 from fastload.loader.config import LoaderConfig
 from fastload.loader.loader import Loader
+from fastload.loader.streams import refuse_of_streams
 from fastload.sampler import Shard
 
 logger = logging.getLogger("fastload")
@@ -149,7 +149,7 @@ def from_dataloader(
     if exact_evaluation:
         config = replace(config, tail="filled")
     if config.streamed:
-        _refuse_of_streams(config, exact_evaluation=exact_evaluation)
+        refuse_of_streams(config, exact_evaluation=exact_evaluation)
     for note in config.notes:
         logger.info("from_dataloader %s", note)
     loader = Loader(config)
@@ -223,27 +223,6 @@ def _is_stateful(existing: DataLoader[Any]) -> bool:
     """Whether it is torchdata's StatefulDataLoader, which iterates as a DataLoader does and
     counts."""
     return any(is_torchdatas(kind) for kind in type(existing).__mro__ if "__iter__" in vars(kind))
-
-
-def _refuse_of_streams(config: LoaderConfig, *, exact_evaluation: bool) -> None:
-    """Raise for what needs samples by index, where there are none."""
-    kind = type(config.source).__name__
-    asked = {
-        f"backend: {config.backend!r}": config.backend not in ("auto", StreamBackend.name),
-        "exact_evaluation": exact_evaluation,
-        "on_error: 'substitute'": config.on_error != "raise",
-        "options": config.options is not None,
-        "tune": config.tune,
-        "place": config.place != "auto",
-        "assume_plain": config.assume_plain,
-    }
-    for argument, given in asked.items():
-        if given:
-            raise ConfigurationError(
-                f"{argument}: {kind} is an IterableDataset, of which torch's DataLoader makes "
-                "the batches, one after "
-                "the other. Leave it out, or make the data set map-style (__getitem__ and __len__)."
-            )
 
 
 class _Single:

@@ -74,7 +74,8 @@ def create_loader(
     Args:
         source: a folder of classes, a folder with `images/` and `masks/`, images with a table of
             their labels, CIFAR or IDX files, `.tar` shards, a built cache, arrays or tensors (a
-            tuple (images, labels), or a dict), `.npy` files, or any map-style Dataset.
+            tuple (images, labels), or a dict), `.npy` files, any map-style Dataset, or a streaming
+            data set of Hugging Face's.
         batch_size: samples a batch on this rank.
         shuffle: a new order every epoch, from (seed, epoch).
         drop_last: leave out the last, incomplete global batch. If False, every sample comes exactly
@@ -239,7 +240,8 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
             None if names is None else {name: label for label, name in enumerate(names)}
         )
         self._show_parts()
-        self._followed = None if config.follows is None else FollowedSampler(config.follows)
+        follows = config.source if config.sets_epochs else config.follows
+        self._followed = None if follows is None else FollowedSampler(follows)
         if self._followed is not None and self._followed.chosen is not None:
             self._cursor.choose(self._followed.chosen)
         self._record_arguments({"config": config, "shuffle": parts.order.shuffle})
@@ -355,7 +357,7 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
             self._cursor.choose(followed.chosen)
         epoch = self._cursor.begin()
         if followed is not None:
-            if config.sampler is not None or config.batch_sampler is not None:
+            if config.sets_epochs or config.sampler is not None or config.batch_sampler is not None:
                 followed.set_epoch(epoch)  # which its order will do, too
             followed.note()
 
@@ -390,6 +392,10 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
         position.
         """
         self._cursor.choose(checked_epoch(epoch))
+        if self._parts.stream is not None:
+            self._parts.stream.choose(int(epoch))
+            if self._followed is not None:
+                self._followed.note()
 
     def skip(self, batches: int) -> None:
         """Leave out this many batches at the start of the next epoch; they are not read.
@@ -420,6 +426,8 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
             if 0 < step < order.steps
             else None
         )
+        stream, served = self._parts.stream, getattr(self._parts.backend, "next", (0, 0))
+        inside = {} if stream is None else stream.state((epoch, step), served)
         return {
             "version": STATE_VERSION,
             "epoch": epoch,
@@ -428,7 +436,7 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
             | ({} if fingerprint is None else {"fingerprint": fingerprint}),
             "source": self._parts.source.fingerprint,
             "recipe": self._parts.recipe_fingerprints[0],
-        }
+        } | ({"dataset": inside} if inside else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken: the next `iter()` gives the remaining batches of that
@@ -444,7 +452,10 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
         """
         self._settle()
         place = position_of_torchdata_state(state, self._parts.order, self.epoch)
-        self._cursor.move(*(self._read(state) if place is None else place))
+        place = self._read(state) if place is None else place
+        if self._parts.stream is not None:
+            self._parts.stream.load(state.get("dataset", {}), place)
+        self._cursor.move(*place)
         if self._followed is not None:
             self._followed.note()  # the order may just have set its epoch
         self._progress.iteration += 1
