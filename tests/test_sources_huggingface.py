@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle
 from pathlib import Path
@@ -15,9 +16,11 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 import fastload
+from fastload import native
 from fastload.backends.base import PixelDifference, Tolerance
 from fastload.errors import SourceError
 from fastload.sources import open_source
+from fastload.sources.huggingface import ArrowImages
 from fastload.tools.pack import PackOptions, pack
 from fastload.tools.pack.contents import with_orientation
 from fastload.tools.pack.plan import ShardFormat
@@ -145,6 +148,42 @@ def test_a_column_travels_as_names_of_files(tmp_path: Path) -> None:
     sent = pickle.dumps(column)
     assert len(sent) < len(photos[0])
     assert [pickle.loads(sent).read(row) for row in range(7)] == photos
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_images_are_handed_to_the_core_as_they_lie_in_the_table(
+    chunks: int, tmp_path: Path
+) -> None:
+    parts = [made().select(range(7)) for _ in range(chunks)]
+    dataset = on_disk(datasets.concatenate_datasets(parts), tmp_path / "saved").select([5, 0, 6, 3])
+    column = open_source(dataset).source.encoded["image"]
+    assert isinstance(column, ArrowImages)
+    del dataset, parts
+    wanted = [PHOTOS[row] for row in (5, 0, 6, 3)]
+    for indices in ([0, 1, 2, 3], [3, 0]):
+        views = column.views(np.array(indices))
+        assert [bytes(view) for view in views] == [wanted[index] for index in indices]
+        again = column.views(np.array(indices))
+        assert all(map(np.shares_memory, views, again))
+    taken = column.take(np.array([2, 0]))
+    del column, again
+    gc.collect()
+    assert [bytes(view) for view in views] == [wanted[3], wanted[0]], "the file stays mapped"
+    assert np.shares_memory(taken.views(np.array([1]))[0], views[1])
+
+
+@pytest.mark.skipif(not native.available(), reason="the native core is not built here")
+def test_only_views_of_the_table_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = on_disk(made(), tmp_path / "saved")
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a copy was made")
+
+    monkeypatch.setattr(ArrowImages, "read", refuse)
+    with fastload.create_loader(dataset, 7, transform=SHAPE, backend="turbojpeg") as loader:
+        assert_same(next(iter(loader)), by_a_dataloader(dataset))
 
 
 def test_the_fingerprint_is_of_the_samples(tmp_path: Path) -> None:

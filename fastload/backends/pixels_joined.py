@@ -57,7 +57,7 @@ class JoinedPixels(PixelMaker):
         images = column.in_files(members.indices)
         if images is None:
             try:
-                data = list(column.read_many(members.indices))
+                data = list(column.views(members.indices))
             except OSError:  # the core refuses an image of no bytes, and Python has the words
                 data = [bytes_or_none(column, index) for index in members.indices.tolist()]
         encoded = data if images is None else images

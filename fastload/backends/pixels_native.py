@@ -247,7 +247,7 @@ class NativePixels(PixelMaker):
 
     def _read(self, name: str, column: EncodedImages, draws: Draws, out: Buffers) -> Pending:
         try:
-            data = list(column.read_many(draws.indices))
+            data = list(column.views(draws.indices))
         except OSError:
             # Of which sample, and in which words, the RowReader finds out: the core refuses an
             # image of no bytes.

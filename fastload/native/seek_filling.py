@@ -68,7 +68,7 @@ def fill_seek_index(
             for start in range(0, len(column), _AT_ONCE):
                 rows = np.arange(start, min(start + _AT_ONCE, len(column)))
                 pool.decode_batch(
-                    column.in_files(rows) or list(column.read_many(rows)),
+                    column.in_files(rows) or list(column.views(rows)),
                     geometry=_first_pixels(len(rows)),
                     out=np.empty((len(rows), 1, 1, 3), np.uint8),
                     index=index,

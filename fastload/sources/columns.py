@@ -100,6 +100,11 @@ class EncodedImages(ImageColumn):
         """Those of several samples, for storage that has them cheaper together."""
         return [self.read(index) for index in indices.tolist()]
 
+    def views(self, indices: Int64Array) -> Sequence[bytes | npt.NDArray[np.uint8]]:
+        """The same for the native core, as uint8 arrays (length,) where they lie in memory or in a
+        mapped file: not copied, and valid as long as the arrays live."""
+        return self.read_many(indices)
+
     def read_start(self, index: int, length: int) -> bytes:
         """At least the first `length` bytes, or all there are: for the header."""
         return self.read(index)
@@ -239,6 +244,9 @@ class _EncodedRows(EncodedImages):
 
     def read_many(self, indices: Int64Array) -> Sequence[bytes]:
         return self.column.read_many(self.rows[indices])
+
+    def views(self, indices: Int64Array) -> Sequence[bytes | npt.NDArray[np.uint8]]:
+        return self.column.views(self.rows[indices])
 
     def read_start(self, index: int, length: int) -> bytes:
         return self.column.read_start(int(self.rows[index]), length)

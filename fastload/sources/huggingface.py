@@ -207,10 +207,20 @@ class ArrowImages(RowSelection, EncodedImages):
         return type(self), (self.table, self.role, self.rows)
 
     @cached_property
-    def _chunks(self) -> tuple[list[Any], Int64Array]:
-        """The bytes as Arrow arrays, and the first row of each."""
-        chunks = _fields(self.table.column(0))[0].chunks
-        return chunks, np.cumsum([0, *map(len, chunks)])[:-1].astype(np.int64)
+    def _chunks(self) -> tuple[list[npt.NDArray[np.uint8]], list[npt.NDArray[Any]], Int64Array]:
+        """Of each chunk of the table the bytes of all images, where each image begins and the last
+        one ends in them (int32 or int64), and its first row. All three keep the mapped file
+        open."""
+        found = _fields(self.table.column(0))[0]
+        wide = importlib.import_module("pyarrow.types").is_large_binary(found.type)
+        blobs, ends = [], []
+        for chunk in found.chunks:
+            _, offsets, blob = chunk.buffers()
+            starts = np.frombuffer(offsets, dtype=np.int64 if wide else np.int32)
+            ends.append(starts[chunk.offset : chunk.offset + len(chunk) + 1])
+            blobs.append(np.frombuffer(b"" if blob is None else blob, dtype=np.uint8))
+        firsts = np.cumsum([0, *map(len, found.chunks)])[:-1].astype(np.int64)
+        return blobs, ends, firsts
 
     @property
     def lengths(self) -> Int64Array:
@@ -221,21 +231,30 @@ class ArrowImages(RowSelection, EncodedImages):
 
     def sampled(self, count: int = 32, most: int = 512) -> Iterator[bytes]:
         """Of `count` images the bytes in the middle, for fingerprints."""
-        for index in sampled_rows(len(self), count).tolist():
-            data = self._cell(index)
-            yield bytes(data[max(0, len(data) - most) // 2 :][:most])
+        for data in self.views(sampled_rows(len(self), count)):
+            yield data[max(0, len(data) - most) // 2 :][:most].tobytes()
 
-    def _cell(self, index: int) -> memoryview:
-        chunks, firsts = self._chunks
-        row = self.row_of(index)
-        which = int(np.searchsorted(firsts, row, side="right")) - 1
-        return memoryview(chunks[which][row - int(firsts[which])].as_buffer())
+    def views(self, indices: Int64Array) -> list[npt.NDArray[np.uint8]]:
+        blobs, ends, firsts = self._chunks
+        rows = self.rows_of(indices)
+        if len(blobs) == 1:
+            starts, stops, blob = ends[0][rows].tolist(), ends[0][rows + 1].tolist(), blobs[0]
+            return [blob[start:stop] for start, stop in zip(starts, stops, strict=True)]
+        chunks = np.searchsorted(firsts, rows, side="right") - 1
+        found = []
+        for chunk, row in zip(chunks.tolist(), (rows - firsts[chunks]).tolist(), strict=True):
+            within = ends[chunk]
+            found.append(blobs[chunk][within[row] : within[row + 1]])
+        return found
+
+    def _view(self, index: int) -> npt.NDArray[np.uint8]:
+        return self.views(np.array([index]))[0]
 
     def read(self, index: int) -> bytes:
-        return bytes(self._cell(index))
+        return self._view(index).tobytes()
 
     def read_start(self, index: int, length: int) -> bytes:
-        return bytes(self._cell(index)[:length])
+        return self._view(index)[:length].tobytes()
 
     def describe(self, index: int) -> str:
         row = self.row_of(index)
