@@ -23,6 +23,8 @@ from fastload.decode import DecodeSettings, decode_image, get_decoder
 from fastload.decode.header import pixel_chunks
 from fastload.decode.libraries import core_formats
 from fastload.errors import DecodeError
+from fastload.geometry import Geometry, Resampling, View
+from fastload.render.host import render_row
 from tests import images, pngs
 from tests.test_native_jpeg import SIMD, Box, Decoder, boxes_of
 
@@ -414,6 +416,56 @@ def test_masks_keep_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         for found in (by_all(data, as_stored=True), by_python(data, monkeypatch, as_stored=True)):
             assert found is not None
             np.testing.assert_array_equal(found[..., 0], classes)
+
+
+def decoded_masks(pool: Any, data: bytes, geometry: Geometry, sampling: Resampling) -> Pixels:
+    """(n, height, width) by the core, of a batch of one mask again and again; of zeros where it
+    gives it back."""
+    count = len(geometry)
+    out = np.full((count, *geometry.window[0, 2:], 1), 77, np.uint8)
+    view = View(geometry, sampling, out)
+    failures = pool.decode_columns([([data] * count, [view])], check_whole=True).wait()
+    assert not failures or (len(failures) == count and not out.any())
+    return out[..., 0]
+
+
+@needs_png
+@pytest.mark.parametrize(("height", "width"), [(45, 70), (3, 2), (1, 9), (1, 1)])
+def test_masks_of_every_kind_by_the_core(height: int, width: int) -> None:
+    """The numbers that Pillow reads; or the mask is given back."""
+    pool = native.NativePool(1)
+    rng = np.random.default_rng([height, width])
+    boxes = np.array(boxes_of(height, width, 6), np.int32)
+    back, grey = set(), images.jpeg(images.photo(height, width, channels=1))
+    kinds = [(name, data) for name, data, _ in pngs.every_kind(images.photo(height, width))]
+    for name, data in [*kinds, ("JPEG", grey), ("JPEG, in colour", images.jpeg(PHOTO))]:
+        size = rng.integers(1, 60, 2).astype(np.int32)
+        window = np.array([rng.integers(-5, 20), rng.integers(-5, 20), 31, 23], np.int32)
+        count = len(boxes)
+        geometry = Geometry(
+            boxes,
+            np.tile(size, (count, 1)),
+            np.tile(window, (count, 1)),
+            rng.integers(0, 2, (count, 2)).astype(np.bool_),
+        )
+        nearest = ("nearest", "nearest-exact")[int(rng.integers(2))]
+        padding = ("constant", "edge", "reflect", "symmetric")[int(rng.integers(4))]
+        sampling = Resampling(nearest, False, padding, (9.0,), as_stored=True)  # type: ignore[arg-type]
+        found = decoded_masks(pool, data, geometry, sampling)
+        if not found.any():
+            back.add(name)
+            continue
+        whole = by_all(data, as_stored=True)
+        assert whole is not None, name
+        for row in range(count):
+            wanted = np.empty((31, 23, 1), np.uint8)
+            render_row(whole, row, View(geometry, sampling, {row: wanted}))  # type: ignore[arg-type]
+            np.testing.assert_array_equal(found[row], wanted[..., 0], err_msg=name)
+    pool.close()
+    taken = [name for name, _ in kinds if name not in back]
+    assert "JPEG" not in back
+    assert "JPEG, in colour" in back
+    assert len(taken) >= 9  # grey of 1, 2, 4, 8 bits; palettes of as many; grey with alpha
 
 
 @needs_png

@@ -65,7 +65,7 @@ class Decoder:
             view = self.core.View(geometries, out, self.core.Resampling(2, True, 0, (0, 0, 0, 0)))
             encoded = self.core.Encoded.buffers([np.frombuffer(data, np.uint8)])
             failures += self.pool.decode(
-                encoded, [view], 1 << 30, False, whole, draft=False, here=True, index=index
+                [(encoded, [view])], 1 << 30, False, whole, draft=False, here=True, index=index
             ).wait()
             made.append(out[0])
         return made, failures

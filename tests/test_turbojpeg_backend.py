@@ -10,16 +10,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+from fastload import native
 from fastload.backends.base import HostBatch
 from fastload.backends.rows import RowReader
 from fastload.backends.turbojpeg import TurboJpegBackend, TurboJpegOptions
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, UnsupportedTransformError, WorkerError
-from fastload.sources.columns import DatasetItems
+from fastload.sources.columns import DatasetItems, EncodedFiles
 from tests import images
-from tests.host import CROP, context_of, draws_of, photos, photos_of, reader_of, source_of
+from tests.host import (
+    CROP,
+    context_of,
+    draws_of,
+    encoded,
+    photos,
+    photos_of,
+    reader_of,
+    source_of,
+)
 from tests.waiting import LIMIT
 
 PYTHON = TurboJpegOptions(decoder="pillow")
@@ -67,6 +78,59 @@ def test_threads_change_nothing(
         expected = alone.batch(draws)
         for name, column in expected.columns.items():
             assert np.array_equal(batch.columns[name], column)
+
+
+SEGMENTATION = v2.Compose(
+    [
+        v2.RandomResize(26, 104, antialias=True),
+        v2.RandomHorizontalFlip(),
+        v2.RandomCrop(48, pad_if_needed=True, fill={tv_tensors.Image: 5, tv_tensors.Mask: 255}),
+    ]
+)
+
+
+@pytest.mark.parametrize("in_files", [True, False])
+def test_images_and_masks_in_one_call(
+    tmp_path: Path,
+    backends: list[TurboJpegBackend],
+    in_files: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pixels, masks and verdicts of the RowReader."""
+    files: dict[str, list[Path]] = {"image": [], "mask": []}
+    for index in range(10):
+        classes = images.labels(40 + index, 50)
+        masks = {
+            1: images.png(classes)[:-30],
+            2: images.png(images.photo(42, 50)),
+            3: images.png(classes[1:]),
+            5: images.palette_mask_png(classes),
+            6: images.png(classes.astype(np.uint16)),
+            7: images.jpeg(images.photo(47, 50, channels=1)),
+            8: images.png(classes.astype(np.uint16) + 300),
+        }
+        photo = images.jpeg(images.photo(40 + index, 50, seed=index))
+        for role, data in (("image", photo), ("mask", masks.get(index, images.png(classes)))):
+            path = tmp_path / f"{role}-{index}"
+            path.write_bytes(data[:-60] if (role, index) == ("image", 9) else data)
+            files[role].append(path)
+    files["mask"][4].unlink()
+    if not in_files:
+        monkeypatch.setattr(EncodedFiles, "in_files", lambda self, indices: None)
+    source = source_of(image=encoded(files["image"]), mask=encoded(files["mask"], role="mask"))
+    context = context_of(source, SEGMENTATION, batch_size=10)
+    backends.append(TurboJpegBackend(context, TurboJpegOptions(check_whole=True)))
+    requests = [draws_of(*range(10), epoch=epoch) for epoch in range(6)]
+    alone = reader_of(source, SEGMENTATION)
+    for batch, draws in zip(run(backends[0], *requests), requests, strict=True):
+        expected = alone.batch(draws)
+        for name, column in expected.columns.items():
+            found = np.asarray(batch.columns[name]).astype(np.int64)
+            assert np.abs(found - column).max() <= (1 if name == "image" else 0)
+        assert [failure.row for failure in batch.failures] == [1, 2, 3, 4, 8, 9]
+        assert list(map(str, batch.failures)) == list(map(str, expected.failures))
+    if native.available():
+        assert "native core" in backends[0].explain()["threads"]
 
 
 def test_failures_are_rows_of_the_batch(folder: Path, backends: list[TurboJpegBackend]) -> None:

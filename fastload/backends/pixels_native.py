@@ -1,8 +1,9 @@
 """Images made by the threads of the native core where it can, by Python's where it cannot.
 
-On the native core a batch is one call, and no Python runs for a sample that is sound. What the core
-cannot do (CMYK, GIF) or finds fault with it gives back: Python reads those rows again, and makes
-the pixels or gives the verdict, so that messages are the same on both ways.
+On the native core a batch is one call, for images and masks together, and no Python runs for a
+sample that is sound. What the core cannot do (CMYK, GIF, masks in colour or of 16 bits) or finds
+fault with it gives back: Python reads those rows again, and makes the pixels or gives the verdict,
+so that messages are the same on both ways.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from fastload import native
 from fastload.backends.base import Context
@@ -31,8 +31,10 @@ from fastload.native.seek import SeekIndexOption, open_seek_index
 from fastload.recipe.recipe import view_column
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedImages
+from fastload.sources.kinds import PixelKind
 
-Pixels = npt.NDArray[np.uint8]
+Columns = dict[str, Compressed]
+"""Of encoded images, by name; the first is what the sizes are of."""
 Placements = list["Geometry | FusedGeometry | None"]
 """Of each view; None where it is still to be resolved."""
 
@@ -72,9 +74,9 @@ def make_pixels(
             )
         if decoder == "native":
             raise ConfigurationError(
-                "options: decoder='native' serves one column of compressed images, to a size that "
-                "the transform fixes, without padding, and samples of one image or a Mosaic; this "
-                f"is not that ({context.source.name}). Use decoder='auto'."
+                "options: decoder='native' serves columns of compressed images and masks, to a "
+                "size that the transform fixes, without padding, and samples of one image or a "
+                f"Mosaic; this is not that ({context.source.name}). Use decoder='auto'."
             )
     return PythonPixels(context, rows, threads, decoder)
 
@@ -145,8 +147,8 @@ class CoreDecoding:
 
 
 class NativePixels(PixelMaker):
-    """Serves one column of compressed images to a size that is known in advance, or columns of
-    pixels in arrays.
+    """Serves compressed images, and masks that belong to them, to a size that is known in advance,
+    or columns of pixels in arrays.
 
     Python's threads do what goes before and after the core: bytes that are not in files, sizes
     where it does not draw boxes itself, and odd samples.
@@ -180,10 +182,9 @@ class NativePixels(PixelMaker):
         if any(plan.later is not None for plan in plans):
             return False
         if source.encoded:
-            one = len(source.images) == 1 and not any(
-                column.kind.as_stored for column in source.encoded.values()
-            )
-            return one and all(plan.out_size is not None for plan in plans)
+            known = all(plan.out_size is not None for plan in plans)
+            kinds = [column.kind for column in source.encoded.values()]
+            return known and not source.pixels and all(_fits_core(kind, plans) for kind in kinds)
         stored = [column.in_array() for column in source.pixels.values()]
         return bool(stored) and all(
             column is not None and column.array.flags.c_contiguous for column in stored
@@ -213,63 +214,61 @@ class NativePixels(PixelMaker):
     def _decode(self, draws: Draws) -> BatchInWork:
         sizes = [plan.out_size for plan in self._plans if plan.out_size is not None]  # all of them
         work = BatchInWork(draws, self._rows.buffers(len(draws), sizes, self._allocate))
-        ((name, column),) = self._source.encoded.items()
-        files = column.in_files(draws.indices)
-        if files is None:
-            self._start_reading(name, column, work)
-            return work
+        files: Columns = {}
+        for name, column in self._source.encoded.items():
+            found = column.in_files(draws.indices)
+            if found is None:
+                self._start_reading(work)
+                return work
+            files[name] = found
         fused = self._fused(draws)
         if None not in fused:
-            pending = self._submit(files, fused, self._outs(name, work.buffers))
+            pending = self._submit(files, fused, work.buffers)
             work.parts.append(_CorePart(0, pending, self._threads))
         else:
-            later = self._threads.submit(self._measure, name, draws, files, work.buffers)
+            later = self._threads.submit(self._measure, draws, files, work.buffers)
             work.parts.append(LaterPart(0, later, self._threads))
         return work
-
-    def _outs(self, name: str, buffers: Buffers) -> list[Pixels]:
-        """Where the images of a column go, for each view."""
-        return [buffers.images[view_column(name, view)] for view in range(len(self._plans))]
 
     def _fused(self, draws: Draws) -> Placements:
         """For each view its geometries, where the core resolves them itself. It keeps them to
         itself: where columns are moved with the images, Python resolves them."""
         return [None if self._source.moved else fuse(plan, draws) for plan in self._plans]
 
-    def _start_reading(self, name: str, column: EncodedImages, work: BatchInWork) -> None:
+    def _start_reading(self, work: BatchInWork) -> None:
         """Bytes from anywhere: read by all threads, a slice each, and handed to the core as they
         come."""
         for first in range(0, len(work.draws), self._slice):
             rows = slice(first, min(first + self._slice, len(work.draws)))
             part = work.buffers.take(rows)
-            later = self._threads.submit(self._read, name, column, work.draws.take(rows), part)
+            later = self._threads.submit(self._read, work.draws.take(rows), part)
             work.parts.append(LaterPart(first, later, self._threads))
 
-    def _read(self, name: str, column: EncodedImages, draws: Draws, out: Buffers) -> Pending:
-        try:
-            data = list(column.views(draws.indices))
-        except OSError:
-            # Of which sample, and in which words, the RowReader finds out: the core refuses an
-            # image of no bytes.
-            data = [bytes_or_none(column, index) for index in draws.indices.tolist()]
+    def _read(self, draws: Draws, out: Buffers) -> Pending:
+        data: Columns = {}
+        for name, column in self._source.encoded.items():
+            try:
+                data[name] = list(column.views(draws.indices))
+            except OSError:
+                # Of which sample, and in which words, the RowReader finds out: the core refuses an
+                # image of no bytes.
+                data[name] = [bytes_or_none(column, index) for index in draws.indices.tolist()]
         fused = self._fused(draws)
-        if None in fused:
-            return self._measure(name, draws, data, out)
-        return self._submit(data, fused, self._outs(name, out))
+        return self._measure(draws, data, out) if None in fused else self._submit(data, fused, out)
 
-    def _measure(self, name: str, draws: Draws, images: Compressed, buffers: Buffers) -> Pending:
+    def _measure(self, draws: Draws, images: Columns, buffers: Buffers) -> Pending:
         """Start a batch whose boxes Python resolves: it needs to know the sizes of the images
-        first."""
+        first. Those of all columns are equal, or the core gives the sample back."""
         settings = self._rows.settings
-        headers, failures = self._pool.read_headers(images, settings=settings)
+        headers, failures = self._pool.read_headers(next(iter(images.values())), settings=settings)
         sizes = headers[:, :2].astype(np.int64)
         if settings.exif_orientation:
             sizes = turned_sizes(sizes, headers[:, 3])
-        placed, outs = self._fused(draws), self._outs(name, buffers)
+        placed = self._fused(draws)
         # Whatever has no size gets one that fits every plan; decoding will find the same fault
         # with it.
         for failure in failures:
-            sizes[failure.row] = np.max([out.shape[1:3] for out in outs], axis=0)
+            sizes[failure.row] = np.max([plan.out_size or (1, 1) for plan in self._plans], axis=0)
         points = self._rows.points(sizes, draws)
         for view, plan in enumerate(self._plans):
             if placed[view] is None:
@@ -280,16 +279,19 @@ class NativePixels(PixelMaker):
                     geometry.box[row] = 0
         for table, moves in zip(buffers.points, points, strict=True):
             table[:] = moves.table
-        return self._submit(images, placed, outs)
+        return self._submit(images, placed, buffers)
 
-    def _submit(self, images: Compressed, placed: Placements, outs: list[Pixels]) -> Pending:
-        views = [
-            View(geometry, plan.resampling, out)
-            for geometry, plan, out in zip(placed, self._plans, outs, strict=True)
-        ]
-        return self._pool.decode_views(
-            images,
-            views,
+    def _submit(self, images: Columns, placed: Placements, buffers: Buffers) -> Pending:
+        columns = []
+        for name, encoded in images.items():
+            kind = self._source.encoded[name].kind
+            views = [
+                View(geometry, kind.resampling(plan), buffers.images[view_column(name, view)])
+                for view, (geometry, plan) in enumerate(zip(placed, self._plans, strict=True))
+            ]
+            columns.append((encoded, views))
+        return self._pool.decode_columns(
+            columns,
             settings=self._rows.settings,
             check_whole=self._core.check_whole,
             draft=self._draft,
@@ -392,6 +394,17 @@ class LaterPart:
     def wait(self) -> None:
         if not self.later.cancelled() and self.later.exception() is None:  # else it has not started
             _CorePart(self.first, self.later.result(), self.threads).wait()
+
+
+def _fits_core(kind: PixelKind, plans: Sequence[GeometryPlan]) -> bool:
+    """Whether the core makes such pixels: images in colour, and masks by the nearest pixel."""
+    samplings = [kind.resampling(plan) for plan in plans]
+    if any(sampling.as_stored != kind.as_stored for sampling in samplings):
+        return False
+    if not kind.as_stored:
+        return kind.channels == 3
+    filters = {sampling.interpolation for sampling in samplings}
+    return kind.channels == 1 and filters <= {"nearest", "nearest-exact"}
 
 
 def _is_little(source: Source, batch_size: int) -> bool:

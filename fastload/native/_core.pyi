@@ -110,8 +110,7 @@ class Pool:
     def close(self) -> None: ...
     def decode(
         self,
-        images: Encoded,
-        views: list[View],
+        columns: list[tuple[Encoded, list[View]]],
         max_pixels: int,
         exif: bool,
         whole: bool,

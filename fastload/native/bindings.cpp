@@ -282,25 +282,44 @@ std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept, 
     return ticket;
 }
 
-std::unique_ptr<Ticket> decode(Pool& pool, const Encoded& images,
-                               const std::vector<BatchView>& views, int64_t max_pixels, bool exif,
-                               bool whole, bool draft, bool here, std::optional<nb::handle> index) {
+// Images of one column, and its views.
+using EncodedColumn = std::tuple<const Encoded*, std::vector<BatchView>>;
+
+ImageColumn image_column(const EncodedColumn& column, int count, Kept& all) {
+    const auto& [images, views] = column;
     require(!views.empty(), "views: at least one is needed");
-    std::vector<View> made;
-    Kept all = images.kept;
+    require(images->count == count, "columns differ in length");
+    ImageColumn made;
+    keep(all, images->kept);
     for (const BatchView& one : views) {
-        require(one.view.channels == 3, "out (B, h, w, 3) is needed");
-        require(static_cast<size_t>(images.count) == one.count,
-                "images and views differ in length");
-        made.push_back(one.view);
+        const int channels = one.view.channels;
+        const Filter filter = one.view.resample.filter;
+        require(channels == 3 || channels == 1, "out (B, h, w, 3) or (B, h, w, 1) is needed");
+        require(channels == views.front().view.channels, "views of a column differ in channels");
+        require(channels == 3 || filter == Filter::nearest || filter == Filter::nearest_exact,
+                "out of one channel: only \"nearest\" and \"nearest-exact\"");
+        require(static_cast<size_t>(count) == one.count, "images and views differ in length");
+        made.views.push_back(one.view);
         keep(all, one.kept);
     }
+    made.images = images->open();
+    return made;
+}
+
+std::unique_ptr<Ticket> decode(Pool& pool, const std::vector<EncodedColumn>& columns,
+                               int64_t max_pixels, bool exif, bool whole, bool draft, bool here,
+                               std::optional<nb::handle> index) {
+    require(!columns.empty(), "columns: at least one is needed");
+    std::vector<ImageColumn> made;
+    Kept all;
+    for (const EncodedColumn& column : columns)
+        made.push_back(image_column(column, std::get<0>(columns.front())->count, all));
     SeekIndex* seek = nullptr;
     if (index && !index->is_none()) {
         seek = nb::cast<SeekIndex*>(*index);
         all.push_back(nb::borrow(*index));
     }
-    auto job = decode_job(images.open(), std::move(made), {{max_pixels}, exif, whole, draft, seek});
+    auto job = decode_job(std::move(made), {{max_pixels}, exif, whole, draft, seek});
     return submit(pool, std::move(job), std::move(all), here);
 }
 
@@ -629,8 +648,8 @@ NB_MODULE(_core, m) {
         .def_prop_ro("threads", &Pool::threads)
         .def_prop_ro("simd", &Pool::simd)
         .def("close", &Pool::close, nb::call_guard<WithoutGil>())
-        .def("decode", &decode, "images"_a, "views"_a, "max_pixels"_a, "exif"_a, "whole"_a,
-             "draft"_a, "here"_a, "index"_a.none() = nb::none())
+        .def("decode", &decode, "columns"_a, "max_pixels"_a, "exif"_a, "whole"_a, "draft"_a,
+             "here"_a, "index"_a.none() = nb::none())
         .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a, "here"_a)
         .def("gather", &gather, "array"_a, "offsets"_a.none(), "sizes"_a.none(), "rows"_a, "view"_a,
              "here"_a)

@@ -193,36 +193,40 @@ class HeaderJob final : public Job {
 
 class DecodeJob final : public Job {
   public:
-    DecodeJob(std::unique_ptr<EncodedSource> images, std::vector<View> views,
-              const DecodeOptions& options)
-        : Job(images->count(), 1),
-          images_(std::move(images)),
-          views_(std::move(views)),
+    DecodeJob(std::vector<ImageColumn> columns, const DecodeOptions& options)
+        : Job(columns.front().images->count(), 1),
+          columns_(std::move(columns)),
           options_(options) {}
 
   private:
     Outcome run(Worker& worker, int row) override {
-        Bytes bytes;
-        if (Outcome read = images_->get(row, worker.bytes, bytes); !read.ok()) return read;
-        Outcome outcome = decode_image(worker, bytes, views_, row, options_);
-        worker.decoder.close();  // the bytes may go
-        return outcome;
+        Size size;
+        for (const ImageColumn& column : columns_) {
+            Bytes bytes;
+            if (Outcome read = column.images->get(row, worker.bytes, bytes); !read.ok())
+                return read;
+            Outcome outcome = decode_image(worker, bytes, column.views, row, options_, &size);
+            worker.decoder.close();  // the bytes may go
+            if (!outcome.ok()) return outcome;
+        }
+        return {};
     }
 
     void blank(int row) noexcept override {
-        for (const View& view : views_)
-            std::memset(view.at(row), 0, static_cast<size_t>(view.bytes()));
+        for (const ImageColumn& column : columns_) {
+            for (const View& view : column.views)
+                std::memset(view.at(row), 0, static_cast<size_t>(view.bytes()));
+        }
     }
 
-    std::unique_ptr<EncodedSource> images_;
-    std::vector<View> views_;
+    std::vector<ImageColumn> columns_;
     DecodeOptions options_;
 };
 
 }  // namespace
 
 Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>& views, int row,
-                     const DecodeOptions& options) {
+                     const DecodeOptions& options, Size* size) {
     Decoder& decoder = worker.decoder;
     decoder.use_index(options.index);
     if (Outcome opened = decoder.open(file.data, file.size, options.limits); !opened.ok())
@@ -230,19 +234,25 @@ Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>&
     if (Outcome checked = decoder.check_length(); !checked.ok()) return checked;
     const Orientation orientation(options.exif_orientation ? decoder.header().orientation : 1);
     Size stored = decoder.header().size;
+    const Size upright = orientation.upright(stored);
+    if (size != nullptr && size->height == 0) *size = upright;
+    if (size != nullptr && (size->height != upright.height || size->width != upright.width))
+        return {Status::bad_geometry, "the images of a sample differ in size"};
+    const bool numbers = views.front().channels == 1;
+    if (numbers && !decoder.keep_numbers())
+        return {Status::unsupported, "not one number of 8 bits a pixel"};
     worker.geometries.resize(views.size());
-    int shift = options.draft ? 3 : 0;
+    int shift = options.draft && !numbers ? 3 : 0;
     for (size_t i = 0; i < views.size(); ++i) {
         Geometry& geometry = worker.geometries[i];
-        Outcome found =
-            resolve(views[i].geometries, row, orientation.upright(stored), views[i].size, geometry);
+        Outcome found = resolve(views[i].geometries, row, upright, views[i].size, geometry);
         if (!found.ok()) return found;
         shift = std::min(shift, largest_reduction(geometry));
     }
     if (shift > 0 && !decoder.reduce(shift)) shift = 0;
     for (size_t i = 0; i < views.size(); ++i) {
         worker.resampler(i).begin(worker.geometries[i], views[i].resample, shift,
-                                  orientation.lead(stored, shift));
+                                  orientation.lead(stored, shift), views[i].channels);
     }
     stored = {reduced_side(stored.height, shift), reduced_side(stored.width, shift)};
     Outcome outcome;
@@ -265,9 +275,8 @@ std::shared_ptr<Job> header_job(std::unique_ptr<EncodedSource> images, const Dec
     return std::make_shared<HeaderJob>(std::move(images), limits, out);
 }
 
-std::shared_ptr<Job> decode_job(std::unique_ptr<EncodedSource> images, std::vector<View> views,
-                                const DecodeOptions& options) {
-    return std::make_shared<DecodeJob>(std::move(images), std::move(views), options);
+std::shared_ptr<Job> decode_job(std::vector<ImageColumn> columns, const DecodeOptions& options) {
+    return std::make_shared<DecodeJob>(std::move(columns), options);
 }
 
 }  // namespace fastload

@@ -161,6 +161,10 @@ bool Decoder::reduce(int shift) {
     return true;
 }
 
+bool Decoder::keep_numbers() {
+    return other_ != nullptr ? other_->keep_numbers() : header_.components == 1;
+}
+
 Outcome Decoder::read(const Box& box, bool whole, RowSink& sink) {
     if (other_ == nullptr) return read_jpeg(box, whole, sink);
     Outcome outcome = other_->read(box, whole, sink);

@@ -55,6 +55,10 @@ class ImageDecoder {
     // decoding; without, only that the end of the image is there.
     virtual Outcome read(const Box& box, bool whole, RowSink& sink) = 0;
     virtual void close() {}
+    // Between `open` and `read`: the first byte of a pixel is then the number in the file, a grey
+    // value or the place in the palette. False where a pixel has several numbers, or one of more
+    // than 8 bits; not for JPEGs, whose grey values the first byte has anyway.
+    virtual bool keep_numbers() { return false; }
 
     const ImageHeader& header() const { return header_; }
 
@@ -110,6 +114,7 @@ class Decoder final : public ImageDecoder {
     Outcome check_length() const;
     // As LibJpegDecoder's. False where that cannot be; then the image stays as it is.
     bool reduce(int shift);
+    bool keep_numbers() override;
     Outcome read(const Box& box, bool whole, RowSink& sink) override;
     void close() override { libjpeg_->close(); }
 

@@ -76,14 +76,20 @@ struct DecodeOptions {
     SeekIndex* index = nullptr;  // Decoder::use_index
 };
 
-// There may be several views of each image, out of one decoding.
-std::shared_ptr<Job> decode_job(std::unique_ptr<EncodedSource> images, std::vector<View> views,
-                                const DecodeOptions& options);
+// One of the images of each sample, and its views: out of one decoding, all of 3 channels, or of 1
+// for the numbers in the file (masks), which are not weighed (Resampler::begin).
+struct ImageColumn {
+    std::unique_ptr<EncodedSource> images;
+    std::vector<View> views;
+};
+
+// The images of a sample, one of each column, must be of one size, upright.
+std::shared_ptr<Job> decode_job(std::vector<ImageColumn> columns, const DecodeOptions& options);
 
 // One image from memory, into row `row` of each view. What the views need of the image is decoded
-// once.
+// once. `size`, where given: what the upright image must have, or 0x0, which then becomes its size.
 Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>& views, int row,
-                     const DecodeOptions& options);
+                     const DecodeOptions& options, Size* size = nullptr);
 
 // What samples of several images are made of. A sample is a picture, or the blend of `layers`
 // pictures, the first of which it always has; a picture is some images, its members, each resampled

@@ -218,6 +218,7 @@ class PngDecoder final : public ImageDecoder {
     explicit PngDecoder(const png::FilterKernels& kernels) : kernels_(kernels) {}
 
     Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) override {
+        numbers_ = false;
         if (!parse(data, size, info_)) return refused("a PNG that is cut off, interlaced or odd");
         header_.size = {info_.height, info_.width};
         header_.components = info_.components();
@@ -227,6 +228,11 @@ class PngDecoder final : public ImageDecoder {
         // Deflate makes at most 258 bytes of two bits (RFC 1951, 3.2.5): shorter data are cut off.
         const bool fits = info_.raw_bytes() <= 1032 * info_.compressed;
         return fits ? Outcome{} : refused("a PNG with too few data for its pixels");
+    }
+
+    bool keep_numbers() override {
+        numbers_ = info_.depth <= 8 && info_.components() < 3;
+        return numbers_;
     }
 
     Outcome read(const Box& box, bool whole, RowSink& sink) override {
@@ -253,13 +259,16 @@ class PngDecoder final : public ImageDecoder {
     const png::FilterKernels& kernels_;
     Inflater inflater_;
     PngInfo info_;
+    bool numbers_ = false;        // of palettes, too, and not their colours
     uint32_t colours_[256] = {};  // of grey and palettes: the pixel of each number
     std::vector<uint8_t> raw_;    // rows as they are stored: the last one of before, some more
     std::vector<uint8_t> rows_;   // pixels: zeros, and the last rows
 };
 
 void PngDecoder::set_colours() {
-    if (info_.colour == Colour::palette) {
+    if (info_.colour == Colour::palette && numbers_) {
+        for (int i = 0; i < 256; ++i) std::memset(colours_ + i, i, 4);
+    } else if (info_.colour == Colour::palette) {
         for (int i = 0; i < info_.colours; ++i) std::memcpy(colours_ + i, info_.palette + 3 * i, 3);
     } else if (info_.components() < 3) {
         const int most = info_.depth < 8 ? (1 << info_.depth) - 1 : 255;
@@ -271,6 +280,13 @@ void PngDecoder::set_colours() {
 bool PngDecoder::to_pixels(const uint8_t* row, uint8_t* out, int count) const {
     const int depth = info_.depth, components = info_.components(), step = components * depth / 8;
     const int mask = (1 << depth) - 1;
+    if (numbers_ && depth == 8 && components == 1) {
+        for (int x = 0; x < count; ++x) {
+            const uint8_t pixel[4] = {row[x], row[x], row[x], 0};
+            std::memcpy(out + 4 * int64_t{x}, pixel, 4);
+        }
+        return true;
+    }
     int highest = 0;
     for (int x = 0; x < count; ++x, out += 4) {
         if (components >= 3) {  // of 16 bits
@@ -285,7 +301,7 @@ bool PngDecoder::to_pixels(const uint8_t* row, uint8_t* out, int count) const {
         highest = std::max(highest, number);
         std::memcpy(out, colours_ + number, 4);
     }
-    return info_.colour != Colour::palette || highest < info_.colours;
+    return numbers_ || info_.colour != Colour::palette || highest < info_.colours;
 }
 
 bool PngDecoder::read_box(const Box& box, RowSink& sink) {

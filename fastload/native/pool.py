@@ -321,14 +321,37 @@ class NativePool:
                 libjpeg-turbo's.
             index: decode JPEGs by its points, and add those that it lacks. The same pixels.
         """
+        return self.decode_columns(
+            [(images, views)],
+            settings=settings,
+            check_whole=check_whole,
+            draft=draft,
+            index=index,
+            here=here,
+        )
+
+    def decode_columns(
+        self,
+        columns: Sequence[tuple[Compressed, Sequence[View]]],
+        *,
+        settings: DecodeSettings | None = None,
+        check_whole: bool = False,
+        draft: bool = False,
+        index: SeekIndex | None = None,
+        here: bool = False,
+    ) -> Pending:
+        """`decode_views` of several columns, whose images belong together, row by row, and have one
+        size.
+
+        Those of views `as_stored` are masks: (B, height, width, 1) the numbers in the files, grey
+        values or places in a palette of 8 bits, by "nearest". Rows of which an image fails hold
+        zeros in all views of all columns.
+        """
         settings = settings or DecodeSettings()
-        encoded = _encoded(images)
-        made = [_view(view, channels=3, images=len(encoded)) for view in views]
+        made = [_column(images, views) for images, views in columns]
         limit, exif = settings.max_pixels, settings.exif_orientation
         seek = None if index is None else index.native
-        return Pending(
-            self._pool.decode(encoded, made, limit, exif, check_whole, draft, here, seek)
-        )
+        return Pending(self._pool.decode(made, limit, exif, check_whole, draft, here, seek))
 
     def gather_batch(
         self,
@@ -468,6 +491,15 @@ def _encoded(images: Compressed) -> _core.Encoded:
     root = paths.root.encode("utf-8", "surrogateescape")
     rows = np.ascontiguousarray(rows, dtype=np.int64)
     return kind.files(root, paths.blob, paths.ends, rows, images.offsets, images.lengths)
+
+
+def _column(images: Compressed, views: Sequence[View]) -> tuple[_core.Encoded, list[_core.View]]:
+    encoded = _encoded(images)
+    made = [
+        _view(view, channels=1 if view.resampling.as_stored else 3, images=len(encoded))
+        for view in views
+    ]
+    return encoded, made
 
 
 def _view(view: View, *, channels: int, **lengths: int) -> _core.View:

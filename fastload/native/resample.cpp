@@ -187,10 +187,11 @@ void Taps::keep_inside() {
 }
 
 void Resampler::begin(const Geometry& geometry, const ResampleOptions& options, int shift,
-                      Size lead) {
+                      Size lead, int channels) {
     Box box = geometry.box;
     const Box& window = geometry.window;
     options_ = options;
+    channels_ = channels;
     if (geometry.bicubic && options.filter == Filter::bilinear) options_.filter = Filter::bicubic;
     window_ = {window.height, window.width};
     const auto plan = [&](int& start, int& length, int before, int output, int window_start,
@@ -240,13 +241,7 @@ void Resampler::take(const uint8_t* const* rows, int count) {
         for (int y = 0; y < chunk; ++y) {
             targets[y] = middle_row(taken_ + y);
             const uint8_t* row = rows[done + y];
-            if (columns_.contiguous) {
-                kernels_.pack(row + 4 * int64_t{columns_.first[0]}, targets[y], columns_.count);
-            } else if (columns_.copies) {
-                for (int x = 0; x < columns_.count; ++x) {
-                    std::memcpy(targets[y] + 3 * x, row + 4 * int64_t{columns_.first[x]}, 3);
-                }
-            }
+            if (columns_.copies) copy(row, targets[y]);
         }
         if (!columns_.copies) {
             kernels_.horizontal({rows + done, targets, chunk, columns_.count, columns_.first.data(),
@@ -258,16 +253,28 @@ void Resampler::take(const uint8_t* const* rows, int count) {
     }
 }
 
+// The columns of a row, each from one.
+void Resampler::copy(const uint8_t* row, uint8_t* out) const {
+    if (channels_ == 1) {
+        for (int x = 0; x < columns_.count; ++x) out[x] = row[4 * int64_t{columns_.first[x]}];
+    } else if (columns_.contiguous) {
+        kernels_.pack(row + 4 * int64_t{columns_.first[0]}, out, columns_.count);
+    } else {
+        for (int x = 0; x < columns_.count; ++x)
+            std::memcpy(out + 3 * x, row + 4 * int64_t{columns_.first[x]}, 3);
+    }
+}
+
 void Resampler::finish(uint8_t* out, int64_t stride) {
-    if (stride == 0) stride = int64_t{window_.width} * 3;
+    if (stride == 0) stride = int64_t{window_.width} * channels_;
     for (int y = 0; y < window_.height; ++y, out += stride) {
         const int row = y - rows_.lead;
         if (row < 0 || row >= rows_.count) {
             fill(out, window_.width);
             continue;
         }
-        uint8_t* middle = out + static_cast<size_t>(columns_.lead) * 3;
-        const int bytes = columns_.count * 3;
+        uint8_t* middle = out + static_cast<size_t>(columns_.lead) * static_cast<size_t>(channels_);
+        const int bytes = columns_.count * channels_;
         const uint8_t* from = middle_row(rows_.first[row]);
         if (rows_.copies) {
             std::memcpy(middle, from, static_cast<size_t>(bytes));
@@ -281,7 +288,8 @@ void Resampler::finish(uint8_t* out, int64_t stride) {
 }
 
 void Resampler::fill(uint8_t* out, int pixels) const {
-    for (int x = 0; x < pixels; ++x, out += 3) std::memcpy(out, options_.fill, 3);
+    for (int x = 0; x < pixels; ++x, out += channels_)
+        std::memcpy(out, options_.fill, static_cast<size_t>(channels_));
 }
 
 }  // namespace fastload

@@ -103,21 +103,24 @@ class Resampler final : public RowSink {
     // Plans one image; `needed()` is then the part of the source image whose rows it wants to be
     // given. The image may have been made 2^shift times smaller than the geometry knows it, and
     // have `lead` rows and columns of its first pixels before the first of the geometry's.
+    // `channels`: 3, or 1 for the first byte of each pixel, which cannot be weighed: that is for
+    // "nearest", and where nothing is resampled.
     void begin(const Geometry& geometry, const ResampleOptions& options, int shift = 0,
-               Size lead = {});
+               Size lead = {}, int channels = 3);
     const Box& needed() const { return needed_; }
 
     // RGBX rows of `needed()`, top to bottom.
     void take(const uint8_t* const* rows, int count) override;
     void restart() override { taken_ = 0; }
 
-    // Writes window.height x window.width RGB pixels, and nothing beside them; `stride`: bytes from
-    // a row to the next, 0 for rows that are packed.
+    // Writes window.height x window.width pixels of these channels, and nothing beside them;
+    // `stride`: bytes from a row to the next, 0 for rows that are packed.
     void finish(uint8_t* out, int64_t stride = 0);
 
   private:
     uint8_t* middle_row(int y) { return middle_.data() + middle_stride_ * static_cast<size_t>(y); }
     void fill(uint8_t* out, int pixels) const;
+    void copy(const uint8_t* row, uint8_t* out) const;
 
     const Kernels& kernels_;
     Taps columns_, rows_;
@@ -129,6 +132,7 @@ class Resampler final : public RowSink {
     bool is_split_ = false;
     size_t middle_stride_ = 0;
     int taken_ = 0;
+    int channels_ = 3;
 };
 
 }  // namespace fastload

@@ -5,9 +5,10 @@
 //
 // - the portable inner loops and the best that the processor has make the same pixels;
 // - a box has the pixels of the whole image;
-// - where the core reads a PNG to its end, libpng reads it too, and to the same pixels; of a WebP,
-// libwebp's simple interface. ISA-L, unlike zlib, reads Huffman codes that leave bit patterns
-// without a meaning, if none of these occurs (docs/png-core.md): such PNGs are passed over.
+// - where the core reads a PNG to its end, libpng reads it too, and to the same pixels, or numbers
+// of a mask; of a WebP, libwebp's simple interface. ISA-L, unlike zlib, reads Huffman codes that
+// leave bit patterns without a meaning, if none of these occurs (docs/png-core.md): such PNGs are
+// passed over.
 #include <algorithm>
 #include <csetjmp>
 #include <cstdio>
@@ -59,8 +60,9 @@ class Collector final : public RowSink {
 
 // False where the reader refuses.
 bool read(Decoder& decoder, const Pixels& file, const DecodeLimits& limits, const uint8_t* choices,
-          bool whole, Box& box, Pixels& pixels) {
+          bool whole, bool numbers, Box& box, Pixels& pixels) {
     if (!decoder.open(file.data(), file.size(), limits).ok()) return false;
+    if (numbers && !decoder.keep_numbers()) return false;
     const Size size = decoder.header().size;
     if (choices != nullptr) {
         box.top = choices[0] * size.height / 256;
@@ -98,9 +100,9 @@ void fail(png_structp png, png_const_charp) {
 }
 void ignore(png_structp, png_const_charp) {}
 
-// All of a PNG by libpng, to RGB; false where it refuses. `rows` is the caller's: it is changed
-// after setjmp.
-bool read_libpng(const Pixels& file, Pixels& pixels, std::vector<png_bytep>& rows) {
+// All of a PNG by libpng, to RGB, or its numbers three times; false where it refuses. `rows` is the
+// caller's: it is changed after setjmp.
+bool read_libpng(const Pixels& file, bool numbers, Pixels& pixels, std::vector<png_bytep>& rows) {
     std::jmp_buf escape;
     Source source = {file.data(), file.size()};
     png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &escape, fail, ignore);
@@ -111,10 +113,13 @@ bool read_libpng(const Pixels& file, Pixels& pixels, std::vector<png_bytep>& row
         static const png_byte kNone[] = {0};
         png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, kNone, -1);  // metadata
         png_read_info(png, info);
-        png_set_expand(png);
+        numbers ? png_set_packing(png) : png_set_expand(png);
+        if (numbers && png_get_color_type(png, info) == PNG_COLOR_TYPE_GRAY)
+            png_set_expand_gray_1_2_4_to_8(png);
         png_set_strip_16(png);
         png_set_strip_alpha(png);
-        if (!(png_get_color_type(png, info) & PNG_COLOR_MASK_COLOR)) png_set_gray_to_rgb(png);
+        if (!numbers && !(png_get_color_type(png, info) & PNG_COLOR_MASK_COLOR))
+            png_set_gray_to_rgb(png);
         png_set_interlace_handling(png);
         png_read_update_info(png, info);
         const size_t height = png_get_image_height(png, info), stride = png_get_rowbytes(png, info);
@@ -219,16 +224,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!is_png(file) && (file.size() < 12 || std::memcmp(file.data(), "RIFF", 4) != 0)) return 0;
     DecodeLimits limits;
     limits.max_pixels = 1 << 14;
-    const bool whole = (data[4] & 1) != 0;
+    const bool whole = (data[4] & 1) != 0, numbers = (data[4] & 6) == 6;
 
     Box box, other;
     Pixels ours, portable, all, theirs;
-    const bool good = read(best, file, limits, data, whole, box, ours);
-    require(read(plain, file, limits, data, whole, other, portable) == good &&
+    const bool good = read(best, file, limits, data, whole, numbers, box, ours);
+    require(read(plain, file, limits, data, whole, numbers, other, portable) == good &&
                 (!good || portable == ours),
             "the inner loops differ");
     Box full;
-    if (!read(best, file, limits, nullptr, true, full, all)) {
+    if (!read(best, file, limits, nullptr, true, numbers, full, all)) {
         require(!(good && whole), "a box was read to the end of an image that cannot be read");
         return 0;
     }
@@ -243,9 +248,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     std::vector<png_bytep> rows;
     const bool reference =
-        is_png(file) ? read_libpng(file, theirs, rows) : read_libwebp(file, theirs);
+        is_png(file) ? read_libpng(file, numbers, theirs, rows) : read_libwebp(file, theirs);
     if (!reference && is_png(file) && has_incomplete_code(file)) return 0;
     require(reference, "the reference does not read what the core reads");
+    if (numbers) {
+        Pixels each;
+        for (uint8_t number : theirs) each.insert(each.end(), 3, number);
+        theirs = each;
+    }
     require(theirs == all, "the pixels differ from the reference's");
     return 0;
 }
