@@ -19,6 +19,7 @@ from fastload.recipe import (
     ColorJitter,
     GaussianBlur,
     Grayscale,
+    MaskToDtype,
     Normalize,
     Opaque,
     Operation,
@@ -144,6 +145,27 @@ def test_small_pieces_change_nothing(op: Operation, monkeypatch: pytest.MonkeyPa
     pieces = run(op, images, draws)
     assert torch.equal(pieces, whole)
     assert pieces.stride() == whole.stride()
+
+
+def test_conversions_in_the_memory_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images and masks, also where they move after they were converted."""
+    images, masks, draws = images_of(7), masks_of(7), draws_of(7)
+    for later in ((), (RandomHorizontalFlip(),), (RandomErasing(p=0.7),), (CenterCrop((20, 30)),)):
+        ops = (MaskToDtype(torch.int64), ToDtype(), Normalize(MEAN, STD), *later)
+        program = BatchProgram(tuple(enumerate(ops)))
+        roles = {"image": "image", "mask": "mask"}
+        wanted = program({"image": images, "mask": masks}, roles, draws)
+        with monkeypatch.context() as small:
+            small.setattr(batch_module, "_CACHE_BYTES", 1)
+            found = program({"image": images, "mask": masks}, roles, draws)
+        for name in roles:
+            assert torch.equal(found[name], wanted[name])
+        assert found["mask"].dtype == torch.int64
+        if not later:
+            assert torch.equal(found["mask"][:, 0], masks.to(torch.int64))
+            assert torch.allclose(
+                found["image"], F.normalize(F.to_dtype(images, scale=True), MEAN, STD), atol=1e-6
+            )
 
 
 @pytest.mark.parametrize("op", EVERY_OP, ids=repr)

@@ -25,6 +25,7 @@ from fastload.recipe import (
     ColorJitter,
     GaussianBlur,
     Grayscale,
+    MaskToDtype,
     Normalize,
     Opaque,
     Operation,
@@ -184,10 +185,13 @@ def test_v1_and_v2_spellings_mean_the_same(
         ),
         (
             v2.ToDtype({torch.Tensor: torch.float16, tv_tensors.Mask: torch.int64}),
-            (ToDtype(torch.float16, False),),
+            (MaskToDtype(torch.int64), ToDtype(torch.float16, False)),
         ),
-        (v2.ToDtype({"others": torch.float16}), (ToDtype(torch.float16, False),)),
-        (v2.ToDtype({tv_tensors.Mask: torch.int64, "others": None}), ()),
+        (
+            v2.ToDtype({"others": torch.float16}),
+            (MaskToDtype(torch.float16), ToDtype(torch.float16, False)),
+        ),
+        (v2.ToDtype({tv_tensors.Mask: torch.int64, "others": None}), (MaskToDtype(torch.int64),)),
         (
             v2.Pad(1, fill={tv_tensors.Image: (1, 2, 3), tv_tensors.Mask: 255}),
             (Pad((1, 1, 1, 1), (1.0, 2.0, 3.0), (255.0,)),),

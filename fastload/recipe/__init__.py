@@ -10,7 +10,7 @@ from fastload.recipe.augment import RandAugment, TrivialAugmentWide
 from fastload.recipe.augmix import AugMix
 from fastload.recipe.colour import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
 from fastload.recipe.columns import ClampBoundingBoxes, DropObjects, SanitizeBoundingBoxes
-from fastload.recipe.convert import Normalize, ToDtype
+from fastload.recipe.convert import MaskToDtype, Normalize, ToDtype
 from fastload.recipe.crops import (
     CenterCrop,
     Pad,
@@ -57,6 +57,7 @@ __all__ = [
     "Grayscale",
     "ImageState",
     "Letterbox",
+    "MaskToDtype",
     "MixUp",
     "Mosaic",
     "Normalize",

@@ -62,6 +62,11 @@ def read_for_images(value: Any) -> Any:
     return _read_by_type(value, _IMAGE_KINDS)
 
 
+def read_for_masks(value: Any) -> Any:
+    """The setting for masks in what may be such a dict; None where it is none."""
+    return _read_by_type(value, (tv_tensors.Mask,)) if isinstance(value, Mapping) else None
+
+
 def read_fill(value: Any, kinds: tuple[type, ...] = _IMAGE_KINDS) -> Fill | None:
     chosen = _read_by_type(value, kinds)
     return None if chosen is None else read_floats(chosen)

@@ -155,7 +155,8 @@ class BatchProgram:
         for name, tensor in pixels.items():
             for start in range(0, batch, piece):
                 rows = slice(start, start + piece)
-                part = self._run(tensor[rows], kinds[name], draws.take(rows), None, dtype)
+                out = result[name][rows] if start else None
+                part = self._run(tensor[rows], kinds[name], draws.take(rows), None, dtype, out)
                 if start == 0:
                     whole = (batch, *part.shape[1:])
                     result[name] = (
@@ -165,7 +166,8 @@ class BatchProgram:
                         if empty is None
                         else empty(whole, part.dtype)
                     )
-                result[name][rows] = part
+                if out is None or part.data_ptr() != out.data_ptr():
+                    result[name][rows] = part
         return result
 
     def _run(
@@ -175,7 +177,9 @@ class BatchProgram:
         draws: Draws,
         mixing: Operation | None,
         dtype: torch.dtype | None,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        """`out`: where the result may be written to, on a CPU."""
         memory_format = _format_of(tensor)
         last: list[tuple[int, Operation]] = []
         if kind.coloured and mixing is not None:
@@ -183,7 +187,7 @@ class BatchProgram:
         if kind.coloured and dtype is not None:
             last.append((0, ToDtype(dtype, scale=False)))
         for stream, op in BatchProgram((*self.ops, *last))._passes(tensor.dtype):
-            tensor = kind.apply(op, tensor, draws, stream)
+            tensor = kind.apply(op if out is None else op.into(out), tensor, draws, stream)
         return tensor.contiguous(memory_format=memory_format)
 
     def _passes(self, dtype: torch.dtype) -> Iterator[tuple[int, Operation]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,9 +16,15 @@ from torchvision.transforms.v2 import functional
 
 from fastload.draws import Draws, Float64Array
 from fastload.errors import ConfigurationError, counted
-from fastload.recipe.attributes import read_floats, read_for_images
+from fastload.recipe.attributes import read_floats, read_for_images, read_for_masks
 from fastload.recipe.mix import Mixing
-from fastload.recipe.operation import ImageState, Operation, PixelOperation, register
+from fastload.recipe.operation import (
+    ImageState,
+    Operation,
+    PixelOperation,
+    register,
+    register_lowering,
+)
 from fastload.render import fused
 from fastload.render.drawn import Conversion
 from fastload.render.transfer import constants, stream_of
@@ -28,17 +34,14 @@ from fastload.render.transfer import constants, stream_of
 @dataclass(frozen=True)
 class ToDtype(PixelOperation):
     light = True
-    transforms = (v2.ToDtype, v1.ConvertImageDtype, v2.ConvertImageDtype, v1.ToTensor, v2.ToTensor)
+    transforms = (v1.ConvertImageDtype, v2.ConvertImageDtype, v1.ToTensor, v2.ToTensor)
 
     dtype: torch.dtype = torch.float32
     scale: bool = True
     """Map the value range as well (uint8 0..255 to float 0..1)."""
 
     @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> ToDtype | None:
-        if type(transform) is v2.ToDtype:
-            dtype = read_for_images(transform.dtype)
-            return None if dtype is None else cls(dtype, bool(transform.scale))
+    def from_transform(cls, transform: Any, image: ImageState) -> ToDtype:
         return cls(getattr(transform, "dtype", torch.get_default_dtype()))
 
     def output_dtype(self, dtype: torch.dtype) -> torch.dtype:
@@ -67,6 +70,41 @@ class ToDtype(PixelOperation):
         if isinstance(following, Normalize) and dtype == torch.uint8 and narrow:
             return _ConvertAndNormalize(self, following)
         return None
+
+
+@dataclass(frozen=True)
+class MaskToDtype(PixelOperation):
+    """What a `v2.ToDtype` with a dict says of masks: the same numbers in another dtype."""
+
+    light = True
+    pointwise = True
+
+    dtype: torch.dtype
+    out: torch.Tensor | None = field(default=None, repr=False, compare=False)
+    """Memory for the result; None: new memory."""
+
+    def rescaling(self, dtype: torch.dtype) -> float:
+        return 1.0
+
+    def into(self, out: torch.Tensor) -> Operation:
+        return replace(self, out=out) if out.dtype == self.dtype else self
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        return images
+
+    def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        if self.out is None or self.out.shape != masks.shape:
+            return masks.to(self.dtype)
+        return self.out.copy_(masks)
+
+
+def _to_dtype(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    images, masks = read_for_images(transform.dtype), read_for_masks(transform.dtype)
+    found = () if masks is None else (MaskToDtype(masks),)
+    return found if images is None else (*found, ToDtype(images, bool(transform.scale)))
+
+
+register_lowering("ToDtype", (v2.ToDtype,), _to_dtype)
 
 
 @register
@@ -135,6 +173,8 @@ class _ConvertAndNormalize(PixelOperation):
     """How the images of this batch are mixed then, in float32."""
     deliver: torch.dtype | None = None
     """What that is rounded to in the end; None: not again."""
+    out: torch.Tensor | None = None
+    """Memory for the result on a CPU; None: new memory."""
 
     def output_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return self.deliver or self.convert.dtype
@@ -158,6 +198,12 @@ class _ConvertAndNormalize(PixelOperation):
             return None
         return Conversion(*self._numbers(channels), self.output_dtype(torch.uint8))
 
+    def into(self, out: torch.Tensor) -> Operation:
+        # Where torch makes the sums in float32, and nothing follows them.
+        direct = out.dtype == torch.float32 == self.convert.dtype and self.mixing is None
+        rows = not out.is_contiguous() and out.is_contiguous(memory_format=torch.channels_last)
+        return replace(self, out=out) if direct and rows and self.deliver is None else self
+
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         # On a CPU the kernels run for tests alone.
         asked = images.device.type != "cpu" or fused.SWITCH in os.environ
@@ -173,8 +219,10 @@ class _ConvertAndNormalize(PixelOperation):
         width = None if images.is_contiguous() else images.shape[3]
         queue = 0 if images.device.type == "cpu" else stream_of(images.device)
         scale, offset = _factors(
-            replace(self, mixing=None), images.shape[1], width, images.device, queue
+            replace(self, mixing=None, out=None), images.shape[1], width, images.device, queue
         )
+        if self.out is not None and self.out.shape == images.shape and width is not None:
+            return torch.addcmul(offset, self.out.copy_(images), scale, out=self.out)
         if width is None:  # whole planes with one number each, which addcmul does not vectorise
             result = images.to(torch.float32).mul_(scale).add_(offset)
         else:

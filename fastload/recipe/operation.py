@@ -130,6 +130,11 @@ class Operation:
             f"{type(self).__name__} does not define apply(images, draws, stream)"
         )
 
+    def into(self, out: torch.Tensor) -> Operation:
+        """The same operation, whose result may be written to `out`, if it has its shape and dtype,
+        and be that. Here: one that does not."""
+        return self
+
     def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
         """What `apply` does to B uint8 images of this shape (C, H, W), as numbers; for operations
         that have steps. Raises ConfigurationError: it cannot take such images."""
