@@ -126,7 +126,9 @@ TESTS = {
     "test_train_optim": "train.components",
     "test_train_resume": "train.checkpoint",
     "test_train_settings": "train.settings",
-    "test_train_tasks": "train.masks train.tasks",
+    "test_train_detection": "train.average_precision train.tasks.detection",
+    "test_train_tasks": "train.masks train.tasks train.tasks.base train.tasks.classification "
+    "train.tasks.language train.tasks.segmentation",
     "test_train_texts": "train.texts",
     "test_turbojpeg_backend": "backends.pixels_native backends.pixels_python backends.turbojpeg",
     "test_views": "recipe.views",

@@ -141,7 +141,9 @@ def test_every_field_is_known_once_with_its_text() -> None:
     assert list(all_fields()) == list(settings_of(TrainConfig()))
     assert [field.name for field in all_fields().values() if not field.doc.endswith(".")] == []
     assert all_fields()["lr"].doc == "Learning rate at the reference batch, after warm-up."
-    assert all_fields()["augment"].doc.endswith("RandAugment."), "texts of two lines are whole"
+    assert all_fields()["augment"].doc.endswith("the image size, and mirror)."), (
+        "texts of two lines are whole"
+    )
     assert list(tables()) == ["data", "model", "optimizer", "schedule", "checkpoint", "log", "run"]
 
 
@@ -151,9 +153,9 @@ def test_every_field_is_known_once_with_its_text() -> None:
         (OptimizerConfig, {"amp": "fp8"}, "amp: must be none, bf16 or fp16, got 'fp8'"),
         (
             TrainConfig,
-            {"task": "detection"},
-            "task: must be classification, segmentation, masked-lm or text-classification, got "
-            "'detection'",
+            {"task": "tracking"},
+            "task: must be classification, segmentation, detection, masked-lm or "
+            "text-classification, got 'tracking'",
         ),
         (RunConfig, {"parallel": "fsdp"}, "parallel: must be auto, none, dp or ddp, got 'fsdp'"),
         (DataConfig, {"mean": (0.5,)}, "mean: must be as many numbers as std, 3"),

@@ -269,7 +269,7 @@ def test_training_images_are_augmented_as_asked(tmp_path: Path, augment: str) ->
         assert all((shifts - image).abs().amax((1, 2, 3)).min() < 1e-6 for image in images)
 
 
-@pytest.mark.parametrize("augment", ["crop-flip", "rrc-flip"])
+@pytest.mark.parametrize("augment", ["crop-flip", "rrc-flip", "scale-crop"])
 def test_masks_move_with_their_images(tmp_path: Path, augment: str) -> None:
     for split, count in (("train", 8), ("val", 3)):
         for part in ("images", "masks"):
@@ -299,9 +299,34 @@ def test_masks_move_with_their_images(tmp_path: Path, augment: str) -> None:
                 wrong = (there != (masks > 0)).float().mean()
                 assert wrong <= (0 if augment == "crop-flip" else 0.03)
                 assert (masks > 0).any()
-    with pytest.raises(ConfigurationError, match="trivial moves the image but not its mask"):
-        with opened(tmp_path, **{**settings, "augment": "trivial"}):
-            pass
+    for wrong_one, message in (
+        ("trivial", "trivial moves the image but not its mask"),
+        ("multiscale", "multiscale is for detection; take one of none, flip"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            with opened(tmp_path, **{**settings, "augment": wrong_one}):
+                pass
+
+
+def test_what_lies_beside_a_scaled_image_is_of_no_class(tmp_path: Path) -> None:
+    for part in ("images", "masks"):
+        (tmp_path / part).mkdir()
+    mask = np.resize(np.array([1, 2, 3], np.uint8), (48, 64))
+    for number in range(8):
+        Image.fromarray(mask).save(tmp_path / "masks" / f"{number}.png")
+        Image.fromarray(np.full((48, 64, 3), 200, np.uint8)).save(
+            tmp_path / "images" / f"{number}.png"
+        )
+    settings = {"task": "segmentation", "image_size": 48, "mean": "0", "std": "1"}
+    beside = 0
+    with opened(tmp_path, **settings, augment="scale-crop", batch_size=8) as data:
+        for epoch in range(3):
+            data.train.set_epoch(epoch)
+            for images, masks in data.train:
+                assert images.shape == (8, 3, 48, 48)
+                assert torch.equal(images.amax(1) == 0, masks == 255)
+                beside += int((masks == 255).sum())
+    assert beside
 
 
 def test_mixing_makes_labels_soft(splits: Path) -> None:

@@ -145,6 +145,22 @@ def test_pyramidnet_is_that_of_the_paper() -> None:
         ("torchvison:resnet50", {}, "no library 'torchvison' is known; the nearest: torchvision"),
         ("torchvision:resnet51", {}, "no such name; the nearest: resnet"),
         ("torchvision:fcn_resnet50", {}, "no such name; the nearest: "),
+        ("torchvision:resnet50", {"task": "segmentation"}, "no such name; the nearest: fcn_resnet"),
+        (
+            "torchvision:maskrcnn_resnet50_fpn",
+            {"task": "detection"},
+            "no such name; the nearest: fasterrcnn_resnet50_fpn",
+        ),
+        (
+            "torchvision:fasterrcnn_mobilenet_v3_large_320_fpn",
+            {"task": "detection", "image_size": (1333, 800)},
+            "such as 800,1333; got 1333,800",
+        ),
+        (
+            "torchvision:fasterrcnn_mobilenet_v3_large_320_fpn",
+            {"task": "detection", "in_channels": 1},
+            "3 channels, got 1",
+        ),
         ("timm:convnext_tinny", {}, "the nearest: .*convnext_tiny"),
         ("smp:Unnet/resnet34", {}, "the nearest: Unet"),
         ("smp:Unet/resnet35", {}, "the nearest: .*resnet34"),
@@ -161,9 +177,9 @@ def test_pyramidnet_is_that_of_the_paper() -> None:
         ("timm:resnet50", {"weights": "a9_in1k"}, "the nearest: .*a3_in1k"),
         ("torchvision:vit_b_16", {"image_size": (32, 48)}, "takes squares, got 32x48"),
         (
-            "torchvision:resnet18",
+            "timm:resnet18",
             {"task": "segmentation"},
-            "for classification, not for segmentation; take one of smp:",
+            "for classification, not for segmentation; take one of torchvision:, smp:",
         ),
         ("smp:Unet/resnet18", {"task": "masked-lm"}, "take one of transformers:"),
     ],
@@ -209,11 +225,71 @@ def test_weights_are_taken_over_but_for_what_has_another_shape(
     assert "conv1" not in caplog.text
 
 
+def test_a_detector_is_torchvisions_with_an_output_for_the_background() -> None:
+    """For images that are normalised already, resized as the settings say."""
+    name = "fasterrcnn_mobilenet_v3_large_320_fpn"
+    sizes = {"task": "detection", "image_size": (64, 96)}
+    model: Any = create(f"torchvision:{name}", **sizes)
+    with torch.device("meta"):
+        theirs = torchvision.models.get_model(
+            name, weights=None, weights_backbone=None, num_classes=8
+        )
+    shapes = {key: value.shape for key, value in theirs.state_dict().items()}
+    assert {key: value.shape for key, value in model.state_dict().items()} == shapes
+    plain = [torch.full((3, 48, 80), 0.25)]
+    images, _ = model.eval().transform(plain)
+    assert images.image_sizes == [(57, 96)]  # 64 would make the longer side 106
+    assert float(images.tensors.max()) == 0.25
+    assert tuple(model.train().transform(plain)[0].image_sizes[0]) == (57, 96)
+    resized: Any = create(f"torchvision:{name}", **sizes, resized=True).train()
+    assert tuple(resized.transform(plain)[0].image_sizes[0]) == (48, 80)
+
+
+def test_weights_of_a_detector_come_from_a_file_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its encoder's batch normalisations are constants then, as torchvision has it."""
+    name, sizes = "torchvision:fasterrcnn_mobilenet_v3_large_320_fpn", {"task": "detection"}
+    first = create(name, **sizes)
+    for layer in first.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            nn.init.uniform_(layer.running_mean)
+    torch.save({"model": first.state_dict()}, tmp_path / "kept.pth")
+    model: Any = create(name, weights=str(tmp_path / "kept.pth"), num_classes=5, **sizes)
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules())
+    kept = first.state_dict()
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, kept[key]) != ("box_predictor" in key)
+    assert "roi_heads.box_predictor.cls_score.weight" in caplog.text
+    assert "backbone" not in caplog.text
+    torch.save({"model": {"other": torch.zeros(1)}}, tmp_path / "other.pth")
+    (tmp_path / "text.pth").write_text("no weights")
+    torch.save([1, 2], tmp_path / "list.pth")
+    for file, message in (
+        ("other.pth", "none of them is of torchvision:fasterrcnn"),
+        ("text.pth", "cannot be read as a file of weights"),
+        ("none.pth", "cannot be read as a file of weights"),
+        ("list.pth", "holds no state dict"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            create(name, weights=str(tmp_path / file), **sizes)
+
+
+@pytest.mark.slow
+def test_segmentation_networks_of_torchvision_give_scores_for_every_pixel() -> None:
+    name = "torchvision:deeplabv3_mobilenet_v3_large"
+    model = create(name, task="segmentation", num_classes=3, in_channels=1)
+    scores = model(torch.randn(2, 1, 64, 96))
+    assert scores["out"].shape == (2, 3, 64, 96)
+    assert without_gradient(model, scores["out"]) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "name", "weights", "folder"),
     [
         ("torchvision", "torchvision:resnet18", "DEFAULT", "TORCH_HOME"),
+        ("torchvision", "torchvision:fasterrcnn_resnet50_fpn", "imagenet", "TORCH_HOME"),
         ("timm", "timm:resnet18", "DEFAULT", "HF_HOME"),
         ("segmentation_models_pytorch", "smp:Unet/resnet18", "imagenet", "HF_HOME"),
     ],
@@ -239,8 +315,9 @@ def test_weights_without_a_network_are_an_error_of_ours(
         monkeypatch.setattr("time.sleep", lambda _: None)  # between the attempts to download
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
     expected = f"weights '{weights}': those of {name} cannot be downloaded here .*{folder}.*leave"
+    task = "detection" if "rcnn" in name else None
     with pytest.raises(ConfigurationError, match=expected) as raised:
-        create(name, weights=weights)
+        create(name, weights=weights, task=task)
     assert raised.value.__cause__ is not None
 
 

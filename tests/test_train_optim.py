@@ -182,6 +182,7 @@ CONFIGS = {
     "step, warm-up": ScheduleConfig(
         epochs=10, schedule="step", milestones=(4.0, 6.5), gamma=0.2, warmup_epochs=1
     ),
+    "poly": ScheduleConfig(epochs=10, schedule="poly"),
     "constant, warm-up": ScheduleConfig(epochs=10, schedule="constant", warmup_epochs=1),
 }
 
@@ -204,6 +205,7 @@ CONFIGS = {
         ),
         ("step", {0: 0.4, 79: 0.4, 80: 0.08, 129: 0.08, 130: 0.016, 199: 0.016}),
         ("step, warm-up", {0: 0.004, 10: 0.4 * 0.505, 20: 0.4, 79: 0.4, 80: 0.08, 130: 0.016}),
+        ("poly", {0: 0.4, 100: 0.4 * 0.5**0.9, 199: 0.4 * 0.005**0.9}),
         ("constant, warm-up", {0: 0.004, 5: 0.4 * (0.01 + 0.99 / 4), 20: 0.4, 199: 0.4}),
     ],
 )

@@ -25,6 +25,8 @@ from fastload.train.settings import find_preset, preset_files
 from tests.images import labels, photo, write_photo_folder
 from tests.test_sources_cifar import cifar10, packed
 from tests.test_train_data import write_idx
+from tests.test_train_detection import write_objects
+from tests.test_train_tasks import voc
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +67,16 @@ def one_folder(root: Path) -> Path:
     return cracks(root) / "train"
 
 
+def pascal(root: Path) -> Path:
+    return voc(root)
+
+
+def coco(root: Path) -> Path:
+    write_objects(root, "train2017", 5)
+    write_objects(root, "val2017", 2, seed=1)
+    return root
+
+
 def imagenet(root: Path) -> Path:
     for split in ("train", "val"):
         write_photo_folder(root / split, classes=2, per_class=4)
@@ -100,6 +112,24 @@ SMALL: dict[str, tuple[Callable[[Path], Path], dict[str, Any], set[str]]] = {
         cracks,
         {"image_size": (64, 64), "batch_size": 2},
         {"loss", "iou", "dice"},
+    ),
+    "coco-fasterrcnn": (
+        coco,
+        {
+            "model": "torchvision:fasterrcnn_mobilenet_v3_large_320_fpn",
+            "model_option": ["rpn_post_nms_top_n_train=20", "box_batch_size_per_image=16"],
+            "image_size": (64, 96),
+        },
+        {"map", "map50", "map75", "map_small"},
+    ),
+    "voc-deeplab": (
+        pascal,
+        {
+            "model": "torchvision:deeplabv3_mobilenet_v3_large",
+            "image_size": (64, 64),
+            "batch_size": 2,
+        },
+        {"loss", "mean_iou", "accuracy"},
     ),
     "imagenet-resnet50": (imagenet, {"image_size": (64, 64), "batch_size": 4}, {"loss", "top1"}),
     "cifar10-pyramidnet-dp": (
@@ -178,6 +208,7 @@ def test_every_preset_is_tried_here() -> None:
 
 # Those of large networks; each of the others stands for a task: one of images, of masks, of texts.
 LARGE = {
+    "coco-fasterrcnn",
     "cifar10-pyramidnet",
     "cifar10-vgg19",
     "cifar10-vgg19-sweep",
@@ -212,7 +243,7 @@ def test_a_preset_trains(name: str, tmp_path: Path) -> None:
         shape = Shape(
             task=config.task,
             num_classes=config.model.num_classes
-            or {"cracks": 1, "imagenet": 2, "text": 2}.get(name.partition("-")[0], 10),
+            or {"coco": 2, "cracks": 1, "imagenet": 2, "text": 2}.get(name.partition("-")[0], 10),
             in_channels=len(config.data.mean),
             image_size=config.data.image_size,
             vocabulary=next(iter(tokens), None),

@@ -363,6 +363,22 @@ def test_masks_that_may_be_classes_or_shades_are_refused(tmp_path: Path) -> None
         task_of("segmentation", num_classes=3).load_state_dict({"classes": 4})
 
 
+@pytest.mark.parametrize("classes", [1, 3])
+def test_a_second_classifier_counts_by_half_while_training(classes: int) -> None:
+    """As in torchvision's reference: its networks give a dict."""
+    generator = torch.Generator().manual_seed(6)
+    out, aux = (torch.randn(4, classes, 6, 9, generator=generator) for _ in range(2))
+    target = torch.randint(0, max(classes, 2), (4, 6, 9), generator=generator)
+    task = segmentation() if classes == 1 else task_of("segmentation", num_classes=classes)
+    target = target.float() if classes == 1 else target
+    both = {"out": out, "aux": aux}
+    wanted = task.losses(out, target) + 0.5 * task.losses(aux, target)
+    torch.testing.assert_close(task.losses(both, target), wanted)
+    assert torch.equal(task.losses(both, target, training=False), task.losses(out, target))
+    assert torch.equal(task.losses({"out": out}, target), task.losses(out, target))
+    assert results_of(task, [(both, target)]) == results_of(task, [(out, target)])
+
+
 # -- Masked language -------------------------------------------------------------------------------
 
 

@@ -125,6 +125,38 @@ class Network(nn.Module):
         return self.layers(images)
 
 
+def detector(classes: int) -> nn.Module:
+    """A Faster R-CNN of torchvision's with two convolutions, for images some 50 pixels wide."""
+    from torchvision.models.detection import FasterRCNN
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+    from torchvision.ops import MultiScaleRoIAlign
+
+    backbone: Any = nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=4, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, stride=2, padding=1),
+        nn.ReLU(),
+    )
+    backbone.out_channels = 8
+    return FasterRCNN(
+        backbone,
+        classes + 1,
+        min_size=48,
+        max_size=96,
+        image_mean=[0.0] * 3,
+        image_std=[1.0] * 3,
+        rpn_anchor_generator=AnchorGenerator(((12, 24),), ((1.0,),)),
+        box_roi_pool=MultiScaleRoIAlign(["0"], output_size=2, sampling_ratio=2),
+        rpn_post_nms_top_n_train=20,
+        rpn_post_nms_top_n_test=20,
+        box_batch_size_per_image=16,
+        box_score_thresh=0.0,
+        # MultiScaleRoIAlign keeps the scale that it takes from the sizes of its first batch. With
+        # padding to 32, of images so small, another first batch would have another scale.
+        size_divisible=8,
+    )
+
+
 @dataclass(frozen=True)
 class Job:
     settings: dict[str, Any]
@@ -132,7 +164,9 @@ class Job:
     normalise: bool = False
     spare: bool = False
     own: bool = True
-    """Whether the network is the one of this file, or the one that the settings name."""
+    """Whether the network is one of this file, or the one that the settings name."""
+    detects: int = 0
+    """Classes of `detector`, where that is the network."""
     fault: dict[str, Any] | None = field(default=None)
 
     def run(self, summary: Path | None = None) -> None:
@@ -140,7 +174,9 @@ class Job:
 
         torch.set_num_threads(1)
         fault = None if self.fault is None else Fault(**self.fault)
-        if self.own:
+        if self.detects:
+            components.create_model = lambda *args, **kwargs: detector(self.detects)
+        elif self.own:
             components.create_model = lambda *args, **kwargs: Network(
                 dropout=self.dropout, normalise=self.normalise, spare=self.spare, fault=fault
             )

@@ -185,8 +185,9 @@ def create_schedule(
     """The rate as a function of the optimizer step, to be stepped after each of them.
 
     With T steps in all and a warm-up of W: at step t < W the rate is 0.01 + 0.99 t / W of the
-    whole; then, of a cosine, (1 + cos(pi (t - W) / (T - W))) / 2. Being no recurrence, it does not
-    drift, and a state is the step alone.
+    whole; then, of a cosine, (1 + cos(pi (t - W) / (T - W))) / 2, and of a polynomial
+    (1 - (t - W) / (T - W)) ** 0.9. Being no recurrence, it does not drift, and a state is the step
+    alone.
     """
     total = config.epochs * steps_per_epoch
     warmup = round(config.warmup * steps_per_epoch)
@@ -198,10 +199,12 @@ def create_schedule(
     milestones = [round(epoch * steps_per_epoch) for epoch in falls]
 
     def share(step: int) -> float:
+        # Beyond the end only where a scheduler is stepped after the last step.
+        done = min(max(step - warmup, 0) / max(total - warmup, 1), 1.0)
         if config.schedule == "cosine":
-            # Beyond the end only where a scheduler is stepped after the last step.
-            done = min(max(step - warmup, 0) / max(total - warmup, 1), 1.0)
             after = (1.0 + math.cos(math.pi * done)) / 2
+        elif config.schedule == "poly":
+            after = (1.0 - done) ** 0.9
         elif config.schedule == "step":
             after = config.gamma ** bisect.bisect_right(milestones, step)
         else:

@@ -69,14 +69,19 @@ class DataConfig(_Group):
     """A new order every epoch."""
     drop_last: bool = True
     """Leave out the last, incomplete global batch of an epoch, unless there is no other."""
-    augment: Literal["none", "flip", "crop-flip", "rrc-flip", "trivial", "rand"] = "rrc-flip"
+    augment: Literal[
+        "none", "flip", "crop-flip", "rrc-flip", "trivial", "rand", "scale-crop", "multiscale"
+    ] = "rrc-flip"
     """none: resize to the image size; flip: and mirror; crop-flip: pad by an eighth, crop, mirror
     (CIFAR); rrc-flip: random resized crop, mirror (ImageNet); trivial: rrc-flip and
-    TrivialAugmentWide; rand: rrc-flip and RandAugment."""
+    TrivialAugmentWide; rand: rrc-flip and RandAugment; scale-crop: resize to half to twice the
+    size, mirror, crop (segmentation). Of detection: none, flip (mirror), or multiscale (one of
+    eleven sizes up to the image size, and mirror)."""
     image_size: Annotated[
         tuple[int, int], Rule("sides of at least 1", lambda sides: min(sides) > 0)
     ] = (224, 224)
-    """(height, width) the network gets [pixels]."""
+    """(height, width) the network gets [pixels]. Of detection: the shorter side that the network
+    resizes an image to, and the most that the longer may be."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     """Subtracted from each channel, after scaling to 0..1."""
     std: Annotated[tuple[float, ...], _DIVISORS] = (0.229, 0.224, 0.225)
@@ -130,10 +135,11 @@ class ModelConfig(_Group):
     torchvision:resnet50."""
     num_classes: int | None = None
     """Outputs. Without it: as many as the data has classes. Of segmentation: 1 for masks of one
-    class."""
+    class. Of detection: classes of objects."""
     weights: str | None = None
-    """Pretrained weights to download, by the library's name for them ("DEFAULT"; of smp
-    "imagenet"). Without it: none, from scratch."""
+    """Pretrained weights to download, by the library's name for them ("DEFAULT"; of smp, and of
+    torchvision for segmentation and detection, "imagenet": those of the encoder alone); of
+    torchvision a .pth file, too. Without it: none, from scratch."""
     sync_batchnorm: bool = False
     """Normalise over the batches of all ranks together; otherwise each rank normalises its own."""
     channels_last: bool = True
@@ -205,9 +211,9 @@ class ScheduleConfig(_Group):
     max_steps: Annotated[int | None, _COUNT] = None
     """Ends the run after so many optimizer steps, for trying out; the schedule stays that of all
     epochs."""
-    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    schedule: Literal["cosine", "step", "poly", "constant"] = "cosine"
     """cosine: to 0 over all epochs; step: times `gamma` at each of `milestones`, or every
-    `step_epochs`."""
+    `step_epochs`; poly: the share of the steps that is left, to the power of 0.9."""
     warmup_epochs: Annotated[float, _FROM_0] = 0.0
     """Epochs in which the rate rises linearly from 1% to the whole; half the run, where it is no
     longer than that."""
@@ -308,9 +314,9 @@ class RunConfig(_Group):
 class TrainConfig(_Group):
     """A whole run."""
 
-    task: Literal["classification", "segmentation", "masked-lm", "text-classification"] = (
-        "classification"
-    )
+    task: Literal[
+        "classification", "segmentation", "detection", "masked-lm", "text-classification"
+    ] = "classification"
     """What the loss and the metrics are."""
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -324,6 +330,11 @@ class TrainConfig(_Group):
         super().__post_init__()
         if self.run.parallel != "dp":
             return
+        if self.task == "detection":
+            raise ConfigurationError(
+                "parallel: DataParallel cuts tensors in parts, and images of detection are a list "
+                "of different sizes; take --parallel ddp under torchrun."
+            )
         if self.model.compile:
             raise ConfigurationError(
                 "compile: DataParallel makes new copies of the network in threads at every step, "

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import numpy as np
 import torch
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 import fastload
@@ -21,8 +22,9 @@ from fastload.loader import Loader
 from fastload.sources import Opened, open_source
 from fastload.sources.base import Source
 from fastload.sources.folders import sampled_rows, split_of, splits_of
-from fastload.train.config import TrainConfig
-from fastload.train.masks import mask_classes
+from fastload.sources.voc import is_voc
+from fastload.train.config import DataConfig, TrainConfig
+from fastload.train.masks import NO_CLASS, mask_classes
 from fastload.train.models import Shape
 from fastload.train.settings import NONE, did_you_mean
 from fastload.train.texts import TOKENS, VALIDATION, open_texts
@@ -39,8 +41,8 @@ AMP_DTYPES = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingData:
-    """What a run reads. Batches are on the device: (images, labels), (images, masks), or
-    {"input_ids": tokens}."""
+    """What a run reads. Batches are on the device: (images, labels), (images, masks), (list of
+    images, list of dicts of objects), or {"input_ids": tokens}."""
 
     train: Loader
     """Shuffled and in complete global batches, unless the configuration says otherwise."""
@@ -53,6 +55,8 @@ class TrainingData:
     """Of the network that is trained on them."""
     remark: str | None = None
     """Why nothing is validated, where that is so."""
+    notes: tuple[str, ...] = ()
+    """What else is to be said of them."""
 
 
 def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.device) -> TrainingData:
@@ -64,6 +68,12 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
     for each in sources:
         _check_kind(each, config)
     num_classes = _num_classes(sources, config)
+    notes: list[str] = []
+    if config.task == "detection":
+        opened, left_out = with_objects(opened)
+        source = opened.source
+        if left_out:
+            notes.append(f"left out of training: {counted(left_out, 'image')} without objects")
     batch = config.optimizer.batch_size
     global_batch = config.optimizer.batch_size * shard.world_size
     drop_last = config.data.drop_last and len(source) >= global_batch
@@ -76,7 +86,9 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
         )
     images = next(iter(source.images.values()), None)
     channels = 1 if images is None else images.channels
-    training, evaluation = (None, None) if images is None else _transforms(config, source, channels)
+    training, evaluation = (
+        (None, None) if images is None else _transforms(config, source, channels, num_classes)
+    )
     common: dict[str, Any] = {
         "backend": config.data.backend,
         "options": backend_options(config.data.backend, config.data.backend_option),
@@ -90,7 +102,10 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
         "shard": shard,
         "device": device,
     }
-    if images is not None and (dtype := AMP_DTYPES[config.optimizer.amp]) is not None:
+    if config.task == "detection":
+        # Torchvision's detectors resize the images themselves, in float32.
+        common["collate"] = "torchvision"
+    elif images is not None and (dtype := AMP_DTYPES[config.optimizer.amp]) is not None:
         common["dtype"] = dtype  # what autocast would make of the images at once
     train = fastload.create_loader(
         opened,
@@ -115,8 +130,10 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
             in_channels=channels,
             image_size=config.data.image_size,
             vocabulary=source.details.get("vocabulary"),
+            resized=config.data.augment == "multiscale",
         ),
         remark=validation if isinstance(validation, str) else None,
+        notes=tuple(notes),
     )
 
 
@@ -194,8 +211,10 @@ def _open_splits(
     )
     if whole and split is None:
         return _open_files(data, task), _NO_VALIDATION
+    # Of PASCAL VOC, which has masks of classes as well, the boxes are wanted.
+    form = "voc" if task == "detection" and is_voc(str(folder)) else None
     try:
-        train = open_source(data, split=split or "train")
+        train = open_source(data, split=split or "train", format=form)
     except ConfigurationError:
         if split is not None:
             raise
@@ -205,7 +224,7 @@ def _open_splits(
     ]
     for name in others:
         try:
-            return train, open_source(data, split=name)
+            return train, open_source(data, split=name, format=form)
         except ConfigurationError:
             continue  # there is no such split
         except SourceError as error:
@@ -269,6 +288,10 @@ def _check_kind(source: Source, config: TrainConfig) -> None:
             roles == ["image", "mask"],
             "images with masks (a folder with images/ and masks/)",
         ),
+        "detection": (
+            len(source.images) == 1 and {"boxes", "labels"} <= set(source.instances),
+            "images with boxes (a folder of COCO, PASCAL VOC or YOLO)",
+        ),
         "text-classification": (
             source.format == "texts",
             "texts with labels (.tsv, .csv or .jsonl)",
@@ -314,7 +337,7 @@ def _num_classes(sources: Sequence[Source], config: TrainConfig) -> int:
     asked = config.model.num_classes
     if config.task == "segmentation":
         return mask_classes(sources[0]) if asked is None else asked
-    if config.task not in ("classification", "text-classification"):
+    if config.task == "masked-lm":
         return 1 if asked is None else asked
     names = sources[0].classes or ()
     for other in sources[1:]:
@@ -324,10 +347,7 @@ def _num_classes(sources: Sequence[Source], config: TrainConfig) -> int:
                 f"{other.name}: its classes are not those of {sources[0].name}, so that its labels "
                 f"mean others (differing: {', '.join(differing[:5])}); make the two alike."
             )
-    labels = [source.values["label"] for source in sources]
-    found = max(
-        len(names), *(1 + int(column.at(np.arange(len(column))).max()) for column in labels)
-    )
+    found = max(len(names), *(_largest_label(source, config.task) for source in sources))
     if asked is not None and asked < found:
         raise ConfigurationError(
             f"num_classes: the data have {counted(found, 'class')}, got {asked}; give at least "
@@ -336,37 +356,82 @@ def _num_classes(sources: Sequence[Source], config: TrainConfig) -> int:
     return found if asked is None else asked
 
 
+def _largest_label(source: Source, task: str) -> int:
+    """How many classes the labels speak of."""
+    every = np.arange(len(source))
+    if task != "detection":
+        return 1 + int(source.values["label"].at(every).max())
+    labels: Any = source.instances["labels"].at(every)
+    first = 0 if source.classes is not None else 1  # without names they are served as they are
+    if len(labels.values) and labels.values.min() < first:
+        raise SourceError(
+            f"{source.name}: it has the label {labels.values.min()}; torchvision's detectors take "
+            "0 for the background, so that labels of classes without names are 1 and up. Add 1, or "
+            "give the classes names."
+        )
+    return int(labels.values.max(initial=first - 1)) + 1 - first
+
+
+def with_objects(opened: Opened) -> tuple[Opened, int]:
+    """Images with objects to learn from, as torchvision's reference trains on, and how many were
+    left out: those without any but crowds, and boxes of no more than a pixel of width or height."""
+    source = opened.source
+    every = np.arange(len(source))
+    columns: dict[str, Any] = {name: column.at(every) for name, column in source.instances.items()}
+    boxes = columns["boxes"]
+    good = (boxes.values[:, 2:] - boxes.values[:, :2] > 1).all(1)
+    if "iscrowd" in columns:
+        good &= columns["iscrowd"].values == 0
+    kept = np.unique(boxes.rows_of_values[good])
+    if not len(kept):
+        raise SourceError(f"{source.name}: there are no objects in it to learn from.")
+    if len(kept) == len(source):
+        return opened, 0
+    return replace(opened, source=source.take(kept)), len(source) - len(kept)
+
+
 # -- What is done to it ----------------------------------------------------------------------------
 
 
 def _transforms(
-    config: TrainConfig, source: Source, channels: int
+    config: TrainConfig, source: Source, channels: int, num_classes: int
 ) -> tuple[v2.Compose, v2.Compose]:
-    """For training, and for validation. Masks get the same geometry as their images."""
+    """For training, and for validation. Masks and boxes get the same geometry as their images."""
     data = config.data
     if len(data.mean) not in (1, channels):
         raise ConfigurationError(
             f"mean: {len(data.mean)} numbers, but {source.name} has images of {channels} "
             "channel(s); give --mean and --std as many."
         )
-    if data.augment in ("trivial", "rand") and config.task == "segmentation":
-        raise ConfigurationError(
-            f"augment: {data.augment} moves the image but not its mask; take rrc-flip for "
-            "segmentation."
-        )
-    height, width = data.image_size
-    size = [height, width]
     finish = [
         v2.ToImage(),
         v2.ToDtype(torch.float32, scale=True),
         v2.Normalize(list(data.mean), list(data.std)),
     ]
+    if config.task == "detection":
+        return v2.Compose([*_of_detection(data), *finish]), v2.Compose(finish)
     first = next(iter(source.images.values()))
+    size = [*data.image_size]
     resize: list[Any] = (
         [] if first.fixed_size == data.image_size else [v2.Resize(size, antialias=True)]
     )
+    training, evaluate = _of_one_size(config, resize, num_classes)
+    return v2.Compose([*training, *finish]), v2.Compose([*evaluate, *finish])
+
+
+def _of_one_size(
+    config: TrainConfig, resize: list[Any], num_classes: int
+) -> tuple[list[Any], list[Any]]:
+    """The geometry of training and of validation, to the image size."""
+    augment, task = config.data.augment, config.task
+    height, width = config.data.image_size
+    size = [height, width]
     flip = v2.RandomHorizontalFlip()
     zoom = v2.RandomResizedCrop(size, antialias=True)
+    # Torchvision's reference for segmentation: 520 for a crop of 480, from half to twice of it.
+    scaled = v2.RandomResize(min(size) * 13 // 24, min(size) * 13 // 6, antialias=True)
+    # What is beside the image is of no class; of masks of one class it is not of that.
+    beside = {tv_tensors.Image: 0, tv_tensors.Mask: 0 if num_classes == 1 else NO_CLASS}
     training: dict[str, list[Any]] = {
         "none": resize,
         "flip": [*resize, flip],
@@ -374,13 +439,40 @@ def _transforms(
         "rrc-flip": [zoom, flip],
         "trivial": [zoom, flip, v2.TrivialAugmentWide()],
         "rand": [zoom, flip, v2.RandAugment()],
+        "scale-crop": [scaled, flip, v2.RandomCrop(size, pad_if_needed=True, fill=beside)],
     }
-    evaluate = resize
-    if zoom in training[data.augment] and config.task == "classification":
-        # Seven eighths of the shorter side are shown: training objects look larger than they are,
-        # by the random crops.
-        evaluate = [v2.Resize(max(size) * 8 // 7, antialias=True), v2.CenterCrop(size)]
-    return v2.Compose([*training[data.augment], *finish]), v2.Compose([*evaluate, *finish])
+    if augment not in training:
+        raise ConfigurationError(
+            f"augment: {augment} is for detection; take one of {', '.join(training)}."
+        )
+    if augment in ("trivial", "rand") and task == "segmentation":
+        raise ConfigurationError(
+            f"augment: {augment} moves the image but not its mask; take rrc-flip for segmentation."
+        )
+    if zoom not in training[augment] or task != "classification":
+        return training[augment], resize
+    # Seven eighths of the shorter side are shown: training objects look larger than they are, by
+    # the random crops.
+    shown = [v2.Resize(max(size) * 8 // 7, antialias=True), v2.CenterCrop(size)]
+    return training[augment], shown
+
+
+def _of_detection(data: DataConfig) -> list[Any]:
+    """The geometry of training detectors, as in torchvision's references. The network resizes."""
+    shorter, longer = data.image_size
+    # For 800: 480, 512, ... 800.
+    sizes = [shorter * part // 25 for part in range(15, 26)]
+    flip = v2.RandomHorizontalFlip()
+    training: dict[str, list[Any]] = {
+        "none": [],
+        "flip": [flip],
+        "multiscale": [v2.RandomShortestSize(sizes, max_size=longer, antialias=True), flip],
+    }
+    if data.augment not in training:
+        raise ConfigurationError(
+            f"augment: {data.augment} is not for detection; take one of {', '.join(training)}."
+        )
+    return [*training[data.augment], v2.ClampBoundingBoxes(), v2.SanitizeBoundingBoxes()]
 
 
 def _mix(config: TrainConfig, num_classes: int) -> Callable[..., Any] | None:

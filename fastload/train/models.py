@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,9 +21,11 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from torch import nn
+from torchvision.ops import FrozenBatchNorm2d
 
 from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError, counted
+from fastload.files import check_regular
 from fastload.train.config import ModelConfig
 from fastload.train.settings import did_you_mean
 
@@ -42,17 +45,21 @@ class Shape:
     in_channels: int
     """Of the images; 1 for text."""
     image_size: tuple[int, int]
-    """(height, width) [pixels]; for networks whose layers depend on it."""
+    """(height, width) [pixels]; for networks whose layers depend on it. Of detection: shorter side,
+    and the most that the longer may be, which the network resizes to."""
     vocabulary: int | None = None
     """Token ids that there are, for text classification."""
+    resized: bool = False
+    """Of detection: whether training images have the size that they are to have already."""
 
 
 def create_model(config: ModelConfig, shape: Shape) -> nn.Module:
     """A network, on the CPU, in float32, drawn from torch's global generator (or with the weights
     asked for).
 
-    It maps images (B, C, H, W) to logits (B, K), for segmentation (B, K, H, W); token ids (B, L) to
-    logits (B, L, K) for a masked language model, (B, K) for text classification.
+    It maps images (B, C, H, W) to logits (B, K), for segmentation (B, K, H, W) or, of torchvision,
+    a dict of such; token ids (B, L) to logits (B, L, K) for a masked language model, (B, K) for
+    text classification. A detector takes lists, as those of torchvision do, of normalised images.
     """
     library, _, name = config.model.partition(":")
     what = f"model {config.model!r}"
@@ -110,16 +117,18 @@ def _options(texts: Iterable[str]) -> Options:
     return found
 
 
-def import_library(module: str) -> Any:
-    """An optional package. Raises BackendUnavailableError with the command that installs it."""
+def import_library(module: str, *, extra: str = "train") -> Any:
+    """A module of an optional package, which `extra` brings. Raises BackendUnavailableError with
+    the command that installs it."""
+    name = module.partition(".")[0]
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is not None and error.name.partition(".")[0] != module:
+        if error.name is not None and error.name.partition(".")[0] != name:
             raise  # it is there, and something that it needs is not
-        package = module.replace("_", "-")
+        package = name.replace("_", "-")
         raise BackendUnavailableError(
-            f"{package} is not installed, which this job needs: {install_command('train')} (or: "
+            f"{package} is not installed, which this job needs: {install_command(extra)} (or: "
             f"pip install {package})."
         ) from None
 
@@ -142,9 +151,11 @@ def _is_of_the_network(error: BaseException) -> bool:
 
 
 def _torchvision(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
-    names = torchvision.models.list_models(module=torchvision.models)
+    names = _names_of_torchvision(shape.task)
     if name not in names:
         raise _unknown(f"model 'torchvision:{name}'", name, names)
+    if shape.task != "classification":
+        return _with_encoder(name, weights, options, shape)
     # With two more outputs while training, for losses of their own.
     if name in (
         "googlenet",
@@ -166,6 +177,71 @@ def _torchvision(name: str, weights: str | None, options: Options, shape: Shape)
     return model
 
 
+def _names_of_torchvision(task: str) -> list[str]:
+    """Its networks for a task. Of detectors those that find boxes, in images of any size."""
+    models = torchvision.models
+    if task == "segmentation":
+        return models.list_models(module=models.segmentation)  # type: ignore[no-any-return]
+    if task == "detection":
+        families = ("fasterrcnn_", "fcos_", "retinanet_")
+        return [
+            name
+            for name in models.list_models(module=models.detection)
+            if name.startswith(families)
+        ]
+    return models.list_models(module=models)  # type: ignore[no-any-return]
+
+
+def _with_encoder(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
+    """A network for segmentation, or a detector: `weights` "imagenet" are those of its encoder, as
+    torchvision chooses them; others are of the whole.
+
+    Detectors have an output for the background, too. With weights the batch normalisations of their
+    encoders are fixed, as torchvision has it; with "imagenet" its first layers, too.
+    """
+    given: Options = {"num_classes": shape.num_classes}
+    if shape.task == "detection":
+        if shape.in_channels != 3:
+            raise ConfigurationError(
+                f"model torchvision:{name}: takes images of 3 channels, got {shape.in_channels}."
+            )
+        shorter, longer = shape.image_size
+        if longer < shorter:
+            raise ConfigurationError(
+                f"image_size: of detection it is the shorter side and the most that the longer may "
+                f"be, such as 800,1333; got {shorter},{longer}."
+            )
+        given = {
+            "num_classes": shape.num_classes + 1,
+            "min_size": shorter,
+            "max_size": longer,
+            # The loader has normalised them.
+            "image_mean": [0.0] * 3,
+            "image_std": [1.0] * 3,
+            "_skip_resize": shape.resized,
+        }
+    if weights != "imagenet":
+        given["weights_backbone"] = None  # or else some are downloaded
+    model: Any = torchvision.models.get_model(name, weights=None, **{**given, **options})
+    if shape.in_channels != 3:
+        _take_channels(model, shape.in_channels)
+    if weights not in (None, "imagenet"):
+        if shape.task == "detection" and not name.endswith("_v2"):
+            _fix_batchnorm(model.backbone)
+        _load_torchvision(model, name, weights)
+    return model
+
+
+def _fix_batchnorm(model: nn.Module) -> None:
+    """Statistics, scales and shifts of batch normalisations become constants, under the same
+    names."""
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, nn.BatchNorm2d):
+            fixed = FrozenBatchNorm2d(layer.num_features, eps=layer.eps)
+            fixed.load_state_dict(layer.state_dict())
+            model.set_submodule(name, fixed)
+
+
 def _take_channels(model: nn.Module, channels: int) -> None:
     """A first convolution for images of other than three channels."""
     name, first = next(
@@ -180,8 +256,30 @@ def _take_channels(model: nn.Module, channels: int) -> None:
 
 
 def _load_torchvision(model: nn.Module, name: str, weights: str) -> None:
-    """Download weights, and take all that fit: a head for other classes begins afresh, which is
-    said."""
+    """Take all weights that fit, from a file or downloaded: a head for other classes begins afresh,
+    which is said."""
+    state = (
+        _weights_in(Path(weights).expanduser())
+        if weights.endswith((".pt", ".pth"))
+        else _downloaded(name, weights)
+    )
+    own = model.state_dict()
+    fitting = {
+        key: value for key, value in state.items() if key in own and own[key].shape == value.shape
+    }
+    if not fitting:
+        raise ConfigurationError(
+            f"weights {weights!r}: none of them is of torchvision:{name}; give its own."
+        )
+    model.load_state_dict(fitting, strict=False)
+    fresh = sorted(own.keys() - fitting.keys())
+    if fresh:
+        logger.warning(
+            "torchvision:%s: these begin untrained, having another shape: %s", name, fresh
+        )
+
+
+def _downloaded(name: str, weights: str) -> dict[str, torch.Tensor]:
     versions = torchvision.models.get_model_weights(name)
     known = [version.name for version in versions] + ["DEFAULT"]
     if weights not in known:
@@ -189,16 +287,25 @@ def _load_torchvision(model: nn.Module, name: str, weights: str) -> None:
     state: dict[str, torch.Tensor] = versions[weights].get_state_dict(
         progress=False, check_hash=True
     )
-    own = model.state_dict()
-    fitting = {
-        key: value for key, value in state.items() if key in own and own[key].shape == value.shape
-    }
-    model.load_state_dict(fitting, strict=False)
-    fresh = sorted(own.keys() - fitting.keys())
-    if fresh:
-        logger.warning(
-            "torchvision:%s: these begin untrained, having another shape: %s", name, fresh
+    return state
+
+
+def _weights_in(path: Path) -> dict[str, torch.Tensor]:
+    """The weights in a file: a state dict, or, as torchvision's references and this trainer write
+    it, one under "model"."""
+    try:
+        check_regular(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damage shows in any way
+        raise ConfigurationError(
+            f"weights: {path} cannot be read as a file of weights ({error}); check the path."
+        ) from None
+    found = state.get("model", state) if isinstance(state, dict) else None
+    if not isinstance(found, dict) or not all(map(torch.is_tensor, found.values())):
+        raise ConfigurationError(
+            f"weights: {path} holds no state dict, alone or under 'model'; give one."
         )
+    return found
 
 
 def _timm(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
@@ -457,7 +564,7 @@ class _Block(nn.Module):
 LIBRARIES: Mapping[
     str, tuple[tuple[str, ...], Callable[[str, str | None, Options, Shape], Any]]
 ] = {
-    "torchvision": (("classification",), _torchvision),
+    "torchvision": (("classification", "segmentation", "detection"), _torchvision),
     "timm": (("classification",), _timm),
     "smp": (("segmentation",), _smp),
     "transformers": (("masked-lm", "text-classification"), _transformers),

@@ -25,7 +25,7 @@ from rich.console import Console
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fastload.errors import FastloadError, SourceError, counted
+from fastload.errors import FastloadError, counted
 from fastload.loader import Loader
 from fastload.spans import SpanLog
 from fastload.tools.monitor import phase_range, rank_path, write_trace
@@ -35,7 +35,7 @@ from fastload.train.config import TrainConfig
 from fastload.train.distributed import Stopped, Stopping, World, idle_gpus, open_world
 from fastload.train.log import RunLog
 from fastload.train.results import DeviceWatch, EpochRecord, StepProfiler, Summary, Throughput
-from fastload.train.tasks import MetricSums, PendingSums, Task, draws_of
+from fastload.train.tasks import PendingSums, Task, draws_of
 
 
 def train(config: TrainConfig, *, console: Console | None = None, warmup: int = 1) -> Summary:
@@ -292,7 +292,7 @@ class _Run:
         components, task = self._components, self._components.task
         inputs = task.prepare(batch, draws_of(self._train, epoch=self._progress.epoch, step=number))
         with components.precision:
-            output = components.model(inputs.model_input)
+            output = task.output(components.model, inputs)
             losses = task.losses(output, inputs.target)
         own = _has_own(self._train, number)
         # DistributedDataParallel divides the sum over the ranks by their number.
@@ -300,9 +300,7 @@ class _Run:
         components.scaler.scale(losses.sum() * share).backward()
         if own:
             with torch.no_grad():
-                self._progress.sums.add(
-                    task.metrics(output.detach(), inputs.target, losses.detach())
-                )
+                self._progress.sums.add(task.metrics(output, inputs.target, losses))
 
     def _update(self) -> None:
         components = self._components
@@ -401,6 +399,8 @@ class _Run:
                 f"warm-up: half of this run, {schedule.warmup:g} of {epochs}, in place of the "
                 f"{schedule.warmup_epochs:g} of a longer one"
             )
+        for note in data.notes:
+            say(note)
         if data.remark is not None:
             say(
                 data.remark
@@ -509,7 +509,7 @@ def validate(
             validation by raising.
     """
     _take_buffers_of_rank_0(model)
-    sums = MetricSums(task.counted, loader.device)
+    evaluation = task.evaluation(loader.device)
     training = model.training
     model.eval()
     try:
@@ -521,15 +521,11 @@ def validate(
                 if not len(inputs.model_input):
                     continue
                 with precision:
-                    output = model(inputs.model_input)
-                losses = task.losses(output, inputs.target, training=False)
-                sums.add(task.metrics(output, inputs.target, losses))
+                    output = task.output(model, inputs)
+                evaluation.add(output, inputs.target)
     finally:
         model.train(training)
-    totals = sums.total()
-    if not totals["samples"]:
-        raise SourceError("val_data: it has no samples; give validation data, or none at all.")
-    return task.result(totals)
+    return evaluation.result()
 
 
 def _take_buffers_of_rank_0(model: nn.Module) -> None:
