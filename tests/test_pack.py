@@ -3,12 +3,15 @@ interruption leaves."""
 
 from __future__ import annotations
 
-import hashlib
+import errno
+import fcntl
 import importlib
 import io
 import json
+import os
 import tarfile
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ import fastload
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError
 from fastload.sources import PixelArray, Source, ValueArray, open_source
-from fastload.tools.pack import Packed, PackOptions, pack, pack_caches, run
+from fastload.tools.pack import Packed, PackOptions, pack, pack_caches, run, shard
 from fastload.tools.pack.contents import Contents
 from tests import images
 from tests.objectserver import ObjectServer
@@ -96,7 +99,7 @@ def test_files_are_copied_in_their_order_with_their_labels(folder: Path, tmp_pat
     ]
     for row in result.rows:
         data = (tmp_path / "out" / row.name).read_bytes()
-        assert (len(data), hashlib.sha256(data).hexdigest()) == (row.bytes, row.sha256)
+        assert (len(data), f"{zlib.crc32(data):08x}") == (row.bytes, row.crc32)
 
 
 @pytest.mark.parametrize("format", ["tar", "parquet"])
@@ -233,16 +236,16 @@ def test_what_was_interrupted_goes_on(
             path.write_bytes(b"half of a shard")
             raise KeyboardInterrupt
         made.append(job.name)
-        return shard(contents, job, path)
+        return pack_shard(contents, job, path)
 
-    shard = run.pack_shard
+    pack_shard = shard.pack_shard
     monkeypatch.setattr(run, "pack_shard", stopped)
     with pytest.raises(KeyboardInterrupt):
         packed(folder, tmp_path / "out", size=9_000, num_workers=1)
     if after:
         with pytest.raises(SourceError, match="has not finished"):
             open_source(tmp_path / "out")
-    monkeypatch.setattr(run, "pack_shard", shard)
+    monkeypatch.setattr(run, "pack_shard", pack_shard)
     assert packed(folder, tmp_path / "out", size=9_000).found == after
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
@@ -268,6 +271,52 @@ def test_a_full_disk_names_the_remedy(
     monkeypatch.setattr(run, "pack_shard", full)
     with pytest.raises(PackError, match="Make room and run the same command again"):
         packed(folder, tmp_path / "out")
+
+
+# -- Writing
+
+
+@pytest.mark.parametrize(
+    "ending", ["jpg", "mask.png", "boxes.npy", "\u00e9.npy", "x" * 80 + ".npy"]
+)
+@pytest.mark.parametrize("number", [0, 7, 999_999_999, 1_000_000_000])
+@pytest.mark.parametrize("size", [0, 1, 512, 112_677, 8**11 - 1])
+def test_headers_of_members_are_those_of_tarfile(ending: str, number: int, size: int) -> None:
+    member = tarfile.TarInfo(f"{number:09}.{ending}")
+    member.size = size
+    assert shard._member_header(number, ending, size) == member.tobuf(tarfile.USTAR_FORMAT)
+
+
+@pytest.mark.parametrize("direct", ["can be", "is refused", "is refused when it is used"])
+def test_what_is_written_is_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: str
+) -> None:
+    """In pieces of any size, also where the system takes some of a block only."""
+    pieces = [np.random.default_rng(n).bytes(n) for n in (1, 511, 4096, 5000, 70_000, 0, 9_000)]
+    monkeypatch.setattr(shard, "_BLOCK", 8192)
+    control, write = fcntl.fcntl, os.write
+
+    def flags(file: int, command: int, given: int = 0) -> int:
+        if direct == "is refused" and given & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return control(file, command, given)
+
+    def some(file: int, data: Any) -> int:
+        if direct == "is refused when it is used" and control(file, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return write(file, data[: 4096 + 4096 * (len(data) % 2)])
+
+    monkeypatch.setattr(fcntl, "fcntl", flags)
+    monkeypatch.setattr(os, "write", some)
+    path = tmp_path / "file"
+    with shard._Output(path) as out:
+        for piece in pieces:
+            out.write(piece)
+        out.sync()
+    whole = b"".join(pieces)
+    assert path.read_bytes() == whole
+    assert (out.bytes, out.checksum) == (len(whole), zlib.crc32(whole))
+    assert shard.checksum(path) == (len(whole), f"{zlib.crc32(whole):08x}")
 
 
 # -- Bad input
@@ -313,9 +362,9 @@ def test_after_an_error_nothing_is_written_any_more(
             raise OSError(5, "Input/output error")
         while go_on():
             time.sleep(0.001)
-        return shard(contents, job, path, go_on)
+        return pack_shard(contents, job, path, go_on)
 
-    shard = run.pack_shard
+    pack_shard = shard.pack_shard
     monkeypatch.setattr(run, "pack_shard", fails)
     with pytest.raises(PackError, match="cannot be written"):
         packed(folder, tmp_path / "out", size=9_000, num_workers=2)
@@ -399,11 +448,11 @@ def test_samples_that_change_meanwhile_are_an_error(
     source = images.write_photo_folder(tmp_path / "in", classes=2, per_class=3)
 
     def changes(contents: Any, job: Any, path: Path, *_: Any) -> Any:
-        row = shard(contents, job, path)
+        row = pack_shard(contents, job, path)
         (source / "class_0" / "new.jpg").write_bytes(images.jpeg(images.photo(8, 8)))
         return row
 
-    shard = run.pack_shard
+    pack_shard = shard.pack_shard
     monkeypatch.setattr(run, "pack_shard", changes)
     with pytest.raises(PackError, match="changed while they were packed"):
         packed(source, tmp_path / "out")
@@ -442,6 +491,7 @@ def test_columns_that_shards_cannot_keep_are_refused(tmp_path: Path) -> None:
     for arrays, words in (
         ({"image": grey}, "images of 1 channel"),
         ({"image": colour, "My.Value": np.zeros(2)}, "'My.Value' cannot be packed"),
+        ({"image": colour, "x" * 81: np.zeros(2)}, "have at most 80 bytes"),
         ({"label": np.zeros(2)}, "has no images"),
     ):
         with pytest.raises(SourceError, match=words):

@@ -7,7 +7,7 @@ import io
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -33,6 +33,8 @@ How = Literal["image", "mask", "label", "text", "array", "ragged"]
 
 _ENDINGS = {"JPEG": "jpg", "TIFF": "tif"}
 """By what a header calls the format; of the others it is the name in small letters."""
+_LONGEST_NAME = 80
+"""Of a column [bytes, UTF-8]: a name in a tar archive has 100, and number and ending are in it."""
 _SAMPLED = 64
 """Samples that are made to find out how large one is."""
 
@@ -149,8 +151,8 @@ class Contents:
         header = reader.accept(index, data)[1]
         size = header.height, header.width
         ending = _ENDINGS.get(header.format, header.format.lower())
-        after = shrunk_sizes(np.array([size]), short_side)[0]
-        if tuple(after.tolist()) == size:
+        after = _reduced_size(size, short_side)
+        if after == size:
             return Part(data, ending), size
         if field.how == "mask":
             return Part(png(shrink(reader.pixels(index), field.role, short_side)), "png"), size
@@ -212,6 +214,11 @@ def _field(name: str, column: Any, source: str) -> Field:
             f"{source}: column {name!r} cannot be packed: names of fields are in small letters, "
             "without . and /. Rename it."
         )
+    if len(name.encode()) > _LONGEST_NAME:
+        raise SourceError(
+            f"{source}: column {name!r} cannot be packed: names of fields have at most "
+            f"{_LONGEST_NAME} bytes. Rename it."
+        )
     if isinstance(column, ImageColumn):
         if (role == "mask") != (name in ("mask", "seg")) or role not in ("image", "mask"):
             raise SourceError(
@@ -247,8 +254,15 @@ def _field(name: str, column: Any, source: str) -> Field:
     return Field(name, role, "label" if whole else "array")
 
 
+@lru_cache(maxsize=4096)
+def _reduced_size(size: tuple[int, int], short_side: int | None) -> tuple[int, int]:
+    """(height, width) of an image in the shards. Many have the same."""
+    height, width = shrunk_sizes(np.array([size]), short_side)[0].tolist()
+    return height, width
+
+
 def _reduced_by_core(
-    data: bytes, size: tuple[int, int], after: npt.NDArray[np.int64]
+    data: bytes, size: tuple[int, int], after: tuple[int, int]
 ) -> npt.NDArray[np.uint8] | None:
     """(h, w, 3) uint8: decoded and reduced in one go, the pixels that `shrink` gives. None where
     the native core is not built, does not read the format or finds fault with it."""

@@ -45,11 +45,11 @@ def page_of(packed: Packed, contents: Contents, jobs: Sequence[ShardJob]) -> str
                     "shard": row.name,
                     "samples": f"{row.samples:,}",
                     "MB": f"{row.bytes / 1e6:,.1f}",
-                    "SHA-256": row.sha256[:16],
+                    "CRC-32": row.crc32,
                 }
                 for row in packed.rows
             ],
-            text_columns=("shard", "SHA-256"),
+            text_columns=("shard", "CRC-32"),
         ),
     }
     lead = f'<p class="verdict">{escape(verdict)}</p>\n'

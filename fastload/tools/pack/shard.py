@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
+import errno
+import fcntl
 import importlib
-import io
 import json
+import mmap
 import os
 import tarfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,8 +25,12 @@ from fastload.errors import DecodeError, PackError, SourceError, counted
 from fastload.tools.pack.contents import Contents, Field, Part
 from fastload.tools.pack.plan import ShardJob
 
-_BLOCK = 512
-"""Of a tar archive [bytes]: a header is one, and contents are filled up to whole ones."""
+_TAR_BLOCK = 512
+"""[bytes]: a header is one, and contents are filled up to whole ones."""
+_BLOCK = 4 << 20
+"""What is written at once [bytes]; with 1 MiB a tenth slower. A multiple of a page, as `O_DIRECT`
+asks."""
+_ZEROS = bytes(_TAR_BLOCK)
 _ROW_GROUP = 64 << 20
 """About what a row group of a Parquet file holds [bytes]: what a reader must read at once."""
 
@@ -41,8 +49,8 @@ class ShardRow(msgspec.Struct, frozen=True):
     name: str
     samples: int
     bytes: int
-    sha256: str
-    """Of the whole file, in hexadecimal digits."""
+    crc32: str
+    """Of the whole file, in eight hexadecimal digits: of damage, 1 in 4 billion goes unseen."""
     formats: dict[str, int]
     """How many images of each format."""
     rejected: tuple[Rejected, ...] = ()
@@ -81,56 +89,104 @@ def pack_shard(
             )
             yield job.first + place, index, parts
 
-    with open(path, "wb", buffering=1 << 20) as file:
-        out = _Hashed(file)
+    with _Output(path) as out:
         if contents.options.format == "tar":
             count = _write_tar(out, contents, samples())
         else:
             count = _write_parquet(out, contents, samples())
-        file.flush()
-        os.fsync(file.fileno())
+        out.sync()
     if not count:
         raise SourceError(
             f"{job.name}: of {counted(len(job.rows), 'sample')} none can be read; take "
             f"them out of the data set. The first: {rejected[0].reason}"
         )
     return ShardRow(
-        job.name, count, out.bytes, out.digest.hexdigest(), dict(formats), tuple(rejected)
+        job.name, count, out.bytes, f"{out.checksum:08x}", dict(formats), tuple(rejected)
     )
 
 
 def checksum(path: Path) -> tuple[int, str]:
-    """(bytes, SHA-256) of a file. Raises OSError."""
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else None
-        if digest is None:  # Python 3.10
-            digest = hashlib.sha256()
-            while block := file.read(1 << 20):
-                digest.update(block)
-        return file.seek(0, io.SEEK_END), digest.hexdigest()
+    """(bytes, CRC-32 in hexadecimal digits) of a file. Raises OSError."""
+    found = size = 0
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            found, size = zlib.crc32(block, found), size + len(block)
+    return size, f"{found:08x}"
 
 
-class _Hashed:
-    """A file to write to that counts and hashes what is written, as pyarrow wants one."""
+class _Output:
+    """A new file that counts what is written and takes its checksum, as pyarrow wants one.
+
+    Written past the page cache where the system can (`O_DIRECT`): nobody reads it soon, and to copy
+    112 KB to pages that are new takes twice as long as to read, check and write them so (113 us and
+    55 us of processor time).
+    """
 
     closed = False
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.digest = hashlib.sha256()
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
         self.bytes = 0
+        self.checksum = 0
+        """CRC-32 of what was written."""
+        self._held = memoryview(mmap.mmap(-1, _BLOCK))  # begins with a page
+        self._filled = 0
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        with contextlib.suppress(OSError):  # not every file system can
+            self._set_direct(True)
+
+    def __enter__(self) -> _Output:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
 
     def write(self, data: Any) -> int:
-        view = memoryview(data)
-        self.digest.update(view)
-        self.bytes += view.nbytes
-        return self._file.write(view)
+        """Raises OSError."""
+        rest = memoryview(data).cast("B")
+        self.bytes += rest.nbytes
+        self.checksum = zlib.crc32(rest, self.checksum)
+        while self._filled + rest.nbytes >= _BLOCK:
+            room = _BLOCK - self._filled
+            self._held[self._filled :] = rest[:room]
+            self._filled, rest = _BLOCK, rest[room:]
+            self._pass_on()
+        end = self._filled + rest.nbytes
+        self._held[self._filled : end] = rest
+        self._filled = end
+        return self.bytes
+
+    def sync(self) -> None:
+        """Have all of it on the disk. Raises OSError."""
+        self._set_direct(False)  # the rest is no whole block
+        self._pass_on()
+        os.fsync(self._file)
+
+    def _pass_on(self) -> None:
+        rest = self._held[: self._filled]
+        while rest:
+            try:
+                written = os.write(self._file, rest)
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._direct:
+                    raise
+                written = 0
+            if written < len(rest):  # where the disk is full, or it asks for more than whole pages
+                self._set_direct(False)
+            rest = rest[written:]
+        self._filled = 0
+
+    def _set_direct(self, wanted: bool) -> None:
+        direct = getattr(os, "O_DIRECT", 0)
+        flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
+        fcntl.fcntl(self._file, fcntl.F_SETFL, flags | direct if wanted else flags & ~direct)
+        self._direct = wanted
 
     def tell(self) -> int:
         return self.bytes
 
     def flush(self) -> None:
-        self._file.flush()
+        """Nothing is to be seen before `sync`."""
 
     def writable(self) -> bool:
         return True
@@ -149,7 +205,7 @@ class _Hashed:
 
 
 def _write_tar(
-    out: _Hashed, contents: Contents, samples: Iterator[tuple[int, int, dict[str, Part]]]
+    out: _Output, contents: Contents, samples: Iterator[tuple[int, int, dict[str, Part]]]
 ) -> int:
     """WebDataset's layout: `000000000.jpg`, `000000000.cls`, ..., the fields of a sample next to
     each other. Returns how many samples."""
@@ -158,15 +214,39 @@ def _write_tar(
         count += 1
         for field in contents.fields:
             part = parts[field.name]
-            ending = f"{field.prefix}{part.ending}"
-            member = tarfile.TarInfo(f"{number:09}.{ending}")
-            member.size = len(part.data)
-            out.write(member.tobuf(tarfile.USTAR_FORMAT))
+            size = len(part.data)
+            out.write(_member_header(number, f"{field.prefix}{part.ending}", size))
             out.write(part.data)
-            out.write(bytes(-len(part.data) % _BLOCK))
-    out.write(bytes(2 * _BLOCK))
+            out.write(_ZEROS[: -size % _TAR_BLOCK])
+    out.write(bytes(2 * _TAR_BLOCK))
     out.write(bytes(-out.bytes % tarfile.RECORDSIZE))
     return count
+
+
+def _member_header(number: int, ending: str, size: int) -> bytes:
+    """What tarfile makes for `000000012.jpg`, in a tenth of its time: of one ending only the
+    number, the size and the sum of all bytes differ."""
+    name, length = b"%09d" % number, b"%011o" % size
+    if len(name) > 9 or len(length) > 11:
+        return _tar_header(f"{number:09}.{ending}", size)
+    after_name, after_length, after_sum, total = _header_template(ending)
+    checksum = b"%06o" % (total + sum(name) + sum(length))
+    return b"".join((name, after_name, length, after_length, checksum, after_sum))
+
+
+@lru_cache(maxsize=256)
+def _header_template(ending: str) -> tuple[bytes, bytes, bytes, int]:
+    """What is between and after the number (the first 9 bytes), the size (11 bytes at 124) and the
+    sum of all bytes (6 digits at 148) of a header, and what all else adds to that sum."""
+    header = _tar_header(f"{0:09}.{ending}", 0)
+    total = int(header[148:154], 8) - 20 * ord("0")
+    return header[9:124], header[135:148], header[154:], total
+
+
+def _tar_header(name: str, size: int) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size = size
+    return member.tobuf(tarfile.USTAR_FORMAT)
 
 
 # -- Parquet ---------------------------------------------------------------------------------------
@@ -184,7 +264,7 @@ def require_parquet() -> None:
 
 
 def _write_parquet(
-    out: _Hashed, contents: Contents, samples: Iterator[tuple[int, int, dict[str, Part]]]
+    out: _Output, contents: Contents, samples: Iterator[tuple[int, int, dict[str, Part]]]
 ) -> int:
     """As Hugging Face writes them: images are structs of bytes and path, uncompressed, classes in
     the metadata. Returns how many samples."""
@@ -208,7 +288,7 @@ def _write_parquet(
 def _row_group(
     writer: Any,
     parquet: Any,
-    out: _Hashed,
+    out: _Output,
     contents: Contents,
     rows: list[tuple[int, dict[str, Part]]],
 ) -> Any:

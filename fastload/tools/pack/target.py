@@ -176,7 +176,7 @@ class Target:
         try:
             if self.remote or not by_checksum:
                 return stores.size_of(path) == row.bytes
-            return checksum(Path(path)) == (row.bytes, row.sha256)
+            return checksum(Path(path)) == (row.bytes, row.crc32)
         except FileNotFoundError:
             return False
 
