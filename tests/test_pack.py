@@ -462,6 +462,34 @@ def test_samples_that_change_meanwhile_are_an_error(
         packed(source, tmp_path / "out")
 
 
+@pytest.mark.parametrize("how", ["rewritten", "half written", "removed"])
+def test_a_file_that_is_changed_before_its_turn_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Of as many bytes as before, which the fingerprint does not show."""
+    source = images.write_photo_folder(tmp_path / "in", classes=2, per_class=3)
+    changed = source / "class_1" / "1.jpg"
+    before = changed.read_bytes()
+
+    def changes(contents: Any, job: Any, path: Path, *rest: Any) -> Any:
+        if job.first == 0:
+            changed.unlink()
+            if how != "removed":
+                data = images.jpeg(images.photo(8, 8)).ljust(len(before), b"\0")
+                changed.write_bytes(data if how == "rewritten" else before[: len(before) // 2])
+        return pack_shard(contents, job, path, *rest)
+
+    pack_shard = shard.pack_shard
+    monkeypatch.setattr(run, "pack_shard", changes)
+    words = "changed while they were packed" if how == "removed" else "changed after this packing"
+    with pytest.raises(PackError, match=words):
+        packed(source, tmp_path / "out", size=5_000, num_workers=1)
+    monkeypatch.setattr(run, "pack_shard", pack_shard)
+    with pytest.raises(PackError, match="new folder"):
+        packed(source, tmp_path / "out", size=5_000, num_workers=1)
+    assert packed(source, tmp_path / "new", size=5_000).samples == 6 - (how == "removed")
+
+
 def test_shards_that_were_lost_are_missed(folder: Path, tmp_path: Path) -> None:
     packed(folder, tmp_path / "out", size=9_000)
     (tmp_path / "out" / "shard-000001.tar").unlink()

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from fastload.errors import SourceError
+from fastload.errors import PackError, SourceError
 from fastload.sources import open_source
 from fastload.tools.pack import PackOptions, pack
 from tests.images import write_photo_folder
+from tests.reliability.outside import outside
+from tests.reliability.test_surroundings import mounts
 
 pyarrow = pytest.importorskip("pyarrow")
 importlib.import_module("pyarrow.parquet")
@@ -74,3 +76,32 @@ def test_killed_at_any_point_the_next_run_finishes_it(
     last = tmp_path / f"out{finished}"
     assert os.waitpid(started(source, last, format), 0)[1] == 0
     assert content(last) == whole
+
+
+def pack_there(source: str, target: str) -> str:
+    """What is said of it."""
+    try:
+        return pack(source, target, PackOptions(size=9_000), progress=False).summary
+    except PackError as error:
+        return str(error)
+
+
+@mounts
+@pytest.mark.parametrize("free", [8, 64, 128], ids=lambda free: f"{free} KiB")
+def test_a_disk_that_is_full_then_is_not(tmp_path: Path, free: int) -> None:
+    source = write_photo_folder(tmp_path / "in", classes=3, per_class=10)
+    packed = pack(str(source), tmp_path / "whole", PackOptions(size=9_000), progress=False)
+    assert packed.bytes > 128 << 10
+    target = tmp_path / "disk"
+    target.mkdir()
+    disk = f"mount -t tmpfs -o size={free}k tmpfs {target}"
+    arguments = str(source), str(target / "out")
+    # What is there outlasts the file system, which only this process sees.
+    keep = f"cp -a {target}/out {tmp_path}/left"
+    command = f'{disk} && "$@"; status=$?; {keep}; exit $status'
+    ended = outside(pack_there, *arguments, under=("unshare", "-m", "sh", "-c", command, "sh"))
+    assert "the disk is full" in ended.answer
+    assert "run the same command again" in ended.answer
+    again = pack(str(source), tmp_path / "left", PackOptions(size=9_000), progress=False)
+    assert content(tmp_path / "left") == content(tmp_path / "whole")
+    assert (again.found > 0) == (free > 16), "what was whole is kept"

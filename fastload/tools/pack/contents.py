@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,10 +24,11 @@ from fastload.exif import with_orientation
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry
 from fastload.sources.base import Source
-from fastload.sources.columns import ImageColumn, PixelImages, Values
+from fastload.sources.columns import EncodedFiles, ImageColumn, PixelImages, Values
 from fastload.sources.kinds import kind_of_key, transformed
 from fastload.sources.ragged import Ragged
 from fastload.sources.texts import TEXT
+from fastload.stores import ChangedError
 from fastload.tools.pack.plan import PackOptions, evenly_spaced
 
 How = Literal["image", "mask", "label", "text", "array", "ragged"]
@@ -73,6 +75,10 @@ class Contents:
         SourceError: the samples are made by Python code, or a column cannot be packed as asked.
     """
 
+    planned: int | None = None
+    """When the plan was made [ns since 1970]: files that were written later are refused. None: not
+    yet."""
+
     def __init__(self, source: Source, options: PackOptions) -> None:
         self.source, self.options = source, options
         for column in source.objects.values():
@@ -97,7 +103,7 @@ class Contents:
         Raises:
             DecodeError: an image is none, or is not there; or, where it is reduced, is damaged.
             PackError: an image cannot be read now, for a reason that is not its own: the disk, the
-                network, access.
+                network, access; or it was changed after the plan was made.
         """
         parts, size = dict[str, Part](), None
         for field in self.fields:
@@ -148,6 +154,7 @@ class Contents:
             data = column.read(index)
         except OSError as error:
             raise _not_read(column.describe(index), error) from error
+        self._refuse_changed(column, index)
         header = reader.accept(index, data)[1]
         size = header.height, header.width
         ending = _ENDINGS.get(header.format, header.format.lower())
@@ -161,6 +168,18 @@ class Contents:
             smaller = shrink(reader.pixels(index), field.role, short_side)
         jpeg = _jpeg(smaller, self.options.quality)
         return Part(with_orientation(jpeg, header.orientation), "jpg"), size
+
+    def _refuse_changed(self, column: ImageColumn, index: int) -> None:
+        """After it was read: else one that is being written may come out as a part of itself."""
+        if self.planned is None or not isinstance(column, EncodedFiles) or column.is_remote:
+            return
+        path = column.paths[index]
+        try:
+            changed = os.stat(path).st_mtime_ns > self.planned
+        except OSError:  # it has just been read
+            changed = True
+        if changed:
+            raise _changed(path)
 
     def _value(
         self, field: Field, column: Values, index: int, size: tuple[int, int] | None
@@ -180,8 +199,17 @@ class Contents:
         return Part(buffer.getvalue(), "npy", np.asarray(value))
 
 
+def _changed(path: str) -> PackError:
+    return PackError(
+        f"{path}: was changed after this packing began, so that shards of before and after would "
+        "lie side by side. Pack it again, to a new folder."
+    )
+
+
 def _not_read(name: str, error: OSError) -> DecodeError | PackError:
     """The sample is left out if its file is gone, or is none; else it may be sound."""
+    if isinstance(error, ChangedError):
+        return _changed(name)
     not_a_file = error.errno == errno.EINVAL  # a pipe, a socket, a device
     if isinstance(error, FileNotFoundError | IsADirectoryError) or not_a_file:
         return DecodeError(f"{name}: cannot be read ({error}).")

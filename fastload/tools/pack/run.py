@@ -90,6 +90,7 @@ def pack(
         **{name: list(v) if isinstance(v, tuple) else v for name, v in asdict(options).items()},
     }
     with target.claimed(plan, lambda: contents.typical_size) as typical:
+        contents.planned = target.planned()
         jobs = plan_shards(parts, typical, options)
         done = target.rows()
         found = len(done)
@@ -207,6 +208,7 @@ def _by_ray(
         contents.source.fingerprint,
         contents.options,
         target.place,
+        contents.planned,
     )
     with contextlib.closing(packed_by_ray(address, task, jobs)) as made:
         for job, row in made:
@@ -223,6 +225,7 @@ class RayTask:
     fingerprint: str
     options: PackOptions
     place: str
+    planned: int | None
 
     def __call__(self, job: ShardJob) -> ShardRow:
         """Raises SourceError: this node sees other samples than the one that planned."""
@@ -239,4 +242,6 @@ def _contents_here(task: RayTask) -> Contents:
             f"shards were planned ({counted(len(source), 'sample')} here). Give a folder that all "
             "nodes share, or a URL."
         )
-    return Contents(source, task.options)
+    contents = Contents(source, task.options)
+    contents.planned = task.planned
+    return contents

@@ -147,9 +147,9 @@ class _Output:
         self.bytes += rest.nbytes
         self.checksum = zlib.crc32(rest, self.checksum)
         while self._filled + rest.nbytes >= _BLOCK:
-            room = _BLOCK - self._filled
-            self._held[self._filled :] = rest[:room]
-            self._filled, rest = _BLOCK, rest[room:]
+            missing = _BLOCK - self._filled
+            self._held[self._filled :] = rest[:missing]
+            self._filled, rest = _BLOCK, rest[missing:]
             self._pass_on()
         end = self._filled + rest.nbytes
         self._held[self._filled : end] = rest

@@ -17,6 +17,7 @@ import contextlib
 import errno
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,13 @@ class Target:
                 if _compared(plan) != _compared(wanted):
                     raise PackError(f"{self.place}: {_difference(plan, wanted)}")
             yield int(plan[_SIZE])
+
+    def planned(self) -> int:
+        """When the plan was made [ns since 1970, by the clock of the file system]; of an object
+        store, now."""
+        if self.remote:
+            return time.time_ns()
+        return os.stat(f"{self.place}/{PLAN_NAME}").st_mtime_ns
 
     def rows(self) -> dict[str, ShardRow]:
         """By name, the shards that are there as they were written: of a folder by checksum, of a
