@@ -120,7 +120,7 @@ SMALL: dict[str, tuple[Callable[[Path], Path], dict[str, Any], set[str]]] = {
             "model_option": ["rpn_post_nms_top_n_train=20", "box_batch_size_per_image=16"],
             "image_size": (64, 96),
         },
-        {"map", "map50", "map75", "map_small"},
+        {"map", "map50", "map75", "map_small", "map_medium"},
     ),
     "voc-deeplab": (
         pascal,
