@@ -54,6 +54,10 @@ _FASTER = (
     (who.FASTLOAD_TURBOJPEG, who.SPDL, 1.0),
     (who.FASTLOAD_TURBOJPEG, who.FFCV_JPEG, 2.1),
     (who.FASTLOAD_TURBOJPEG, who.LIMIT, 1.25),
+    (who.FASTLOAD_INDEXED, who.PILLOW, 7.0),
+    (who.FASTLOAD_INDEXED, who.DALI, 5.5),
+    (who.FASTLOAD_INDEXED, who.FFCV_JPEG, 4.3),
+    (who.FASTLOAD_INDEXED, who.LIMIT, 2.4),
     (who.FASTLOAD_CACHE, who.FFCV_RAW, 2.5),
     (who.FASTLOAD_CACHE, who.FFCV_RAW_LONG, 2.5),
     (who.FASTLOAD_CACHE_SMALL, who.FFCV_SMALL, 5.0),
@@ -62,6 +66,7 @@ _FASTER = (
 """Rate of the first over that of the second, at least."""
 _CHEAPER = (
     (who.FASTLOAD_TURBOJPEG, who.PILLOW, 4.0),
+    (who.FASTLOAD_INDEXED, who.PILLOW, 1 / 0.15),
     (who.FASTLOAD_TINY, who.PILLOW_TINY, 8.0),
     (who.FASTLOAD_PNG, who.PILLOW_PNG, 2.0),
 )

@@ -16,9 +16,10 @@ from pathlib import Path
 from msgspec import structs
 
 from benchmarks.inputs import ROOT, photographs, reduced, sample_set, small_images
-from benchmarks.peers.contestants import ENVIRONMENTS, PNG, TINY, Row, Setting
+from benchmarks.peers.contestants import ENVIRONMENTS, PNG, TINY, Row, Setting, seek_index
 from fastload.cache import build_cache
 from fastload.errors import BackendUnavailableError, WorkerError
+from fastload.native.seek_filling import fill_seek_index
 from fastload.tools.measure import process
 from fastload.tools.measure.process import Child
 from fastload.tools.measure.results import Measurement
@@ -41,8 +42,8 @@ _LIMIT_NEEDS = (
 
 
 class Comparison:
-    """Makes what is not there yet: photographs, the peers' environments and files, the cache. Then
-    it measures."""
+    """Makes what is not there yet: photographs, the peers' environments and files, the cache, the
+    seek index. Then it measures."""
 
     def __init__(self, given: Namespace, rows: Sequence[Row], say: Callable[[str], None]) -> None:
         """
@@ -64,6 +65,8 @@ class Comparison:
         )
         say("building fastload's cache, unless it is there")
         build_cache(folder, files / "cache", short_side=256)
+        say("noting the points of the seek index, unless it has them")
+        fill_seek_index(folder, seek_index(self.setting))
         self._folders: dict[str, str] = {}
         for task, count, side, suffix in (
             ("PNG photographs", 256, PNG, ".png"),
