@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fastload.recipe.transforms import Letterbox as Letterbox
     from fastload.recipe.transforms import MixUp as MixUp
     from fastload.recipe.transforms import Mosaic as Mosaic
+    from fastload.recipe.transforms import RandomSizedBBoxSafeCrop as RandomSizedBBoxSafeCrop
     from fastload.render import decode_jpeg as decode_jpeg
     from fastload.sampler import NodePlacement as NodePlacement
     from fastload.sampler import Shard as Shard
@@ -51,6 +52,7 @@ _MODULES = {
     "MixUp": "fastload.recipe.transforms",
     "Mosaic": "fastload.recipe.transforms",
     "NodePlacement": "fastload.sampler",
+    "RandomSizedBBoxSafeCrop": "fastload.recipe.transforms",
     "Ragged": "fastload.sources.ragged",
     "Recipe": "fastload.recipe",
     "Shard": "fastload.sampler",

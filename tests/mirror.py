@@ -69,6 +69,8 @@ TESTS = {
     "test_ragged": "recipe.operation sources.buffers sources.instances sources.keypoints "
     "sources.ragged sources.sharing",
     "test_ray_map": "integrations loader.samples",
+    "test_recipe_albumentations": "recipe.albumentations_colour recipe.albumentations_geometry "
+    "recipe.bbox_safe_crop recipe.of_albumentations",
     "test_recipe_apply": "recipe.random_apply",
     "test_recipe_batch": "recipe.batch recipe.erase",
     "test_recipe_batch_colour": "recipe.augment recipe.colour recipe.augmix",

@@ -424,7 +424,10 @@ def test_the_manual_opened_as_a_file_is_searched(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "topics"),
     [
-        ("moving.md", ["torch.utils.data.DataLoader", "FFCV", "DALI", "timm", "WebDataset"]),
+        (
+            "moving.md",
+            ["torch.utils.data.DataLoader", "FFCV", "DALI", "timm", "albumentations", "WebDataset"],
+        ),
         ("multi-node.md", ["torchrun", "SLURM"]),
         (
             "troubleshooting.md",

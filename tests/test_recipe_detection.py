@@ -24,7 +24,7 @@ from fastload.errors import ConfigurationError
 from fastload.geometry.plan import WarpSampling
 from fastload.recipe import Recipe
 from fastload.recipe.operation import GeometryOperation
-from fastload.recipe.warps import _Warping
+from fastload.recipe.warps import Warping
 from fastload.render.warp import warp_into
 from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray
 from fastload.sources.buffers import PathTable
@@ -291,7 +291,7 @@ def test_chains_are_those_of_torchvision(
         # other one.
         away = (batch["image"][0].cpu().int() - wanted.int()).abs()
         nearest = any(
-            isinstance(op, _Warping) and op.interpolation == "nearest"
+            isinstance(op, Warping) and op.interpolation == "nearest"
             for op in Recipe.from_transform(v2.Compose(transforms)).ops
         )
         assert (away > 2).float().mean() <= (0.01 if nearest or chain == "long" else 0.0), chain
@@ -419,6 +419,7 @@ def test_the_core_and_numpy_make_the_same_pixels(monkeypatch: pytest.MonkeyPatch
         for sampling in (
             WarpSampling("nearest", fill),
             WarpSampling("bilinear", fill),
+            WarpSampling("bilinear", fill, mixes=True),
             WarpSampling("bilinear", fill, fades=False),
         ):
             made = []
@@ -431,13 +432,33 @@ def test_the_core_and_numpy_make_the_same_pixels(monkeypatch: pytest.MonkeyPatch
             assert (made[0] == made[1]).all(), (number, sampling)
             for simd in sets:
                 core = np.empty_like(made[0])
-                limits = sampling.interpolation == "bilinear", sampling.fades
+                limits = sampling.interpolation == "bilinear", sampling.fades, sampling.mixes
                 fills = np.array(fill, np.float32)
                 native.load().warp(pixels, core, inverse, *limits, fills, simd)
                 assert (core == made[1]).all(), (number, sampling, simd)
 
 
 # -- what is dropped, what is refused
+
+
+def test_a_safe_crop_holds_all_boxes(source: Source) -> None:
+    transform = v2.Compose([v2.RandomHorizontalFlip(), fastload.RandomSizedBBoxSafeCrop((36, 44))])
+    cut = 0
+    with fastload.create_loader(source, batch_size=SAMPLES, transform=transform) as loader:
+        for batch in (next(iter(loader)) for _ in range(6)):
+            assert batch["image"].shape[2:] == (36, 44)
+            for row, boxes in enumerate(BOXES):
+                found, size = batch["boxes"][row].numpy(), np.array(SIZES[row])[::-1]
+                spans, wanted = (one[:, 2:] - one[:, :2] for one in (found, boxes))
+                # The crop is no larger than the image: boxes are no smaller, in its parts, but for
+                # the pixel that the crop ends in.
+                assert (spans / (44, 36) >= (wanted - 1) / size - 1e-6).all()
+                cut += int((spans / (44, 36) > 1.1 * wanted / size).any())
+    assert cut > 10
+    with pytest.raises(ConfigurationError, match="create_loader"):
+        fastload.RandomSizedBBoxSafeCrop(8)(torch.zeros(3, 8, 8))
+    with pytest.raises(ConfigurationError, match="from 0 to 1"):
+        fastload.RandomSizedBBoxSafeCrop(8, erosion_rate=2)
 
 
 def test_objects_are_dropped_by_what_is_left_of_them() -> None:

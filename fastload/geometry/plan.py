@@ -65,6 +65,9 @@ class WarpSampling:
     fades: bool = True
     """Whether "bilinear" goes over into the fill around the edge, as torchvision has it for
     tensors, and not to the edge of a pixel, as Pillow."""
+    mixes: bool = False
+    """Where it fades: whether the fill is one of the four pixels that are interpolated, with its
+    weight, as OpenCV has it; torchvision blends the sum of the others with the fill once more."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,9 @@ class Warp:
     does otherwise to them."""
     size: Int32Array
     """(B, 2) int32: height, width of the outputs."""
+    centres: float = 0.0
+    """What is added to points whose (0, 0) is the centre of the first pixel, before `forward`, and
+    taken away after it [pixels]: 0.5, or 0 as torchvision has it."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,8 @@ class Later:
     """(B, 2) int32: height, width after the warp."""
     geometry: Geometry
     """Of images of this size."""
+    centres: float = 0.0
+    """As of a `Warp`."""
 
 
 class GeometryStep:
@@ -351,14 +359,16 @@ class LaterPlan:
         self, geometry: Geometry, draws: Draws, crops: Mapping[int, Int64Array] | None
     ) -> Geometry:
         """A geometry with what comes after it."""
-        sizes, inverse, forward = geometry.window[:, 2:], None, None
+        sizes, inverse, forward, centres = geometry.window[:, 2:], None, None, 0.0
         if self.warp is not None:
             stream, op = self.warp
             made = op.warp(sizes.astype(np.int64), _uniforms(draws, stream, op))
             sizes, inverse, forward = made.size, made.inverse, made.forward
+            centres = made.centres
         then = self.plan.resolve(draws, sizes, crops)
         errors = then.errors | geometry.errors
-        return replace(geometry, later=Later(inverse, forward, sizes, then), errors=errors)
+        later = Later(inverse, forward, sizes, then, centres)
+        return replace(geometry, later=later, errors=errors)
 
 
 @dataclass(frozen=True)

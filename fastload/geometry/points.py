@@ -31,7 +31,8 @@ PointStep = Literal["move", "warp", "sieve", "within", "grid", "back"]
   to x from 20 to 60 and resized to 80 wide: scale 2, shift -40, low 0, high 80; x = 30 becomes 20,
   x = 10 becomes 0.
 - "warp": a projective map; of a box the corners, and around these a box with upright sides, clipped
-  to the image.
+  to the image. Where (0, 0) is the centre of the first pixel, points may be counted from the corner
+  of the image for it (`Warp.centres`).
 - "sieve": boxes are dropped that are too small, or too little of which is seen.
 - "within": boxes whose centre is not in a window become its upper left corner.
 - "grid" and "back": which pixel of the image before each pixel shows, for masks. A "grid" is one
@@ -40,7 +41,8 @@ PointStep = Literal["move", "warp", "sieve", "within", "grid", "back"]
   output to input. Points and boxes have nothing to do with them.
 """
 _MATRIX = [0, 1, 2, 3, 5]
-"""Rows of a block of "warp" or "back" that hold the nine numbers of its matrix."""
+"""Rows of a block of "warp" or "back" that hold the nine numbers of its matrix, and `Warp.centres`.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,10 @@ class PointMap:
 
     table: Float64Array
     """(B, 6 * steps, 2) float64, x and y. The block of a "move": scale; shift, low, high, size of
-    the output, shift of pixel centres [pixels]; of a "sieve": (smallest side, smallest area)
-    [pixels, square pixels], (smallest part that is seen, -); of a "within": upper left and lower
-    right of the window; of a "grid": see `PointStep`. The size is at one place in all."""
+    the output, shift of pixel centres [pixels]; of a "sieve": smallest width and height [pixels],
+    (smallest part that is seen, smallest area [square pixels]), (longest side in parts of the other
+    one, 1: what is seen counts from here on); of a "within": upper left and lower right of the
+    window; of a "grid": see `PointStep`. The size is at one place in all."""
     steps: tuple[PointStep, ...] = ("move",)
     objects: Objects | None = field(default=None, compare=False)
     """Of the source images, where a crop depends on them."""
@@ -105,7 +108,8 @@ class PointMap:
         if later is None:
             return moved
         if later.forward is not None:
-            moved = moved._with("warp", _matrix_block(later.forward, later.size))
+            block = _matrix_block(later.forward, later.size, later.centres)
+            moved = moved._with("warp", block)
             if self._traced and later.inverse is not None:
                 moved = moved._with("back", _matrix_block(later.inverse, later.size))
         return moved.then(later.geometry)
@@ -125,12 +129,23 @@ class PointMap:
         low, high = np.clip(low, 0, size), np.clip(high, 0, size)
         return self._open._replaced([scale, shift, low, high, size, centres])
 
-    def sieved(self, min_size: float, min_area: float, min_visibility: float = 0.0) -> PointMap:
+    def sieved(
+        self,
+        min_size: float | tuple[float, float],
+        min_area: float,
+        min_visibility: float = 0.0,
+        *,
+        max_ratio: float = np.inf,
+        afresh: bool = False,
+    ) -> PointMap:
         """This map, and after it boxes are dropped that are not in the image as it is by now, or
-        have a side below `min_size` [pixels] or an area below `min_area` [square pixels], or of
-        whose area less than the part `min_visibility` is left."""
+        have a side below `min_size` (or width and height below two numbers) [pixels] or an area
+        below `min_area` [square pixels], or of whose area less than the part `min_visibility` is
+        left, or one of whose sides is more than `max_ratio` times as long as the other. `afresh`:
+        for later ones the area of a box is what is left here."""
         block = self._last.copy()
-        block[:, 0], block[:, 1] = (min_size, min_area), (min_visibility, 0.0)
+        block[:, 0], block[:, 1] = min_size, (min_visibility, min_area)
+        block[:, 2] = max_ratio, afresh
         return self._with("sieve", block)
 
     def within(self, crops: Int64Array, applies: npt.NDArray[np.bool_], stream: int) -> PointMap:
@@ -161,15 +176,17 @@ class PointMap:
 
         def judge(block: Float64Array, placed: Float64Array, whole: Float64Array) -> None:
             nonlocal kept
-            least, visible = block[:, 0], block[:, 1, 0]
+            least, (visible, smallest), ratio = block[:, 0], block[:, 1].T, block[:, 2, 0]
             corners = placed.reshape(-1, 2, 2)
             inside = (corners >= 0) & (corners <= block[:, _SIZE][:, None])
             sides = corners[:, 1] - corners[:, 0]
             areas, whole_sides = sides.prod(axis=1), whole[:, 2:] - whole[:, :2]
             # Products of thresholds, as a box without any area has no part of it.
             seen = areas >= visible * whole_sides.prod(axis=1)
-            kept &= inside.all(axis=(1, 2)) & (sides >= least[:, :1]).all(axis=1)
-            kept &= (areas >= least[:, 1]) & seen
+            kept &= inside.all(axis=(1, 2)) & (sides >= least).all(axis=1)
+            kept &= (areas >= smallest) & seen
+            longest = sides.min(axis=1) * np.where(np.isinf(ratio), 1.0, ratio)
+            kept &= np.isinf(ratio) | (sides.max(axis=1) <= longest)
 
         self._boxes(boxes, judge)
         return kept
@@ -208,6 +225,8 @@ class PointMap:
             if step == "sieve":
                 if judge is not None:
                     judge(block, boxes, whole)
+                    afresh = block[:, 2, 1].reshape(-1, *[1] * (boxes.ndim - 1))
+                    whole = np.where(afresh == 1, boxes, whole)
             elif step == "within":
                 boxes = _kept_within(block, boxes)
             elif step in ("move", "warp"):
@@ -297,11 +316,14 @@ def _still(sizes: Float64Array) -> Float64Array:
     return np.stack([zero, sizes, sizes, zero, sizes, zero], axis=1)
 
 
-def _matrix_block(matrix: Float64Array, sizes: npt.NDArray[Any]) -> Float64Array:
+def _matrix_block(
+    matrix: Float64Array, sizes: npt.NDArray[Any], centres: float = 0.0
+) -> Float64Array:
     """(B, 6, 2): the block of a "warp" or "back", of (B, 3, 3) matrices to images of these (B, 2)
     sizes (height, width)."""
     block = np.zeros((len(matrix), POINT_COLUMNS, 2))
-    block[:, _MATRIX] = np.pad(matrix.reshape(-1, 9), ((0, 0), (0, 1))).reshape(-1, 5, 2)
+    last = np.full((len(matrix), 1), centres)
+    block[:, _MATRIX] = np.concatenate([matrix.reshape(-1, 9), last], axis=1).reshape(-1, 5, 2)
     block[:, _SIZE] = sizes[:, ::-1]
     return block
 
@@ -317,11 +339,12 @@ def _placed(
         moved: Float64Array = points * scale + shift
     else:
         matrix = block[:, _MATRIX].reshape(-1, 10)
-        m = [matrix[:, n].reshape(-1, *ones) for n in range(9)]
-        x, y = points[..., 0], points[..., 1]
+        m = [matrix[:, n].reshape(-1, *ones) for n in range(10)]
+        shift = m[9] if centres else np.zeros(())
+        x, y = points[..., 0] + shift, points[..., 1] + shift
         scale = m[6] * x + m[7] * y + m[8]
         across, down = m[0] * x + m[1] * y + m[2], m[3] * x + m[4] * y + m[5]
-        moved = np.stack([across / scale, down / scale], axis=-1)
+        moved = np.stack([across / scale - shift, down / scale - shift], axis=-1)
         low, high = np.zeros(()), block[:, _SIZE].reshape(-1, *ones, 2)
     return np.clip(moved, low, high) if clip else moved
 

@@ -10,6 +10,7 @@ from fastload.errors import ConfigurationError
 from fastload.loader import collate
 from fastload.loader.config import LoaderConfig
 from fastload.recipe import SplitRecipe
+from fastload.recipe.columns import PASCAL_VOC, ColumnOperation
 from fastload.recipe.mix import Mix
 from fastload.sources.base import Source
 
@@ -99,13 +100,22 @@ def check_split(split: SplitRecipe, source: Source, config: LoaderConfig, *, sie
                 f"transform: MixUp cannot be applied to {masks[0]!r} of {source.name}: "
                 f"{split.joint.mixup[1].loses_masks}. Leave one of the two out."
             )
+    ops = [op for path in split.paths for _, op in path]
     wants = f"{split.needs_objects} depends on" if split.needs_objects else ""
-    wants = wants or ("SanitizeBoundingBoxes drops" if sieves else "")
+    if sieves and not wants:
+        wants = f"{next(type(op).__name__ for op in ops if op.sieves)} drops"
     if wants and not any(column.kind.judges for column in source.instances.values()):
         raise ConfigurationError(
             f"transform: {wants} boxes, and {source.name} has none in rows of "
             f"variable length (columns: {', '.join(source.columns)}). Leave it out, or give boxes "
             "as a fastload.Ragged."
+        )
+    formats = {op.format for op in ops if isinstance(op, ColumnOperation)} - {PASCAL_VOC}
+    if formats and source.classes is None:
+        raise ConfigurationError(
+            f"transform: BboxParams(format={formats.pop()!r}), and {source.name} does not say how "
+            "its boxes are written. A loader's boxes are left, top, right, bottom in pixels, "
+            "before and after the transform: convert them, and write format='pascal_voc'."
         )
     for name, column in source.moved.items() if split.loses_points else ():
         raise ConfigurationError(

@@ -29,6 +29,7 @@ def warp(
     inverse: Doubles,
     bilinear: bool,
     fades: bool,
+    mixes: bool,
     fill: Singles,
     simd: str = "auto",
 ) -> None: ...
@@ -157,6 +158,7 @@ class Pool:
         canvas: Pair,
         resampling: Resampling,
         fades: bool,
+        mixes: bool,
         fill: tuple[float, float, float],
         out: Bytes,
         max_pixels: int,

@@ -381,7 +381,7 @@ std::unique_ptr<Ticket> join(Pool& pool, const Encoded& images, Input<int32_t, 2
                              Input<int32_t, 2> corners, Input<int64_t, 1> offsets,
                              Input<int32_t, 2> seen, Input<double, 3> inverse, Input<bool, 2> flips,
                              Optional<float, 2> weights, Pair canvas,
-                             const ResampleOptions& resample, bool fades,
+                             const ResampleOptions& resample, bool fades, bool mixes,
                              const std::array<float, 3>& fill, Array<uint8_t, 4> out,
                              int64_t max_pixels, bool exif, bool whole,
                              std::optional<nb::handle> index) {
@@ -410,8 +410,7 @@ std::unique_ptr<Ticket> join(Pool& pool, const Encoded& images, Input<int32_t, 2
     table.layers = weights ? 2 : 1;
     table.canvas = size_of(canvas);
     table.resample = resample;
-    table.warp.bilinear = true;
-    table.warp.fades = fades;
+    table.warp = {true, fades, mixes, {}};
     std::copy(fill.begin(), fill.end(), table.warp.fill);
     table.out = out.data();
     table.size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
@@ -520,7 +519,7 @@ std::map<std::string, int64_t> decoded(const Pool& pool) {
 }
 
 void warp_image(Input<uint8_t, 3> in, Array<uint8_t, 3> out, Input<double, 2> inverse,
-                bool bilinear, bool fades, Input<float, 1> fill, const char* simd) {
+                bool bilinear, bool fades, bool mixes, Input<float, 1> fill, const char* simd) {
     const Kernels* const kernels = find_kernels(simd);
     require(kernels != nullptr, "simd: unknown, or not of this processor");
     const size_t channels = out.shape(2);
@@ -530,7 +529,7 @@ void warp_image(Input<uint8_t, 3> in, Array<uint8_t, 3> out, Input<double, 2> in
     require(in.size() > 0 && in.shape(0) <= INT32_MAX && in.shape(1) <= INT32_MAX &&
                 out.shape(0) <= INT32_MAX && out.shape(1) <= INT32_MAX,
             "in, out: empty or too large");
-    WarpOptions options = {bilinear, fades, {}};
+    WarpOptions options = {bilinear, fades, mixes, {}};
     std::copy(fill.data(), fill.data() + channels, options.fill);
     for (float value : options.fill)
         require(value >= 0 && value <= 255, "fill: 0 to 255 is needed");
@@ -578,8 +577,8 @@ NB_MODULE(_core, m) {
     m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
           "out"_a);
 
-    m.def("warp", &warp_image, "image"_a, "out"_a, "inverse"_a, "bilinear"_a, "fades"_a, "fill"_a,
-          "simd"_a = "auto");
+    m.def("warp", &warp_image, "image"_a, "out"_a, "inverse"_a, "bilinear"_a, "fades"_a, "mixes"_a,
+          "fill"_a, "simd"_a = "auto");
 
     nb::class_<Encoded>(m, "Encoded")
         .def_static("buffers", &encoded_buffers, "buffers"_a)
@@ -657,8 +656,8 @@ NB_MODULE(_core, m) {
              "bilinear"_a, "fill"_a.none(), "fused"_a)
         .def("join", &join, "images"_a, "box"_a, "size"_a, "window"_a, "still"_a, "corners"_a,
              "offsets"_a, "seen"_a, "inverse"_a, "flips"_a, "weights"_a.none(), "canvas"_a,
-             "resampling"_a, "fades"_a, "fill"_a, "out"_a, "max_pixels"_a, "exif"_a, "whole"_a,
-             "index"_a.none())
+             "resampling"_a, "fades"_a, "mixes"_a, "fill"_a, "out"_a, "max_pixels"_a, "exif"_a,
+             "whole"_a, "index"_a.none())
         .def("draw_masks", &draw_masks, "shapes"_a, "objects"_a, "images"_a, "maps"_a, "steps"_a,
              "out"_a, "here"_a)
         .def("blur", &blur, "images"_a, "down"_a, "across"_a, "rows"_a.none(), "fused"_a);

@@ -417,6 +417,7 @@ class NativePool:
                 joined.canvas,
                 _resampling(joined.sampling),
                 warp.fades,
+                warp.mixes,
                 tuple(fill),
                 out,
                 settings.max_pixels,

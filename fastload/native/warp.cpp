@@ -98,7 +98,8 @@ void inner(const uint8_t* pixel, int64_t row, const float* weights, Floats fill,
 }
 
 // Four neighbours and their weights, some of them outside of the image, where the fill is.
-void fade(const Image& image, const Neighbours& near, const float* fill, uint8_t* out) {
+void fade(const Image& image, const Neighbours& near, const WarpOptions& options, uint8_t* out) {
+    const float* const fill = options.fill;
     const int x = near.x, y = near.y;
     const bool columns[2] = {x >= 0, x + 1 < image.size.width},
                rows[2] = {y >= 0, y + 1 < image.size.height};
@@ -110,12 +111,14 @@ void fade(const Image& image, const Neighbours& near, const float* fill, uint8_t
         pixels[i] = in ? image.at(y + (i >> 1), x + (i & 1)) : image.pixels;
         mask += used[i];
     }
-    if (columns[0] && columns[1] && rows[0] && rows[1]) mask = 1.0f;
+    const bool whole = columns[0] && columns[1] && rows[0] && rows[1];
+    if (whole) mask = 1.0f;
     for (int c = 0; c < image.channels; ++c) {
         float sum = used[0] * pixels[0][c] + used[1] * pixels[1][c];
         sum += used[2] * pixels[2][c];
         sum += used[3] * pixels[3][c];
-        const float value = (sum - fill[c]) * mask + fill[c];
+        const float value = options.mixes && !whole ? sum + (1.0f - mask) * fill[c]
+                                                    : (sum - fill[c]) * mask + fill[c];
         out[c] = static_cast<uint8_t>(std::clamp(std::nearbyint(value), 0.0f, 255.0f));
     }
 }
@@ -190,7 +193,7 @@ void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out,
                 near.y <= most_y) {
                 make(image.at(near.y, near.x), stride, near.weights, fill, out);
             } else if (options.fades) {
-                fade(image, near, options.fill, out);
+                fade(image, near, options, out);
             } else {
                 hold(image, near, out);
             }

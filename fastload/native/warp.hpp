@@ -12,6 +12,9 @@ struct WarpOptions {
     // Whether bilinear goes over into the fill around the edge, as torch's grid_sample; else pixels
     // whose centre is outside are filled, and the edge is repeated, as Pillow's.
     bool fades = true;
+    // Where it fades: whether the fill is one of the four pixels, with its weight, as OpenCV's;
+    // else their sum without it is blended with the fill once more, as torchvision's.
+    bool mixes = false;
     float fill[4] = {0, 0, 0, 0};  // one a channel, 0 to 255
 };
 

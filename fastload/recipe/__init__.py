@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fastload.recipe.augment import RandAugment, TrivialAugmentWide
 from fastload.recipe.augmix import AugMix
+from fastload.recipe.bbox_safe_crop import BBoxSafeRandomCrop
 from fastload.recipe.colour import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
 from fastload.recipe.columns import ClampBoundingBoxes, DropObjects, SanitizeBoundingBoxes
 from fastload.recipe.convert import MaskToDtype, Normalize, ToDtype
@@ -47,6 +48,7 @@ from fastload.recipe.warps import RandomAffine, RandomPerspective, RandomRotatio
 
 __all__ = [
     "AugMix",
+    "BBoxSafeRandomCrop",
     "CenterCrop",
     "ClampBoundingBoxes",
     "ColorJitter",

@@ -20,10 +20,15 @@ from fastload.recipe.operation import (
     register,
 )
 
+PASCAL_VOC = "pascal_voc"
+"""What albumentations calls boxes of left, top, right, bottom in pixels."""
+
 
 class ColumnOperation(Operation):
     """Changes columns that go with the images and leaves all pixels alone. Define `move`."""
 
+    format: str = PASCAL_VOC
+    """Of the boxes that the user's transform was written for."""
     moves_pixels = False
     only_columns = True
     light = True

@@ -31,6 +31,7 @@ from fastload.recipe.operation import (
     NotLowerableError,
     Opaque,
     Operation,
+    called_as,
     lowering_of,
     register_lowering,
 )
@@ -72,7 +73,7 @@ def lower(transform: Any) -> list[Origin]:
 
 
 def _lower_all(transform: Any, image: ImageState) -> list[Origin]:
-    return [_lower_leaf(leaf, image) for leaf in _leaves(transform)]
+    return [lower_leaf(leaf, image) for leaf in _leaves(transform)]
 
 
 def keeps_kind(transform: Any) -> bool:
@@ -166,7 +167,9 @@ def _is_container(transform: Any) -> bool:
     )
 
 
-def _lower_leaf(transform: Any, image: ImageState) -> Origin:
+def lower_leaf(transform: Any, image: ImageState) -> Origin:
+    """What a transform that is no container becomes, of an image in this state, which is changed
+    to that after it."""
     kind, was_tensor = known_kind(type(transform)), image.tensor
     if kind in _BATCH_ONLY:
         raise ConfigurationError(
@@ -194,12 +197,14 @@ def _lower_leaf(transform: Any, image: ImageState) -> Origin:
         lowered = lowering(transform, image)
     except (NotLowerableError, ConfigurationError) as error:
         image.known = False
-        return Origin(transform, (Opaque(transform, str(error)),), kind in _CONVERSIONS)
+        opaque = Opaque(transform, str(error))
+        return Origin(called_as(transform), (opaque,), kind in _CONVERSIONS)
     for op in lowered:
         image.dtype = op.output_dtype(image.dtype)
     if kind in _CONVERSIONS:
         image.tensor = kind not in _TO_PIL
-    return Origin(transform, lowered, kind in _CONVERSIONS or image.tensor != was_tensor)
+    converts = kind in _CONVERSIONS or image.tensor != was_tensor
+    return Origin(called_as(transform), lowered, converts)
 
 
 def _reason_unknown(transform: Any) -> str:
@@ -211,7 +216,7 @@ def _reason_unknown(transform: Any) -> str:
                 "something else; use "
                 f"{base.__name__} itself"
             )
-    if kind.__module__.startswith("torchvision."):
+    if kind.__module__.startswith(("torchvision.", "albumentations.")):
         return "fastload has no batched form of it"
     attributes = _attributes_of(transform)
     if attributes:

@@ -300,11 +300,16 @@ def qualified_name(transform: Any) -> str:
 Lowering: TypeAlias = Callable[[Any, ImageState], tuple[Operation, ...]]
 _Registered = TypeVar("_Registered", bound=type[Operation])
 
-_PACKAGES = {"timm": "fastload.recipe.of_timm"}
+_PACKAGES = {
+    "timm": "fastload.recipe.of_timm",
+    "albumentations": "fastload.recipe.of_albumentations",
+}
 """Whose transforms are registered by a module of ours, loaded when the first of them is met."""
 
 _lowerings: dict[type, tuple[str, Lowering]] = {}
 """By the exact type of a transform: what it is lowered to, for messages, and how."""
+_callers: dict[type, Callable[[Any], Callable[..., Any]]] = {}
+"""By a base of transforms that are not called with an image: what is, in the place of one."""
 
 
 def register(cls: _Registered) -> _Registered:
@@ -352,10 +357,29 @@ def register_lowering(name: str, transforms: tuple[type, ...], lowering: Lowerin
     _lowerings.update(dict.fromkeys(transforms, (name, lowering)))
 
 
-def lowering_of(kind: type) -> Lowering | None:
-    """How transforms of exactly this type are lowered, or None."""
+def register_caller(base: type, caller: Callable[[Any], Callable[..., Any]]) -> None:
+    """Have transforms of this type, and of all that derive from it, called by what a function makes
+    of one: it takes an image and its masks, and gives them back."""
+    _callers[base] = caller
+
+
+def called_as(transform: Any) -> Any:
+    """What runs a transform as Python code: itself, unless a caller is registered for its type."""
+    for base in type(transform).__mro__:
+        _load_package(base)
+        if base in _callers:
+            return _callers[base](transform)
+    return transform
+
+
+def _load_package(kind: type) -> None:
     package = kind.__module__.partition(".")[0]
     if package in _PACKAGES:
         importlib.import_module(_PACKAGES.pop(package))
+
+
+def lowering_of(kind: type) -> Lowering | None:
+    """How transforms of exactly this type are lowered, or None."""
+    _load_package(kind)
     found = _lowerings.get(kind)
     return None if found is None else found[1]

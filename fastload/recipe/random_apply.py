@@ -1,9 +1,10 @@
-"""RandomApply: operations that a sample goes through all, or none."""
+"""RandomApply: operations that a sample goes through all, or none; OneOf: one of several."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from itertools import count
 
 import numpy as np
 import torch
@@ -18,63 +19,72 @@ from fastload.render import fused
 from fastload.render.steps import Steps
 from fastload.render.transfer import on_device
 
+Operations = tuple[Operation, ...]
 
-@dataclass(frozen=True)
-class RandomApply(PixelOperation):
-    """Each sample goes through all of the operations, or through none. They draw from streams of
-    their own, see `Draws.within`."""
 
-    ops: tuple[Operation, ...]
-    """Operations that keep the size, the number of channels and the dtype of images."""
-    p: float = 0.5
+class _SomeSamples(PixelOperation):
+    """Each sample goes through all operations of one group, or of none. They draw from streams of
+    their own, see `Draws.within`. Define `groups`."""
 
-    def __post_init__(self) -> None:
-        check_settings(self)
+    @property
+    def groups(self) -> list[tuple[Operations, float, float]]:
+        """The operations of each, and for which random numbers of a sample: from a first one on,
+        below a second one. They keep the size, the number of channels and the dtype of images."""
+        raise NotImplementedError
+
+    @property
+    def _ops(self) -> Operations:
+        return tuple(op for ops, *_ in self.groups for op in ops)
 
     @property
     def moves_pixels(self) -> bool:  # type: ignore[override]
-        return any(op.moves_pixels for op in self.ops)
+        return any(op.moves_pixels for op in self._ops)
 
     @property
     def pointwise(self) -> bool:  # type: ignore[override]
-        return all(op.pointwise for op in self.ops)
+        return all(op.pointwise for op in self._ops)
 
     @property
     def has_steps(self) -> bool:  # type: ignore[override]
-        return all(op.has_steps for op in self.ops)
+        return all(op.has_steps for op in self._ops)
 
     def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
         # What becomes of a sample does not depend on the others, so those that are left out may be
         # drawn for as well.
-        chosen = np.isin(np.arange(len(draws)), self.rows(draws, stream))
-        inner = draws.within(stream)
+        inner, numbers = draws.within(stream), count()
         return [
-            steps.only(chosen)
-            for number, op in enumerate(self.ops)
-            for steps in op.colour_steps(inner, number, shape)
+            steps.only(np.isin(np.arange(len(draws)), rows))
+            for ops, rows in self._chosen(draws, stream)
+            for op in ops
+            for steps in op.colour_steps(inner, next(numbers), shape)
         ]
 
     def size_after(self, size: Size | None) -> Size | None:
-        return reduce(lambda known, op: op.size_after(known), self.ops, size)
+        return reduce(lambda known, op: op.size_after(known), self._ops, size)
 
     @property
     def loses_points(self) -> str:
-        return next((op.loses_points for op in self.ops if op.loses_points), "")
+        return next((op.loses_points for op in self._ops if op.loses_points), "")
 
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
-        rows = self.rows(draws, stream)
-        inner, moved = draws.take(rows).within(stream), points.take(rows)
-        for number, op in enumerate(self.ops):
-            moved = op.move(moved, inner, number)
-        return points.only(rows, moved)
+        numbers = count()
+        for ops, rows in self._chosen(draws, stream):
+            inner, moved = draws.take(rows).within(stream), points.take(rows)
+            for op in ops:
+                moved = op.move(moved, inner, next(numbers))
+            points = points.only(rows, moved)
+        return points
 
-    def rows(self, draws: Draws, stream: int) -> Int64Array:
-        """Which samples of a batch."""
-        return np.flatnonzero(draws.uniform(stream, 1)[:, 0] < self.p)
+    def _chosen(self, draws: Draws, stream: int) -> list[tuple[Operations, Int64Array]]:
+        """The operations of each group, and which samples of a batch go through it."""
+        drawn = draws.uniform(stream, 1)[:, 0]
+        return [
+            (ops, np.flatnonzero((low <= drawn) & (drawn < high))) for ops, low, high in self.groups
+        ]
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         if self.has_steps and images.dtype == torch.uint8 and fused.active(images):
-            for op in self.ops:
+            for op in self._ops:
                 require_grey_or_rgb(op, images)
             return fused.run(images, self.colour_steps(draws, stream, shape_of(images)))
         return self._some(images, draws, stream, "apply")
@@ -83,22 +93,45 @@ class RandomApply(PixelOperation):
         return self._some(masks, draws, stream, "apply_to_masks")
 
     def _some(self, pixels: torch.Tensor, draws: Draws, stream: int, how: str) -> torch.Tensor:
-        rows = self.rows(draws, stream)
-        if not len(rows):
-            return pixels
-        chosen, inner = on_device(rows, pixels.device), draws.take(rows).within(stream)
-        some = pixels.index_select(0, chosen)
-        for number, op in enumerate(self.ops):
-            changed: torch.Tensor = getattr(op, how)(some, inner, number)
-            if changed.shape != some.shape:
-                raise ConfigurationError(
-                    f"{op.describe()} inside RandomApply makes images of shape "
-                    f"{tuple(changed.shape[1:])} of some that "
-                    f"are {tuple(some.shape[1:])}, so that a batch would hold both; keep the shape "
-                    "(Grayscale(num_output_channels=3)), or apply it to every image."
-                )
-            some = changed
-        return pixels.index_copy(0, chosen, some)
+        numbers = count()
+        for ops, rows in self._chosen(draws, stream):
+            streams = [next(numbers) for _ in ops]
+            if not len(rows):
+                continue
+            chosen, inner = on_device(rows, pixels.device), draws.take(rows).within(stream)
+            some = pixels.index_select(0, chosen)
+            for number, op in zip(streams, ops, strict=True):
+                changed: torch.Tensor = getattr(op, how)(some, inner, number)
+                if changed.shape != some.shape:
+                    raise ConfigurationError(
+                        f"{op.describe()} inside {type(self).__name__} makes images of shape "
+                        f"{tuple(changed.shape[1:])} of some that are {tuple(some.shape[1:])}, so "
+                        "that a batch would hold both; keep the shape "
+                        "(Grayscale(num_output_channels=3)), or apply it to every image."
+                    )
+                some = changed
+            pixels = pixels.index_copy(0, chosen, some)
+        return pixels
+
+
+@dataclass(frozen=True)
+class RandomApply(_SomeSamples):
+    """Each sample goes through all of the operations, or through none."""
+
+    ops: Operations
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def groups(self) -> list[tuple[Operations, float, float]]:
+        return [(self.ops, 0.0, self.p)]
+
+    def rows(self, draws: Draws, stream: int) -> Int64Array:
+        """Which samples of a batch."""
+        ((_, rows),) = self._chosen(draws, stream)
+        return rows
 
     def describe(self) -> str:
         return f"RandomApply([{', '.join(op.describe() for op in self.ops)}], p={self.p})"
@@ -106,3 +139,26 @@ class RandomApply(PixelOperation):
     @property
     def identity(self) -> str:
         return f"RandomApply({', '.join(op.identity for op in self.ops)}; {self.p!r})"
+
+
+@dataclass(frozen=True)
+class OneOf(_SomeSamples):
+    """Each sample goes through one of several groups of operations, or through none."""
+
+    choices: tuple[Operations, ...]
+    probabilities: tuple[float, ...]
+    """Of each; their sum is 1 at most."""
+
+    @property
+    def groups(self) -> list[tuple[Operations, float, float]]:
+        ends = np.cumsum([0.0, *self.probabilities]).tolist()
+        return list(zip(self.choices, ends, ends[1:], strict=False))
+
+    def describe(self) -> str:
+        named = (" and ".join(op.describe() for op in ops) or "nothing" for ops in self.choices)
+        return f"OneOf([{', '.join(named)}], probabilities={self.probabilities})"
+
+    @property
+    def identity(self) -> str:
+        named = ("; ".join(op.identity for op in ops) for ops in self.choices)
+        return f"OneOf({', '.join(f'({name})' for name in named)}; {self.probabilities!r})"

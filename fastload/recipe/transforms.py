@@ -13,7 +13,14 @@ from torchvision.transforms.v2._utils import query_size
 
 from fastload.errors import ConfigurationError
 
-__all__ = ["DropObjects", "FixedSizeCrop", "Letterbox", "MixUp", "Mosaic"]
+__all__ = [
+    "DropObjects",
+    "FixedSizeCrop",
+    "Letterbox",
+    "MixUp",
+    "Mosaic",
+    "RandomSizedBBoxSafeCrop",
+]
 
 Number = int | float
 
@@ -115,13 +122,62 @@ class FixedSizeCrop(_Transform):
         return self._call_kernel(functional.pad, cut, padding=params["padding"], fill=fill)
 
 
-class DropObjects(v2.Transform):  # type: ignore[misc]
+class _OfBoxes(v2.Transform):  # type: ignore[misc]
+    """Works on the boxes of a loader's source; called by itself it raises."""
+
+    instead: str
+
+    def forward(self, *inputs: Any) -> Any:
+        raise ConfigurationError(
+            f"{type(self).__name__} works on the boxes of a loader's source; {self.instead}."
+        )
+
+
+class RandomSizedBBoxSafeCrop(_OfBoxes):
+    """Cuts anything that holds the boxes of all objects, and resizes it, without regard to its
+    aspect ratio: albumentations' RandomSizedBBoxSafeCrop.
+
+    Each side of the crop is drawn between the edge of the image and the upright box around all
+    boxes, uniformly, and cut to whole pixels, as albumentations does; so that a box may lose a part
+    of its last pixel. Of an image without objects a part of its own aspect ratio is taken.
+    """
+
+    instead = "give it to create_loader(source, transform=...), and not to a data set"
+
+    def __init__(
+        self,
+        size: int | tuple[int, int],
+        *,
+        erosion_rate: float = 0.0,
+        interpolation: v2.InterpolationMode = v2.InterpolationMode.BILINEAR,
+        antialias: bool = True,
+    ) -> None:
+        """
+        Args:
+            size: height and width [pixels], or the side of a square.
+            erosion_rate: how much of the width and height of the box around several boxes need not
+                be kept, a half on either side; of an image without objects, how much of its height
+                may be cut off; from 0 to 1.
+        """
+        super().__init__()
+        self.size = _pair(self, size)
+        self.erosion_rate = float(erosion_rate)
+        self.interpolation, self.antialias = interpolation, antialias
+        if not 0 <= erosion_rate <= 1:
+            raise ConfigurationError(
+                f"RandomSizedBBoxSafeCrop(erosion_rate={erosion_rate}) must be from 0 to 1."
+            )
+
+
+class DropObjects(_OfBoxes):
     """Drops the objects of which too little is left: their boxes, labels and all else that belongs
     to them.
 
     It works on the columns of a loader, as `SanitizeBoundingBoxes` does; called by itself it
     raises, as it does not see what the boxes were before the transforms before it.
     """
+
+    instead = "on samples of your own use torchvision's SanitizeBoundingBoxes"
 
     def __init__(
         self, *, min_size: float = 1.0, min_area: float = 1.0, min_visibility: float = 0.0
@@ -141,12 +197,6 @@ class DropObjects(v2.Transform):  # type: ignore[misc]
             )
         self.min_size, self.min_area = float(min_size), float(min_area)
         self.min_visibility = float(min_visibility)
-
-    def forward(self, *inputs: Any) -> Any:
-        raise ConfigurationError(
-            "DropObjects works on the boxes of a loader's source; on samples of your own use "
-            "torchvision's SanitizeBoundingBoxes."
-        )
 
 
 class _OfSeveral(v2.Transform):  # type: ignore[misc]

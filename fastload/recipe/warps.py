@@ -33,7 +33,7 @@ _SQUARE = np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Warping(GeometryOperation):
+class Warping(GeometryOperation):
     """The settings that all of them have."""
 
     warps = True
@@ -99,7 +99,7 @@ class _Warping(GeometryOperation):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class RandomAffine(_Warping):
+class RandomAffine(Warping):
     transforms: ClassVar[tuple[type, ...]] = (v1.RandomAffine, v2.RandomAffine)
     uniforms = 6
 
@@ -133,14 +133,14 @@ class RandomAffine(_Warping):
         shear = np.zeros_like(extent)
         for axis in range(0 if self.shear is None else len(self.shear) // 2):
             assert self.shear is not None
-            shear[:, axis] = _between(self.shear[2 * axis :], uniforms[:, 4 + axis])
-        return _affine_warp(
+            shear[:, axis] = between(self.shear[2 * axis :], uniforms[:, 4 + axis])
+        return affine_warp(
             sizes,
-            angle=_between(self.degrees, uniforms[:, 0]),
+            angle=between(self.degrees, uniforms[:, 0]),
             shift=shift,
             scale=np.ones(len(sizes))
             if self.scale is None
-            else _between(self.scale, uniforms[:, 3]),
+            else between(self.scale, uniforms[:, 3]),
             shear=shear,
             center=self.center,
         )
@@ -148,7 +148,7 @@ class RandomAffine(_Warping):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class RandomRotation(_Warping):
+class RandomRotation(Warping):
     transforms: ClassVar[tuple[type, ...]] = (v1.RandomRotation, v2.RandomRotation)
     uniforms = 1
 
@@ -174,9 +174,9 @@ class RandomRotation(_Warping):
 
     def warp(self, sizes: Int64Array, uniforms: Float64Array) -> Warp:
         zero = np.zeros((len(sizes), 2))
-        return _affine_warp(
+        return affine_warp(
             sizes,
-            angle=-_between(self.degrees, uniforms[:, 0]),
+            angle=-between(self.degrees, uniforms[:, 0]),
             shift=zero,
             scale=np.ones(len(sizes)),
             shear=zero,
@@ -187,7 +187,7 @@ class RandomRotation(_Warping):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class RandomPerspective(_Warping):
+class RandomPerspective(Warping):
     transforms: ClassVar[tuple[type, ...]] = (v1.RandomPerspective, v2.RandomPerspective)
     uniforms = 9
 
@@ -215,10 +215,10 @@ class RandomPerspective(_Warping):
         corners = np.where(applies[:, None, None], corners, _SQUARE)
         inverse = _homographies(targets.astype(np.float64), corners.astype(np.float64))
         inverse[~applies] = np.eye(3)
-        return Warp(inverse, _inverted(inverse), sizes.astype(np.int32))
+        return Warp(inverse, inverted(inverse), sizes.astype(np.int32))
 
 
-def _affine_warp(
+def affine_warp(
     sizes: Int64Array,
     *,
     angle: Float64Array,
@@ -243,12 +243,12 @@ def _affine_warp(
     turn = np.zeros((count, 3, 3))
     turn[:, :2, :2] = np.stack([a, b, c, d], axis=-1).reshape(-1, 2, 2) * scale[:, None, None]
     turn[:, 2, 2] = 1.0
-    forward = _shifts(middle + shift) @ turn @ _shifts(-middle)
+    forward = shifts(middle + shift) @ turn @ shifts(-middle)
     # The determinant of the matrix without its scale is 1.
     back = np.zeros((count, 3, 3))
     back[:, :2, :2] = np.stack([d, -b, -c, a], axis=-1).reshape(-1, 2, 2) / scale[:, None, None]
     back[:, 2, 2] = 1.0
-    inverse = _shifts(middle) @ back @ _shifts(-middle - shift)
+    inverse = shifts(middle) @ back @ shifts(-middle - shift)
     if not expand:
         return Warp(inverse, forward, sizes.astype(np.int32))
     corners = np.array([[0, 0], [0, 1], [1, 1], [1, 0]]) * extent[:, None]
@@ -260,9 +260,9 @@ def _affine_warp(
     first, last = (np.trunc(end * 1e4) * 1e-4 for end in (about.min(axis=1), about.max(axis=1)))
     made = np.ceil(last) - np.floor(first)
     # From the middle of the output to the middle of the image.
-    inverse = inverse @ _shifts((extent - made) / 2)
+    inverse = inverse @ shifts((extent - made) / 2)
     size = made[:, ::-1].astype(np.int32)
-    return Warp(inverse, _shifts(-low) @ forward, size)
+    return Warp(inverse, shifts(-low) @ forward, size)
 
 
 def _turned_corners(back: Float64Array, extent: Float64Array, center: Float64Array) -> Float64Array:
@@ -300,21 +300,21 @@ def _homographies(points: Float64Array, onto: Float64Array) -> Float64Array:
     return np.concatenate([found, np.ones((count, 1))], axis=1).reshape(count, 3, 3)
 
 
-def _inverted(matrix: Float64Array) -> Float64Array:
+def inverted(matrix: Float64Array) -> Float64Array:
     """(B, 3, 3): of maps whose last number is 1, the inverse ones, likewise."""
     found = np.linalg.inv(matrix)
     result: Float64Array = found / found[:, 2:, 2:]
     return result
 
 
-def _shifts(by: Float64Array) -> Float64Array:
+def shifts(by: Float64Array) -> Float64Array:
     """(B, 3, 3): shifts by (B, 2) x, y."""
     made = np.tile(np.eye(3), (len(by), 1, 1))
     made[:, :2, 2] = by
     return made
 
 
-def _between(bounds: Any, uniforms: Float64Array) -> Float64Array:
+def between(bounds: Any, uniforms: Float64Array) -> Float64Array:
     result: Float64Array = bounds[0] + uniforms * (bounds[1] - bounds[0])
     return result
 

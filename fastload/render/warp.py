@@ -2,9 +2,9 @@
 
 The native core has the same arithmetic (fastload/native/warp.cpp), and is used where it is built.
 The formula of "bilinear" is that of torch's `grid_sample` with padding "zeros", and of what
-torchvision makes of it with a fill; or that of Pillow's `Image.transform` (see `WarpSampling`).
-Coordinates are float64, where torchvision has float32: pixels agree with it to 1 of 255 but where a
-position is within its rounding of the border between two pixels.
+torchvision or OpenCV make of it with a fill; or that of Pillow's `Image.transform` (see
+`WarpSampling`). Coordinates are float64, where torchvision has float32: pixels agree with it to 1
+of 255 but where a position is within its rounding of the border between two pixels.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ def warp_into(
             np.ascontiguousarray(inverse, dtype=np.float64),
             bilinear,
             sampling.fades,
+            sampling.mixes,
             fill,
         )
         return
     for first in range(0, len(out), _ROWS):
         part = out[first : first + _ROWS]
         u, v = _positions(inverse, first, part.shape[:2])
-        part[...] = _sampled(pixels, u, v, bilinear, sampling.fades, fill)
+        part[...] = _sampled(pixels, u, v, sampling, fill)
 
 
 def _positions(
@@ -72,12 +73,12 @@ def _sampled(
     pixels: Pixels,
     u: Float64Array,
     v: Float64Array,
-    bilinear: bool,
-    fades: bool,
+    sampling: WarpSampling,
     fill: npt.NDArray[np.float32],
 ) -> Pixels:
     """(h, w, C) uint8: the image at these places."""
     height, width = pixels.shape[:2]
+    bilinear, fades = sampling.interpolation == "bilinear", sampling.fades
     low = -0.5 if bilinear and fades else 0.0
     good = (u >= low) & (v >= low) & (u < width - low) & (v < height - low)
     u, v = np.where(good, u, 0.5), np.where(good, v, 0.5)
@@ -100,7 +101,10 @@ def _sampled(
         mask, whole = mask + used, whole & inside
     if fades:
         mask = np.where(whole, one, mask)[..., None]
-        total = np.rint((total - fill) * mask + fill)
+        faded = (total - fill) * mask + fill
+        if sampling.mixes:
+            faded = np.where(whole[..., None], faded, total + (one - mask) * fill)
+        total = np.rint(faded)
     made = total.clip(0, 255).astype(np.uint8)
     return np.where(good[..., None], made, fill.astype(np.uint8))
 
@@ -140,7 +144,7 @@ def warp_batch(pixels: torch.Tensor, warp: Warp, sampling: WarpSampling) -> torc
     made = functional.grid_sample(values, grid, padding_mode=outside, align_corners=False)
     if sampling.fades:
         made, mask = made[:, :channels], made[:, channels:]
-        made = (made - fill) * mask + fill
+        made = made + (1.0 - mask) * fill if sampling.mixes else (made - fill) * mask + fill
     made = torch.where(good[:, None], made, fill)
     if pixels.is_floating_point():
         return made.to(pixels.dtype)

@@ -44,7 +44,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Pixels image = noise(pixels * static_cast<size_t>(channels), choices.byte());
     const auto in = exactly(image.data(), image.size());
     const std::unique_ptr<uint8_t[]> out(new uint8_t[made * static_cast<size_t>(channels)]);
-    WarpOptions options = {(choices.byte() & 1) != 0, (choices.byte() & 1) != 0, {}};
+    WarpOptions options = {
+        (choices.byte() & 1) != 0, (choices.byte() & 1) != 0, (choices.byte() & 1) != 0, {}};
     for (int c = 0; c < channels; ++c) options.fill[c] = static_cast<float>(choices.byte());
     double inverse[9];
     const double units[9] = {1, 1, in_size.width / 4.0, 1, 1, in_size.height / 4.0, 0.01, 0.01, 1};

@@ -1,0 +1,100 @@
+"""Colour that albumentations has and torchvision has not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fastload.draws import Draws
+from fastload.recipe.operation import PixelOperation
+from fastload.recipe.warps import Pair, between
+from fastload.render.device import column
+from fastload.render.transfer import on_device
+
+
+@dataclass(frozen=True)
+class BrightnessContrast(PixelOperation):
+    """Pixels times a number, plus a part of 255 or of their mean; cut to whole numbers."""
+
+    brightness: Pair
+    """Bounds of what is added, in parts of 255, or of the mean."""
+    contrast: Pair
+    """Bounds of what 1 + this the pixels are multiplied by."""
+    by_max: bool = True
+    """Whether it is of 255."""
+
+    @property
+    def pointwise(self) -> bool:  # type: ignore[override]
+        return self.by_max
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        uniforms = draws.uniform(stream, 2)
+        factors = 1.0 + between(self.contrast, uniforms[:, 0])
+        parts = between(self.brightness, uniforms[:, 1])
+        pixels = images.to(torch.float32)
+        if self.by_max:
+            added = column(on_device((parts * 255.0).astype(np.float32), images.device))
+        else:
+            # Sums of bytes are whole numbers, which float64 holds.
+            means = images.sum((1, 2, 3), dtype=torch.float64) / images[0].numel()
+            added = column((means * on_device(parts, images.device)).to(torch.float32))
+        scaled = pixels * column(on_device(factors.astype(np.float32), images.device)) + added
+        return scaled.clamp_(0.0, 255.0).to(images.dtype)
+
+
+@dataclass(frozen=True)
+class CoarseDropout(PixelOperation):
+    """Rectangles anywhere in an image are filled with a colour; they may overlap."""
+
+    moves_pixels = False
+
+    holes: tuple[int, int]
+    """Bounds of how many, both included."""
+    heights: Pair
+    """Bounds of their height: in pixels, both included, where the second is 1 or more; else in
+    parts of the image. As the next."""
+    widths: Pair
+    fill: tuple[float, ...] = (0.0,)
+    mask_fill: tuple[float, ...] | None = None
+    """Of masks; None: they stay as they are."""
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        return self._filled(images, draws, stream, self.fill)
+
+    def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        if self.mask_fill is None:
+            return masks
+        return self._filled(masks, draws, stream, self.mask_fill)
+
+    def _filled(
+        self, pixels: torch.Tensor, draws: Draws, stream: int, fill: tuple[float, ...]
+    ) -> torch.Tensor:
+        ends = on_device(self.ends(draws, stream, *pixels.shape[-2:]), pixels.device)
+        down, across = (torch.arange(length, device=pixels.device) for length in pixels.shape[-2:])
+        top, left, bottom, right = ends[..., None].unbind(2)
+        rows, columns = (top <= down) & (down < bottom), (left <= across) & (across < right)
+        holes = (rows[:, :, :, None] & columns[:, :, None, :]).any(dim=1)[:, None]
+        colour = torch.tensor(fill, dtype=pixels.dtype, device=pixels.device).view(1, -1, 1, 1)
+        return torch.where(holes, colour, pixels)
+
+    def ends(self, draws: Draws, stream: int, height: int, width: int) -> np.ndarray:
+        """(B, most holes, 4) int64: top, left, bottom, right of each; empty ones where there are
+        fewer."""
+        least, most = self.holes
+        uniforms = draws.uniform(stream, 1 + 4 * most)
+        count = least + np.floor(uniforms[:, 0] * (most - least + 1)).astype(np.int64)
+        drawn = uniforms[:, 1:].reshape(-1, most, 4)
+        extents = []
+        for axis, (bounds, side) in enumerate(((self.heights, height), (self.widths, width))):
+            if self.heights[1] >= 1:
+                low, high = int(bounds[0]), int(min(bounds[1], side))
+                extents.append(low + np.floor(drawn[..., axis] * (high - low + 1)))
+            else:
+                extents.append(np.trunc(side * between(bounds, drawn[..., axis])))
+        extent = np.stack(extents, axis=-1).astype(np.int64)
+        space = np.array([height, width]) - extent
+        start = np.floor(drawn[..., 2:] * (space + 1)).astype(np.int64)
+        extent[np.arange(most) >= count[:, None]] = 0
+        return np.concatenate([start, start + extent], axis=-1)

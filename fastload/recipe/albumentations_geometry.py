@@ -1,0 +1,291 @@
+"""Geometry that albumentations has and torchvision has not, or otherwise.
+
+Pixels are OpenCV's: no filter is widened when shrinking, and around a warp the fill is one of the
+pixels that are interpolated. Random numbers come in the order in which albumentations 2.0.8 draws
+them; the first says whether the operation is applied at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fastload.draws import Float64Array, Int64Array
+from fastload.geometry import Fill, Interpolation, Padding, Resampling
+from fastload.geometry.boxes import Composition, pick
+from fastload.geometry.plan import Warp, WarpSampling
+from fastload.recipe.attributes import check_settings
+from fastload.recipe.operation import GeometryOperation, Size
+from fastload.recipe.warps import Pair, Warping, between, inverted, shifts
+
+Position = Literal["center", "top_left", "top_right", "bottom_left", "bottom_right", "random"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Resizing(GeometryOperation):
+    """Define `sizes`."""
+
+    cuts = False
+
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = False
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def resampling(self) -> Resampling:
+        return Resampling(self.interpolation, self.antialias)
+
+    def sizes(self, before: Int64Array, uniforms: Float64Array) -> Int64Array:
+        """(B, 2) from (B, 2) sizes and (B, `uniforms`) random numbers."""
+        raise NotImplementedError
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        composition.resize(self.sizes(composition.extent, uniforms))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledTo(_Resizing):
+    """A resize that keeps the aspect ratio, both sides rounded half to even: to fit into a size
+    (LongestMaxSize), or to cover it (SmallestMaxSize)."""
+
+    uniforms = 1
+    fits_every_image = True
+
+    choices: tuple[tuple[int | None, int | None], ...]
+    """Height, width, one of which may be free; one of the choices is drawn for each sample."""
+    covers: bool = False
+
+    @property
+    def draws_size(self) -> bool:  # type: ignore[override]
+        return len(self.choices) > 1
+
+    def sizes(self, before: Int64Array, uniforms: Float64Array) -> Int64Array:
+        free = -np.inf if self.covers else np.inf
+        wanted = np.array(
+            [[free if side is None else side for side in choice] for choice in self.choices]
+        )[pick(uniforms[:, 0], np.full(len(before), len(self.choices)))]
+        scales = wanted / before
+        scale = scales.max(axis=1) if self.covers else scales.min(axis=1)
+        rounded: Int64Array = np.rint(before * scale[:, None]).astype(np.int64)
+        return np.maximum(rounded, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomScale(_Resizing):
+    """A resize by a factor; sides are cut to whole numbers."""
+
+    uniforms = 2
+    draws_size = True
+
+    scale: Pair
+    """Bounds of the factor."""
+    p: float = 0.5
+
+    def sizes(self, before: Int64Array, uniforms: Float64Array) -> Int64Array:
+        scaled = (before * between(self.scale, uniforms[:, 1])[:, None]).astype(np.int64)
+        return np.where(uniforms[:, :1] < self.p, scaled, before)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PadTo(GeometryOperation):
+    """Padding up to a size, or to a multiple of one."""
+
+    cuts = False
+    fits_every_image = True
+
+    least: tuple[int | None, int | None] = (None, None)
+    """Height, width; None: `multiple` has it."""
+    multiple: tuple[int | None, int | None] = (None, None)
+    position: Position = "center"
+    """Where the image is then; in the middle, an odd pixel goes after it."""
+    exact: bool = False
+    """Whether it is known that images are no larger than `least`, so that all have that size."""
+    fill: Fill = (0.0,)
+    mask_fill: Fill = (0.0,)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def uniforms(self) -> int:  # type: ignore[override]
+        return 2 if self.position == "random" else 0
+
+    @property
+    def out_size(self) -> Size | None:
+        height, width = self.least
+        return (height, width) if self.exact and height and width else None
+
+    def padding_for(self, size: Size | None) -> Padding | None:
+        if size is not None and not self._missing(np.array([size], dtype=np.int64)).any():
+            return None
+        return Padding("constant", self.fill, self.mask_fill)
+
+    def _missing(self, extent: Int64Array) -> Int64Array:
+        missing = np.zeros_like(extent)
+        for axis, (least, multiple) in enumerate(zip(self.least, self.multiple, strict=True)):
+            if least is not None:
+                missing[:, axis] = np.maximum(least - extent[:, axis], 0)
+            elif multiple is not None:
+                missing[:, axis] = -extent[:, axis] % multiple
+        return missing
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        missing = self._missing(composition.extent)
+        if self.position == "random":
+            before = pick(uniforms, missing + 1)
+        elif self.position == "center":
+            before = missing // 2
+        else:
+            vertical, horizontal = self.position.split("_")
+            before = missing * np.array([vertical == "bottom", horizontal == "right"])
+        if missing.any():
+            composition.pad(before, missing - before)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedCut(GeometryOperation):
+    """A part of a size, at one place in all images: a central one, or from a corner on."""
+
+    size: Size
+    corner: Size | None = None
+    """Top, left; None: in the middle, where an odd pixel is left out after it."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def out_size(self) -> Size:
+        return self.size
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        target = np.array([self.size], dtype=np.int64)
+        end = target if self.corner is None else target + np.array([self.corner])
+        composition.fail(
+            (composition.extent < end).any(axis=1),
+            f"{self.describe()} reaches out of the image of {{height}}x{{width}} pixels; resize "
+            "the image first, or set pad_if_needed=True.",
+        )
+        start = (composition.extent - target) // 2 if self.corner is None else end - target
+        composition.crop(np.maximum(np.broadcast_to(start, composition.extent.shape), 0), target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomSizedCrop(_Resizing):
+    """A part of a drawn height, in one aspect ratio, resized."""
+
+    uniforms = 3
+    fits_every_image = True
+
+    size: Size
+    heights: tuple[int, int]
+    """Bounds of the height [pixels], both included; what is more than the image has is cut off."""
+    ratio_of_sides: float = 1.0
+    """Width / height."""
+
+    @property
+    def out_size(self) -> Size:
+        return self.size
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        low, high = self.heights
+        tall = low + pick(uniforms[:, 0], np.full(len(uniforms), high - low + 1))
+        wide = (tall * self.ratio_of_sides).astype(np.int64)
+        extent = np.minimum(np.maximum(np.stack([tall, wide], axis=1), 1), composition.extent)
+        composition.crop(pick(uniforms[:, 1:], composition.extent - extent + 1), extent)
+        composition.resize(np.array([self.size], dtype=np.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AffineMap(Warping):
+    """About the centre of the image: scale, then rotation, then shear, then a shift."""
+
+    uniforms: ClassVar[int] = 8
+
+    rotation: Pair = (0.0, 0.0)
+    """Bounds [degrees], counter-clockwise."""
+    scaling: tuple[Pair, Pair] = ((1.0, 1.0), (1.0, 1.0))
+    """Bounds along x and along y."""
+    same_scale: bool = False
+    """Whether y has the factor of x."""
+    shearing: tuple[Pair, Pair] = ((0.0, 0.0), (0.0, 0.0))
+    """Along x and along y [degrees]."""
+    shifting: tuple[Pair, Pair] = ((0.0, 0.0), (0.0, 0.0))
+    """To the right and down: whole pixels, bounds included, or parts of width and height."""
+    in_pixels: bool = False
+    p: float = 0.5
+    interpolation: Interpolation = "bilinear"
+
+    @property
+    def warp_samplings(self) -> tuple[WarpSampling, WarpSampling]:
+        images = WarpSampling(self.interpolation, self.fill, mixes=True)
+        return images, WarpSampling("nearest", self.mask_fill)
+
+    def warp(self, sizes: Int64Array, uniforms: Float64Array) -> Warp:
+        extent = sizes[:, ::-1].astype(np.float64)
+        shift = np.empty_like(extent)
+        for axis, bounds in enumerate(self.shifting):
+            drawn = uniforms[:, 1 + axis]
+            if self.in_pixels:
+                shift[:, axis] = bounds[0] + np.floor(drawn * (bounds[1] - bounds[0] + 1))
+            else:
+                shift[:, axis] = np.trunc(between(bounds, drawn) * extent[:, axis])
+        angle = np.radians(between(self.rotation, uniforms[:, 7]))
+        scale, shear, turn = (_identities(len(sizes)) for _ in range(3))
+        for axis in range(2):
+            sheared = -np.radians(between(self.shearing[axis], uniforms[:, 3 + axis]))
+            shear[:, axis, 1 - axis] = np.tan(sheared)
+            drawn = uniforms[:, 5 + (0 if self.same_scale else axis)]
+            scale[:, axis, axis] = between(self.scaling[axis], drawn)
+        turn[:, 0, 0], turn[:, 0, 1] = np.cos(angle), np.sin(angle)
+        turn[:, 1, 0], turn[:, 1, 1] = -np.sin(angle), np.cos(angle)
+        middle = extent / 2
+        forward = shifts(middle + shift) @ shear @ turn @ scale @ shifts(-middle)
+        forward[uniforms[:, 0] >= self.p] = np.eye(3)
+        return Warp(inverted(forward), forward, sizes.astype(np.int32), centres=0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuarterTurns(Warping):
+    """A turn by none to three quarters counter-clockwise, equally likely; or a mirroring along the
+    diagonal."""
+
+    uniforms: ClassVar[int] = 2
+
+    transposes: bool = False
+    p: float = 1.0
+
+    @property
+    def draws_size(self) -> bool:  # type: ignore[override]
+        return True
+
+    def size_after(self, size: Size | None) -> Size | None:
+        return size if size is not None and size[0] == size[1] else None
+
+    def fits_batches(self, size: Size | None) -> bool:
+        return size is not None and size[0] == size[1]
+
+    def warp(self, sizes: Int64Array, uniforms: Float64Array) -> Warp:
+        height, width = sizes.T.astype(np.float64)
+        turns = (
+            np.full(len(sizes), 4) if self.transposes else pick(uniforms[:, 1], 4 + 0 * sizes[:, 0])
+        )
+        turns = np.where(uniforms[:, 0] < self.p, turns, 0)
+        inverse = _identities(len(sizes))
+        # From output to input: x and y by the numbers of turns, and of the diagonal.
+        across = np.array([[1, 0], [0, -1], [-1, 0], [0, 1], [0, 1]])[turns]
+        down = np.array([[0, 1], [1, 0], [0, -1], [-1, 0], [1, 0]])[turns]
+        inverse[:, 0, :2], inverse[:, 1, :2] = across, down
+        inverse[:, 0, 2] = np.where((turns == 1) | (turns == 2), width, 0.0)
+        inverse[:, 1, 2] = np.where((turns == 2) | (turns == 3), height, 0.0)
+        swaps = np.isin(turns, [1, 3, 4])[:, None]
+        made = np.where(swaps, sizes[:, ::-1], sizes).astype(np.int32)
+        return Warp(inverse, inverted(inverse), made, centres=0.5)
+
+
+def _identities(count: int) -> Float64Array:
+    """(B, 3, 3)."""
+    return np.tile(np.eye(3), (count, 1, 1))
