@@ -187,6 +187,9 @@ class Traits:
     pads_images: bool = False
     """Whether it pads images of several sizes to the largest of a batch where `Context.padded` asks
     for it, and adds the column `SIZES`."""
+    deep: bool = False
+    """Whether it makes images that are not `ImageColumn.plain`, as backends do that make their
+    batches with the code of the built-in ones."""
     tolerance: Tolerance = field(default_factory=Tolerance)
     needs: Dependency | None = None
     """The module of the class must be importable without it."""
@@ -337,8 +340,9 @@ class HostBatch:
     """A batch as a backend returns it, in host memory or on a device."""
 
     columns: dict[str, Any]
-    """Images (B, H, W, C) uint8, or of the dtype that an opaque transform made of them; masks (B,
-    H, W, 1) uint8; values (B, ...), or a `Ragged` of B rows. Tensors where they are on a device."""
+    """Images (B, H, W, C) of the dtype of their column, which is uint8 for most, or of what an
+    opaque transform made of them; masks (B, H, W, 1) likewise; values (B, ...), or a `Ragged` of B
+    rows. Tensors where they are on a device."""
     failures: list[Failure] = field(default_factory=list)
     collated: Any = None
     """Instead of columns: a finished batch from a dataset or collate function of the user's."""

@@ -93,6 +93,7 @@ class CacheBackend(BatchMaker):
         resamples_again=True,
         joins_images=True,
         pads_images=True,
+        deep=True,
         summary="samples decoded once, then served from a memory map, from memory or on the GPU",
         prepares=True,
         fits={
@@ -252,7 +253,10 @@ class CacheBackend(BatchMaker):
             "device": f"the memory of {self._context.device}",
         }[storage]
         if storage == "device" and _only_on_host(self._context):
-            where = "memory-mapped files: the host makes warps, mosaics, and what comes after them"
+            where = (
+                "memory-mapped files: the host makes warps, mosaics, and what comes after them, "
+                "and images of more than 8 bits"
+            )
         if (
             source is not None
             and storage == "disk"
@@ -332,6 +336,7 @@ def _only_on_host(context: Context) -> bool:
     return (
         context.padded
         or context.recipe.joint is not None
+        or bool(context.source.deep)
         or any(plan.later is not None for plan in context.recipe.geometries)
     )
 

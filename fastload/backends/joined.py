@@ -145,7 +145,8 @@ class JoinedReader:
             return False
         if not native.available():
             return False
-        if self.source.images[columns[0]].kind.as_stored:
+        column = self.source.images[columns[0]]
+        if column.kind.as_stored or not column.plain:
             return False
         if any(op.resampling is not None for _, op in plan.all_ops):
             return False

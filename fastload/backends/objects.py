@@ -226,6 +226,8 @@ class ObjectReader:
         pixels = reader_of(column, self._settings, self._decoder).pixels(index)
         if column.kind.as_stored:
             return tv_tensors.Mask(torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1))
+        if pixels.shape[2] == 3 and pixels.dtype != np.uint8:  # which PIL has no mode for
+            return tv_tensors.Image(torch.from_numpy(pixels).permute(2, 0, 1))
         return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
 
     def _explained(self, index: int, error: Exception) -> SampleError:

@@ -39,6 +39,7 @@ class JoinedPixels(PixelMaker):
         self._core = CoreDecoding(threads.count, self._source, check_whole, seek_index)
 
     def start(self, draws: Draws) -> BatchInWork:
+        self._core.say()
         (plan,) = self._plans
         assert plan.out_size is not None
         work = BatchInWork(draws, self._rows.buffers(len(draws), [plan.out_size], self._allocate))

@@ -20,6 +20,7 @@ from fastload.backends.maker import BatchInWork, PixelMaker, Threads
 from fastload.backends.pixels_python import PythonPixels
 from fastload.backends.rows import Buffers, RowReader, settled_size
 from fastload.cache.resident import is_mapped
+from fastload.decode.image import say_narrowed
 from fastload.decode.libraries import core_formats, others_by_pillow
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError, counted
@@ -95,8 +96,14 @@ class CoreDecoding:
             open_seek_index(seek_index, source, only_cheap=True) if self._encoded else (None, "")
         )
 
+    def say(self) -> None:
+        """Warn, once a process, that images lose bits."""
+        if self.pool.narrowed:
+            say_narrowed(f"{counted(self.pool.narrowed, 'image')} so far")
+
     def close(self) -> None:
         """As of `PixelMaker`."""
+        self.say()
         self.pool.close()
         if self.index is not None:
             self.index.flush()
@@ -140,6 +147,7 @@ class CoreDecoding:
         counts = {
             **self.pool.decoded,
             "reduced": self.pool.reduced,
+            "narrowed": self.pool.narrowed,
             "noted": self.pool.noted,
             "indexed": self.pool.indexed,
         }
@@ -181,6 +189,8 @@ class NativePixels(PixelMaker):
         """Whether the core can make the batches of this source."""
         if any(plan.later is not None for plan in plans):
             return False
+        if not all(column.plain for column in source.images.values()):
+            return False
         if source.encoded:
             known = all(plan.out_size is not None for plan in plans)
             kinds = [column.kind for column in source.encoded.values()]
@@ -191,6 +201,7 @@ class NativePixels(PixelMaker):
         )
 
     def start(self, draws: Draws) -> BatchInWork:
+        self._core.say()
         return self._decode(draws) if self._source.encoded else self._gather(draws)
 
     def close(self) -> None:

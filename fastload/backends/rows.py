@@ -122,7 +122,7 @@ class RowReader:
         """Uninitialised arrays for a batch."""
         take = allocate or partial(np.empty, dtype=np.uint8)
         images = {
-            view_column(name, view): take((count, *size, column.channels))
+            view_column(name, view): _array(take, (count, *size, column.channels), column.dtype)
             for name, column in self._source.images.items()
             for view, size in enumerate(sizes)
         }
@@ -383,7 +383,7 @@ class RowReader:
                 failures[row] = fetched
                 continue
             data, header, name = fetched
-            samples[row] = EncodedRow(row, data, header, name)
+            samples[row] = EncodedRow(row, data, header, name, column.stored)
             sizes[row] = upright_size(header, self.settings)
         return samples, sizes
 
@@ -441,6 +441,13 @@ class _UpperLeft:
     def __getitem__(self, row: int) -> npt.NDArray[np.uint8]:
         height, width = self.sizes[row]
         return self.pixels[row, :height, :width]
+
+
+def _array(take: BufferAllocator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Uninitialised, in memory of `take`, which has bytes."""
+    if dtype == np.uint8:
+        return take(shape)
+    return take((*shape[:-1], shape[-1] * dtype.itemsize)).view(dtype)
 
 
 def _table_shape(batch: int, numbers: int) -> tuple[int, ...]:

@@ -88,6 +88,7 @@ class TorchBackend:
         resamples_again=True,
         joins_images=True,
         pads_images=True,
+        deep=True,
         summary="torch's DataLoader, tuned: worker processes that run any transform and any "
         "Dataset",
         processes=True,
@@ -183,7 +184,8 @@ class TorchBackend:
         if context.recipe.opaque is not None or None in sizes:
             return
         pixels = sum(size[0] * size[1] for size in sizes if size is not None)
-        channels = sum(column.channels for column in context.source.images.values())
+        images = context.source.images.values()
+        channels = sum(column.channels * column.dtype.itemsize for column in images)
         batch, free = context.batch_size * pixels * channels, free_shared_memory()
         flying = self._workers * self._prefetch + 1  # and the one that was received last
         if batch * flying <= free:

@@ -58,6 +58,7 @@ class TurboJpegBackend(BatchMaker):
         resamples_again=True,
         joins_images=True,
         pads_images=True,
+        deep=True,
         summary="JPEG straight from files, decoded by threads: only the crop, no worker processes",
         fits={
             "encoded": Fit(0.9, "compressed images, decoded by threads without worker processes"),

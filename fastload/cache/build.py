@@ -305,7 +305,8 @@ class _Build:
             known = sizes[:, number][sizes[:, number].all(axis=1)]
             kept = shrunk_sizes(known, self.variant.short_side)
             typical.append((int(kept[0, 0]), int(kept[0, 1])) if len(kept) else (1, 1))
-            needed += int(kept.prod(axis=1).sum()) * column.channels + count * _BYTES_PER_SAMPLE
+            needed += int(kept.prod(axis=1).sum()) * column.channels * column.dtype.itemsize
+            needed += count * _BYTES_PER_SAMPLE
         return needed, typical, sizes
 
     def _write(

@@ -32,6 +32,7 @@ class ImageSpec:
     role: str
     channels: int
     names: PathTable | None = None
+    dtype: np.dtype[Any] = np.dtype(np.uint8)  # noqa: RUF009
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Sample:
     """One sample, decoded."""
 
     pixels: tuple[Pixels | DecodeError, ...]
-    """(H, W, C) uint8 for each image column, or why there are none."""
+    """(H, W, C) for each image column, or why there are none."""
     label: int | None = None
     """The label, where the source has no column of labels."""
 
@@ -67,7 +68,7 @@ class Samples:
         self.batch = 1 if source.encoded else 64
         self.values = source.values
         self.images = tuple(
-            ImageSpec(name, column.role, column.channels, column.name_table())
+            ImageSpec(name, column.role, column.channels, column.name_table(), column.dtype)
             for name, column in source.images.items()
         )
 
@@ -216,13 +217,13 @@ def shrunk_points(sizes: npt.NDArray[np.int64], short_side: int | None) -> Point
 
 
 def shrink(pixels: Pixels, role: str, short_side: int | None) -> Pixels:
-    """(H, W, C) uint8 reduced as torchvision's antialiased Resize(short_side) does; masks
+    """(H, W, C) reduced as torchvision's antialiased Resize(short_side) does; masks
     nearest."""
     height, width = pixels.shape[:2]
     new_height, new_width = shrunk_sizes(np.array([[height, width]]), short_side)[0].tolist()
     if (new_height, new_width) == (height, width):
         return pixels
-    out = np.empty((new_height, new_width, pixels.shape[2]), dtype=np.uint8)
+    out = np.empty((new_height, new_width, pixels.shape[2]), dtype=pixels.dtype)
     resampling = pixel_kind(role).resampling(GeometryPlan())
     render_into(
         pixels,

@@ -127,7 +127,7 @@ class ColumnWriter:
             self._row = len(before.sizes)
             lengths = before.sizes.astype(np.int64).prod(axis=1) * column.channels
             ends = lengths.cumsum()
-            kept = int(lengths.sum())
+            kept = int(lengths.sum()) * column.dtype.itemsize
             self._sizes[: self._row] = before.sizes
             self._offsets[: self._row] = ends - lengths
             self._failed.update(before.failed)
@@ -139,13 +139,13 @@ class ColumnWriter:
         """What is written by now."""
         return ColumnProgress(self._sizes[: self._row], self._failed, self._pixels.checksum)
 
-    def append(self, image: npt.NDArray[np.uint8] | DecodeError) -> None:
+    def append(self, image: npt.NDArray[Any] | DecodeError) -> None:
         """Write the next image; in place of a failed one, zeros of the typical size. Raises
         OSError."""
-        self._offsets[self._row] = self._pixels.nbytes
+        self._offsets[self._row] = self._pixels.nbytes // self._column.dtype.itemsize
         if isinstance(image, DecodeError):
             self._failed[self._row] = str(image)
-            image = np.zeros((*self._typical, self._column.channels), dtype=np.uint8)
+            image = np.zeros((*self._typical, self._column.channels), self._column.dtype)
         self._sizes[self._row] = image.shape[:2]
         self._pixels.append(image)
         self._row += 1
@@ -157,10 +157,10 @@ class ColumnWriter:
         if (self._sizes == self._sizes[0]).all():
             shape: tuple[int, ...] = (self._row, *map(int, self._sizes[0]), self._column.channels)
         else:
-            shape = (self._pixels.nbytes,)
+            shape = (self._pixels.nbytes // self._column.dtype.itemsize,)
             arrays["sizes"] = _save(f"{self._stem}.sizes.npy", self._sizes)
             arrays["offsets"] = _save(f"{self._stem}.offsets.npy", self._offsets)
-        arrays["array"] = self._pixels.finish(np.uint8, shape)
+        arrays["array"] = self._pixels.finish(self._column.dtype, shape)
         names = self._column.names
         if names is not None:
             for key, array in (("blob", names.blob), ("ends", names.ends), ("rows", names.rows)):

@@ -9,6 +9,7 @@ Pillow: CMYK, masks, other formats.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
+from fastload.decode.deep import read_deep
 from fastload.decode.header import (
     REMEDY,
     ImageHeader,
@@ -38,13 +41,18 @@ from fastload.decode.libraries import (
 from fastload.errors import DecodeError
 from fastload.exif import turned_size, upright
 from fastload.files import DecodeSettings
-from fastload.sources.columns import EncodedImages
+from fastload.sources.columns import EncodedImages, PixelFormat
+from fastload.sources.unchanged import format_of
 
 A = TypeVar("A")
 T = TypeVar("T")
 Fetched = tuple[bytes, ImageHeader, str]
 
+logger = logging.getLogger("fastload")
+
 _SOS, _EOI = b"\xff\xda", b"\xff\xd9"
+_PNG_DEPTH, _TIFF_BITS = 24, 258
+"""Offset of the bits a sample in a PNG; tag of a TIFF (BitsPerSample)."""
 # How much of an image is read for its header, at first and if that was not enough [bytes].
 _PREFIXES = (16 << 10, 256 << 10)
 # Memory kept; larger images get an array of their own, so that one of them does not hold its memory
@@ -102,6 +110,7 @@ def decode_image(
     as_stored: bool = False,
     header: ImageHeader | None = None,
     scratch: Scratch | None = None,
+    stored: PixelFormat | None = None,
 ) -> Pixels:
     """Decode one image.
 
@@ -114,12 +123,15 @@ def decode_image(
         header: what `read_header` said, if it was asked before.
         scratch: memory to decode into; the result is then valid until the scratch is used again,
             and may be read-only.
+        stored: what its pixels are, to be kept as they are.
 
     Returns:
-        (H, W, 3) uint8 RGB, or (H, W, 1) uint8 of a mask, upright if the settings say so.
+        (H, W, 3) uint8 RGB, or (H, W, 1) uint8 of a mask, or (H, W, C) as `stored` says; upright if
+        the settings say so.
 
     Raises:
-        DecodeError: no image, damaged, incomplete, too large, a coloured mask, a mask above 255.
+        DecodeError: no image, damaged, incomplete, too large, a coloured mask, a mask above 255,
+            other pixels than `stored` says.
     """
     if header is None:
         header = read_header(data, name)
@@ -127,18 +139,22 @@ def decode_image(
     data = check_data(data, header, name, settings)
     shape = (header.height, header.width, 3)
     try:
-        if header.format == "JPEG" and header.components in (1, 3):
+        if stored is not None and _is_deep(data, stored, as_stored):
+            pixels = read_deep(data, header, stored)
+        elif header.format == "JPEG" and header.components in (1, 3):
             pixels = _jpeg(data, decoder, None if scratch is None else scratch.take(shape))
             if as_stored:
                 pixels = _one_channel(pixels)
         elif as_stored or header.format not in core_formats():
-            pixels = _with_pillow(data, header.format, as_stored)
+            pixels = _with_pillow(data, header.format, as_stored, name)
         else:
             out = np.empty(shape, dtype=np.uint8) if scratch is None else scratch.take(shape)
             try:
                 pixels = CoreDecoder().decode(data, out=out)
+                if header.format == "PNG" and data[_PNG_DEPTH] == 16:
+                    say_narrowed(name)
             except ValueError:  # odd or damaged, which is for Pillow to say
-                pixels = _with_pillow(data, header.format, as_stored)
+                pixels = _with_pillow(data, header.format, as_stored, name)
     except MemoryError:
         raise
     except Exception as error:  # what libraries raise on damaged data is not limited to any list
@@ -149,6 +165,9 @@ def decode_image(
             f"{name}: the header says {header.width} x {header.height} pixels, the data has "
             f"{pixels.shape[1]} x {pixels.shape[0]}. {REMEDY}"
         )
+    if stored is not None and (pixels.shape[2], pixels.dtype) != (stored.channels, stored.dtype):
+        # Grey that was read as RGB; masks of 8 bits among those of 16.
+        pixels = np.ascontiguousarray(pixels[..., : stored.channels], dtype=stored.dtype)
     if settings.exif_orientation:
         pixels = upright(pixels, header.orientation)
     # Pillow's arrays are read-only, of which torch warns. With a scratch the pixels are about to be
@@ -218,9 +237,11 @@ def _jpeg(data: bytes, decoder: Decoder, out: Pixels | None) -> Pixels:
         raise
 
 
-def _with_pillow(data: bytes, format: str, as_stored: bool) -> Pixels:
+def _with_pillow(data: bytes, format: str, as_stored: bool, name: str) -> Pixels:
     with open_lazily(data, format) as image:
         image.load()
+        if not as_stored and _has_more_bits(image, data):
+            say_narrowed(name)
         if image.mode.startswith("I;16") or (image.mode == "I" and format == "PNG"):
             values = np.asarray(image)
             if as_stored and values.max() > 255:
@@ -261,6 +282,44 @@ def _one_channel(pixels: Pixels) -> Pixels:
             "grey or palette PNG"
         )
     return first
+
+
+_narrowed: set[str] = set()
+"""The first image of which bits were left out, once that was logged."""
+
+
+def say_narrowed(which: str) -> None:
+    """Log, once a process, that images of 16 bits are served as 8. `which`: the first of them."""
+    if not _narrowed:
+        _narrowed.add(which)
+        logger.warning(
+            "%s: 16 bits a sample, of which the upper 8 are served, as of all such images. "
+            "mode='unchanged' of create_loader and open_source keeps them.",
+            which,
+        )
+
+
+def _has_more_bits(image: Image.Image, data: bytes) -> bool:
+    """Whether samples have 16 bits, of formats in which that is to be seen."""
+    if image.format == "TIFF":
+        tags: Any = image.tag_v2  # type: ignore[attr-defined]
+        return bool(max(tags.get(_TIFF_BITS, (1,))) == 16)
+    return image.format == "PNG" and data[_PNG_DEPTH] == 16
+
+
+def _is_deep(data: bytes, stored: PixelFormat, masks: bool) -> bool:
+    """Whether pixels that are served as they are stored have more than 8 bits. Masks may have fewer
+    than those of the first one, and more if their numbers fit.
+
+    Raises ValueError: images are others than the first one of the data set.
+    """
+    found = format_of(data, masks=masks)
+    if found != stored and not masks:
+        raise ValueError(
+            f"its pixels are {found}, and those of the first image of the data set {stored}: "
+            "mode='unchanged' serves one kind; convert them to one"
+        )
+    return np.uint8 not in (found.dtype, stored.dtype)
 
 
 class ImageReader(Protocol):
@@ -334,6 +393,7 @@ class EncodedReader:
             settings=self.settings,
             as_stored=as_stored,
             header=header,
+            stored=self.column.stored,
         )
 
     def _header(self, index: int) -> ImageHeader:

@@ -30,7 +30,7 @@ from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.host_memory import BufferPool
 from fastload.known_code import only_seeds
-from fastload.loader import streams
+from fastload.loader import deep, streams
 from fastload.loader.colour_place import ColourPlace, place_by_rule
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
@@ -59,7 +59,6 @@ from fastload.sources.base import Source
 from fastload.sources.columns import StreamItems
 from fastload.sources.datasets import COST, is_dataset, open_dataset
 from fastload.sources.huggingface import is_huggingface
-from fastload.sources.huggingface_streams import identity_of, is_huggingface_stream
 from fastload.sources.inspection import Snapshot
 from fastload.sources.kinds import IMAGE, MASK
 from fastload.sources.plain import may_be_plain, open_plain_dataset
@@ -144,6 +143,7 @@ def assemble(config: LoaderConfig) -> LoaderParts:
         source = opened.source
         split = _split(recipe, config, source)
     order = order_of(config, source, config.shard_here())
+    deep.check(config, source, split)
 
     colour = ColourPlace(split)
     if config.place != "auto" or split.begins_with_colour:
@@ -180,8 +180,9 @@ def _opened(config: LoaderConfig) -> Opened:
     init = config.workers.init
     seeds_only = init is None or only_seeds(init)
     if config.assume_plain:
-        if config.masks:
-            raise ConfigurationError("assume_plain: it serves images and labels; leave masks out.")
+        if config.masks or config.mode != "RGB":
+            left = "mode" if config.mode != "RGB" else "masks"
+            raise ConfigurationError(f"assume_plain: RGB images and labels; leave {left} out.")
         if not seeds_only:
             raise ConfigurationError(
                 f"assume_plain: the worker_init_fn {qualified_name(init)} may change the data set, "
@@ -195,6 +196,7 @@ def _opened(config: LoaderConfig) -> Opened:
             strict=config.strict,
             masks=config.masks,
             format=config.format,
+            mode=config.mode,
         )
         return _with_the_option(opened, config.source)
     if seeds_only:
@@ -229,6 +231,11 @@ def _run_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) 
     """Open a data set so that its own code makes the samples, though fastload could read its files.
     Then Python code of the user gets the same objects as before: PIL images with all their
     attributes, and labels of Python's types."""
+    if config.mode != "RGB":
+        raise ConfigurationError(
+            f"mode: {config.mode!r} is for images that fastload reads, and here the data set's own "
+            "code makes them (collate_fn, or a transform of your own); leave one of the two out."
+        )
     if config.masks:
         raise ConfigurationError(
             "masks: they are drawn for whole batches, and here Python runs on single samples "
@@ -366,6 +373,7 @@ def _on_backend(
             f"{', '.join(map(repr, source.moved))} with them; use another backend."
         )
     traits.check_renders(split, backend)
+    deep.check_backend(source, backend, deep=traits.deep)
     if split.several_views and isinstance(config.batch_transform, Mix):
         raise ConfigurationError(
             f"batch_transform: {type(config.batch_transform).__name__} mixes one image with "
@@ -419,20 +427,16 @@ def _streaming(config: LoaderConfig) -> LoaderParts:
     shard, dataset, kind = config.shard_here(), config.source, type(config.source).__name__
     loader = streams.dataloader_of(config, shard)
     place = streams.StreamPlace(config, loader)
-    notes = [*streams.notes_of(config, shard), *config.notes]
-    identity = [f"{type(dataset).__module__}.{kind}"]
-    if is_huggingface_stream(dataset):
-        identity += identity_of(dataset)
     return _parts(
         config,
         Recipe.from_transform(None).split(None),
-        source=Source({"item": StreamItems(dataset)}, fingerprint_of("stream", *identity), kind),
+        source=Source({"item": StreamItems(dataset)}, streams.fingerprint(dataset), kind),
         order=StreamOrder(dataset, loader, config.batch_size, config.drop_last, config.seed, shard),
         backend=StreamBackend(loader, place),
         stream=place,
         explain=lambda: {
             "backend": "torch: an IterableDataset, whose batches torch's own DataLoader makes",
-            "source": "\n".join([f"{kind}: it can only be iterated", *notes]),
+            "source": "\n".join([*streams.notes_of(config, shard), *config.notes]),
             "delivered": f"on {config.device}",
         },
     )
@@ -543,6 +547,7 @@ def _stacks(source: Source, split: SplitRecipe) -> bool:
     return (
         (*source.columns, source.layout) == ("image", "label", "tuple")
         and bool(source.images)
+        and not source.deep
         and source.class_count is not None
         and split.opaque is None
         and not split.several_views

@@ -71,6 +71,7 @@ class LoaderConfig:
     masks: bool = False
     format: str | None = None
     assume_plain: bool = False
+    mode: Literal["RGB", "unchanged"] = "RGB"
 
     adopted: bool = False
     """Whether it was made from a DataLoader. Then samples are `source[index]` for every source;
@@ -143,6 +144,7 @@ class LoaderConfig:
         _require(
             "on_error", self.on_error in get_args(OnError), "'raise' or 'substitute'", self.on_error
         )
+        _require("mode", self.mode in ("RGB", "unchanged"), "'RGB' or 'unchanged'", self.mode)
         _require("place", self.place in get_args(Place), "'auto', 'device' or 'host'", self.place)
         if self.sampler is not None and self.shuffle:
             raise ConfigurationError(

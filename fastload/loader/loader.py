@@ -60,6 +60,7 @@ def create_loader(
     masks: bool = False,
     format: str | None = None,
     assume_plain: bool = False,
+    mode: Literal["RGB", "unchanged"] = "RGB",
     generator: torch.Generator | None = None,
     batch_sampler: Iterable[list[int]] | None = None,
     worker_init_fn: Callable[[int], None] | None = None,
@@ -143,6 +144,9 @@ def create_loader(
             epoch when that starts. The first sample of each epoch, and 1 in 200, are made by its
             code as well; where one differs, the next `next()` raises a ConfigurationError that
             names it.
+        mode: "RGB": images are RGB of 8 bits, and of 16 bits the upper eight are kept, which
+            `stats().decoded` counts. "unchanged": grey as one channel, and PNG and TIFF of 16 bits
+            as uint16; see `open_source`.
         generator: a torch.Generator whose seed is taken in place of `seed`; no number is drawn from
             it.
         batch_sampler: this rank's own batches, lists of indices, in place of batch_size, shuffle,

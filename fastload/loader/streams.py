@@ -14,11 +14,17 @@ from torch.utils.data import DataLoader
 
 from fastload.backends.objects import SharedStream, StreamBackend, TransformedStream
 from fastload.errors import ConfigurationError, StateMismatchError
+from fastload.fingerprint import fingerprint_of
 from fastload.loader.config import LoaderConfig
 from fastload.loader.worker_seeds import WorkerSeeds
 from fastload.recipe import Recipe
 from fastload.sampler import Shard
-from fastload.sources.huggingface_streams import can_seek, is_huggingface_stream, split_by_node
+from fastload.sources.huggingface_streams import (
+    can_seek,
+    identity_of,
+    is_huggingface_stream,
+    split_by_node,
+)
 
 _SHUFFLES = "dataset.shuffle(seed=..., buffer_size=...) gives it an order, and each epoch another"
 
@@ -45,6 +51,7 @@ def refuse_of_streams(config: LoaderConfig, *, exact_evaluation: bool = False) -
             "strict": config.strict,
             "masks": config.masks,
             "format": config.format is not None,
+            "mode": config.mode != "RGB",
             "a Recipe as transform": isinstance(config.transform, Recipe),
         }
     remedy = "Leave it out, or make the data set map-style (__getitem__ and __len__)."
@@ -93,11 +100,18 @@ def dataloader_of(config: LoaderConfig, shard: Shard) -> DataLoader[Any]:
     )
 
 
+def fingerprint(dataset: Any) -> str:
+    """Of what is known of the data set before it is read."""
+    name = f"{type(dataset).__module__}.{type(dataset).__name__}"
+    known = identity_of(dataset) if is_huggingface_stream(dataset) else ()
+    return fingerprint_of("stream", name, *known)
+
+
 def notes_of(config: LoaderConfig, shard: Shard) -> list[str]:
     """What the user should know, for `explain()`."""
+    found = [f"{type(config.source).__name__}: it can only be iterated"]
     if not is_huggingface_stream(config.source):
-        return []
-    found = []
+        return found
     if shard.world_size > 1:
         found.append(
             "shared among the ranks as by datasets.distributed.split_dataset_by_node: they may get "

@@ -641,6 +641,10 @@ NB_MODULE(_core, m) {
         .def_prop_ro(
             "indexed",
             [](const Pool& pool) { return pool.decoded().indexed.load(std::memory_order_relaxed); })
+        .def_prop_ro("narrowed",
+                     [](const Pool& pool) {
+                         return pool.decoded().narrowed.load(std::memory_order_relaxed);
+                     })
         .def_prop_ro(
             "noted",
             [](const Pool& pool) { return pool.decoded().noted.load(std::memory_order_relaxed); })

@@ -168,7 +168,11 @@ bool Decoder::keep_numbers() {
 Outcome Decoder::read(const Box& box, bool whole, RowSink& sink) {
     if (other_ == nullptr) return read_jpeg(box, whole, sink);
     Outcome outcome = other_->read(box, whole, sink);
-    if (outcome.ok()) count(other_ == png_.get() ? counts_.png : counts_.webp);
+    if (!outcome.ok()) return outcome;
+    count(other_ == png_.get() ? counts_.png : counts_.webp);
+    // The depth is the ninth byte of the header, which begins after 8 bytes of signature and 8 of
+    // length and name; `open` has seen that they are there.
+    if (other_ == png_.get() && data_[24] == 16) count(counts_.narrowed);
     return outcome;
 }
 

@@ -249,6 +249,11 @@ class NativePool:
         return self._pool.indexed
 
     @property
+    def narrowed(self) -> int:
+        """How many PNGs had 16 bits, of which the upper 8 were kept."""
+        return self._pool.narrowed
+
+    @property
     def noted(self) -> int:
         """How many JPEGs had their points noted for a seek index."""
         return self._pool.noted

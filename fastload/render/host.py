@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from fastload.geometry import Geometry, Resampling, View
 from fastload.geometry.grid import fold, nearest
 from fastload.geometry.plan import Later, LaterResampling
 from fastload.render.warp import warp_into
+from fastload.sources.columns import PixelFormat
 
 Pixels = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]
@@ -47,6 +48,8 @@ class EncodedRow:
     header: ImageHeader
     name: str
     """What to call it in messages."""
+    stored: PixelFormat | None = None
+    """What its pixels are, where they are kept as they are."""
 
 
 class EncodedRenderer(Protocol):
@@ -90,6 +93,7 @@ class PythonRenderer:
                     as_stored=views[0].resampling.as_stored,
                     header=sample.header,
                     scratch=_local.decoded,
+                    stored=sample.stored,
                 )
             except DecodeError as error:
                 damaged[sample.row] = error
@@ -177,6 +181,7 @@ def render_row(pixels: Pixels, row: int, view: View) -> None:
             if then.warp.interpolation == "bilinear" and only_cuts(later.geometry, row):
                 _warp_cut(pixels, row, later, then, view.out[row])
                 return
+            assert pixels.dtype == np.uint8, "the loader refuses others"
             warped = np.empty((*later.size[row], pixels.shape[2]), dtype=np.uint8)
             warp_into(pixels, later.inverse[row], then.warp, warped)
             pixels = warped
@@ -272,7 +277,7 @@ def _between(pixels: Pixels, row: int, geometry: Geometry, resampling: Resamplin
     same = tuple(geometry.box[row]) == whole == tuple(geometry.window[row])
     if same and tuple(geometry.size[row]) == whole[2:] and not geometry.flip[row].any():
         return pixels
-    made = np.empty((height, width, pixels.shape[2]), dtype=np.uint8)
+    made = np.empty((height, width, pixels.shape[2]), dtype=pixels.dtype)
     _render_row(pixels, row, geometry, resampling, made)
     return made
 
@@ -307,8 +312,9 @@ def render_into(
     flip: Booleans = (False, False),
     resampling: Resampling = _BILINEAR,
 ) -> None:
-    """Write one (H, W, C) uint8 image into its place, (h, w, C) `out`. The rest are tuples, or rows
-    of a `Geometry`; of the window, h x w pixels, only top and left count."""
+    """Write one (H, W, C) image of uint8, uint16 or float32 into its place, (h, w, C) `out`. The
+    rest are tuples, or rows of a `Geometry`; of the window, h x w pixels, only top and left
+    count."""
     top, left, height, width = (int(n) for n in box)
     source = pixels[top : top + height, left : left + width]
     grid, start = (int(size[0]), int(size[1])), (int(window[0]), int(window[1]))
@@ -319,7 +325,7 @@ def render_into(
             and not (mirrored or upside_down)
             and out.flags.c_contiguous
         )
-        resized = out if whole else np.empty((*grid, pixels.shape[2]), dtype=np.uint8)
+        resized = out if whole else np.empty((*grid, pixels.shape[2]), dtype=pixels.dtype)
         _resize(source, resampling, resized)
         if whole:
             return
@@ -344,7 +350,7 @@ def render_into(
     np.copyto(out, source[np.maximum(rows, 0)[:, None], np.maximum(columns, 0)])
     outside = (rows < 0)[:, None] | (columns < 0)
     if outside.any():
-        out[outside] = np.asarray(resampling.fill).astype(np.uint8)
+        out[outside] = np.asarray(resampling.fill).astype(out.dtype)
 
 
 def _shown(start: int, end: int, length: int, limit: int, resampling: Resampling) -> Rows:
@@ -363,19 +369,39 @@ def _shown(start: int, end: int, length: int, limit: int, resampling: Resampling
 def _resize(source: Pixels, resampling: Resampling, out: Pixels) -> None:
     """Resample all of (H, W, C) `source`, a view with any strides, to the size of C-contiguous
     `out`."""
+    if source.dtype != np.uint8:
+        _resize_in_float(source, resampling, out)
+        return
     # A strided tensor would be copied by torch with its thread pool, so copy it here.
     packed = _local.packed.take(source.shape)
     np.copyto(packed, source)
-    # The operators that torch.nn.functional.interpolate calls, for their `out` argument.
+    operator = _operator(resampling)
+    operator.out(_planes(packed), out.shape[:2], False, None, None, out=_planes(out))
+
+
+def _resize_in_float(
+    source: npt.NDArray[Any], resampling: Resampling, out: npt.NDArray[Any]
+) -> None:
+    """As torchvision resizes uint16 and float32 tensors: in float32, which holds 16 bits exactly,
+    and rounded. Bicubic values beyond the ends of uint16 become the ends; torchvision lets them
+    wrap around."""
+    wide = np.ascontiguousarray(source, dtype=np.float32)
+    made = _operator(resampling)(_planes(wide), out.shape[:2], False, None, None)
+    if out.dtype == np.uint16:
+        made = made.round_().clamp_(0, 65535)
+    np.copyto(out, made[0].permute(1, 2, 0).numpy(), casting="unsafe")
+
+
+def _operator(resampling: Resampling) -> Any:
+    """That torch.nn.functional.interpolate calls; it has an `out` argument."""
     if resampling.interpolation == "bilinear":
         operators = torch.ops.aten._upsample_bilinear2d_aa, torch.ops.aten.upsample_bilinear2d
     else:
         operators = torch.ops.aten._upsample_bicubic2d_aa, torch.ops.aten.upsample_bicubic2d
-    operator = operators[0 if resampling.antialias else 1]
-    operator.out(_planes(packed), out.shape[:2], False, None, None, out=_planes(out))
+    return operators[0 if resampling.antialias else 1]
 
 
-def _planes(array: Pixels) -> torch.Tensor:
+def _planes(array: npt.NDArray[Any]) -> torch.Tensor:
     """(1, C, H, W) in channels_last memory: the batch axis first, so that torch sees the layout for
     what it is."""
     return torch.from_numpy(array)[None].permute(0, 3, 1, 2)

@@ -102,6 +102,15 @@ class Source:
         return self._stored_as("object")
 
     @cached_property
+    def deep(self) -> dict[str, ImageColumn]:
+        """The images of more than 8 bits; masks apart, which nothing but geometry is done to."""
+        return {
+            name: column
+            for name, column in self.images.items()
+            if column.dtype != np.uint8 and column.kind.coloured
+        }
+
+    @cached_property
     def moved(self) -> dict[str, Values]:
         """The columns that say where something is in the images, so that geometry moves them."""
         return {name: column for name, column in self.values.items() if column.kind.moves}

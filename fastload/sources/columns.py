@@ -57,6 +57,21 @@ class Column(ABC):
         """The column of these samples alone, in this order."""
 
 
+@dataclass(frozen=True)
+class PixelFormat:
+    """What one pixel is, as it is stored."""
+
+    channels: int
+    """1 (grey) or 3 (RGB)."""
+    dtype: np.dtype[Any]
+    """uint8, uint16 or float32."""
+
+    def __str__(self) -> str:
+        bits = self.dtype.itemsize * 8
+        real = " of floating point" if self.dtype.kind == "f" else ""
+        return f"{'grey' if self.channels == 1 else 'RGB'} of {bits} bits{real}"
+
+
 class ImageColumn(Column):
     """Images or masks, however they are stored."""
 
@@ -75,6 +90,17 @@ class ImageColumn(Column):
         return self.kind.channels
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the pixels that are served: uint8; of some columns uint16 or float32."""
+        return np.dtype(np.uint8)
+
+    @property
+    def plain(self) -> bool:
+        """Whether pixels are as every backend makes them: of 8 bits, and RGB where they are
+        compressed (masks: one channel)."""
+        return self.dtype == np.uint8
+
+    @property
     def fixed_size(self) -> tuple[int, int] | None:
         """(height, width) shared by all images, or None when they differ or it takes their headers
         to know."""
@@ -90,6 +116,13 @@ class EncodedImages(ImageColumn):
     """Images still compressed: JPEG, PNG and whatever else Pillow reads."""
 
     storage = "encoded"
+    stored: PixelFormat | None = None
+    """What the pixels are, where they are served as they are stored; None: RGB of 8 bits, and masks
+    of 8 bits."""
+
+    @property
+    def plain(self) -> bool:
+        return self.stored is None
 
     @abstractmethod
     def read(self, index: int) -> bytes:
@@ -130,13 +163,13 @@ class EncodedImages(ImageColumn):
 
 
 class PixelImages(ImageColumn):
-    """Images that are decoded already, as uint8 arrays."""
+    """Images that are decoded already, as arrays."""
 
     storage = "pixels"
 
     @abstractmethod
-    def pixels(self, index: int) -> npt.NDArray[np.uint8]:
-        """(H, W, C) uint8 of one image, perhaps read-only. Raises DecodeError if it could not be
+    def pixels(self, index: int) -> npt.NDArray[Any]:
+        """(H, W, C) of `dtype`: one image, perhaps read-only. Raises DecodeError if it could not be
         decoded before."""
 
     def sizes_of(self, indices: Int64Array) -> npt.NDArray[np.int32]:
@@ -348,17 +381,17 @@ class EncodedFiles(PickledByReference, EncodedImages):
 
 @dataclass(frozen=True)
 class PixelArray(RowSelection, PickledByReference, PixelImages):
-    """Decoded uint8 images: one array (N, H, W, C) of equal sizes, or a flat buffer with a size for
-    each."""
+    """Decoded images of uint8, uint16 or float32: one array (N, H, W, C) of equal sizes, or a flat
+    buffer with a size for each."""
 
-    array: npt.NDArray[np.uint8]
-    """(N, H, W, C) uint8; or (total bytes,) uint8 when `sizes` and `offsets` are given. May be a
-    memory map."""
+    array: npt.NDArray[Any]
+    """(N, H, W, C); or (total numbers,) when `sizes` and `offsets` are given. May be a memory
+    map."""
     role: str = "image"
     sizes: npt.NDArray[np.int32] | None = None
     """(N, 2) int32: height, width of each image in the flat buffer."""
     offsets: Int64Array | None = None
-    """(N,) int64: first byte of each image in the flat buffer."""
+    """(N,) int64: first number of each image in the flat buffer."""
     channels: int = 3
     rows: Int64Array | None = None
     """(N,) int64: which row of `array` (or of `sizes`) each sample is, for subsets; None for all,
@@ -370,9 +403,10 @@ class PixelArray(RowSelection, PickledByReference, PixelImages):
     they hold zeros."""
 
     def __post_init__(self) -> None:
-        if self.array.dtype != np.uint8:
+        if self.array.dtype not in (np.uint8, np.uint16, np.float32):
             raise SourceError(
-                f"PixelArray needs uint8 pixels, got {self.array.dtype}; convert them first."
+                f"PixelArray needs pixels of uint8, uint16 or float32, got {self.array.dtype}; "
+                "convert them first."
             )
         if self.sizes is None and (self.array.ndim != 4 or self.array.shape[3] != self.channels):
             raise SourceError(
@@ -380,6 +414,10 @@ class PixelArray(RowSelection, PickledByReference, PixelImages):
                 f"{self.array.shape}; "
                 "reshape it, or give sizes and offsets for images of different sizes."
             )
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.array.dtype
 
     def __len__(self) -> int:
         if self.rows is not None:
@@ -395,13 +433,13 @@ class PixelArray(RowSelection, PickledByReference, PixelImages):
             super().sizes_of(indices) if self.sizes is None else self.sizes[self.rows_of(indices)]
         )
 
-    def pixels(self, index: int) -> npt.NDArray[np.uint8]:
+    def pixels(self, index: int) -> npt.NDArray[Any]:
         """A view."""
         row = self.row_of(index)
         if row in self.failed:
             raise DecodeError(self.failed[row])
         if self.sizes is None or self.offsets is None:
-            view: npt.NDArray[np.uint8] = self.array[row]
+            view: npt.NDArray[Any] = self.array[row]
             return view
         height, width = (int(n) for n in self.sizes[row])
         start = int(self.offsets[row])

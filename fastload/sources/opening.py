@@ -40,6 +40,7 @@ from fastload.sources.pairs import PAIR_SIGNS, has_masks, is_pairs, open_pairs
 from fastload.sources.parquet import is_parquet, open_parquet
 from fastload.sources.tables import IMAGE_FOLDERS, is_labelled_by_table, open_labelled_by_table
 from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
+from fastload.sources.unchanged import in_mode
 from fastload.sources.voc import VOC_SIGNS, is_voc, open_voc
 from fastload.sources.yolo import YOLO_SIGNS, has_yolo_labels, is_yolo, open_yolo
 from fastload.sources.zip_archives import is_zip, open_zip
@@ -339,6 +340,7 @@ def open_source(
     strict: bool = False,
     masks: bool = False,
     format: str | None = None,
+    mode: Literal["RGB", "unchanged"] = "RGB",
 ) -> Opened:
     """Open a data set, whatever it is.
 
@@ -371,6 +373,8 @@ def open_source(
             format. None: the first that recognises `spec`; "images" is never chosen, and "coco",
             "voc" and "yolo" only if no other format opens it. What is one of these by its content
             too is refused as ambiguous.
+        mode: "RGB", three channels of 8 bits; of 16 bits the upper eight. Or "unchanged": as the
+            first image is stored (`docs/data.md`, 16 bits).
 
     Returns:
         The source; the transform of a torchvision dataset that is served natively, still to be
@@ -382,17 +386,13 @@ def open_source(
         ConfigurationError: an option that means nothing to this data set; a format that there is
             not; masks of a data set without polygons or run lengths.
     """
-    options = OpenOptions(
-        split,
-        labels,
-        _strings("fields", fields),
-        _strings("classes", classes),
-        bool(strict),
-        bool(masks),
-    )
+    names = _strings("fields", fields), _strings("classes", classes)
+    options = OpenOptions(split, labels, *names, bool(strict), bool(masks))
     with stores.seen_kept():
         opened = _open(spec, options, format)
-    return replace(opened, source=with_masks(opened.source)) if options.masks else opened
+    if options.masks:
+        opened = replace(opened, source=with_masks(opened.source))
+    return in_mode(mode, opened)
 
 
 def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:

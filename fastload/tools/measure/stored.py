@@ -41,7 +41,8 @@ def measure_stored(directory: str) -> Stored | None:
     """Look at 64 images of the first RGB column at most, evenly spaced. None where there is no such
     column, or no native core."""
     columns = open_cache(directory).columns.values()
-    images = next((c for c in columns if isinstance(c, PixelArray) and c.channels == 3), None)
+    arrays = (c for c in columns if isinstance(c, PixelArray) and c.dtype == np.uint8)
+    images = next((c for c in arrays if c.channels == 3), None)
     if images is None or not available():
         return None
     spaced = np.linspace(0, len(images) - 1, min(_IMAGES, len(images))).astype(np.int64)

@@ -253,6 +253,12 @@ def _field(name: str, column: Any, source: str) -> Field:
                 f"{source}: column {name!r} is of the kind {role!r}, which its name does not say: "
                 "in shards columns called mask or seg are masks, and no others. Rename it."
             )
+        if not column.plain:
+            raise SourceError(
+                f"{source}: column {name!r} is served as it is stored (mode='unchanged'), and read "
+                "from shards it would be RGB of 8 bits. Leave mode out: images are packed as they "
+                "are, and mode='unchanged' reads the shards."
+            )
         if column.channels not in (1, 3) or (column.channels == 1 and role != "mask"):
             raise SourceError(
                 f"{source}: column {name!r} has images of {column.channels} channel; read from "
