@@ -505,16 +505,19 @@ std::unique_ptr<Ticket> draw_masks(Pool& pool, Input<double, 1> shapes, Input<in
     return submit(pool, mask_job(table), kept(shapes, objects, images, maps, steps, out), here);
 }
 
+// What counts one of the numbers of a pool.
+auto counter(std::atomic<int64_t> DecoderCounts::* which) {
+    return [which](const Pool& pool) { return (pool.decoded().*which).load(); };
+}
+
 // Images decoded: JPEGs by our own decoder, or by the reason why libjpeg-turbo was it; those of
 // other formats.
 std::map<std::string, int64_t> decoded(const Pool& pool) {
     static constexpr const char* kNames[jpeg::kReasons] = {"own",    "coding",  "components",
                                                            "layout", "unusual", "forced"};
-    std::map<std::string, int64_t> result;
-    for (int i = 0; i < jpeg::kReasons; ++i)
-        result[kNames[i]] = pool.decoded().of[i].load(std::memory_order_relaxed);
-    result["png"] = pool.decoded().png.load(std::memory_order_relaxed);
-    result["webp"] = pool.decoded().webp.load(std::memory_order_relaxed);
+    std::map<std::string, int64_t> result = {{"png", pool.decoded().png},
+                                             {"webp", pool.decoded().webp}};
+    for (int i = 0; i < jpeg::kReasons; ++i) result[kNames[i]] = pool.decoded().of[i];
     return result;
 }
 
@@ -635,19 +638,10 @@ NB_MODULE(_core, m) {
     nb::class_<Pool>(m, "Pool")
         .def(nb::init<int, const char*, bool>(), "threads"_a, "simd"_a, "always_libjpeg"_a = false)
         .def_prop_ro("decoded", &decoded)
-        .def_prop_ro(
-            "reduced",
-            [](const Pool& pool) { return pool.decoded().reduced.load(std::memory_order_relaxed); })
-        .def_prop_ro(
-            "indexed",
-            [](const Pool& pool) { return pool.decoded().indexed.load(std::memory_order_relaxed); })
-        .def_prop_ro("narrowed",
-                     [](const Pool& pool) {
-                         return pool.decoded().narrowed.load(std::memory_order_relaxed);
-                     })
-        .def_prop_ro(
-            "noted",
-            [](const Pool& pool) { return pool.decoded().noted.load(std::memory_order_relaxed); })
+        .def_prop_ro("reduced", counter(&DecoderCounts::reduced))
+        .def_prop_ro("indexed", counter(&DecoderCounts::indexed))
+        .def_prop_ro("narrowed", counter(&DecoderCounts::narrowed))
+        .def_prop_ro("noted", counter(&DecoderCounts::noted))
         .def_prop_ro("threads", &Pool::threads)
         .def_prop_ro("simd", &Pool::simd)
         .def("close", &Pool::close, nb::call_guard<WithoutGil>())

@@ -98,9 +98,9 @@ struct DecoderCounts {
     std::atomic<int64_t> of[jpeg::kReasons] = {};
     std::atomic<int64_t> png{0}, webp{0};
     std::atomic<int64_t> narrowed{0};  // PNGs of 16 bits, of all of these: the upper 8 were kept
-    std::atomic<int64_t> reduced{0};  // JPEGs, of all of these
-    std::atomic<int64_t> indexed{0};  // of those by our own decoder: by the points of an index
-    std::atomic<int64_t> noted{0};    // and those whose points were noted for it
+    std::atomic<int64_t> reduced{0};   // JPEGs, of all of these
+    std::atomic<int64_t> indexed{0};   // of those by our own decoder: by the points of an index
+    std::atomic<int64_t> noted{0};     // and those whose points were noted for it
 };
 
 // The decoder of the format that the first bytes say. Baseline JPEGs are decoded by our own; the
