@@ -1,8 +1,9 @@
-"""Packing by a Ray cluster of two nodes, one of which is killed meanwhile: the bytes are those of a
-local run."""
+"""Packing by a Ray cluster of two nodes, of which nodes, drivers and workers are killed meanwhile:
+the bytes are those of a local run."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,22 @@ def test_a_node_is_lost_and_the_shards_are_those_of_a_local_run(
     for name in names:
         assert (cluster / name).read_bytes() == (local / name).read_bytes(), name
     assert (tmp_path / "nodes").read_text() == "2 before, 1 after"
+
+
+KILLS = 6
+"""Of drivers and of workers, together."""
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(600)
+def test_killed_at_any_point_the_next_driver_finishes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    run_cold("ray_kills.py", str(tmp_path), str(KILLS))
+    local = {path.name: path.read_bytes() for path in (tmp_path / "local").iterdir()}
+    found = list(tmp_path.glob("cluster*"))
+    assert found
+    for target in found:
+        assert {path.name: path.read_bytes() for path in target.iterdir()} == local, target
+    assert sum(map(int, re.findall(r"\d+", (tmp_path / "killed").read_text()))) == KILLS

@@ -1,0 +1,112 @@
+"""Packs a folder here, then by a cluster of two nodes, whose drivers and workers are killed at
+random moments: FOLDER KILLS. What is left is finished by the next driver."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import psutil
+import ray
+from ray.cluster_utils import Cluster
+
+from fastload.errors import SourceError
+from fastload.sources import open_source
+from fastload.tools.pack import PackOptions, pack
+from tests.images import write_photo_folder
+
+OPTIONS = PackOptions(size=10_000)
+FORK = multiprocessing.get_context("fork")  # this process has no threads, and drivers start at once
+
+
+def main(folder: Path, kills: int) -> None:
+    source = write_photo_folder(folder / "photographs", classes=3, per_class=20)
+    ours, theirs = FORK.Pipe()
+    cluster = FORK.Process(target=serve, args=(theirs,))
+    cluster.start()
+    address = ours.recv()
+    whole = pack(str(source), folder / "local", OPTIONS, progress=False)
+    moments, killed, finished = random.Random(5), {"driver": 0, "worker": 0}, 0
+    while sum(killed.values()) < kills:
+        target = folder / f"cluster{finished}"
+        driver = started(source, target, address)
+        wait_for(driver, target, moments.randrange(len(whole.rows)))
+        time.sleep(moments.uniform(0, 0.05))
+        who = moments.choice(sorted(killed))
+        if who == "driver":
+            assert driver.pid is not None
+            os.kill(driver.pid, signal.SIGKILL)
+            killed[who] += 1
+        else:
+            killed[who] += kill_a_worker(moments)
+        driver.join()
+        assert driver.exitcode in (0, -signal.SIGKILL if who == "driver" else 0)
+        if driver.exitcode == 0:
+            finished += 1
+        elif list(target.glob("shard-*")) and not (target / "manifest.jsonl").exists():
+            check_refused(target)
+    driver = started(source, folder / f"cluster{finished}", address)
+    driver.join()
+    assert driver.exitcode == 0
+    ours.send("done")
+    cluster.join()
+    (folder / "killed").write_text(f"{killed['driver']} drivers, {killed['worker']} workers")
+
+
+def serve(connection: Connection) -> None:
+    """The cluster, until it is told to end."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster.add_node(num_cpus=1)
+    connection.send(cluster.address)
+    connection.recv()
+    cluster.shutdown()
+
+
+def started(source: Path, target: Path, address: str) -> multiprocessing.process.BaseProcess:
+    driver = FORK.Process(target=drive, args=(str(source), target, address))
+    driver.start()
+    return driver
+
+
+def drive(source: str, target: Path, address: str) -> None:
+    ray.init(address=address, log_to_driver=False)
+    pack(source, target, OPTIONS, progress=False, ray=address)
+    ray.shutdown()
+
+
+def wait_for(driver: multiprocessing.process.BaseProcess, target: Path, shards: int) -> None:
+    """Until so many are there, or the driver has ended."""
+    while driver.is_alive() and len(list(target.glob("shard-*"))) < shards:
+        time.sleep(0.002)
+
+
+def kill_a_worker(moments: random.Random) -> int:
+    """How many: 0 where none is there."""
+    ours = psutil.Process().children(recursive=True)
+    there = [one for one in ours if one.name() in ("ray::_call", "ray::IDLE")]
+    if not there:
+        return 0
+    try:
+        moments.choice(there).kill()
+    except psutil.NoSuchProcess:
+        return 0
+    return 1
+
+
+def check_refused(target: Path) -> None:
+    said = ""
+    try:
+        open_source(target)
+    except SourceError as error:
+        said = str(error)
+    assert "has not finished" in said, said or "it is opened, and is not whole"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
