@@ -22,7 +22,7 @@ from torchvision.transforms.v2 import functional as F
 
 import fastload
 from fastload.backends.cache import CacheOptions
-from fastload.cache import build_cache, is_cache, open_cache, verify_cache
+from fastload.cache import build_cache, is_cache, open_cache, samples, verify_cache
 from fastload.cache.build import exclusive_lock
 from fastload.cache.writing import NpyWriter
 from fastload.decode import get_decoder
@@ -176,6 +176,20 @@ def test_short_side_as_torchvision_resizes(tmp_path: Path) -> None:
         difference = np.abs(pixels_of(cached, i).astype(int) - expected.permute(1, 2, 0).numpy())
         assert difference.max() <= 2
         assert difference.mean() <= 0.2
+
+
+@pytest.mark.parametrize("short_side", [None, 24])
+@pytest.mark.parametrize("exif_orientation", [False, True])
+def test_without_the_core_the_pixels_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_side: int | None, exif_orientation: bool
+) -> None:
+    source = write_images(tmp_path / "data", orientation=6)
+    options: dict[str, Any] = {"short_side": short_side, "exif_orientation": exif_orientation}
+    core = open_cache(build_cache(source, tmp_path / "core", **options))
+    monkeypatch.setattr(samples, "shrunk_by_core", lambda *_: None)
+    libraries = open_cache(build_cache(source, tmp_path / "libraries", **options))
+    for i in range(len(SIZES)):
+        np.testing.assert_array_equal(pixels_of(core, i), pixels_of(libraries, i))
 
 
 def test_exif_orientation(tmp_path: Path) -> None:

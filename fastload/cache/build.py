@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -37,7 +37,6 @@ from fastload.cache.samples import (
     Sample,
     Samples,
     samples_of,
-    shrink,
     shrunk_points,
     shrunk_sizes,
 )
@@ -208,7 +207,9 @@ class _Build:
         needed = 0
         try:
             samples = samples_of(
-                self.source, DecodeSettings(self.variant.exif_orientation, self.variant.max_pixels)
+                self.source,
+                DecodeSettings(self.variant.exif_orientation, self.variant.max_pixels),
+                self.variant.short_side,
             )
             threads = self.num_workers
             if threads is None:
@@ -376,16 +377,6 @@ class _Build:
         if len(kept) != len(columns):
             raise _NotAsNotedError(f"{stems[columns[0].name].parent}: of other columns")
 
-        def read(index: int) -> Sample:
-            sample = samples.read(index)
-            pixels = tuple(
-                found
-                if isinstance(found, DecodeError)
-                else shrink(found, column.role, self.variant.short_side)
-                for found, column in zip(sample.pixels, columns, strict=True)
-            )
-            return replace(sample, pixels=pixels)
-
         title = (
             f"Building the cache of {self.source.name} in {self.target.parent} (once; "
             "later runs find it)"
@@ -407,7 +398,7 @@ class _Build:
                 if before.rows:
                     advance(before.rows)
                 rows = range(before.rows, count)
-                for _, sample in pool.in_order(read, rows, samples.batch, advance):
+                for _, sample in pool.in_order(samples.read, rows, samples.batch, advance):
                     if self.on_error == "raise":
                         _raise_first(sample)
                     for writer, pixels in zip(writers, sample.pixels, strict=True):

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.decode.image import ImageReader, or_error, reader_of
-from fastload.decode.libraries import Pixels, describe_decoder, get_decoder
+from fastload import native
+from fastload.decode.image import EncodedReader, ImageReader, or_error, reader_of
+from fastload.decode.libraries import (
+    CoreDecoder,
+    Pixels,
+    core_pool,
+    describe_decoder,
+    get_decoder,
+)
 from fastload.errors import CacheError, DecodeError, counted
+from fastload.exif import UPRIGHT
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan
 from fastload.geometry.boxes import resized_sizes
@@ -37,7 +46,7 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample, decoded."""
+    """One sample, decoded and reduced."""
 
     pixels: tuple[Pixels | DecodeError, ...]
     """(H, W, C) for each image column, or why there are none."""
@@ -60,11 +69,15 @@ class Samples:
     batch: int
     """Samples that are worth one task of a thread pool."""
 
-    def __init__(self, source: Source, settings: DecodeSettings) -> None:
+    def __init__(
+        self, source: Source, settings: DecodeSettings, short_side: int | None = None
+    ) -> None:
         self._readers: list[ImageReader] = [
             reader_of(column, settings) for column in source.images.values()
         ]
-        self.decoder = describe_decoder(get_decoder("auto")) if source.encoded else "none"
+        self._settings, self._short_side = settings, short_side
+        decoder = CoreDecoder() if native.available() else get_decoder("auto")
+        self.decoder = describe_decoder(decoder) if source.encoded else "none"
         self.batch = 1 if source.encoded else 64
         self.values = source.values
         self.images = tuple(
@@ -73,18 +86,30 @@ class Samples:
         )
 
     def sizes(self, index: int) -> tuple[tuple[int, int] | None, ...]:
-        """(height, width) of each image column, or None where it is not known without
-        decoding."""
+        """(height, width) of each image column before it is reduced, or None where it is not known
+        without decoding."""
         found = (or_error(reader.size, index) for reader in self._readers)
         return tuple(size if isinstance(size, tuple) else None for size in found)
 
     def read(self, index: int) -> Sample:
-        return Sample(tuple(or_error(reader.pixels, index) for reader in self._readers))
+        pairs = zip(self._readers, self.images, strict=True)
+        return Sample(tuple(or_error(partial(self._pixels, *pair), index) for pair in pairs))
+
+    def _pixels(self, reader: ImageReader, column: ImageSpec, index: int) -> Pixels:
+        if isinstance(reader, EncodedReader) and not reader.column.kind.as_stored:
+            data, header, _ = reader.fetch(index)
+            size = header.height, header.width
+            if not (self._settings.exif_orientation and header.orientation != UPRIGHT):
+                pixels = shrunk_by_core(data, size, shrunk_size(size, self._short_side))
+                if pixels is not None:
+                    return pixels
+        return shrink(reader.pixels(index), column.role, self._short_side)
 
 
-def samples_of(source: Source, settings: DecodeSettings) -> Samples:
-    """How to read this source. Raises CacheError: its samples cannot be cached."""
-    return _Items(source) if source.objects else Samples(source, settings)
+def samples_of(source: Source, settings: DecodeSettings, short_side: int | None = None) -> Samples:
+    """How to read this source. `short_side`: images are reduced to so many pixels on the shorter
+    side, if they are larger. Raises CacheError: its samples cannot be cached."""
+    return _Items(source, short_side) if source.objects else Samples(source, settings, short_side)
 
 
 class _Items(Samples):
@@ -95,14 +120,14 @@ class _Items(Samples):
     batch = 1
     has_headers = False
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, short_side: int | None) -> None:
         if len(source.columns) != 1:
             raise CacheError(
                 f"{source.name}: a dataset beside other columns cannot be cached; use "
                 "backend='torch'."
             )
         (self._column,) = source.objects.values()
-        self._name = source.name
+        self._name, self._short_side = source.name, short_side
         self.values = {}
         # The first sample that there is tells the channels; it is kept, because reading it may be
         # slow.
@@ -112,16 +137,16 @@ class _Items(Samples):
         )
         if first is None:
             raise DecodeError(f"{self._name}: the dataset raises an error for every sample.")
-        self._first, (self._pixels, self._label) = first
-        self.images = (ImageSpec("image", "image", int(self._pixels.shape[2])),)
+        self._first, (self._image, self._label) = first
+        self.images = (ImageSpec("image", "image", int(self._image.shape[2])),)
 
     def sizes(self, index: int) -> tuple[tuple[int, int] | None, ...]:
         """Of the first sample that could be read, for all: an estimate."""
-        return ((self._pixels.shape[0], self._pixels.shape[1]),)
+        return ((self._image.shape[0], self._image.shape[1]),)
 
     def read(self, index: int) -> Sample:
         if index == self._first:
-            return Sample((self._pixels,), self._label)
+            return Sample((shrink(self._image, "image", self._short_side),), self._label)
         item = or_error(self._item, index)
         if isinstance(item, DecodeError):
             return Sample((item,), -1)
@@ -132,7 +157,7 @@ class _Items(Samples):
                 f"before it {self.images[0].channels}; convert all to one mode in the dataset "
                 "(image.convert('RGB'))."
             )
-        return Sample((pixels,), label)
+        return Sample((shrink(pixels, "image", self._short_side),), label)
 
     def _item(self, index: int) -> tuple[Pixels, int]:
         try:
@@ -206,6 +231,13 @@ def shrunk_sizes(sizes: npt.NDArray[np.int64], short_side: int | None) -> npt.ND
     return np.where(small, sizes, resized_sizes(sizes, shorter=short_side))
 
 
+@lru_cache(maxsize=4096)
+def shrunk_size(size: tuple[int, int], short_side: int | None) -> tuple[int, int]:
+    """`shrunk_sizes` of one image. Many have the same."""
+    height, width = shrunk_sizes(np.array([size]), short_side)[0].tolist()
+    return height, width
+
+
 def shrunk_points(sizes: npt.NDArray[np.int64], short_side: int | None) -> PointMap:
     """Where the points of images of these (B, 2) sizes are in those of the cache; sizes of 0 count
     as 1."""
@@ -233,3 +265,18 @@ def shrink(pixels: Pixels, role: str, short_side: int | None) -> Pixels:
         out=out,
     )
     return out
+
+
+def shrunk_by_core(data: bytes, size: tuple[int, int], after: tuple[int, int]) -> Pixels | None:
+    """(h, w, 3) uint8: an image of this (height, width) decoded and reduced in one go, the pixels
+    that `shrink` gives. None where the native core is not built, does not read the format or finds
+    fault with it."""
+    if not native.available():
+        return None
+    whole, window = (np.array([[0, 0, *sides]], dtype=np.int32) for sides in (size, after))
+    geometry = Geometry(whole, window[:, 2:], window, np.zeros((1, 2), dtype=np.bool_))
+    out = np.empty((1, *after, 3), dtype=np.uint8)
+    failed = core_pool().decode_batch(
+        [data], geometry=geometry, out=out, check_whole=True, here=True
+    )
+    return None if failed.wait() else out[0]

@@ -442,7 +442,9 @@ def describe_decoder(decoder: Decoder) -> str:
     core = "".join(
         f"{name} by the native core ({library}), " for name, library in core_formats().items()
     )
-    return f"JPEG by {decoder.name} {decoder.version}{strict}, {core}{others_by_pillow()}"
+    library = f"{decoder.name} {decoder.version}"
+    by = "the native core" if isinstance(decoder, CoreDecoder) else library
+    return f"JPEG by {by}{strict}, {core}{others_by_pillow()}"
 
 
 def others_by_pillow() -> str:

@@ -8,21 +8,18 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastload import native
-from fastload.cache.samples import shrink, shrunk_points, shrunk_sizes
+from fastload.cache.samples import shrink, shrunk_by_core, shrunk_points, shrunk_size
 from fastload.decode.image import EncodedReader
-from fastload.decode.libraries import core_pool
 from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError, counted
 from fastload.exif import with_orientation
 from fastload.files import DecodeSettings
-from fastload.geometry import Geometry
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedFiles, ImageColumn, PixelImages, Values
 from fastload.sources.kinds import kind_of_key, transformed
@@ -158,12 +155,12 @@ class Contents:
         header = reader.accept(index, data)[1]
         size = header.height, header.width
         ending = _ENDINGS.get(header.format, header.format.lower())
-        after = _reduced_size(size, short_side)
+        after = shrunk_size(size, short_side)
         if after == size:
             return Part(data, ending), size
         if field.how == "mask":
             return Part(png(shrink(reader.pixels(index), field.role, short_side)), "png"), size
-        smaller = _reduced_by_core(data, size, after)
+        smaller = shrunk_by_core(data, size, after)
         if smaller is None:
             smaller = shrink(reader.pixels(index), field.role, short_side)
         jpeg = _jpeg(smaller, self.options.quality)
@@ -286,29 +283,6 @@ def _field(name: str, column: Any, source: str) -> Field:
         raise SourceError(f"{source}: column {name!r} holds {first.dtype}, not numbers.")
     whole = first.ndim == 1 and first.dtype.kind in "iu" and name == "label"
     return Field(name, role, "label" if whole else "array")
-
-
-@lru_cache(maxsize=4096)
-def _reduced_size(size: tuple[int, int], short_side: int | None) -> tuple[int, int]:
-    """(height, width) of an image in the shards. Many have the same."""
-    height, width = shrunk_sizes(np.array([size]), short_side)[0].tolist()
-    return height, width
-
-
-def _reduced_by_core(
-    data: bytes, size: tuple[int, int], after: tuple[int, int]
-) -> npt.NDArray[np.uint8] | None:
-    """(h, w, 3) uint8: decoded and reduced in one go, the pixels that `shrink` gives. None where
-    the native core is not built, does not read the format or finds fault with it."""
-    if not native.available():
-        return None
-    whole, window = (np.array([[0, 0, *sides]], dtype=np.int32) for sides in (size, after))
-    geometry = Geometry(whole, window[:, 2:], window, np.zeros((1, 2), dtype=np.bool_))
-    out = np.empty((1, *after, 3), dtype=np.uint8)
-    failed = core_pool().decode_batch(
-        [data], geometry=geometry, out=out, check_whole=True, here=True
-    )
-    return None if failed.wait() else out[0]
 
 
 # -- Writing images --------------------------------------------------------------------------------
