@@ -60,7 +60,7 @@ def main(folder: Path, kills: int) -> None:
 
 
 def serve(connection: Connection) -> None:
-    """The cluster, until it is told to end."""
+    """The cluster, until it is asked to end."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     cluster.add_node(num_cpus=1)
     connection.send(cluster.address)
