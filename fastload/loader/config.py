@@ -242,6 +242,8 @@ class LoaderConfig:
     @property
     def streamed(self) -> bool:
         """Whether the data can only be iterated."""
+        if isinstance(self.source, str | os.PathLike):
+            return False
         adopted = self.adopted and isinstance(self.source, IterableDataset)
         return adopted or is_huggingface_stream(self.source)
 
