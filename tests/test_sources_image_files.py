@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload.errors import ConfigurationError, SourceError
-from fastload.sources import open_source
+from fastload.sources import image_files, open_source
 from fastload.sources.image_files import is_image_name, is_never_data
 from tests import images
 from tests.backends import Contestant, contestants
@@ -34,6 +34,12 @@ def test_what_pillow_reads_is_an_image(name: str) -> None:
 )
 def test_what_it_cannot_read_is_none(name: str) -> None:
     assert not is_image_name(name)
+
+
+@pytest.fixture(autouse=True)
+def _without_pillow_heif(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What these tests say of `.heic` is of machines without it; `test_heif.py` has the others."""
+    monkeypatch.setattr(image_files, "reads_heif", lambda: False)
 
 
 def test_a_plugin_of_the_programs_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from PIL import Image, UnidentifiedImageError
 
 from fastload.decode.libraries import core_formats, core_pool, open_lazily
+from fastload.distribution import install_command
 from fastload.errors import DecodeError
 from fastload.exif import UPRIGHT, orientation_in, orientation_of
 from fastload.files import DecodeSettings
+from fastload.sources.image_files import heif_brand
 
 REMEDY = 'Delete or re-encode the file, or skip such samples with on_error="substitute".'
 
@@ -259,11 +261,17 @@ def _other(data: bytes, name: str) -> ImageHeader:
         raise DecodeError(f"{name}: not an image: {_looks_like(data)}. {REMEDY}") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DecodeError(f"{name}: refused by Pillow: {error} {REMEDY}") from error
-    except (OSError, SyntaxError, ValueError, struct.error, EOFError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # of AVIF RuntimeError; what plugins raise is in no list
         raise DecodeError(f"{name}: damaged header: {error}. {REMEDY}") from error
 
 
 def _looks_like(data: bytes) -> str:
+    brand = heif_brand(data)
+    if brand:
+        extra = "heic" if brand == "HEIF" else "avif"
+        return f"of {brand}, which is damaged or not read here: {install_command(extra)}"
     start = data[:256].lstrip().lower()
     if start.startswith((b"<!doctype", b"<html", b"<?xml", b"<")):
         return (

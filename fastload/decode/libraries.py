@@ -30,6 +30,7 @@ from PIL import Image, JpegImagePlugin, PngImagePlugin
 from fastload import native
 from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.geometry import Geometry
+from fastload.sources.image_files import heif_brand, reads_heif
 
 if TYPE_CHECKING:
     from fastload.native import NativePool
@@ -295,6 +296,10 @@ def open_lazily(data: bytes, format: str) -> Image.Image:
         return JpegImagePlugin.JpegImageFile(buffer)
     if format == "PNG":
         return PngImagePlugin.PngImageFile(buffer)
+    if heif_brand(data) == "HEIF" and reads_heif():
+        heif = importlib.import_module("pillow_heif")
+        image: Image.Image = heif.HeifImageFile(buffer)
+        return image
     return Image.open(buffer)
 
 

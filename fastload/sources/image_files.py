@@ -4,12 +4,14 @@ out."""
 from __future__ import annotations
 
 import functools
+import importlib.util
 import logging
 import os
 from collections import Counter
 
 from PIL import Image, features
 
+from fastload.distribution import install_command
 from fastload.errors import SourceError, counted
 from fastload.stores import INDEX_NAME
 
@@ -51,7 +53,7 @@ _OTHER_IMAGES = (
     ".dcm",
 )
 
-# How JPEG, PNG, WebP, GIF, BMP and TIFF begin.
+# How JPEG, PNG, WebP, GIF, BMP and TIFF begin; AVIF and HEIC by `heif_brand`.
 _STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 
 # The index; and what macOS, Windows, Jupyter and network disks leave in folders and archives.
@@ -69,13 +71,40 @@ _NEVER_DATA = frozenset(
 )
 
 
+_HEIF_ENDINGS = (".heic", ".heif", ".hif")
+_BRANDS = {
+    "AVIF": frozenset({b"avif", b"avis"}),
+    "HEIF": frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"}),
+}
+"""Of still images, and of sequences, of which the first image is read."""
+
+
+def heif_brand(data: bytes) -> str:
+    """ "HEIF" or "AVIF" where bytes begin as such a file does, by the brands of its first box
+    (ISO/IEC 14496-12, 4.3, and 23008-12, annex B); else ""."""
+    if data[4:8] != b"ftyp":
+        return ""
+    end = min(int.from_bytes(data[:4], "big"), 128)
+    brands = {data[at : at + 4] for at in (8, *range(16, end - 3, 4))}
+    return next((name for name, own in _BRANDS.items() if not own.isdisjoint(brands)), "")
+
+
+@functools.cache
+def reads_heif() -> bool:
+    """Whether pillow-heif is installed. Its plugin need not be registered with Pillow, which would
+    be for the whole process."""
+    return importlib.util.find_spec("pillow_heif") is not None
+
+
 def is_image_name(name: str) -> bool:
     """Whether Pillow can read such a file here, by the ending of its name, in upper or lower case.
 
-    A plugin that the program has registered with Pillow counts:
-    `pillow_heif.register_heif_opener()` adds `.heic`.
+    A plugin that the program has registered with Pillow counts, and pillow-heif (`.heic`) where it
+    is installed.
     """
     if name.lower().endswith(TORCHVISION_EXTENSIONS):
+        return True
+    if name.lower().endswith(_HEIF_ENDINGS) and reads_heif():
         return True
     _load_plugins()
     kind = Image.EXTENSION.get(os.path.splitext(name)[1].lower())
@@ -137,6 +166,14 @@ class LeftOut:
         """An image that has no label."""
         self._unlabelled.append(path)
 
+    def _remedies(self) -> str:
+        """What to install to have some of them read."""
+        found = ""
+        for endings, extra in ((_HEIF_ENDINGS, "heic"), ((".avif",), "avif")):
+            if any(ending in self._suffixes for ending in endings):
+                found += f", or {install_command(extra)} ({endings[0]})"
+        return found
+
     def notes(self) -> tuple[str, ...]:
         """What was left out, for `Opened.notes`; images among it are logged as a warning, too.
 
@@ -167,10 +204,11 @@ class LeftOut:
             )
         if self._images or self._unlabelled:
             logger.warning(
-                "%s: left out: %s. Convert what you need, for example to .png; strict=True makes "
+                "%s: left out: %s. Convert what you need, for example to .png%s; strict=True makes "
                 "this an error.",
                 self._name,
                 " and ".join(found),
+                self._remedies(),
             )
         if self._never_data:
             words = counted(len(self._never_data), "file or folder").replace(
@@ -182,4 +220,4 @@ class LeftOut:
 
 def begins_as_image(data: bytes) -> bool:
     """Whether bytes without a name begin as an image of a usual format does."""
-    return data.startswith(_STARTS)
+    return data.startswith(_STARTS) or heif_brand(data) != ""
