@@ -28,7 +28,7 @@ TESTS = {
     "test_cache_backend": "backends.cache cache.reading cache.resident",
     "test_cache_build": "cache.build cache.manifest cache.progress cache.samples cache.writing "
     "cli.cache",
-    "test_cache_filler": "cache.filler",
+    "test_cache_filler": "cache.choice cache.filler",
     "test_cli": "cli cli.app cli.doctor terminal tools.demo.tour",
     "test_collate": "loader.collate loader.objects",
     "test_colour_on_host": "loader.colour_place render.host_colour render.steps",

@@ -16,11 +16,15 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload.backends.cache import CacheOptions
-from fastload.cache import filler, verify_cache
+from fastload.backends.turbojpeg import TurboJpegOptions
+from fastload.cache import choice, filler, verify_cache
+from fastload.decode.image import reader_of
 from fastload.errors import ConfigurationError
+from fastload.files import DecodeSettings
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedImages, ValueArray
 from tests.images import jpeg, photo, write_photo_folder
+from tests.objectserver import ObjectServer
 from tests.waiting import LIMIT, has_ended
 
 
@@ -115,6 +119,69 @@ def test_a_filler_that_ends_leaves_the_trainer_alone(
             epoch_of(loader)
             time.sleep(0.1)
         assert "holds other files" in loader.explain()
+
+
+# -- backend="auto"
+
+
+def automatic(source: Any, transform: Any = TRANSFORM, **options: Any) -> fastload.Loader:
+    asked = CacheOptions(fill="while-training", progress=False, **options)
+    return fastload.create_loader(source, 2, transform=transform, options=asked)
+
+
+@pytest.mark.slow
+def test_auto_fills_a_cache_that_the_memory_holds_and_says_so(tmp_path: Path) -> None:
+    data, directory = write_photo_folder(tmp_path / "data"), tmp_path / "cache"
+    plain = fastload.create_loader(data, 2, transform=TRANSFORM)
+    with automatic(data, directory=directory) as loader:
+        assert loader.backend == "cache"
+        assert re.search(r"filled while training: the pixels take 0\.0 GB", loader.explain())
+        assert_equal(epoch_of(loader), epoch_of(plain))
+        while filled_by(loader) is not None:
+            epoch_of(loader)
+            time.sleep(0.1)
+    with automatic(data, directory=directory) as loader:
+        assert f"the cache of these samples is there, {directory}" in loader.explain()
+
+
+def test_auto_declines_where_it_is_not_worth_it_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_photo_folder(tmp_path / "data")
+    source = fastload.sources.open_source(data).source
+    needed = choice.decoded_bytes(source, DecodeSettings())
+    pixels = sum(
+        np.prod(reader_of(source.images["image"], DecodeSettings()).size(n)) for n in range(6)
+    )
+    assert needed == 3 * pixels
+    with automatic(data, lambda image: torch.zeros(3, 4, 4)) as loader:
+        assert loader.backend == "torch"
+        assert "cache: it runs no Python on samples" in loader.explain()
+    for name, few, words in (
+        ("memory_bytes", lambda: 2 * needed - 1, "more than half of the memory"),
+        ("_free", lambda _: needed, f"GB are free at {tmp_path / 'cache'}"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(choice, name, few)
+            with automatic(data, directory=tmp_path / "cache", exif_orientation=True) as loader:
+                assert loader.backend == "turbojpeg"
+                assert re.search(f"cache: not filled: the pixels take .*{words}", loader.explain())
+                wanted = fastload.create_loader(
+                    data, 2, transform=TRANSFORM, options=TurboJpegOptions(exif_orientation=True)
+                )
+                assert_equal(epoch_of(loader), epoch_of(wanted))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_auto_leaves_what_is_in_a_store(
+    tmp_path: Path, server: ObjectServer, own_cache: Path
+) -> None:
+    data = Path(write_photo_folder(tmp_path / "data"))
+    for path in data.rglob("*.jpg"):
+        server.objects[f"bucket/train/{path.relative_to(data)}"] = path.read_bytes()
+    with automatic("s3://bucket/train") as loader:
+        assert loader.backend == "turbojpeg"
+        assert "cache: not filled: images of a store are kept as they are" in loader.explain()
 
 
 class Local(EncodedImages):

@@ -75,7 +75,8 @@ def backend_class(name: str) -> Any:
 
 
 def backend_by_rule(workload: Workload) -> tuple[str, str]:
-    """(backend, reason): the one whose `fit` has the highest score."""
+    """(backend, reason): the one whose `fit` has the highest score. The reason has that of the
+    backend whose options were given, if it is declined."""
     names = [status.name for status in available_backends() if status.available]
     fits = {name: fit_of(backend_class(name), workload) for name in names}
     best = max(names, key=lambda name: fits[name].score)  # of equals the first
@@ -83,7 +84,14 @@ def backend_by_rule(workload: Workload) -> tuple[str, str]:
         raise ConfigurationError(
             f"backend: 'auto' finds none that can do this ({workload.needs_python or 'no fit'})."
         )
-    return best, fits[best].reason
+    reasons, options = [fits[best].reason], workload.options
+    if options is not None and options.may_be_declined:
+        reasons += [
+            f"{name}: {fits[name].reason}"
+            for name in names
+            if name != best and isinstance(options, backend_class(name).Options)
+        ]
+    return best, "\n".join(reasons)
 
 
 def _registered() -> dict[str, EntryPoint]:

@@ -58,6 +58,17 @@ class BackendOptions:
         return DecodeSettings(self.exif_orientation, self.max_pixels)
 
     @property
+    def common(self) -> BackendOptions:
+        """Of them, those that every backend takes."""
+        return BackendOptions(self.exif_orientation, self.max_pixels)
+
+    @property
+    def may_be_declined(self) -> bool:
+        """Whether `backend="auto"` may choose another backend nevertheless, which then gets
+        `common`, and says why."""
+        return False
+
+    @property
     def risk(self) -> str:
         """Why a backend with these options may end the process that it runs in; empty if it does
         not. Such options are tried without being asked for only in a process of their own."""
@@ -223,6 +234,8 @@ class Workload:
     recipe: SplitRecipe
     collate_fn: Callable[[list[Any]], Any] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    options: BackendOptions | None = None
+    """What the user gave, for one of the backends or for all."""
 
     @property
     def kind(self) -> WorkloadKind:

@@ -18,11 +18,12 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-from fastload.backends.base import BackendOptions, Context, Fit, Traits
+from fastload.backends.base import BackendOptions, Context, Fit, Traits, Workload
 from fastload.backends.maker import BatchInWork, BatchMaker, PixelMaker, Threads
 from fastload.backends.pixels_native import make_pixels
 from fastload.backends.rows import Buffers, RowReader, settled_size
 from fastload.cache.build import build_cache, default_directory
+from fastload.cache.choice import why_filled
 from fastload.cache.filler import Filler
 from fastload.cache.manifest import Variant, is_cache, read_manifest
 from fastload.cache.reading import open_cache
@@ -64,7 +65,8 @@ class CacheOptions(BackendOptions):
     otherwise files."""
     fill: Fill = "first"
     """When a cache that is not there is built: before the first batch, or while batches are decoded
-    from the files, by a process of low priority. Once the cache is whole, batches come from there,
+    from the files, by a process of low priority; `backend="auto"` then decides whether it is worth
+    it. Once the cache is whole, batches come from there,
     with the same pixels: at full resolution only. Ranks and jobs that share the directory fill one
     cache, and a later run goes on where an earlier one ended."""
     progress: bool = True
@@ -73,6 +75,11 @@ class CacheOptions(BackendOptions):
     verify: bool = False
     """Read the whole cache before the first batch and hold it against its checksums, like `fastload
     cache verify`."""
+
+    @property
+    def may_be_declined(self) -> bool:
+        """See `BackendOptions`."""
+        return self.fill == "while-training"
 
     @classmethod
     def within(cls, directory: Path) -> CacheOptions:
@@ -101,6 +108,16 @@ class CacheBackend(BatchMaker):
             "encoded": Fit(0.2, "it decodes the whole data set first"),
         },
     )
+
+    @classmethod
+    def fit(cls, workload: Workload) -> Fit:
+        """With options that ask for it, a cache may be filled while batches come from the files."""
+        options, source = workload.options, workload.source
+        if not isinstance(options, CacheOptions) or not options.may_be_declined or workload.arrays:
+            return cls.traits.fits.get(workload.kind, Fit(0.0, ""))
+        settings = options.decode_settings
+        filled, reason = why_filled(source, _directory_of(source, options), settings)
+        return Fit(0.95 if filled else cls.traits.fits[workload.kind].score, reason)
 
     def __init__(self, context: Context, options: CacheOptions) -> None:
         super().__init__(context)
@@ -165,10 +182,7 @@ class CacheBackend(BatchMaker):
     @property
     def _directory(self) -> Path:
         """Of the cache that is to be built."""
-        given = self._options.directory
-        if given is None:
-            return default_directory(self._context.source, self._variant)
-        return Path(given).expanduser().absolute()
+        return _directory_of(self._context.source, self._options)
 
     @property
     def decoded(self) -> Mapping[str, int]:
@@ -329,6 +343,15 @@ class CacheBackend(BatchMaker):
             f"{kept} pixels: crops are resampled a second time, so samples differ from "
             "those at full resolution"
         )
+
+
+def _directory_of(source: Source, options: CacheOptions) -> Path:
+    """Of the cache that is to be built."""
+    if options.directory is None:
+        upright = options.exif_orientation or source.upright
+        variant = Variant(options.short_side, upright, options.max_pixels)
+        return default_directory(source, variant)
+    return Path(options.directory).expanduser().absolute()
 
 
 def _only_on_host(context: Context) -> bool:

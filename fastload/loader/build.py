@@ -159,7 +159,7 @@ def assemble(config: LoaderConfig) -> LoaderParts:
             return made
         return replace(made, explain=lambda: {**made.explain(), "colour": colour.why})
 
-    workload = Workload(source, split, config.collate_fn, config.device)
+    workload = Workload(source, split, config.collate_fn, config.device, config.options)
 
     def measure(backend: str, colour: ColourPlace = colour) -> float:
         parts = on(backend, "", colour)
@@ -311,7 +311,10 @@ def _on_backend(
             "workers start again with each epoch, as persistent_workers=False asks; with True "
             "they go on"
         )
-    options = _options_for(backend, cls, config.options)
+    given = config.options
+    if config.backend == "auto" and given is not None and given.may_be_declined:
+        given = given if isinstance(given, cls.Options) else given.common
+    options = _options_for(backend, cls, given)
     if source.upright:
         options = replace(options, exif_orientation=True)
     collate, padded = None, False
