@@ -58,14 +58,9 @@ class BackendOptions:
         return DecodeSettings(self.exif_orientation, self.max_pixels)
 
     @property
-    def common(self) -> BackendOptions:
-        """Of them, those that every backend takes."""
-        return BackendOptions(self.exif_orientation, self.max_pixels)
-
-    @property
     def may_be_declined(self) -> bool:
         """Whether `backend="auto"` may choose another backend nevertheless, which then gets
-        `common`, and says why."""
+        those of them that every backend takes, and says why."""
         return False
 
     @property

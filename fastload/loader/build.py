@@ -311,10 +311,7 @@ def _on_backend(
             "workers start again with each epoch, as persistent_workers=False asks; with True "
             "they go on"
         )
-    given = config.options
-    if config.backend == "auto" and given is not None and given.may_be_declined:
-        given = given if isinstance(given, cls.Options) else given.common
-    options = _options_for(backend, cls, given)
+    options = _options_for(backend, cls, config)
     if source.upright:
         options = replace(options, exif_orientation=True)
     collate, padded = None, False
@@ -638,16 +635,15 @@ def _both(own: Any, given: Any) -> Any:
     return Compose([own, given])
 
 
-def _options_for(backend: str, cls: Any, options: BackendOptions | None) -> BackendOptions:
+def _options_for(backend: str, cls: Any, config: LoaderConfig) -> BackendOptions:
     wanted: type[BackendOptions] = cls.Options
-    if options is None:
-        return wanted()
-    if type(options) is BackendOptions:
+    options = config.options
+    if options is None or isinstance(options, wanted):
+        return options or wanted()
+    declined = config.backend == "auto" and options.may_be_declined
+    if declined or type(options) is BackendOptions:
         return wanted(exif_orientation=options.exif_orientation, max_pixels=options.max_pixels)
-    if not isinstance(options, wanted):
-        raise ConfigurationError(
-            f"options: backend {backend!r} takes {wanted.__name__}, got "
-            f"{type(options).__name__}; give "
-            f"{wanted.__module__}.{wanted.__name__}(...)."
-        )
-    return options
+    raise ConfigurationError(
+        f"options: backend {backend!r} takes {wanted.__name__}, got {type(options).__name__}; give "
+        f"{wanted.__module__}.{wanted.__name__}(...)."
+    )
