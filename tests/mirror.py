@@ -47,6 +47,7 @@ TESTS = {
     "test_following": "loader.following",
     "test_foreign_batches": "backends.objects",
     "test_from_dataloader": "loader.from_dataloader",
+    "test_keypoints": "sources.keypoints",
     "test_loader": "errors fingerprint loader.iterator loader.loader",
     "test_look": "cli.look tools.look.page tools.look.samples",
     "test_machine": "machine",
@@ -66,7 +67,7 @@ TESTS = {
     "test_photographs": "tools.measure.photographs",
     "test_pillow_simd": "cli.pillow_simd",
     "test_prefetcher": "loader.prefetcher loader.production",
-    "test_ragged": "recipe.operation sources.buffers sources.instances sources.keypoints "
+    "test_ragged": "recipe.operation sources.buffers sources.instances "
     "sources.ragged sources.sharing",
     "test_ray_map": "integrations loader.samples",
     "test_recipe_albumentations": "recipe.albumentations_colour recipe.albumentations_geometry "
@@ -101,7 +102,7 @@ TESTS = {
     "test_sources_lance": "sources.lance",
     "test_sources_layouts": "sources.pairs",
     "test_sources_mds": "sources.mds",
-    "test_sources_open": "sources.opening",
+    "test_sources_open": "sources.formats sources.opening",
     "test_sources_parquet": "sources.arrow_table sources.parquet",
     "test_sources_tables": "sources.tables",
     "test_sources_texts": "sources.texts",

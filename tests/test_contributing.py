@@ -70,14 +70,14 @@ ADDED: dict[str, list[tuple[str, Edit]]] = {
     "source": [
         ("fastload/sources/listing.py", at_end(code("listing.py"))),
         (
-            "fastload/sources/opening.py",
+            "fastload/sources/formats.py",
             after(
-                "from fastload.sources.image_files import is_image_name",
+                "from fastload.sources.lance import LANCE_SIGNS, is_lance, open_lance",
                 "from fastload.sources.listing import is_listing, open_listing",
             ),
         ),
         (
-            "fastload/sources/opening.py",
+            "fastload/sources/formats.py",
             after(
                 "FORMATS: tuple[Format, ...] = (",
                 '    Format("listing", is_listing, open_listing, title="a listing"),',

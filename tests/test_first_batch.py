@@ -50,6 +50,7 @@ FILES = {
     "sources/buffers.py": "a million paths in two arrays",
     "sources/columns.py": "the columns: files, values",
     "sources/folders.py": "a folder of classes",
+    "sources/formats.py": "the formats, and the names that tell them",
     "sources/image_files.py": "which files are images, by name",
     "sources/kinds.py": "what becomes of the rows of a column",
     "sources/opening.py": "which format it is",

@@ -22,8 +22,8 @@ from fastload.sources.arrays import class_labels
 from fastload.sources.base import Source
 from fastload.sources.buffers import AnyArray, PathTable
 from fastload.sources.columns import PixelArray, RaggedArray, ValueArray
+from fastload.sources.formats import Format
 from fastload.sources.kinds import pixel_kind
-from fastload.sources.opening import Format
 from fastload.sources.ragged import Ragged
 
 

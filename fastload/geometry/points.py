@@ -93,6 +93,19 @@ class PointMap:
         return self.steps.count("sieve")
 
     @property
+    def mirrored(self) -> npt.NDArray[np.bool_]:
+        """(B,) bool: whether left and right have changed places; mirrored by both axes, an image is
+        turned. Of a projective map as at its centre."""
+        sign = np.ones(len(self))
+        for step, block in self._blocks:
+            if step == "move":
+                sign *= np.sign(block[:, _SCALE]).prod(axis=1)
+            elif step == "warp":
+                matrix = block[:, _MATRIX].reshape(-1, 10)[:, :9].reshape(-1, 3, 3)
+                sign *= np.sign(np.linalg.det(matrix))
+        return sign < 0
+
+    @property
     def sizes(self) -> npt.NDArray[np.int64]:
         """(B, 2) int64: height, width of the outputs."""
         return self._last[:, _SIZE, ::-1].astype(np.int64)

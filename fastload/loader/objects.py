@@ -3,16 +3,20 @@ batches get. Only where there are such columns, or `collate=` is given."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 
 from fastload import native
 from fastload.errors import ConfigurationError
 from fastload.loader import collate
 from fastload.loader.config import LoaderConfig
-from fastload.recipe import SplitRecipe
+from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.columns import PASCAL_VOC, ColumnOperation
 from fastload.recipe.mix import Mix
 from fastload.sources.base import Source
+from fastload.sources.keypoints import is_points
 
 
 def check(config: LoaderConfig, source: Source, *, turned: bool) -> None:
@@ -123,6 +127,33 @@ def check_split(split: SplitRecipe, source: Source, config: LoaderConfig, *, sie
             f"and {split.loses_points}, so that it is not known where it would be. Leave that out, "
             "or serve the samples from a torch Dataset that transforms both."
         )
+
+
+def unpaired(recipe: Recipe, source: Source) -> str | None:
+    """What is to be said of keypoints that a recipe mirrors, of which it is not known which are
+    left and which right."""
+    if not any(map(_mirrors, recipe.ops)):
+        return None
+    for name, column in source.values.items():
+        if is_points(column) and _points_of_each(column) > 1 and ":" not in column.role:
+            return (
+                f"{name!r}: the points of an object keep their order in mirrored pictures, in "
+                "which a left eye looks like a right one. Say which change places: "
+                "open_source(..., keypoint_pairs=[(1, 2), (3, 4)]), or () for none"
+            )
+    return None
+
+
+def _mirrors(op: Any) -> bool:
+    """Whether an operation, or one of those among which it chooses, mirrors images."""
+    return bool(getattr(op, "mirrors", False)) or any(map(_mirrors, getattr(op, "ops", ())))
+
+
+def _points_of_each(column: Any) -> int:
+    """Points of an object."""
+    some = column.at(np.arange(min(1, len(column))))
+    rows = some.values if column.ragged else some
+    return int(rows.shape[-2]) if rows.ndim > 2 else 1
 
 
 def pads(config: LoaderConfig, source: Source, split: SplitRecipe) -> bool:

@@ -1,7 +1,7 @@
 """Data sets as sources: everything that `create_loader` takes as its first argument.
 
 A new format is one file with a function that recognises it and one that opens it, and a line in
-`opening.FORMATS`; from outside the package, a call of `register_format`. What it opens is a
+`formats.FORMATS`; from outside the package, a call of `register_format`. What it opens is a
 `Source` of columns; those of files and arrays are here, and images whose compressed bytes come from
 anywhere else are a class derived from `EncodedImages` with `__len__` and `read`.
 """
@@ -21,9 +21,10 @@ from fastload.sources.columns import (
     ValueArray,
     Values,
 )
+from fastload.sources.formats import FORMATS, Format
 from fastload.sources.kinds import Kind, register_kind
 from fastload.sources.masks import shapes_of
-from fastload.sources.opening import FORMATS, Format, open_indexed, open_source, register_format
+from fastload.sources.opening import open_indexed, open_source, register_format
 from fastload.sources.ragged import Ragged
 from fastload.sources.sharing import share
 

@@ -16,6 +16,7 @@ from fastload.sources import folders
 from fastload.sources.base import Opened, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles, RaggedArray, ValueArray
+from fastload.sources.keypoints import Pairs, role_of
 from fastload.sources.masks import Shapes
 from fastload.sources.ragged import Ragged, offsets_of
 
@@ -53,6 +54,8 @@ class Annotations:
     labels: list[int] = field(default_factory=list)
     numbers: dict[str, list[Any]] = field(default_factory=dict)
     """More columns of objects, by name: areas, crowd flags, ids; keypoints."""
+    point_pairs: Pairs | None = None
+    """Of keypoints those that change places in a mirrored picture; None: they are not known."""
     polygons: list[list[Any]] | None = None
     """Of each object its outlines, (n, 2) each; None: the format has none."""
     shapes: Shapes | None = None
@@ -112,7 +115,7 @@ class Annotations:
         }
         for key, found in self.numbers.items():
             dtype = np.float32 if key in ("area", "keypoints") else np.int64
-            role = "keypoints" if key == "keypoints" else "instances"
+            role = role_of(self.point_pairs) if key == "keypoints" else "instances"
             columns[key] = rows(np.array(found, dtype=dtype), role)
         if self.polygons is not None:
             parts = [
@@ -137,6 +140,7 @@ class Annotations:
         for key, column in columns.items():
             if isinstance(column, RaggedArray):
                 identity += [key, *column.array.arrays()]
+                identity += [column.role] if ":" in column.role else []
             elif isinstance(column, ValueArray):
                 identity += [key, column.array]
         identity += [folders.sampled_sizes(files), *folders.sampled_bytes(files)]

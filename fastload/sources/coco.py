@@ -1,7 +1,8 @@
 """Objects in images as COCO lists them: `annotations/instances_train2017.json` beside `train2017/`,
 or one JSON file.
 
-Keypoints (`person_keypoints_*.json`) and outlines come along where the file has them. Image and
+Keypoints (`person_keypoints_*.json`) and outlines come along where the file has them; which points
+change places in a mirrored picture, their names in `categories` say ("left_eye"). Image and
 annotation ids are those of the file; labels count from 0 in the order of the category ids, which
 may have gaps: `source.details["category_ids"]` has the id of each label.
 """
@@ -24,6 +25,7 @@ from fastload.sources import folders
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.beside import first_image_of, looks_like_coco
+from fastload.sources.keypoints import COCO_PERSON, Pairs, pairs_of_names
 from fastload.sources.masks import LEAST_CORNERS, Shapes
 
 _FOLDER = "annotations"
@@ -65,6 +67,8 @@ class _Image(msgspec.Struct):
 class _Category(msgspec.Struct):
     id: int
     name: str
+    keypoints: list[str] | None = None
+    """The names of the points, such as "left_eye"."""
 
 
 class _Annotation(msgspec.Struct):
@@ -268,6 +272,8 @@ def _collected(
     numbers: dict[str, list[Any]] = {"area": [], "iscrowd": [], "ids": []}
     if len(posed) == 1 and not (length := next(iter(posed))) % 3:
         numbers["keypoints"] = []
+        posing = {one.category_id for one in document.annotations if one.keypoints}
+        found.point_pairs = _pairs([c for c in document.categories if c.id in posing], length // 3)
     elif posed:
         raise SourceError(
             f"{path}: keypoints must be (x, y, visibility) of as many points in each annotation, "
@@ -313,6 +319,20 @@ def _collected(
     )
     found.polygons = polygons if outlined and found.shapes is None else None
     return found, crowds
+
+
+def _pairs(categories: list[_Category], count: int) -> Pairs | None:
+    """The points that change places in a mirrored picture, of all categories that have points; None
+    where it is not known, or differs."""
+    found = {
+        COCO_PERSON
+        if own.keypoints is None and own.name == "person" and count == 17
+        else pairs_of_names(own.keypoints or ())
+        if len(own.keypoints or ()) == count
+        else None
+        for own in categories
+    }
+    return found.pop() if len(found) == 1 else None
 
 
 def _polygons(one: _Annotation, where: str) -> list[Any]:

@@ -60,6 +60,14 @@ class Kind:
     judges: ClassVar[bool] = False
     """Whether `kept` says which objects are dropped."""
 
+    def of(self, setting: str) -> Kind:
+        """The kind of columns whose role is the name of this one, a colon, and a setting. Raises
+        SourceError: there is none such."""
+        raise SourceError(
+            f"role '{self.name}:{setting}': columns of {self.name!r} have no settings; leave out "
+            "what comes after the colon."
+        )
+
     def check(self, rows: AnyArray, name: str) -> None:
         """Raise SourceError if some of (n, ...) rows cannot be of this kind; `name`: of the column,
         for messages. Of rows of variable length it is given the elements."""
@@ -237,8 +245,10 @@ def register_kind(kind: Kind) -> None:
     _kinds[kind.name] = kind
 
 
-def kind_named(name: str) -> Kind:
-    """Raises SourceError: there is none of this name."""
+def kind_named(role: str) -> Kind:
+    """The kind of a column. Raises SourceError: there is none of this name, or it has no such
+    setting."""
+    name, _, setting = role.partition(":")
     found = _found(name)
     if found is None:
         raise SourceError(
@@ -246,7 +256,7 @@ def kind_named(name: str) -> Kind:
             f"{', '.join(sorted({*_kinds, *_ELSEWHERE}))}. Derive one from "
             "fastload.sources.Kind and make it known with fastload.sources.register_kind."
         )
-    return found
+    return found.of(setting) if setting else found
 
 
 def pixel_kind(name: str) -> PixelKind:

@@ -8,19 +8,16 @@ import glob
 import importlib
 import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from fastload import stores
 from fastload.errors import ConfigurationError, FastloadError, SourceError, counted
 from fastload.sources import index
-from fastload.sources.arrays import is_arrays, open_arrays
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
-from fastload.sources.cifar import CIFAR_SIGNS, is_cifar, open_cifar
-from fastload.sources.coco import COCO_SIGNS, has_coco_content, is_coco, open_coco
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.copied import local_arrays, open_copy
 from fastload.sources.datasets import (
@@ -29,70 +26,12 @@ from fastload.sources.datasets import (
     open_known_dataset,
     refuse_collections,
 )
-from fastload.sources.folders import is_class_folder, open_class_folder, open_images, split_folder
-from fastload.sources.huggingface import is_huggingface, open_huggingface
-from fastload.sources.idx import is_idx, open_idx
+from fastload.sources.folders import split_folder
+from fastload.sources.formats import FORMATS, Format
 from fastload.sources.image_files import is_image_name
-from fastload.sources.lance import LANCE_SIGNS, is_lance, open_lance
 from fastload.sources.masks import with_masks
-from fastload.sources.mds import INDEX, is_mds, open_mds
-from fastload.sources.pairs import PAIR_SIGNS, has_masks, is_pairs, open_pairs
-from fastload.sources.parquet import is_parquet, open_parquet
-from fastload.sources.tables import IMAGE_FOLDERS, is_labelled_by_table, open_labelled_by_table
-from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
+from fastload.sources.pairs import has_masks, is_pairs
 from fastload.sources.unchanged import in_mode
-from fastload.sources.voc import VOC_SIGNS, is_voc, open_voc
-from fastload.sources.yolo import YOLO_SIGNS, has_yolo_labels, is_yolo, open_yolo
-from fastload.sources.zip_archives import is_zip, open_zip
-
-
-@dataclass(frozen=True)
-class Format:
-    """One format: how to tell it, and how to open it."""
-
-    name: str
-    """A short one: what `format=` takes."""
-    recognise: Callable[[Any], bool]
-    """Of an existing path (absolute str), a list of shard paths (str), or any other object; of a
-    registered format, of the specification as it was given. Must be cheap."""
-    open: Callable[[Any, OpenOptions], Opened | Source]
-    options: frozenset[str] = frozenset()
-    """Names of the `OpenOptions` that mean something to it; `strict` and `masks` are for all."""
-    title: str = ""
-    """What it is, in words, for messages."""
-    remote: bool = False
-    """Whether it reads URLs as well as paths (`fastload.stores`)."""
-    by_name_only: bool = False
-    """Whether it is opened only where `format=` asks for it, although it may be recognised."""
-    signs: tuple[str, ...] | None = None
-    """Paths relative to a local folder, with * for any name: a folder that has none of them is not
-    of this format, and `recognise` is not asked. A sign may begin with "../{name}", {name} being
-    the folder's own. None: it is always asked; (): no folder is of this format."""
-    fallback: bool = False
-    """Whether it is opened only if no other format opens the same path, or `format=` asks for it.
-    It is given the whole folder and `split`, not the subfolder of that name."""
-    certain: Callable[[str], bool] | None = None
-    """Of a fallback: whether the content of a path that it recognises is its own too. Then another
-    format that opens the path is refused, as it is ambiguous; except for masks, which are noted."""
-
-    def may_be(self, folder: str) -> bool:
-        """Whether a local folder has one of its signs."""
-        above, name = map(glob.escape, os.path.split(folder))
-        inside = os.path.join(above, name)
-        for sign in self.signs or ():
-            pattern = (
-                os.path.join(above, sign.removeprefix("../").replace("{name}", name))
-                if sign.startswith("../")
-                else os.path.join(inside, sign)
-            )
-            if next(glob.iglob(pattern), None) is not None:
-                return True
-        return self.signs is None
-
-    @property
-    def description(self) -> str:
-        return f"{self.name!r} ({self.title})" if self.title else repr(self.name)
-
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_SHARDS = 1_000_000
@@ -185,134 +124,6 @@ def _matches(pattern: str) -> list[str]:
     return found
 
 
-FORMATS: tuple[Format, ...] = (
-    Format(
-        "cifar",
-        is_cifar,
-        open_cifar,
-        frozenset({"split", "labels"}),
-        "CIFAR-10 or CIFAR-100",
-        signs=CIFAR_SIGNS,
-    ),
-    Format(
-        "idx",
-        is_idx,
-        open_idx,
-        frozenset({"split", "classes"}),
-        "IDX files, as of MNIST",
-        signs=("*-images?idx3-ubyte*", ".*-images?idx3-ubyte*", "raw", "*/raw", ".*/raw"),
-    ),
-    Format(
-        "coco",
-        is_coco,
-        open_coco,
-        frozenset({"split"}),
-        "images and COCO annotations",
-        signs=COCO_SIGNS,
-        fallback=True,
-        certain=has_coco_content,
-    ),
-    Format(
-        "voc",
-        is_voc,
-        open_voc,
-        frozenset({"split", "classes"}),
-        "images and PASCAL VOC annotations",
-        signs=VOC_SIGNS,
-        fallback=True,
-        certain=is_voc,
-    ),
-    Format(
-        "yolo",
-        is_yolo,
-        open_yolo,
-        frozenset({"split"}),
-        "a YOLO folder with data.yaml",
-        signs=YOLO_SIGNS,
-        fallback=True,
-        certain=has_yolo_labels,
-    ),
-    Format(
-        "pairs",
-        is_pairs,
-        open_pairs,
-        frozenset({"split"}),
-        "images and masks in two folders",
-        remote=True,
-        signs=PAIR_SIGNS,
-    ),
-    Format(
-        "tar",
-        is_tar_shards,
-        open_tar_shards,
-        frozenset({"split", "fields", "classes"}),
-        "tar archives",
-        True,
-        signs=("*.tar", ".*.tar"),
-    ),
-    Format("zip", is_zip, open_zip, frozenset({"split"}), "zip archives of images", signs=()),
-    Format(
-        "parquet",
-        is_parquet,
-        open_parquet,
-        frozenset({"split", "fields", "classes"}),
-        "Parquet files with images",
-        True,
-        signs=("*.parquet", ".*.parquet"),
-    ),
-    Format(
-        "mds",
-        is_mds,
-        open_mds,
-        frozenset({"fields", "classes"}),
-        "MDS shards of MosaicML's Streaming",
-        signs=(INDEX,),
-    ),
-    Format(
-        "lance",
-        is_lance,
-        open_lance,
-        frozenset({"fields", "classes"}),
-        "a Lance data set",
-        signs=LANCE_SIGNS,
-    ),
-    Format(
-        "table",
-        is_labelled_by_table,
-        open_labelled_by_table,
-        frozenset({"classes"}),
-        "images and a table",
-        True,
-        signs=("*.*", ".*", *IMAGE_FOLDERS),
-    ),
-    Format(
-        "images",
-        is_class_folder,
-        open_images,
-        title="images without labels",
-        remote=True,
-        by_name_only=True,
-    ),
-    Format(
-        "folder",
-        is_class_folder,
-        open_class_folder,
-        frozenset({"split", "classes"}),
-        "one folder a class",
-        True,
-    ),
-    Format(
-        "huggingface",
-        is_huggingface,
-        open_huggingface,
-        frozenset({"fields"}),
-        "a Dataset of Hugging Face's datasets",
-    ),
-    Format("arrays", is_arrays, open_arrays, frozenset({"classes"}), "arrays, tensors, .npy files"),
-    Format("dataset", is_dataset, open_known_dataset, title="a map-style torch Dataset"),
-)
-"""In the order in which they are tried: the first that recognises a specification opens it; those
-that are a `fallback` come after all others."""
 _FORMATS_ELSEWHERE = ("fastload.cache.reading",)
 """Modules that have a `FORMAT` of their own, tried before these: what reads a cache stands beside
 what writes it, in a package that imports this one, so that it is loaded at the first call."""
@@ -339,6 +150,7 @@ def open_source(
     classes: Sequence[str] | None = None,
     strict: bool = False,
     masks: bool = False,
+    keypoint_pairs: Sequence[tuple[int, int]] | None = None,
     format: str | None = None,
     mode: Literal["RGB", "unchanged"] = "RGB",
 ) -> Opened:
@@ -367,6 +179,11 @@ def open_source(
             behind (`.DS_Store`, `__MACOSX`) is left out in any case.
         masks: serve a mask of each object, drawn from its polygons or run lengths (COCO's RLE) in
             the picture as the trainer gets it: a column `masks` in place of `polygons`.
+        keypoint_pairs: of keypoints (N, K, 2) or (N, K, 3) of each object, the numbers of those
+        that
+            are a left and a right one, [(1, 2), (3, 4)]: they change places where a picture is
+            mirrored. (): none do. None: as COCO's file says by their names; else all keep their
+            order, and a transform that mirrors is said to do so.
         format: "folder" (one folder a class), "images" (all images in a folder, without labels),
             "table", "pairs", "coco", "voc", "yolo", "tar", "zip", "parquet", "lance", "mds",
             "cifar", "idx", "arrays", "dataset", "huggingface", "cache", or the name of a registered
@@ -384,12 +201,17 @@ def open_source(
         SourceError: nothing there, not recognised, or not as its format wants it; the message names
             file and remedy.
         ConfigurationError: an option that means nothing to this data set; a format that there is
-            not; masks of a data set without polygons or run lengths.
+            not; masks of a data set without polygons or run lengths; pairs of a data set without
+            keypoints.
     """
     names = _strings("fields", fields), _strings("classes", classes)
     options = OpenOptions(split, labels, *names, bool(strict), bool(masks))
     with stores.seen_kept():
         opened = _open(spec, options, format)
+    if keypoint_pairs is not None:
+        from fastload.sources.keypoints import with_pairs
+
+        opened = replace(opened, source=with_pairs(opened.source, keypoint_pairs))
     if options.masks:
         opened = replace(opened, source=with_masks(opened.source))
     return in_mode(mode, opened)

@@ -266,7 +266,7 @@ def _field(name: str, column: Any, source: str) -> Field:
     if role == TEXT.name:
         return Field(name, role, "text")
     read_as = kind_of_key(name, ragged=column.ragged).name
-    if read_as != role:
+    if read_as != role.partition(":")[0]:
         raise SourceError(
             f"{source}: column {name!r} is of the kind {role!r}, which its name does not say: read "
             f"from shards it would be of the kind {read_as!r}. Rename it."

@@ -1,0 +1,205 @@
+"""The formats of data sets that fastload knows: how each is told, and what opens it."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastload.sources.arrays import is_arrays, open_arrays
+from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.cifar import CIFAR_SIGNS, is_cifar, open_cifar
+from fastload.sources.coco import COCO_SIGNS, has_coco_content, is_coco, open_coco
+from fastload.sources.datasets import is_dataset, open_known_dataset
+from fastload.sources.folders import is_class_folder, open_class_folder, open_images
+from fastload.sources.huggingface import is_huggingface, open_huggingface
+from fastload.sources.idx import is_idx, open_idx
+from fastload.sources.lance import LANCE_SIGNS, is_lance, open_lance
+from fastload.sources.mds import INDEX, is_mds, open_mds
+from fastload.sources.pairs import PAIR_SIGNS, is_pairs, open_pairs
+from fastload.sources.parquet import is_parquet, open_parquet
+from fastload.sources.tables import IMAGE_FOLDERS, is_labelled_by_table, open_labelled_by_table
+from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
+from fastload.sources.voc import VOC_SIGNS, is_voc, open_voc
+from fastload.sources.yolo import YOLO_SIGNS, has_yolo_labels, is_yolo, open_yolo
+from fastload.sources.zip_archives import is_zip, open_zip
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format: how to tell it, and how to open it."""
+
+    name: str
+    """A short one: what `format=` takes."""
+    recognise: Callable[[Any], bool]
+    """Of an existing path (absolute str), a list of shard paths (str), or any other object; of a
+    registered format, of the specification as it was given. Must be cheap."""
+    open: Callable[[Any, OpenOptions], Opened | Source]
+    options: frozenset[str] = frozenset()
+    """Names of the `OpenOptions` that mean something to it; `strict` and `masks` are for all."""
+    title: str = ""
+    """What it is, in words, for messages."""
+    remote: bool = False
+    """Whether it reads URLs as well as paths (`fastload.stores`)."""
+    by_name_only: bool = False
+    """Whether it is opened only where `format=` asks for it, although it may be recognised."""
+    signs: tuple[str, ...] | None = None
+    """Paths relative to a local folder, with * for any name: a folder that has none of them is not
+    of this format, and `recognise` is not asked. A sign may begin with "../{name}", {name} being
+    the folder's own. None: it is always asked; (): no folder is of this format."""
+    fallback: bool = False
+    """Whether it is opened only if no other format opens the same path, or `format=` asks for it.
+    It is given the whole folder and `split`, not the subfolder of that name."""
+    certain: Callable[[str], bool] | None = None
+    """Of a fallback: whether the content of a path that it recognises is its own too. Then another
+    format that opens the path is refused, as it is ambiguous; except for masks, which are noted."""
+
+    def may_be(self, folder: str) -> bool:
+        """Whether a local folder has one of its signs."""
+        above, name = map(glob.escape, os.path.split(folder))
+        inside = os.path.join(above, name)
+        for sign in self.signs or ():
+            pattern = (
+                os.path.join(above, sign.removeprefix("../").replace("{name}", name))
+                if sign.startswith("../")
+                else os.path.join(inside, sign)
+            )
+            if next(glob.iglob(pattern), None) is not None:
+                return True
+        return self.signs is None
+
+    @property
+    def description(self) -> str:
+        return f"{self.name!r} ({self.title})" if self.title else repr(self.name)
+
+
+FORMATS: tuple[Format, ...] = (
+    Format(
+        "cifar",
+        is_cifar,
+        open_cifar,
+        frozenset({"split", "labels"}),
+        "CIFAR-10 or CIFAR-100",
+        signs=CIFAR_SIGNS,
+    ),
+    Format(
+        "idx",
+        is_idx,
+        open_idx,
+        frozenset({"split", "classes"}),
+        "IDX files, as of MNIST",
+        signs=("*-images?idx3-ubyte*", ".*-images?idx3-ubyte*", "raw", "*/raw", ".*/raw"),
+    ),
+    Format(
+        "coco",
+        is_coco,
+        open_coco,
+        frozenset({"split"}),
+        "images and COCO annotations",
+        signs=COCO_SIGNS,
+        fallback=True,
+        certain=has_coco_content,
+    ),
+    Format(
+        "voc",
+        is_voc,
+        open_voc,
+        frozenset({"split", "classes"}),
+        "images and PASCAL VOC annotations",
+        signs=VOC_SIGNS,
+        fallback=True,
+        certain=is_voc,
+    ),
+    Format(
+        "yolo",
+        is_yolo,
+        open_yolo,
+        frozenset({"split"}),
+        "a YOLO folder with data.yaml",
+        signs=YOLO_SIGNS,
+        fallback=True,
+        certain=has_yolo_labels,
+    ),
+    Format(
+        "pairs",
+        is_pairs,
+        open_pairs,
+        frozenset({"split"}),
+        "images and masks in two folders",
+        remote=True,
+        signs=PAIR_SIGNS,
+    ),
+    Format(
+        "tar",
+        is_tar_shards,
+        open_tar_shards,
+        frozenset({"split", "fields", "classes"}),
+        "tar archives",
+        True,
+        signs=("*.tar", ".*.tar"),
+    ),
+    Format("zip", is_zip, open_zip, frozenset({"split"}), "zip archives of images", signs=()),
+    Format(
+        "parquet",
+        is_parquet,
+        open_parquet,
+        frozenset({"split", "fields", "classes"}),
+        "Parquet files with images",
+        True,
+        signs=("*.parquet", ".*.parquet"),
+    ),
+    Format(
+        "mds",
+        is_mds,
+        open_mds,
+        frozenset({"fields", "classes"}),
+        "MDS shards of MosaicML's Streaming",
+        signs=(INDEX,),
+    ),
+    Format(
+        "lance",
+        is_lance,
+        open_lance,
+        frozenset({"fields", "classes"}),
+        "a Lance data set",
+        signs=LANCE_SIGNS,
+    ),
+    Format(
+        "table",
+        is_labelled_by_table,
+        open_labelled_by_table,
+        frozenset({"classes"}),
+        "images and a table",
+        True,
+        signs=("*.*", ".*", *IMAGE_FOLDERS),
+    ),
+    Format(
+        "images",
+        is_class_folder,
+        open_images,
+        title="images without labels",
+        remote=True,
+        by_name_only=True,
+    ),
+    Format(
+        "folder",
+        is_class_folder,
+        open_class_folder,
+        frozenset({"split", "classes"}),
+        "one folder a class",
+        True,
+    ),
+    Format(
+        "huggingface",
+        is_huggingface,
+        open_huggingface,
+        frozenset({"fields"}),
+        "a Dataset of Hugging Face's datasets",
+    ),
+    Format("arrays", is_arrays, open_arrays, frozenset({"classes"}), "arrays, tensors, .npy files"),
+    Format("dataset", is_dataset, open_known_dataset, title="a map-style torch Dataset"),
+)
+"""In the order in which they are tried: the first that recognises a specification opens it; those
+that are a `fallback` come after all others."""
