@@ -148,11 +148,11 @@ def test_what_a_file_does_not_say_is_said_to_be_unknown(
         assert ("keypoint_pairs=[(1, 2)" in explained) == (pairs is None and mirrors)
     for given in ((), [(0, 1)]):
         caplog.clear()
-        told = fastload.open_source(path, keypoint_pairs=given).source
-        assert told.fingerprint != source.fingerprint
+        paired = fastload.open_source(path, keypoint_pairs=given).source
+        assert paired.fingerprint != source.fingerprint
         with (
             caplog.at_level(logging.WARNING),
-            fastload.create_loader(told, batch_size=1, transform=v2.RandomHorizontalFlip()),
+            fastload.create_loader(paired, batch_size=1, transform=v2.RandomHorizontalFlip()),
         ):
             assert said not in caplog.text
 

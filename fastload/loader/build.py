@@ -321,9 +321,7 @@ def _on_backend(
         objects.check(config, source, turned=options.exif_orientation)
         collate = objects.collate_of(config, source, several_views=split.several_views)
         padded = traits.pads_images and objects.pads(config, source, split)
-        if (said := objects.unpaired(recipe, source)) is not None:
-            notes.append(said)
-            logger.warning("%s: %s.", source.name, said)
+        notes += objects.unpaired(recipe, source)
     built = cls(
         Context(
             source=source,

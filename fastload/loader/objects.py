@@ -3,6 +3,7 @@ batches get. Only where there are such columns, or `collate=` is given."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from fastload.recipe.columns import PASCAL_VOC, ColumnOperation
 from fastload.recipe.mix import Mix
 from fastload.sources.base import Source
 from fastload.sources.keypoints import is_points
+
+logger = logging.getLogger("fastload")
 
 
 def check(config: LoaderConfig, source: Source, *, turned: bool) -> None:
@@ -129,19 +132,21 @@ def check_split(split: SplitRecipe, source: Source, config: LoaderConfig, *, sie
         )
 
 
-def unpaired(recipe: Recipe, source: Source) -> str | None:
-    """What is to be said of keypoints that a recipe mirrors, of which it is not known which are
-    left and which right."""
+def unpaired(recipe: Recipe, source: Source) -> tuple[str, ...]:
+    """A note, which is logged too, on keypoints that a recipe mirrors and of which it is not known
+    which are left and which right."""
     if not any(map(_mirrors, recipe.ops)):
-        return None
+        return ()
     for name, column in source.values.items():
         if is_points(column) and _points_of_each(column) > 1 and ":" not in column.role:
-            return (
+            note = (
                 f"{name!r}: the points of an object keep their order in mirrored pictures, in "
                 "which a left eye looks like a right one. Say which change places: "
                 "open_source(..., keypoint_pairs=[(1, 2), (3, 4)]), or () for none"
             )
-    return None
+            logger.warning("%s: %s.", source.name, note)
+            return (note,)
+    return ()
 
 
 def _mirrors(op: Any) -> bool:

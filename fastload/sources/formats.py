@@ -1,4 +1,4 @@
-"""The formats of data sets that fastload knows: how each is told, and what opens it."""
+"""The formats of data sets that fastload knows: how each is recognised, and what opens it."""
 
 from __future__ import annotations
 
