@@ -115,6 +115,7 @@ TESTS = {
     "test_stores": "stores stores.base stores.filesystems stores.objects",
     "test_stores_flight": "stores.flight",
     "test_stores_copies": "sources.copied stores.copies",
+    "test_stores_threads": "stores.threads",
     "test_sweep": "cli.sweep tools.sweep.advice tools.sweep.grid tools.sweep.report "
     "tools.sweep.reported tools.sweep.run",
     "test_third_party_backend": "backends.base",

@@ -249,14 +249,27 @@ def test_faults_are_errors_that_name_the_object(
                 list(loader)
 
 
-def test_a_proxy_that_stalls(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "_ANSWER", timedelta(seconds=0.3))
+@pytest.mark.parametrize("bound", ["_SILENCE", "_ANSWER"])
+def test_a_proxy_that_stalls(
+    bound: str, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, bound, timedelta(seconds=0.3))
     stores.forget()
     server.objects["bucket/x"] = os.urandom(100_000)
     server.faults["bucket/x"] = ["stall"]
     assert stores.read("s3://bucket/x") == server.objects["bucket/x"]
     server.faults["bucket/x"] = ["stall"] * 9
     with pytest.raises(StoreError, match=r"s3://bucket/x: .*tried 5 times"):
+        stores.read("s3://bucket/x")
+
+
+def test_after_a_minute_there_is_no_other_attempt(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores.base, "_LAST_ATTEMPT", 0.0)
+    server.objects["bucket/x"] = b"x"
+    server.faults["bucket/x"] = ["503"]
+    with pytest.raises(StoreError, match=r"s3://bucket/x: .*tried 1 time\."):
         stores.read("s3://bucket/x")
 
 

@@ -10,10 +10,12 @@ import sys
 import textwrap
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torchvision.transforms import v2
@@ -124,6 +126,15 @@ def test_what_was_damaged_is_fetched_again(damage: str, tier: Tier) -> None:
     assert tier.get(NAMES[0]) == b"a" * 1000
 
 
+def test_the_checksum_of_the_core_is_that_of_zlib() -> None:
+    core = pytest.importorskip("fastload.native._core")
+    if not hasattr(core, "crc32"):
+        pytest.skip("the core was built without ISA-L")
+    for size in (0, 1, 15, 16, 17, 1000, 113_001):
+        data = os.urandom(size)
+        assert core.crc32(np.frombuffer(data, np.uint8)) == zlib.crc32(data)
+
+
 def test_what_was_used_longest_ago_goes_first(tier: Tier) -> None:
     for age, name in enumerate(NAMES):
         tier.put(name, bytes(1000))
@@ -131,6 +142,21 @@ def test_what_was_used_longest_ago_goes_first(tier: Tier) -> None:
     assert tier.get(NAMES[11]) is not None  # the oldest, used just now
     assert tier.trim(5000).files == 4
     assert [name for name in NAMES if tier.get(name) is not None] == [*NAMES[:3], NAMES[11]]
+
+
+def test_what_is_in_many_files_is_estimated(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in range(1500):
+        tier.put(digest_of("s3://b/x", row, 100, 7), bytes(row % 200))
+    exact = tier.usage().bytes
+    assert tier._about() == exact
+    monkeypatch.setattr(sys.modules[Tier.__module__], "_MANY", 0)
+    looked_at: list[str] = []
+    monkeypatch.setattr(
+        os, "scandir", lambda path, there=os.scandir: looked_at.append(path) or there(path)
+    )
+    # 94 of the files: a deviation of 12%.
+    assert 0.4 * exact < tier._about() < 1.6 * exact
+    assert len(looked_at) == 16
 
 
 def test_it_is_bounded(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ import argparse
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -96,6 +95,7 @@ class Proxy:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
+            start_new_session=True,  # Ctrl-C is for the parent, which still has to ask it
         )
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
@@ -131,8 +131,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for row in missing:
         console.print(f"{row.name}: left out, {row.needs} is not installed")
     rows = [row for row in rows if row not in missing]
-    with ExitStack() as stack:
-        found, verdicts = _measured(given, rows, stack, console)
+    try:
+        with ExitStack() as stack:
+            found, verdicts = _measured(given, rows, stack, console)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     for verdict in verdicts:
         console.print(str(verdict), soft_wrap=True)
     if given.json is not None:
@@ -185,7 +188,6 @@ def _measured(
     for row in rows:
         if row.remote and row.needs == "fastload" and not row.kept:
             runner = Runner(row, settings[row.name], 0.0)
-            shutil.rmtree(settings[row.name].caches, ignore_errors=True)
             runner.prepare()
             proxy.passed()
             count = runner.epoch()

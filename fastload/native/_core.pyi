@@ -23,6 +23,7 @@ def uniforms(
 def integers(
     indices: Int64s, repeats: Int64s | None, seed: int, epoch: int, stream: int, out: UInt64s
 ) -> None: ...
+def crc32(data: Bytes, /) -> int: ...  # not there where the core was built without ISA-L
 def warp(
     image: Bytes,
     out: Bytes,

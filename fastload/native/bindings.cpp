@@ -23,6 +23,7 @@
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
+#include "checksum.hpp"
 #include "colour.hpp"
 #include "draws.hpp"
 #include "jobs.hpp"
@@ -580,6 +581,9 @@ NB_MODULE(_core, m) {
     m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
           "out"_a);
 
+#ifdef FASTLOAD_PNG
+    m.def("crc32", [](Input<uint8_t, 1> data) { return crc32(data.data(), data.size()); });
+#endif
     m.def("warp", &warp_image, "image"_a, "out"_a, "inverse"_a, "bilinear"_a, "fades"_a, "mixes"_a,
           "fill"_a, "simd"_a = "auto");
 

@@ -25,6 +25,7 @@ from fastload.sources.buffers import Int64Array, PathTable, PickledByReference, 
 from fastload.sources.kinds import Kind, PixelKind, Rows, kind_named, pixel_kind
 from fastload.sources.ragged import Ragged
 
+Buffer = bytes | memoryview | npt.NDArray[np.uint8]
 Storage = Literal["encoded", "pixels", "values", "object"]
 
 
@@ -133,9 +134,9 @@ class EncodedImages(ImageColumn):
         """Those of several samples, for storage that has them cheaper together."""
         return [self.read(index) for index in indices.tolist()]
 
-    def views(self, indices: Int64Array) -> Sequence[bytes | npt.NDArray[np.uint8]]:
-        """The same for the native core, as uint8 arrays (length,) where they lie in memory or in a
-        mapped file: not copied, and valid as long as the arrays live."""
+    def views(self, indices: Int64Array) -> Sequence[Buffer]:
+        """The same for the native core, where they lie: in memory of the client of a store, or as
+        uint8 arrays (length,) in a mapped file. Not copied, and valid as long as they live."""
         return self.read_many(indices)
 
     def read_start(self, index: int, length: int) -> bytes:
@@ -278,7 +279,7 @@ class _EncodedRows(EncodedImages):
     def read_many(self, indices: Int64Array) -> Sequence[bytes]:
         return self.column.read_many(self.rows[indices])
 
-    def views(self, indices: Int64Array) -> Sequence[bytes | npt.NDArray[np.uint8]]:
+    def views(self, indices: Int64Array) -> Sequence[Buffer]:
         return self.column.views(self.rows[indices])
 
     def read_start(self, index: int, length: int) -> bytes:
@@ -329,7 +330,10 @@ class EncodedFiles(PickledByReference, EncodedImages):
         return stores.read(*self.range_of(index))
 
     def read_many(self, indices: Int64Array) -> Sequence[bytes]:
-        return stores.read_many([self.range_of(index) for index in indices.tolist()])
+        return [bytes(data) for data in self.views(indices)]
+
+    def views(self, indices: Int64Array) -> Sequence[stores.Data]:
+        return stores.read_views([self.range_of(index) for index in indices.tolist()])
 
     @cached_property
     def is_remote(self) -> bool:

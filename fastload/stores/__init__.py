@@ -22,12 +22,13 @@ import numpy.typing as npt
 from fastload.distribution import install_command
 from fastload.errors import SourceError
 from fastload.files import open_regular
-from fastload.stores.base import ChangedError, Entry, Range, Store, StoreError
+from fastload.stores.base import ChangedError, Data, Entry, Range, Store, StoreError
 from fastload.stores.objects import SCHEMES, ObjectStore
 from fastload.stores.tier import digest_of, tier
 
 __all__ = [
     "ChangedError",
+    "Data",
     "Entry",
     "Range",
     "Seen",
@@ -45,6 +46,7 @@ __all__ = [
     "read",
     "read_many",
     "read_up_to",
+    "read_views",
     "remove",
     "seen_kept",
     "size_of",
@@ -340,7 +342,7 @@ def read_up_to(path: str, most: int, start: int = 0, version: int = 0) -> bytes:
     """At most so many bytes from `start` on, fewer where the file ends before. Raises OSError."""
     if is_remote(path):
         store, name = store_of(path)
-        return store.read_up_to(name, start, most, version)
+        return bytes(store.read_up_to(name, start, most, version))
     with open_regular(path, buffering=0) as file:
         file.seek(start)
         return file.read(most)
@@ -371,26 +373,34 @@ def read(path: str, start: int = 0, length: int | None = None, version: int = 0)
 
 def read_many(ranges: Sequence[Range]) -> list[bytes]:
     """Several ranges at once; their names are paths or URLs. Raises OSError as `read`."""
-    found = [b""] * len(ranges)
-    by_store: dict[Store, list[int]] = {}
+    return [bytes(data) for data in read_views(ranges)]
+
+
+def read_views(ranges: Sequence[Range]) -> list[Data]:
+    """The same without a copy: of remote objects, memory of their client, of which several ranges
+    may share one block."""
+    found: list[Data] = [b""] * len(ranges)
+    by_store: dict[Store, tuple[list[int], list[Range]]] = {}
     for row, each in enumerate(ranges):
         if is_remote(each.name):
-            by_store.setdefault(store_of(each.name)[0], []).append(row)
+            store, name = store_of(each.name)
+            rows, wanted = by_store.setdefault(store, ([], []))
+            rows.append(row)
+            wanted.append(Range(name, *each[1:]))
         else:
             found[row] = read(*each)
-    for store, rows in by_store.items():
-        wanted = [ranges[row]._replace(name=store_of(ranges[row].name)[1]) for row in rows]
+    for store, (rows, wanted) in by_store.items():
         for row, data in zip(rows, _by_tier(store, wanted), strict=True):
             found[row] = data
     return found
 
 
-def _by_tier(store: Store, wanted: list[Range]) -> list[bytes]:
+def _by_tier(store: Store, wanted: list[Range]) -> list[Data]:
     """Ranges of a store; those whose version is known by way of the local tier."""
     kept = tier() if any(each.version for each in wanted) else None
     if kept is None or not all(each.version for each in wanted):
         return store.read_many(wanted)
-    digests = [digest_of(*each._replace(name=f"{store.url}/{each.name}")) for each in wanted]
+    digests = [digest_of(f"{store.url}/{each.name}", *each[1:]) for each in wanted]
     return kept.read(digests, lambda rows: store.read_many([wanted[row] for row in rows]))
 
 

@@ -16,17 +16,22 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from fastload.stores.flight import MOST, S3_RATE, START, Flight
+from fastload.errors import counted
+from fastload.stores.flight import S3_RATE, START, Flight
+from fastload.stores.threads import Threads
 
 A = TypeVar("A")
 T = TypeVar("T")
+Data = bytes | memoryview
+"""Bytes that were read, where they came; nobody writes to them."""
 
 ATTEMPTS = 5
+_LAST_ATTEMPT = 60.0
+"""Seconds after the first attempt: none begins later."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 """Seconds: before attempt n + 1, anything up to 0.1 * 2^n, so that clients that failed together do
 not return so."""
@@ -65,7 +70,7 @@ class Range(NamedTuple):
 class Piece(NamedTuple):
     """What one request gave."""
 
-    data: bytes
+    data: Data
     version: int = 0
     """Of the object, by `version_of`; 0 where the store does not say."""
 
@@ -157,8 +162,7 @@ class Store(ABC):
         """`url`: of the authority, without credentials: `s3://bucket`."""
         self.url = url
         self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = Threads(f"fastload-{url.partition(':')[0]}")
         self.flight = flight_for(url)
 
     @abstractmethod
@@ -192,22 +196,22 @@ class Store(ABC):
         with contextlib.suppress(FileNotFoundError):
             self._tried(name, lambda: self._remove(name))
 
-    def read(self, name: str, start: int = 0, length: int | None = None, version: int = 0) -> bytes:
+    def read(self, name: str, start: int = 0, length: int | None = None, version: int = 0) -> Data:
         """Raises StoreError, FileNotFoundError: the object ends before the range does, or cannot be
         read. ChangedError: it is of another version."""
         return self._tried(name, lambda: self._whole(Range(name, start, length, version)))
 
-    def read_up_to(self, name: str, start: int, length: int, version: int = 0) -> bytes:
+    def read_up_to(self, name: str, start: int, length: int, version: int = 0) -> Data:
         """The same, fewer bytes where the object ends before."""
         return self._tried(
             name, lambda: self._checked(name, self._read(name, start, length), version)
         )
 
-    def read_many(self, ranges: Sequence[Range]) -> list[bytes]:
+    def read_many(self, ranges: Sequence[Range]) -> list[Data]:
         """Several at once: ranges of one object that lie close together are one request. Raises as
         `read`."""
         requests = joined(ranges)
-        found: list[bytes] = [b""] * len(ranges)
+        found: list[Data] = [b""] * len(ranges)
         parts = self._all(
             lambda request: self.read(*request[0]), requests, lambda request: request[0].length or 0
         )
@@ -237,7 +241,7 @@ class Store(ABC):
     def info(self, name: str) -> Entry | None:
         return self._tried(name, lambda: self._info(name))
 
-    def _whole(self, wanted: Range) -> bytes:
+    def _whole(self, wanted: Range) -> Data:
         name, start, length, version = wanted
         began = time.monotonic()
         data = self._checked(name, self._read(name, start, length), version)
@@ -246,7 +250,7 @@ class Store(ABC):
             raise EOFError(f"{len(data):,} of {length:,} bytes came")
         return data
 
-    def _checked(self, name: str, piece: Piece, version: int) -> bytes:
+    def _checked(self, name: str, piece: Piece, version: int) -> Data:
         """The bytes, if they are of this version, or of no known one."""
         if version and piece.version and piece.version != version:
             raise ChangedError(
@@ -270,7 +274,7 @@ class Store(ABC):
 
         def ask(row: int) -> None:
             call.begin(row)
-            self._executor().submit(answer, row)
+            self._threads.submit(lambda: answer(row))
 
         def answer(row: int) -> None:
             try:
@@ -296,12 +300,6 @@ class Store(ABC):
                     ask(row)
         return call.result()
 
-    def _executor(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(MOST, f"fastload-{self.url.partition(':')[0]}")
-            return self._threads
-
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise StoreError(
@@ -311,9 +309,10 @@ class Store(ABC):
             )
 
     def _tried(self, name: str, action: Callable[[], T]) -> T:
-        """What an action gives; where it fails in a way that may pass, it is done again, at most
-        five times."""
+        """What an action gives; where it fails in a way that may pass, it is done again, five times
+        in all, and not after a minute."""
         self._check_process()
+        until = time.monotonic() + _LAST_ATTEMPT
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return action()
@@ -324,9 +323,9 @@ class Store(ABC):
             except Exception as error:  # the clients have exceptions of many kinds
                 if _TOO_MANY.search(str(error)):
                     self.flight.refused()
-                if attempt == ATTEMPTS:
+                if attempt == ATTEMPTS or time.monotonic() > until:
                     raise StoreError(
-                        f"{self.url}/{name}: {_words(error)}; tried {ATTEMPTS} times."
+                        f"{self.url}/{name}: {_words(error)}; tried {counted(attempt, 'time')}."
                     ) from None
             time.sleep(_random.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2**attempt)))
         raise AssertionError("the last attempt returns or raises")

@@ -13,21 +13,26 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import importlib
 import logging
 import os
+import random
 import re
 import shutil
 import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from fastload.errors import ConfigurationError
 from fastload.files import open_regular
 from fastload.machine import cache_home
+from fastload.stores.base import Data
 
 logger = logging.getLogger("fastload")
 
@@ -35,6 +40,10 @@ logger = logging.getLogger("fastload")
 _TRAILER = struct.Struct("<8s16sIQ")
 _MARK = b"fltier1\n"
 _FOLDERS = 256
+# Of more files only a sixteenth of the folders is counted: names are digests, so that each folder
+# has its share, and 4,000 files give the sum to 2%. To look at 65,000 files takes 0.2 s.
+_MANY = 65_536
+_COUNTED = 16
 # Bytes: longer ranges are not kept; none of a sample is so long.
 _LARGEST = 64 << 20
 _DEFAULT_LIMIT = 50 << 30
@@ -98,7 +107,7 @@ class Tier:
                 os.utime(path)
         return data
 
-    def put(self, digest: bytes, data: bytes) -> None:
+    def put(self, digest: bytes, data: Data) -> None:
         """Keep the bytes of a range, if there is space for them. Never raises."""
         size = len(data) + _TRAILER.size
         if len(data) > _LARGEST or size > self.limit or time.monotonic() < self._paused_until:
@@ -116,7 +125,7 @@ class Tier:
                 os.unlink(beside)
             self._pause(error)
 
-    def _write(self, path: str, data: bytes, trailer: bytes) -> None:
+    def _write(self, path: str, data: Data, trailer: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
             descriptor = os.open(path, flags, 0o600)
@@ -130,13 +139,13 @@ class Tier:
             os.close(descriptor)
 
     def read(
-        self, digests: Sequence[bytes], fetch: Callable[[list[int]], Sequence[bytes]]
-    ) -> list[bytes]:
+        self, digests: Sequence[bytes], fetch: Callable[[list[int]], Sequence[Data]]
+    ) -> list[Data]:
         """The bytes of several ranges; those that are not here by `fetch(rows)`, and then kept.
 
         What another process or thread is fetching just now is waited for, at most a minute.
         """
-        found = [self.get(digest) for digest in digests]
+        found: list[Data | None] = [self.get(digest) for digest in digests]
         missing = [row for row, data in enumerate(found) if data is None]
         if not missing:
             return [data for data in found if data is not None]
@@ -167,6 +176,14 @@ class Tier:
         sizes = [size for _, size, _ in self._files()]
         return Usage(len(sizes), sum(sizes))
 
+    def _about(self) -> int:
+        """Bytes in it: counted, or where it has many files, about."""
+        some = random.sample(range(_FOLDERS), _COUNTED)
+        sizes = [size for _, size, _ in self._files(some)]
+        if len(sizes) * (_FOLDERS // _COUNTED) < _MANY:
+            return self.usage().bytes
+        return sum(sizes) * (_FOLDERS // _COUNTED)
+
     def trim(self, limit: int, *, older_than: float = 0.0) -> Usage:
         """Remove what was used longest ago until no more than `limit` bytes are left.
 
@@ -186,10 +203,11 @@ class Tier:
         name = digest.hex()
         return f"{self.folder}/{name[:2]}/{name[2:]}"
 
-    def _files(self) -> Iterator[tuple[float, int, str]]:
-        """(last use, bytes, path) of all files; unfinished ones of killed processes are removed."""
+    def _files(self, folders: Iterable[int] = range(_FOLDERS)) -> Iterator[tuple[float, int, str]]:
+        """(last use, bytes, path) of all files in some folders; unfinished ones of killed processes
+        are removed."""
         now = time.time()
-        for number in range(_FOLDERS):
+        for number in folders:
             try:
                 entries = os.scandir(self.folder / f"{number:02x}")
             except OSError:
@@ -216,7 +234,7 @@ class Tier:
         """Count what is there, evict, and set how much may be written until the next look."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            total = self.usage().bytes
+            total = self._about()
             disk = shutil.disk_usage(self.folder)
             limit = min(self.limit, total + disk.free - disk.total // _LEFT_FREE)
             if total > limit * 9 // 10:
@@ -247,8 +265,20 @@ class Tier:
             self._left = 0
 
 
-def _trailer(digest: bytes, data: bytes) -> bytes:
-    return _TRAILER.pack(_MARK, digest, zlib.crc32(data), len(data))
+def _trailer(digest: bytes, data: Data) -> bytes:
+    return _TRAILER.pack(_MARK, digest, _crc32()(data), len(data))
+
+
+@functools.cache
+def _crc32() -> Callable[[Data], int]:
+    """CRC-32: by the native core, where it is built and has one, which is eight times as fast."""
+    try:
+        core: Any = importlib.import_module("fastload.native._core")
+    except ImportError:
+        return zlib.crc32
+    if not hasattr(core, "crc32"):
+        return zlib.crc32
+    return lambda data: int(core.crc32(np.frombuffer(data, np.uint8)))
 
 
 def digest_of(url: str, start: int, length: int | None, version: int) -> bytes:

@@ -1,0 +1,9 @@
+#include "checksum.hpp"
+
+#include <isa-l/crc.h>
+
+namespace fastload {
+
+uint32_t crc32(const uint8_t* data, size_t size) { return crc32_gzip_refl(0, data, size); }
+
+}  // namespace fastload

@@ -1,0 +1,46 @@
+"""Threads that wait for stores."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+from fastload.stores.threads import Threads
+
+
+def test_as_many_threads_as_tasks_at_once_and_no_more() -> None:
+    threads, barrier = Threads("test"), threading.Barrier(6)
+    for _ in range(3):
+        for _ in range(5):
+            threads.submit(barrier.wait)  # type: ignore[arg-type]
+        barrier.wait(30)
+        time.sleep(0.05)  # in which they are found idle
+    assert 5 <= len(threads._threads) <= 10
+    started = list(threads._threads)
+    del threads
+    gc.collect()
+    for thread in started:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_program_ends_though_a_task_does_not() -> None:
+    program = textwrap.dedent(
+        """
+        import threading
+        from fastload.stores.threads import Threads
+
+        threads, started = Threads("test"), threading.Event()
+        threads.submit(lambda: (started.set(), threading.Event().wait()))
+        started.wait()
+        print("end", flush=True)
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert (done.stdout, done.stderr) == ("end\n", "")
