@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from fastload.loader.from_dataloader import from_dataloader as from_dataloader
     from fastload.recipe import Recipe as Recipe
     from fastload.recipe import Views as Views
+    from fastload.recipe.transforms import CopyPaste as CopyPaste
+    from fastload.recipe.transforms import CutMix as CutMix
     from fastload.recipe.transforms import DropObjects as DropObjects
     from fastload.recipe.transforms import FixedSizeCrop as FixedSizeCrop
     from fastload.recipe.transforms import Letterbox as Letterbox
@@ -44,6 +46,8 @@ __version__ = "0.1.0"
 # The module that defines each public name.
 _MODULES = {
     "BackendUnavailableError": "fastload.errors",
+    "CopyPaste": "fastload.recipe.transforms",
+    "CutMix": "fastload.recipe.transforms",
     "DecodeError": "fastload.errors",
     "DropObjects": "fastload.recipe.transforms",
     "FixedSizeCrop": "fastload.recipe.transforms",

@@ -78,7 +78,7 @@ TESTS = {
     "test_recipe_detection": "recipe.iou_crop recipe.scales recipe.transforms recipe.warps "
     "render.warp",
     "test_recipe_geometry": "geometry.boxes geometry.plan recipe.attributes recipe.crops",
-    "test_recipe_joined": "backends.joined recipe.joined",
+    "test_recipe_joined": "backends.joined backends.pasted recipe.joined",
     "test_recipe_lower": "recipe.convert recipe.lower recipe.recipe",
     "test_recipe_mix": "recipe.mix",
     "test_render": "render.host",

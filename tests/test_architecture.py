@@ -156,6 +156,7 @@ def test_a_backend_imports_no_other_backend() -> None:
         "joined",
         "maker",
         "masks",
+        "pasted",
         "pixels",
         "rows",
         "objects",

@@ -133,6 +133,51 @@ def mosaic(
     return canvas, placed
 
 
+def mosaic_of_nine(
+    index: int, u: Any, read: Callable[[int], Any], resize: Resize, fill: int
+) -> tuple[Any, list[tuple[int, float, float, float, float]]]:
+    """As `mosaic`, in the words of YOLOv5's `load_mosaic9`."""
+    sh, sw = SIDE
+    members = [index, *(int(number * SAMPLES) for number in u[3:])]
+    canvas: Any = None
+    placed = []
+    h0 = w0 = hp = wp = -1
+    for i, member in enumerate(members):
+        image = read(member)
+        r = min(sh / image.shape[0], sw / image.shape[1])
+        h, w = round(image.shape[0] * r), round(image.shape[1] * r)
+        small = resize(image, (h, w)).reshape(h, w, -1)
+        if i == 0:
+            canvas = np.full((3 * sh, 3 * sw, small.shape[2]), fill, np.uint8)
+            h0, w0 = h, w
+            c = sw, sh, sw + w, sh + h
+        elif i == 1:
+            c = sw, sh - h, sw + w, sh
+        elif i == 2:
+            c = sw + wp, sh - h, sw + wp + w, sh
+        elif i == 3:
+            c = sw + w0, sh, sw + w0 + w, sh + h
+        elif i == 4:
+            c = sw + w0, sh + hp, sw + w0 + w, sh + hp + h
+        elif i == 5:
+            c = sw + w0 - w, sh + h0, sw + w0, sh + h0 + h
+        elif i == 6:
+            c = sw + w0 - wp - w, sh + h0, sw + w0 - wp, sh + h0 + h
+        elif i == 7:
+            c = sw - w, sh + h0 - h, sw, sh + h0
+        else:
+            c = sw - w, sh + h0 - hp - h, sw, sh + h0 - hp
+        left, top = c[:2]
+        x1, y1, x2, y2 = (max(x, 0) for x in c)
+        part = canvas[y1:y2, x1:x2]
+        part[:] = small[y1 - top :, x1 - left :][: part.shape[0], : part.shape[1]]
+        hp, wp = h, w
+        placed.append((member, w / image.shape[1], h / image.shape[0], left, top))
+    yc, xc = int(u[1] * sh), int(u[2] * sw)
+    moved = [(member, a, d, left - xc, top - yc) for member, a, d, left, top in placed]
+    return canvas[yc : yc + 2 * sh, xc : xc + 2 * sw], moved
+
+
 def objects_of(placed: Any) -> tuple[Any, Any, Any]:
     """Boxes, points and labels of a mosaic."""
     boxes, points, names = [], [], []
@@ -156,20 +201,22 @@ def close(found: Any, wanted: Any, atol: float = 1e-4) -> bool:
     return np.allclose(found.cpu().numpy(), wanted, rtol=0, atol=atol)
 
 
+@pytest.mark.parametrize("images", [4, 9])
 @pytest.mark.parametrize("by", [by_torchvision, by_opencv])
-def test_a_mosaic_is_the_published_one(source: Source, by: Resize) -> None:
-    transform = fastload.Mosaic(SIDE, mask_fill=7, antialias=by is by_torchvision)
+def test_a_mosaic_is_the_published_one(source: Source, by: Resize, images: int) -> None:
+    make, count = (mosaic, 6) if images == 4 else (mosaic_of_nine, 11)
+    transform = fastload.Mosaic(SIDE, images=images, mask_fill=7, antialias=by is by_torchvision)
     with fastload.create_loader(
         source, transform=v2.Compose([v2.ToImage(), transform]), shuffle=True, seed=4
     ) as loader:
         batches = [batch for _ in range(2) for batch in loader]
     for number, batch in enumerate(batches):
         index = int(batch["index"][0])
-        u = Draws(4, number // SAMPLES, np.array([index])).uniform(0, 6)[0]
-        wanted, placed = mosaic(index, u, photo_of, by, 114)
+        u = Draws(4, number // SAMPLES, np.array([index])).uniform(0, count)[0]
+        wanted, placed = make(index, u, photo_of, by, 114)
         found = batch["image"][0].permute(1, 2, 0).numpy()
         assert np.abs(found.astype(int) - wanted).max() <= 2
-        mask, _ = mosaic(index, u, mask_of, nearest, 7)
+        mask, _ = make(index, u, mask_of, nearest, 7)
         assert np.array_equal(batch["mask"][0].numpy(), mask[:, :, 0])
         boxes, points, names = objects_of(placed)
         assert close(batch["boxes"][0], boxes)
@@ -319,6 +366,194 @@ def test_a_blend_needs_no_mosaic(unmasked: Source) -> None:
         assert batch["labels"][index].tolist() == [*LABELS[index], *LABELS[partner]]
 
 
+# -- One picture over another
+
+
+@pytest.fixture(scope="module")
+def outlined(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """Images with ellipses as run lengths, some of them crowds, and boxes around them."""
+    return outlined_in(tmp_path_factory.mktemp("outlined"))
+
+
+def outlined_in(root: Path) -> Source:
+    columns = columns_of(root)
+    masks, boxes, crowds = [], [], []
+    for n, (height, width) in enumerate(SIZES):
+        y, x = np.mgrid[:height, :width] + 0.5
+        own = []
+        for _ in range(1 + n % 4):
+            at = RNG.random(4)
+            far = ((y / height - at[0]) / (0.1 + 0.3 * at[2])) ** 2
+            far += ((x / width - at[1]) / (0.1 + 0.3 * at[3])) ** 2
+            own.append((far < 1).astype(np.uint8))
+        masks.append([runs_of(one) for one in own])
+        boxes.append(np.array([box_of(one) for one in own], np.float64))
+        crowds.append([int(number == 2) for number in range(len(own))])
+    names = [100 * n + np.arange(len(own)) for n, own in enumerate(boxes)]
+    columns |= {
+        "boxes": RaggedArray(Ragged.of(boxes), role="boxes"),
+        "labels": RaggedArray(Ragged.of(names), role="instances"),
+        "iscrowd": RaggedArray(Ragged.of(crowds), role="instances"),
+        "masks": RaggedArray(shapes_of(masks), role="instance_masks"),
+    }
+    del columns["keypoints"]
+    return Source(columns, "outlined", "outlined", "dict")
+
+
+def box_of(mask: Any) -> tuple[int, int, int, int]:
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if not len(rows):
+        return 0, 0, 0, 0
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+
+
+JITTER = [v2.ScaleJitter((40, 48), (0.6, 1.5)), fastload.FixedSizeCrop(SIDE, fill=30)]
+
+
+def alone(source: Source, seed: int, rows: Any) -> Any:
+    """Samples after JITTER by these draws."""
+    with fastload.create_loader(
+        source, batch_size=SAMPLES, transform=v2.Compose(JITTER), seed=seed, shuffle=False
+    ) as loader:
+        loader.set_epoch(0)
+        batch = next(iter(loader))
+    return [{name: column[row] for name, column in batch.items()} for row in rows]
+
+
+def partner_of(source: Source, stream: int, index: int, u: Any, monkeypatch: Any) -> Any:
+    """The partner's picture and objects: what a loader makes of it with the numbers that are drawn
+    within the stream, for the sample's own index."""
+    inner, plain = Draws(6, 0, np.array([index])).within(stream), Draws.uniform
+    arguments: dict[str, Any] = {"sampler": [int(u[1] * SAMPLES)], "num_workers": 0}
+    with monkeypatch.context() as patched:
+        patched.setattr(Draws, "uniform", lambda self, s, n: plain(inner, s, n))
+        with fastload.create_loader(
+            source, transform=v2.Compose(JITTER), backend="torch", **arguments
+        ) as loader:
+            batch = next(iter(loader))
+    return {name: column[0] for name, column in batch.items()}
+
+
+def hidden_box(box: Any, window: Any) -> Any:
+    """Of a box on whole pixels what is around its pixels that a window does not hide, and how many
+    those are."""
+    pixels = np.zeros(SIDE, np.uint8)
+    left, top, right, bottom = np.round(box).astype(int)
+    pixels[top:bottom, left:right] = 1
+    before = pixels.sum()
+    pixels[window[1] : window[3], window[0] : window[2]] = 0
+    return box_of(pixels), pixels.sum() / max(before, 1)
+
+
+def test_a_rectangle_of_the_partner_is_put_over_the_picture(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CutMix, its objects, and a mirroring of all that. Images and boxes on whole pixels, without a
+    resize, so that pixels of a mask say what is seen of a box."""
+    rng = np.random.default_rng(8)
+    count = 40
+    pixels = rng.integers(0, 256, (count, *SIDE, 3), dtype=np.uint8)
+    ends = rng.integers(0, [SIDE[1] - 4, SIDE[0] - 4], (count, 6, 2))
+    spans = rng.integers(2, 18, (count, 6, 2))
+    boxes = np.concatenate([ends, np.minimum(ends + spans, SIDE[::-1])], axis=2).astype(float)
+    names = np.arange(count * 6).reshape(count, 6)
+    arrays = {
+        "image": pixels,
+        "mask": pixels[..., 0],
+        "boxes": Ragged.of(list(boxes)),
+        "labels": Ragged.of(list(names)),
+    }
+    cut_mix = fastload.CutMix(p=0.8, alpha=2.0, min_visibility=0.3)
+    transform = v2.Compose([cut_mix, v2.RandomHorizontalFlip(), v2.RandomVerticalFlip(0.3)])
+    with fastload.create_loader(arrays, batch_size=count, transform=transform, seed=5) as loader:
+        batch = next(iter(loader))
+    draws = Draws(5, 0, np.arange(count))
+    u = draws.uniform(0, 4)
+    flips = np.stack([draws.uniform(1, 1)[:, 0] < 0.5, draws.uniform(2, 1)[:, 0] < 0.3], axis=1)
+    dropped = changed = 0
+    for row, bits in enumerate(draws.within(0).integers(0).tolist()):
+        image, kept = pixels[row].copy(), []
+        state = np.random.RandomState([bits >> 32, bits & 0xFFFFFFFF])
+        r = 0.5 * np.sqrt(1.0 - state.beta(2.0, 2.0))
+        x, y = int(u[row, 2] * SIDE[1]), int(u[row, 3] * SIDE[0])
+        w, h = int(r * SIDE[1]), int(r * SIDE[0])
+        window = max(x - w, 0), max(y - h, 0), min(x + w, SIDE[1]), min(y + h, SIDE[0])
+        mixed = u[row, 0] < 0.8
+        for box, name in zip(boxes[row], names[row], strict=True):
+            found, left = hidden_box(box, window) if mixed else (box, 1.0)
+            kept += [(found, name)] if left >= 0.3 else []
+            dropped += left < 0.3
+            changed += tuple(found) != tuple(box)
+        partner = int(u[row, 1] * count)
+        if mixed:
+            x1, y1, x2, y2 = window
+            image[y1:y2, x1:x2] = pixels[partner, y1:y2, x1:x2]
+            for box, name in zip(boxes[partner], names[partner], strict=True):
+                low, high = np.maximum(box[:2], window[:2]), np.minimum(box[2:], window[2:])
+                part = np.maximum(high - low, 0).prod() / (box[2:] - box[:2]).prod()
+                kept += [((*low, *high), name)] if part >= 0.3 else []
+        across, down = flips[row]
+        image = image[:: -1 if down else 1, :: -1 if across else 1]
+        wanted = np.array([box for box, _ in kept], float).reshape(-1, 4)
+        if across:
+            wanted[:, [0, 2]] = SIDE[1] - wanted[:, [2, 0]]
+        if down:
+            wanted[:, [1, 3]] = SIDE[0] - wanted[:, [3, 1]]
+        assert np.array_equal(batch["image"][row].permute(1, 2, 0).numpy(), image)
+        assert np.array_equal(batch["mask"][row].numpy(), image[..., 0])
+        assert batch["labels"][row].tolist() == [name for _, name in kept]
+        assert close(batch["boxes"][row], wanted)
+    assert dropped > 10
+    assert changed > 10
+
+
+def test_objects_of_the_partner_are_pasted_by_their_masks(
+    outlined: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchvision's references do it (`copy_paste.py`), with what is left of boxes and masks."""
+    paste = fastload.CopyPaste(p=0.8, p_object=0.7, min_visibility=0.25)
+    transform = v2.Compose([*JITTER, paste])
+    with fastload.create_loader(
+        outlined, batch_size=SAMPLES, transform=transform, seed=6
+    ) as loader:
+        batch = next(iter(loader))
+    own = alone(outlined, 6, range(SAMPLES))
+    hidden = pasted = 0
+    for index in range(SAMPLES):
+        draws = Draws(6, 0, np.array([index]))
+        u = draws.uniform(2, 2 + 20)[0]
+        sample = own[index]
+        image, mask = sample["image"].clone(), sample["mask"].clone()
+        masks, boxes = sample["masks"].clone(), sample["boxes"].numpy().copy()
+        names, kept = sample["labels"].tolist(), list(range(len(masks)))
+        if u[0] < 0.8:
+            other = partner_of(outlined, 2, index, u, monkeypatch)
+            chosen = (u[2 : 2 + len(other["masks"])] < 0.7) & (other["iscrowd"].numpy() == 0)
+            over = other["masks"][torch.from_numpy(chosen)]
+            seen = over.sum(dim=0) > 0
+            image = torch.where(seen, other["image"], image)
+            mask = torch.where(seen, other["mask"], mask)
+            before = masks.sum(dim=(1, 2))
+            masks = masks * ~seen
+            after = masks.sum(dim=(1, 2))
+            kept = [n for n in kept if after[n] == before[n] or after[n] >= 0.25 * before[n] > 0]
+            hidden += len(names) - len(kept)
+            for n in kept:
+                if after[n] < before[n]:
+                    boxes[n] = box_of(masks[n].numpy())
+            pasted += int(chosen.sum())
+            masks = torch.cat([masks[kept], over])
+            boxes = np.concatenate([boxes[kept], other["boxes"].numpy()[chosen]])
+            names = [names[n] for n in kept] + other["labels"].numpy()[chosen].tolist()
+        assert batch["labels"][index].tolist() == names
+        assert torch.equal(batch["masks"][index], masks)
+        assert close(batch["boxes"][index], boxes)
+        assert torch.equal(batch["mask"][index], mask)
+        assert (batch["image"][index].int() - image.int()).abs().max() <= 1
+    assert hidden > 0
+    assert pasted > 4
+
+
 # -- All backends, resume, ranks
 
 
@@ -334,7 +569,7 @@ CHAIN = [
 def same(found: Any, wanted: Any) -> None:
     assert found.keys() == wanted.keys()
     assert torch.equal(found["index"].cpu(), wanted["index"])
-    for name in ("boxes", "keypoints", "labels"):
+    for name in {"boxes", "keypoints", "labels", "masks"} & wanted.keys():
         assert torch.equal(found[name].values.cpu(), wanted[name].values)
         assert torch.equal(found[name].offsets.cpu(), wanted[name].offsets)
     if "mask" in wanted:
@@ -342,13 +577,31 @@ def same(found: Any, wanted: Any) -> None:
     assert (found["image"].cpu().int() - wanted["image"].int()).abs().max() <= 2
 
 
+CHAINS = {
+    "mosaic": CHAIN,
+    "mixup": [*CHAIN[:3], fastload.MixUp(p=0.5), *CHAIN[3:]],
+    "cutmix": [*CHAIN[:3], fastload.CutMix(p=0.7), *CHAIN[3:]],
+    "copy-paste": [
+        fastload.Mosaic(SIDE, images=9, p=0.5),
+        *CHAIN[1:3],
+        fastload.CopyPaste(p=0.7),
+        *CHAIN[3:],
+    ],
+}
+
+
 @contestants()
-@pytest.mark.parametrize("mixed", [False, True], ids=["mosaic", "mixup"])
+@pytest.mark.parametrize("name", CHAINS)
 def test_all_backends_and_resumed_epochs_have_the_same_samples(
-    contestant: Contestant, source: Source, unmasked: Source, mixed: bool, tmp_path: Path
+    contestant: Contestant,
+    source: Source,
+    unmasked: Source,
+    outlined: Source,
+    name: str,
+    tmp_path: Path,
 ) -> None:
-    chain = [*CHAIN[:3], fastload.MixUp(p=0.5), *CHAIN[3:]] if mixed else CHAIN
-    given = unmasked if mixed else source
+    chain = CHAINS[name]
+    given = unmasked if name == "mixup" else outlined if "paste" in name else source
     arguments: dict[str, Any] = {"transform": v2.Compose(chain), "shuffle": True, "seed": 8}
     if contestant.backend == "dali":
         with pytest.raises(ConfigurationError, match="several images .* backend 'dali' does not"):
@@ -467,6 +720,29 @@ def test_a_part_that_cannot_be_read(contestant: Contestant, tmp_path: Path) -> N
             same(own, other)
 
 
+@contestants("torch-0", "turbojpeg", "cache-disk")
+def test_a_partner_that_cannot_be_read(contestant: Contestant, tmp_path: Path) -> None:
+    """Nothing of the sample is left, its masks included; then another takes its place."""
+    source = outlined_in(tmp_path)
+    (tmp_path / "image4.png").write_bytes(b"no image")
+    transform = v2.Compose([*JITTER, fastload.CopyPaste(), v2.RandomHorizontalFlip()])
+    arguments: dict[str, Any] = {"transform": transform, "batch_size": 3, "seed": 2}
+    partners = (Draws(2, 0, np.arange(SAMPLES)).uniform(2, 2)[:, 1] * SAMPLES).astype(int)
+    spoilt = [n for n, partner in enumerate(partners) if 4 in (n, partner)]
+    assert len(spoilt) > 1
+    with contestant.create(source, tmp_path / "b", on_error="substitute", **arguments) as loader:
+        batches = list(loader)
+    found = torch.cat([batch["index"] for batch in batches]).tolist()
+    assert [index for index in range(SAMPLES) if found[index] != index] == spoilt
+    for batch in batches:
+        assert torch.equal(batch["masks"].offsets, batch["boxes"].offsets)
+    with fastload.create_loader(
+        source, backend="torch", num_workers=0, on_error="substitute", **arguments
+    ) as loader:
+        for own, other in zip(batches, loader, strict=True):
+            same(own, other)
+
+
 def members_of(u: Any, index: int) -> list[int]:
     return [index, *(int(v * SAMPLES) for v in u[3:])] if u[0] < 0.8 else [index]
 
@@ -487,6 +763,11 @@ def arrays(**more: Any) -> dict[str, Any]:
         ([v2.ColorJitter(0.5), fastload.MixUp()], {}, "must be geometry"),
         ([fastload.Mosaic(8)], {"source": arrays(label=np.zeros(4, int))}, "'label' of each"),
         ([fastload.Mosaic(8)], {"source": arrays(boxes=np.zeros((4, 4)))}, "fastload.Ragged"),
+        ([fastload.MixUp(), fastload.CutMix()], {}, "MixUp beside CutMix"),
+        ([fastload.CutMix(), fastload.CutMix()], {}, "CutMix more than once"),
+        ([fastload.CutMix(), v2.RandomCrop(8)], {}, "CutMix before RandomCrop.* than to mirror"),
+        ([fastload.CutMix()], {}, "CutMix hides parts .* no boxes"),
+        ([fastload.CopyPaste()], {}, "by their masks, .* Give masks=True"),
         ([fastload.MixUp()], {"source": arrays(mask=np.zeros((4, 20, 20), np.uint8))}, "'mask'"),
         ([fastload.Mosaic(8)], {"sampler": SubsetRandomSampler([0, 1])}, "Subset"),
         ([fastload.Mosaic(8)], {"batch_sampler": [[0, 1]]}, "Subset"),
@@ -518,6 +799,12 @@ def test_transforms_by_themselves() -> None:
         fastload.Mosaic(8, p=1.5)
     with pytest.raises(ConfigurationError, match="above 0"):
         fastload.MixUp(alpha=0)
+    with pytest.raises(ConfigurationError, match="4 or 9"):
+        fastload.Mosaic(8, images=5)
+    with pytest.raises(ConfigurationError, match=r"CutMix\(alpha=-1\) must be a number above 0"):
+        fastload.CutMix(alpha=-1)
+    with pytest.raises(ConfigurationError, match=r"p_object=2\) must be from 0 to 1"):
+        fastload.CopyPaste(p_object=2)
 
 
 def test_staged_draws() -> None:

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload import native
+from fastload.backends.pasted import Pasted, Paster
 from fastload.decode.image import Scratch, decode_image
 from fastload.decode.libraries import core_pool, get_decoder
 from fastload.draws import Draws, Int64Array
@@ -19,6 +20,7 @@ from fastload.errors import DecodeError
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, Resampling, View
 from fastload.geometry.plan import WarpSampling
+from fastload.geometry.points import PointMap
 from fastload.native.pool import Joined
 from fastload.recipe import SplitRecipe
 from fastload.recipe.joined import Joint, Members
@@ -59,7 +61,9 @@ class _Job:
     geometries: Sequence[Geometry]
     """Of the canvases of each layer: B rows."""
     weights: npt.NDArray[np.float64] | None
-    """(B,) of the first layer, where there are two."""
+    """(B,) of the first layer, where there are two to be blended."""
+    pasted: Pasted = field(default_factory=dict)
+    """Where the second layer is put over the first."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ class JoinedReader:
     decoder: str
     traced: bool
     """Whether steps of pixels are kept for masks."""
+    paster: Paster | None = None
+    """Knows where one picture is put over another; None: they are blended, or there is one."""
 
     @property
     def joint(self) -> Joint:
@@ -110,6 +116,10 @@ class JoinedReader:
             failures[int(members.samples[row])] = self._explained(draws, members, row, bad[row])
         self.fill_tables(tables, draws, members, sizes)
         job = self._placed(draws, members, sizes, failures)
+        if self.paster is not None:
+            points = self._points(draws, members, sizes)
+            pasted = self.paster.pasted(draws, members, points, failures)
+            job = replace(job, pasted=pasted)
         for name in self.source.images:
             for sample in range(len(draws)):
                 if sample not in failures:
@@ -130,10 +140,11 @@ class JoinedReader:
     ) -> None:
         """Write where the points of members go, which are images of these (T, 2) sizes."""
         for table in tables:
-            points = self.recipe.joined_points(
-                members, sizes, draws, len(self.source), traced=self.traced
-            )
-            table[members.samples, members.slots] = points.table
+            table[members.samples, members.slots] = self._points(draws, members, sizes).table
+
+    def _points(self, draws: Draws, members: Members, sizes: Int64Array) -> PointMap:
+        count = len(self.source)
+        return self.recipe.joined_points(members, sizes, draws, count, traced=self.traced)
 
     @property
     def fits_core(self) -> bool:
@@ -141,7 +152,12 @@ class JoinedReader:
         colour images, then a bilinear warp or none, then cuts and mirrorings."""
         (plan,) = self.recipe.geometries
         columns = list(self.source.images)
-        if self.joint.mosaic is None or columns != list(self.source.encoded) or len(columns) != 1:
+        if (
+            self.paster is not None
+            or self.joint.mosaic is None
+            or columns != list(self.source.encoded)
+            or len(columns) != 1
+        ):
             return False
         if not native.available():
             return False
@@ -233,11 +249,11 @@ class JoinedReader:
                         row, DecodeError(f"{self.source.describe(index)}: {reason}")
                     )
         weights = None
-        if joint.mixup is not None:
-            stream, mixup = joint.mixup
+        if joint.pair is not None and self.paster is None:
+            stream, op = joint.pair
             blended = np.unique(members.samples[members.layers > 0])
             weights = np.ones(len(draws))
-            weights[blended] = mixup.weights(draws.take(blended), stream)
+            weights[blended] = op.weights(draws.take(blended), stream)
         return _Job(draws, members, sizes, joint.placed(members, sizes), geometries, weights)
 
     def _render(
@@ -260,9 +276,10 @@ class JoinedReader:
             target = out if number == 0 else _local.other.take(out.shape)
             view = View(job.geometries[number], kind.resampling(plan), _Row(sample, target))  # type: ignore[arg-type]
             render_row(picture, sample, view)
-            if number:
-                assert job.weights is not None
+            if number and job.weights is not None:
                 _blend(out, target, float(job.weights[sample]))
+            elif number:
+                np.copyto(out, target, where=job.pasted[sample][:, :, None])
 
     def _picture(
         self,

@@ -15,6 +15,7 @@ from fastload import native
 from fastload.backends.base import SIZES, BufferAllocator, Failure, HostBatch
 from fastload.backends.joined import JoinedReader
 from fastload.backends.masks import MaskDrawer
+from fastload.backends.pasted import Paster
 from fastload.decode.image import EncodedReader, upright_size
 from fastload.decode.libraries import get_decoder
 from fastload.draws import Draws
@@ -74,6 +75,11 @@ class Placed:
         return made if rows else list(self.geometries)
 
 
+_TAKEN = ""
+"""In place of a column: which objects of samples of several may be seen. No source has such a
+name."""
+
+
 class RowReader:
     """Reads rows by draws: whole batches, or slices of them. Picklable; any thread may call
     it, several at once."""
@@ -109,10 +115,14 @@ class RowReader:
         self._judged = next((c for c in source.instances.values() if c.kind.judges), None)
         self._masks = MaskDrawer(threads, allocate) if source.drawn else None
         traced = self._masks is not None
+        self._paster = None
+        if recipe.joint is not None and recipe.joint.pastes:
+            # Threads that make pictures draw the masks that these take.
+            self._paster = Paster(source, recipe, MaskDrawer() if source.drawn else None)
         self.joined = (
             None
             if recipe.joint is None
-            else JoinedReader(source, recipe, settings, decoder, traced)
+            else JoinedReader(source, recipe, settings, decoder, traced, self._paster)
         )
         """Who makes samples of several images; None: the recipe has none."""
 
@@ -222,13 +232,19 @@ class RowReader:
         cannot be drawn, why not."""
         moved = self._source.moved
         members = None if self.joined is None else self.joined.members(draws)
-        indices = draws.indices
+        indices, lost = draws.indices, failed
         if members is not None:  # their rows in place of those of samples
             indices = members.indices
             points = [table[members.samples, members.slots] for table in points]
             failed = np.flatnonzero(np.isin(members.samples, failed)).tolist()
         rows = {name: column.at(indices) for name, column in moved.items()}
         roles = {name: column.role for name, column in moved.items()}
+        if self._paster is not None:
+            assert members is not None
+            assert self._judged is not None
+            shapes = next(rows[name] for name, one in moved.items() if one is self._judged)
+            taken = self._paster.taken(draws, members, shapes)
+            rows[_TAKEN], roles[_TAKEN] = Ragged(taken, shapes.offsets), "instances"
         columns: dict[str, Any] = {}
         bad: dict[int, str] = {}
         moves = [PointMap(*one) for one in zip(points, self._steps, strict=bool(points))]
@@ -242,9 +258,16 @@ class RowReader:
                     assert self._masks is not None
                     found, undrawn = self._masks.draw(found, one)
                     bad |= undrawn
-                if members is not None:  # all of them are Ragged: `loader.objects` has checked
-                    found = Ragged(found.values, found.offsets[members.offsets])
                 columns[view_column(name, view)] = found
+            if self._paster is not None:
+                assert members is not None
+                taken = columns.pop(_TAKEN)
+                columns = self._paster.hide(draws, members, columns, taken, one, lost)
+        if members is not None:  # all of them are Ragged: `loader.objects` has checked
+            columns = {
+                name: Ragged(found.values, found.offsets[members.offsets])
+                for name, found in columns.items()
+            }
         if members is not None:
             bad = {int(members.samples[row]): why for row, why in bad.items()}
         return columns, bad

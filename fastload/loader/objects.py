@@ -55,8 +55,8 @@ def check(config: LoaderConfig, source: Source, *, turned: bool) -> None:
 
 
 def check_joined(config: LoaderConfig, source: Source) -> None:
-    """Raise ConfigurationError if samples of several images (Mosaic, MixUp) would not be what their
-    columns say, or be of images that the user has left out."""
+    """Raise ConfigurationError if samples of several images would not be what their columns say, or
+    be of images that the user has left out."""
     for why in (
         source.objects and "whose samples Python code makes",
         not source.images and "which has no images",
@@ -84,12 +84,12 @@ def check_joined(config: LoaderConfig, source: Source) -> None:
     ):
         if why:
             raise ConfigurationError(
-                f"transform: Mosaic and MixUp make a sample of several of {source.name}, {why}."
+                f"transform: Mosaic and the like make a sample of several of {source.name}, {why}."
             )
     given = config.batch_sampler if config.sampler is None else config.sampler
     if given is not None:
         raise ConfigurationError(
-            f"sampler: Mosaic and MixUp draw from all of {source.name}, and "
+            f"sampler: Mosaic and the like draw from all of {source.name}, and "
             f"{type(given).__name__} may leave out some of them. Leave it out, and give "
             "torch.utils.data.Subset(dataset, indices) or shuffle=True for what it does."
         )
@@ -102,10 +102,25 @@ def check_split(split: SplitRecipe, source: Source, config: LoaderConfig, *, sie
     if split.joint is not None:
         check_joined(config, source)
         masks = [name for name, column in source.images.items() if not column.kind.coloured]
-        if split.joint.mixup is not None and masks:
+        pair = None if split.joint.pair is None else split.joint.pair[1]
+        name = type(pair).__name__
+        if pair is not None and pair.loses_masks and masks:
             raise ConfigurationError(
-                f"transform: MixUp cannot be applied to {masks[0]!r} of {source.name}: "
-                f"{split.joint.mixup[1].loses_masks}. Leave one of the two out."
+                f"transform: {name} cannot be applied to {masks[0]!r} of {source.name}: "
+                f"{pair.loses_masks}. Leave one of the two out."
+            )
+        if pair is not None and pair.needs_masks and not source.drawn:
+            raise ConfigurationError(
+                f"transform: {name} takes objects by their masks, and {source.name} has none "
+                f"(columns: {', '.join(source.columns)}). Give masks=True, where the source has "
+                "outlines, or leave it out."
+            )
+        judged = any(column.kind.judges for column in source.instances.values())
+        if split.joint.pastes and not judged:
+            raise ConfigurationError(
+                f"transform: {name} hides parts of objects, and {source.name} has no boxes in rows "
+                f"of variable length (columns: {', '.join(source.columns)}). Leave it out, or give "
+                "boxes as a fastload.Ragged."
             )
     ops = [op for path in split.paths for _, op in path]
     wants = f"{split.needs_objects} depends on" if split.needs_objects else ""

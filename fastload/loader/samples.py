@@ -59,7 +59,7 @@ class SampleMaker:
             )
         if split.joint is not None:
             raise ConfigurationError(
-                "transform: Mosaic and MixUp make a sample of several images of a data set, and "
+                "transform: Mosaic and the like make a sample of several images of a data set, and "
                 "here only the images that are handed in are known; leave them out."
             )
         if options is None or type(options) is BackendOptions:

@@ -23,7 +23,7 @@ from fastload.recipe.crops import (
 )
 from fastload.recipe.erase import RandomErasing
 from fastload.recipe.iou_crop import RandomIoUCrop
-from fastload.recipe.joined import MixUp, Mosaic
+from fastload.recipe.joined import CopyPaste, CutMix, MixUp, Mosaic
 from fastload.recipe.operation import (
     GeometryOperation,
     ImageState,
@@ -52,6 +52,8 @@ __all__ = [
     "CenterCrop",
     "ClampBoundingBoxes",
     "ColorJitter",
+    "CopyPaste",
+    "CutMix",
     "DropObjects",
     "FixedSizeCrop",
     "GaussianBlur",

@@ -1,15 +1,15 @@
 """Samples that are made of several images of the source: which images, and where each lies.
 
-    Mosaic ── up to four images on one canvas ─┐
-    ... geometry ...                           │ one layer
-    MixUp  ── the blend of two layers ─────────┘
-    ... geometry and the rest, on the blend
+    Mosaic ── up to nine images on one canvas ───┐
+    ... geometry ...                             │ one layer
+    MixUp, CutMix or CopyPaste ── of two layers ─┘
+    ... geometry and the rest, on what these made
 
 An image of the source is a member of a sample. Members are drawn by (seed, epoch, index) from the
 whole source, so that rank, world size and place in the epoch do not count. A layer is what the
-operations make up to MixUp: the first is the sample's own, the second that of its partner, whose
-random numbers are others. Geometry after MixUp is that of the sample in both, so that it may run
-before the pixels are blended: to resample a blend is to blend what was resampled.
+operations make up to the one that takes two: the first is the sample's own, the second that of its
+partner, whose random numbers are others. Geometry after it is that of the sample in both, so that
+it may run before the pixels are put together: to resample a blend is to blend what was resampled.
 """
 
 from __future__ import annotations
@@ -35,9 +35,6 @@ from fastload.recipe.attributes import (
     read_pair,
 )
 from fastload.recipe.operation import ImageState, Operation, Size, register
-
-TILES = 4
-"""Of a mosaic: upper left, upper right, lower left, lower right of its centre."""
 
 Step = tuple[int, Operation]
 
@@ -67,6 +64,9 @@ class Mosaic(JoinOperation):
     mask_fill: Fill = (0.0,)
     interpolation: Interpolation = "bilinear"
     antialias: bool = True
+    images: int = 4
+    """4: upper left, upper right, lower left, lower right of the centre; 9: the middle, and around
+    it from above clockwise. A tile is one of them, by its number from 0."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -80,6 +80,7 @@ class Mosaic(JoinOperation):
             mask_fill=read_floats(transform.mask_fill),
             interpolation=read_interpolation(transform.interpolation, image),
             antialias=read_antialias(transform.antialias, image),
+            images=transform.images,
         )
 
     @property
@@ -97,24 +98,27 @@ class Mosaic(JoinOperation):
         return self.canvas
 
     def draw(self, draws: Draws, stream: int, count: int) -> tuple[BoolArray, Any, Any]:
-        """(B,) bool whether there is one; (B, 2) int64 y, x of its centre; (B, 3) int64 its other
-        images, of `count`."""
-        uniforms = draws.uniform(stream, 6)
+        """(B,) bool whether there is one; (B, 2) int64 y, x of its centre (of nine images: of the
+        upper left corner of the middle one); (B, images - 1) int64 its other images, of `count`."""
+        uniforms = draws.uniform(stream, 2 + self.images)
         extent = np.array(self.size, dtype=np.float64)
-        centre = np.floor((0.5 + uniforms[:, 1:3]) * extent).astype(np.int64)
-        others = pick(uniforms[:, 3:], np.full((len(draws), 3), count))
+        if self.images == 4:
+            centre = np.floor((0.5 + uniforms[:, 1:3]) * extent).astype(np.int64)
+        else:
+            centre = np.array(self.size) - np.floor(uniforms[:, 1:3] * extent).astype(np.int64)
+        others = pick(uniforms[:, 3:], np.full((len(draws), self.images - 1), count))
         return uniforms[:, 0] < self.p, centre, others
 
     def place(self, sizes: Int64Array, tiles: Int64Array, centres: Int64Array) -> Geometry:
-        """Images of these (T, 2) sizes on a canvas each: the (T,) tiles 0 to 3 of a mosaic with
-        these (T, 2) centres, y and x; -1: alone in the middle. The window of each is its canvas."""
+        """Images of these (T, 2) sizes on a canvas each: the (T,) tiles of mosaics, one mosaic
+        after the other, with these (T, 2) centres, y and x; -1: alone in the middle. The window of
+        each is its canvas."""
         target, canvas = np.array([self.size], dtype=np.int64), np.array([self.canvas])
         ratio = (target / sizes).min(axis=1, keepdims=True)
         resized = np.maximum(np.rint(sizes * ratio).astype(np.int64), 1)
-        before = np.stack([tiles < 2, tiles % 2 == 0], axis=1)
         # CenterCrop to `size` begins at this place of the canvas.
         middle = np.rint((canvas - target) / 2.0).astype(np.int64) + (target - resized) // 2
-        start = np.where(before, centres - resized, centres)
+        start = centres + (_of_four if self.images == 4 else _of_nine)(resized, tiles)
         start = np.where(tiles[:, None] < 0, middle, start)
         count = len(sizes)
         return Geometry(
@@ -127,19 +131,37 @@ class Mosaic(JoinOperation):
         )
 
 
-@register
+def _of_four(resized: Int64Array, tiles: Int64Array) -> Int64Array:
+    """(T, 2) y, x from the centre to the upper left corner of tiles of these (T, 2) sizes."""
+    before = np.stack([tiles < 2, tiles % 2 == 0], axis=1)
+    return np.where(before, -resized, 0)
+
+
+def _of_nine(resized: Int64Array, tiles: Int64Array) -> Int64Array:
+    """As `_of_four`: the layout of YOLOv5's `load_mosaic9`, in which tiles touch the middle one, or
+    the one before them."""
+    rows = np.arange(len(tiles))
+    whole = tiles > 0
+    middle = resized[np.where(whole, rows - tiles, rows)]
+    last = resized[np.where(whole, rows - 1, rows)]
+    (h, w), (h0, w0), (hp, wp), zero = resized.T, middle.T, last.T, np.zeros_like(rows)
+    down = [zero, -h, -h, zero, hp, h0, h0, h0 - h, h0 - hp - h]
+    across = [zero, zero, wp, w0, w0, w0 - w, w0 - wp - w, -w, -w]
+    places = np.stack([np.stack(down), np.stack(across)], axis=-1)
+    return places[np.where(whole, tiles, 0), rows]
+
+
 @dataclass(frozen=True)
-class MixUp(JoinOperation):
-    transforms = (own.MixUp,)
+class PairOperation(JoinOperation):
+    """Makes one picture of that of a sample and that of a partner."""
+
     moves_pixels = False
-    loses_masks = "it adds up the pixels of two images"
+    needs_masks: ClassVar[bool] = False
+    """Whether it takes the masks of objects."""
+    only_mirrored: ClassVar[bool] = False
+    """Whether no other geometry may come after it."""
 
     p: float = 1.0
-    alpha: float = 32.0
-
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> MixUp:
-        return cls(transform.p, transform.alpha)
 
     def fits_batches(self, size: Size | None) -> bool:
         return size is not None
@@ -152,12 +174,80 @@ class MixUp(JoinOperation):
         uniforms = draws.uniform(stream, 2)
         return uniforms[:, 0] < self.p, pick(uniforms[:, 1], np.full(len(draws), count))
 
+    def weights(self, draws: Draws, stream: int) -> Float64Array | None:
+        """(B,) from 0 to 1: of the sample itself, where the two are blended. None: pixels of the
+        partner are put in the place of its own."""
+        return None
+
+
+@register
+@dataclass(frozen=True)
+class MixUp(PairOperation):
+    transforms: ClassVar[tuple[type, ...]] = (own.MixUp,)
+    loses_masks = "it adds up the pixels of two images"
+
+    alpha: float = 32.0
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> MixUp:
+        return cls(transform.p, transform.alpha)
+
     def weights(self, draws: Draws, stream: int) -> Float64Array:
-        """(B,) from 0 to 1: of the sample itself, where it is blended."""
-        bits = draws.within(stream).integers(stream)
-        # NumPy has frozen RandomState: it gives these numbers in every version.
-        states = (np.random.RandomState([int(n) >> 32, int(n) & 0xFFFFFFFF]) for n in bits)
-        return np.array([state.beta(self.alpha, self.alpha) for state in states])
+        return _betas(draws, stream, self.alpha)
+
+
+@register
+@dataclass(frozen=True)
+class CutMix(PairOperation):
+    transforms: ClassVar[tuple[type, ...]] = (own.CutMix,)
+    only_mirrored = True
+
+    alpha: float = 1.0
+    min_visibility: float = 0.1
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> CutMix:
+        return cls(transform.p, transform.alpha, transform.min_visibility)
+
+    def boxes(self, draws: Draws, stream: int, size: Size) -> Int64Array:
+        """(B, 4) left, top, right, bottom of what is cut out of a picture of the partner and put
+        over that of the sample, as torchvision's CutMix draws it: a part 1 - r of the picture, r
+        from Beta(alpha, alpha), about a point anywhere in it, cut off at its edges."""
+        uniforms = draws.uniform(stream, 4)[:, 2:]
+        extent = np.array(size[::-1], dtype=np.int64)
+        centre = pick(uniforms, np.broadcast_to(extent, uniforms.shape))
+        half = 0.5 * np.sqrt(1.0 - _betas(draws, stream, self.alpha))[:, None]
+        reach = (half * extent).astype(np.int64)
+        low, high = np.maximum(centre - reach, 0), np.minimum(centre + reach, extent)
+        return np.concatenate([low, high], axis=1)
+
+
+@register
+@dataclass(frozen=True)
+class CopyPaste(PairOperation):
+    transforms: ClassVar[tuple[type, ...]] = (own.CopyPaste,)
+    needs_masks = True
+
+    p_object: float = 0.5
+    min_visibility: float = 0.1
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> CopyPaste:
+        return cls(transform.p, transform.p_object, transform.min_visibility)
+
+    def chosen(self, draws: Draws, stream: int, counts: Int64Array) -> list[BoolArray]:
+        """For each of B samples which of the objects of its partner's images are pasted: (n,)
+        bool of the (B,) counts. A number for each is drawn, in their order."""
+        uniforms = draws.uniform(stream, 2 + int(counts.max(initial=0)))[:, 2:]
+        return [row[:count] < self.p_object for row, count in zip(uniforms, counts, strict=True)]
+
+
+def _betas(draws: Draws, stream: int, alpha: float) -> Float64Array:
+    """(B,) from Beta(alpha, alpha)."""
+    bits = draws.within(stream).integers(stream)
+    # NumPy has frozen RandomState: it gives these numbers in every version.
+    states = (np.random.RandomState([int(n) >> 32, int(n) & 0xFFFFFFFF]) for n in bits)
+    return np.array([state.beta(alpha, alpha) for state in states])
 
 
 class Layer(NamedTuple):
@@ -179,13 +269,13 @@ class Members:
     """(T,): row of the sample that each belongs to, ascending."""
     slots: Int64Array
     """(T,): its place among those that a sample can have, ascending in a sample. Of the layer n
-    the places are 4 n to 4 n + 3 where there is a Mosaic, and n where there is none."""
+    the places are 4 n to 4 n + 3 where there is a Mosaic of four, and n where there is none."""
     indices: Int64Array
     """(T,): which image of the source."""
     layers: Int64Array
     """(T,): 0 or 1."""
     tiles: Int64Array
-    """(T,): 0 to 3 of a mosaic, see `TILES`; -1: it is alone."""
+    """(T,): see `Mosaic.images`; -1: it is alone."""
     centres: Int64Array
     """(T, 2): y, x of the centre of its mosaic."""
     offsets: Int64Array
@@ -198,7 +288,7 @@ class Joint:
 
     mosaic: tuple[int, Mosaic] | None = None
     """(stream of its draws, operation), as the next."""
-    mixup: tuple[int, MixUp] | None = None
+    pair: tuple[int, PairOperation] | None = None
 
     @classmethod
     def of(cls, paths: Sequence[Sequence[Step]]) -> Joint:
@@ -215,26 +305,36 @@ class Joint:
                 f"{name} beside {opaque.describe()}, which runs in Python on single samples"
             )
         mosaics = [(stream, op) for stream, op in found if isinstance(op, Mosaic)]
-        mixups = [(stream, op) for stream, op in found if isinstance(op, MixUp)]
-        if len(mosaics) > 1 or len(mixups) > 1 or len(mosaics) + len(mixups) < len(found):
+        pairs = [(stream, op) for stream, op in found if isinstance(op, PairOperation)]
+        if len(mosaics) > 1 or len(mosaics) + len(pairs) < len(found):
             raise _refused(f"{name} more than once")
+        if len(pairs) > 1:
+            first, second = (type(op).__name__ for _, op in pairs[:2])
+            again = f"{first} more than once" if first == second else f"{first} beside {second}"
+            raise _refused(again)
         if mosaics and path[0][1] is not mosaics[0][1]:
             raise _refused(f"Mosaic after {path[0][1].describe()}: it must be the first")
-        return cls(mosaics[0] if mosaics else None, mixups[0] if mixups else None)
+        return cls(mosaics[0] if mosaics else None, pairs[0] if pairs else None)
 
     def check_placed(self, path: Sequence[Step], where: Sequence[str], plan: GeometryPlan) -> None:
         """Raise ConfigurationError if its operations cannot be done to images as they come, with
         what comes before and after them placed so."""
-        name = "MixUp" if self.mosaic is None else "Mosaic"
+        second = None if self.pair is None else type(self.pair[1]).__name__
+        name = second if self.mosaic is None else "Mosaic"
         for number, ((_, op), place) in enumerate(zip(path, where, strict=True)):
             if place == "nowhere":
                 before = path[number - 1][1] if number else None
                 raise _refused(f"{name} beside {op.reason_not_placed(before)}")
-            if self.mixup is not None and path[number][0] < self.mixup[0] and place != "decode":
+            if self.pair is None:
+                continue
+            if path[number][0] < self.pair[0] and place != "decode":
                 raise _refused(
-                    f"MixUp after {op.describe()}, which runs on whole batches; what comes before "
-                    "it must be geometry"
+                    f"{second} after {op.describe()}, which runs on whole batches; what comes "
+                    "before it must be geometry"
                 )
+            later = path[number][0] > self.pair[0] and op.moves_pixels
+            if later and self.pair[1].only_mirrored and not getattr(op, "mirrors", False):
+                raise _refused(f"{second} before {op.describe()}, which does more than to mirror")
         if plan.needs_objects:
             raise _refused(f"{name} beside a crop that depends on the boxes of one image")
         if plan.out_size is None:
@@ -243,18 +343,23 @@ class Joint:
             )
 
     @property
+    def pastes(self) -> bool:
+        """Whether a part of one picture is put over another."""
+        return self.pair is not None and not isinstance(self.pair[1], MixUp)
+
+    @property
     def most(self) -> int:
         """Images that a sample can be made of."""
-        return self._in_a_layer * (1 if self.mixup is None else 2)
+        return self._in_a_layer * (1 if self.pair is None else 2)
 
     @property
     def _in_a_layer(self) -> int:
-        return 1 if self.mosaic is None else TILES
+        return 1 if self.mosaic is None else self.mosaic[1].images
 
     @property
     def skips(self) -> tuple[int, ...]:
         """The streams of its operations."""
-        return tuple(step[0] for step in (self.mosaic, self.mixup) if step is not None)
+        return tuple(step[0] for step in (self.mosaic, self.pair) if step is not None)
 
     def describe(self, count: int) -> str:
         """For a person; `count`: images of the source."""
@@ -263,8 +368,8 @@ class Joint:
     def layers(self, draws: Draws, count: int) -> list[Layer]:
         """Of B samples of a source of `count` images."""
         layers = [Layer(draws, draws.indices, np.ones(len(draws), dtype=np.bool_))]
-        if self.mixup is not None:
-            stream, op = self.mixup
+        if self.pair is not None:
+            stream, op = self.pair
             present, partners = op.draw(draws, stream, count)
             own = draws.seed, draws.epoch, draws.indices, draws.repeats, draws.keys
             early = draws.within(stream)
@@ -285,11 +390,11 @@ class Joint:
                 continue
             stream, op = self.mosaic
             whole, centre, others = op.draw(layer.draws, stream, count)
-            tile = np.arange(TILES)
-            indices[:, first + 1 : first + TILES] = others
-            tiles[:, first : first + TILES] = np.where(whole[:, None], tile, -1)
-            used[:, first + 1 : first + TILES] = (whole & layer.present)[:, None]
-            centres[:, first : first + TILES] = centre[:, None]
+            tile, end = np.arange(op.images), first + op.images
+            indices[:, first + 1 : end] = others
+            tiles[:, first:end] = np.where(whole[:, None], tile, -1)
+            used[:, first + 1 : end] = (whole & layer.present)[:, None]
+            centres[:, first:end] = centre[:, None]
         samples, slots = np.nonzero(used)
         return Members(
             samples,

@@ -14,6 +14,8 @@ from torchvision.transforms.v2._utils import query_size
 from fastload.errors import ConfigurationError
 
 __all__ = [
+    "CopyPaste",
+    "CutMix",
     "DropObjects",
     "FixedSizeCrop",
     "Letterbox",
@@ -210,13 +212,17 @@ class _OfSeveral(v2.Transform):  # type: ignore[misc]
 
 
 class Mosaic(_OfSeveral):
-    """Four images on one canvas, as YOLO trains with (YOLOv4, Bochkovskiy et al., 2020).
+    """Four or nine images on one canvas, as YOLO trains with (YOLOv4, Bochkovskiy et al., 2020).
 
     The canvas has twice the height and width of `size`. A point is drawn in its middle half; the
     image itself lies with its lower right corner there, three others of the source lie with their
     lower left, upper right and upper left corners there. Each is resized to fit into `size`, aspect
     ratio kept, sides rounded half to even, and cut off at the edges of the canvas; `fill` is
-    between them. Boxes, points, shapes and masks follow, those of the four images in this order.
+    between them. Boxes, points, shapes and masks follow, those of the images in this order.
+
+    Of nine the image itself is in the middle, and eight lie around it, from above clockwise, each
+    at the one before it, as YOLOv5 puts them on a canvas of three times the height and width; a
+    part of twice the height and width of that is drawn.
 
     The first transform of all, and a crop to `size` comes later: `v2.CenterCrop(size)` after the
     random affine map, as YOLO has it, or a `v2.RandomCrop(size)`. Which images are taken is a
@@ -227,6 +233,7 @@ class Mosaic(_OfSeveral):
         self,
         size: int | tuple[int, int],
         *,
+        images: int = 4,
         p: float = 1.0,
         fill: Number | tuple[Number, ...] = 114,
         mask_fill: Number = 0,
@@ -236,15 +243,18 @@ class Mosaic(_OfSeveral):
         """
         Args:
             size: height and width that the model is trained at [pixels], or the side of a square.
+            images: 4 or 9.
             p: probability; else the image lies alone in the middle of the canvas, so that a central
                 crop to `size` shows what `Letterbox(size)` makes.
             fill: of images, one value or one a channel.
             mask_fill: of masks.
         """
         super().__init__()
-        self.size, self.p = _pair(self, size), _probability(self, p)
+        self.size, self.p, self.images = _pair(self, size), _probability(self, "p", p), images
         self.fill, self.mask_fill = fill, mask_fill
         self.interpolation, self.antialias = interpolation, antialias
+        if images not in (4, 9):
+            raise ConfigurationError(f"Mosaic(images={images}) must be 4 or 9.")
 
 
 class MixUp(_OfSeveral):
@@ -263,15 +273,77 @@ class MixUp(_OfSeveral):
     def __init__(self, *, p: float = 1.0, alpha: float = 32.0) -> None:
         """`p`: probability; `alpha`: above 0; 32 keeps weights near 0.5."""
         super().__init__()
-        self.p, self.alpha = _probability(self, p), float(alpha)
-        if not 0 < self.alpha < float("inf"):
-            raise ConfigurationError(f"MixUp(alpha={alpha}) must be a number above 0.")
+        self.p, self.alpha = _probability(self, "p", p), _above_zero(self, alpha)
 
 
-def _probability(transform: Any, p: float) -> float:
-    if not 0 <= p <= 1:
-        raise ConfigurationError(f"{type(transform).__name__}(p={p}) must be from 0 to 1.")
-    return float(p)
+class CutMix(_OfSeveral):
+    """Puts a rectangle of another sample's picture over the same place of a sample's (Yun et al.,
+    2019), with the objects in it, for detectors.
+
+    The other sample and what has been done to it are as of `MixUp`; the rectangle is drawn as
+    torchvision's CutMix draws it. Objects of the sample are cut off where the rectangle hides a
+    whole side of their box, those of the other one at the edges of the rectangle; masks lose what
+    is hidden. Points keep their places. After it pictures are mirrored at most, and before it there
+    is nothing but geometry, to one size.
+
+    For classes of whole images, in soft labels, torchvision's CutMix is a `batch_transform`.
+    """
+
+    def __init__(self, *, p: float = 1.0, alpha: float = 1.0, min_visibility: float = 0.1) -> None:
+        """
+        Args:
+            p: probability.
+            alpha: above 0; the part of the picture that is kept is from Beta(alpha, alpha).
+            min_visibility: objects of whose box a smaller part is seen are dropped, of those that
+                the rectangle or its edges hide a part of; from 0 to 1.
+        """
+        super().__init__()
+        self.p, self.alpha = _probability(self, "p", p), _above_zero(self, alpha)
+        self.min_visibility = _probability(self, "min_visibility", min_visibility)
+
+
+class CopyPaste(_OfSeveral):
+    """Pastes objects of another sample over a sample's picture, along the outlines of their masks
+    (Ghiasi et al., 2021, "Simple Copy-Paste is a Strong Data Augmentation Method for Instance
+    Segmentation").
+
+    The other sample and what has been done to it are as of `MixUp`. Each of its objects that is no
+    crowd is pasted with the probability `p_object`, without blending at the edges. Masks of the
+    sample's own objects lose what is hidden, and their boxes become those around what is left of
+    the masks. Points, and numbers such as `area`, stay as they are. Objects of the sample come
+    first, then those that were pasted. It needs `masks=True`, and before it there is nothing but
+    geometry, to one size: large-scale jittering by `v2.ScaleJitter` and `fastload.FixedSizeCrop`,
+    for example.
+    """
+
+    def __init__(
+        self, *, p: float = 1.0, p_object: float = 0.5, min_visibility: float = 0.1
+    ) -> None:
+        """
+        Args:
+            p: probability that a sample has objects pasted.
+            p_object: probability of each object of the other sample.
+            min_visibility: objects of whose mask pasted ones leave a smaller part are dropped;
+                from 0 to 1. Those that are hidden altogether always are.
+        """
+        super().__init__()
+        self.p = _probability(self, "p", p)
+        self.p_object = _probability(self, "p_object", p_object)
+        self.min_visibility = _probability(self, "min_visibility", min_visibility)
+
+
+def _probability(transform: Any, name: str, value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ConfigurationError(f"{type(transform).__name__}({name}={value}) must be from 0 to 1.")
+    return float(value)
+
+
+def _above_zero(transform: Any, alpha: float) -> float:
+    if not 0 < alpha < float("inf"):
+        raise ConfigurationError(
+            f"{type(transform).__name__}(alpha={alpha}) must be a number above 0."
+        )
+    return float(alpha)
 
 
 def _pair(transform: Any, size: int | tuple[int, int]) -> tuple[int, int]:

@@ -1,0 +1,215 @@
+"""Objects of samples whose pictures are put together of two, one over the other (CutMix,
+CopyPaste): where the upper one is seen, and what becomes of boxes and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.backends.masks import MaskDrawer
+from fastload.draws import BoolArray, Draws, Float64Array
+from fastload.geometry.points import PointMap
+from fastload.recipe import SplitRecipe
+from fastload.recipe.joined import CopyPaste, CutMix, Members
+from fastload.sources.base import Source
+from fastload.sources.ragged import Ragged
+
+Pasted = dict[int, BoolArray]
+"""By sample, (H, W) bool: where the partner's picture is seen; none of those without a partner."""
+
+
+@dataclass(frozen=True)
+class Paster:
+    """Of a recipe whose `Joint` has such an operation. Picklable; any thread may call it, several
+    at once."""
+
+    source: Source
+    recipe: SplitRecipe
+    masks: MaskDrawer | None = field(repr=False)
+    """Draws those of objects; None: the source has none."""
+
+    @property
+    def _step(self) -> tuple[int, CutMix | CopyPaste]:
+        joint = self.recipe.joint
+        assert joint is not None
+        assert joint.pair is not None
+        stream, op = joint.pair
+        assert isinstance(op, CutMix | CopyPaste)
+        return stream, op
+
+    def pasted(
+        self, draws: Draws, members: Members, points: PointMap, failed: Collection[int] = ()
+    ) -> Pasted:
+        """Where the partner is seen in the pictures of B samples, as the trainer gets them, but for
+        those that are not made. `points`: of the T members, traced where masks are drawn."""
+        _, op = self._step
+        failing = np.isin(members.samples, list(failed))
+        rows = np.flatnonzero((members.layers == 1) & ~failing)
+        samples = members.samples[rows]
+        if not len(rows):
+            return {}
+        if isinstance(op, CutMix):
+            return self._cut_out(draws, np.unique(samples))
+        assert self.masks is not None
+        shapes = self.source.moved[self.source.drawn[0]].at(members.indices[rows])
+        chosen = np.concatenate(self._chosen(draws, members, rows, shapes))
+        # What cannot be drawn is left out here, and found again where all masks are drawn.
+        drawn, _ = self.masks.draw(shapes.only(chosen), points.take(rows))
+        found: Pasted = {}
+        for row, sample in enumerate(samples.tolist()):
+            seen = drawn[row].any(axis=0) if len(drawn[row]) else np.zeros((), np.bool_)
+            seen = np.broadcast_to(seen, drawn.values.shape[1:])
+            found[sample] = found[sample] | seen if sample in found else seen
+        return found
+
+    def _cut_out(self, draws: Draws, samples: npt.NDArray[np.int64]) -> Pasted:
+        size = self._size
+        found: Pasted = {}
+        for sample, box in zip(samples.tolist(), self._boxes(draws, samples), strict=True):
+            left, top, right, bottom = box.astype(int).tolist()
+            found[sample] = np.zeros(size, np.bool_)
+            found[sample][top:bottom, left:right] = True
+        return found
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        """Height, width of the pictures."""
+        size = self.recipe.geometry.out_size
+        assert size is not None, "`Joint.check_placed` has seen to it"
+        return size
+
+    def _boxes(self, draws: Draws, samples: npt.NDArray[np.int64]) -> Float64Array:
+        """(n, 4): the rectangles of CutMix in these samples, mirrored as their pictures are."""
+        stream, op = self._step
+        assert isinstance(op, CutMix)
+        own = draws.take(samples)
+        points = PointMap.identity(np.tile(np.array(self._size), (len(samples), 1)))
+        for later, step in self.recipe.paths[0]:
+            if later > stream and step.moves_pixels:
+                points = step.move(points, own, later)
+        return points.boxes(op.boxes(own, stream, self._size).astype(np.float64))
+
+    def _chosen(
+        self, draws: Draws, members: Members, rows: npt.NDArray[np.int64], shapes: Ragged
+    ) -> list[BoolArray]:
+        """Which of the objects of these members, of the partner, CopyPaste takes; those of a mosaic
+        are counted one after the other."""
+        stream, op = self._step
+        assert isinstance(op, CopyPaste)
+        crowds = self.source.moved.get("iscrowd")
+        samples, first = np.unique(members.samples[rows], return_index=True)
+        ends = np.append(first, len(rows))
+        counts = np.array([shapes.lengths[a:b].sum() for a, b in pairwise(ends.tolist())], np.int64)
+        found = op.chosen(draws.take(samples), stream, counts)
+        if crowds is not None:
+            kept = crowds.at(members.indices[rows])
+            offsets = kept.offsets[ends]
+            crowd = kept.values.astype(np.bool_)
+            found = [
+                one & ~crowd[a:b] for one, a, b in zip(found, offsets, offsets[1:], strict=False)
+            ]
+        return found
+
+    def taken(self, draws: Draws, members: Members, shapes: Ragged) -> BoolArray:
+        """(objects,) of all members: whether each may be in the picture: False for those of a
+        partner that are not pasted. `shapes`: a row of objects for each member."""
+        rows = np.flatnonzero(members.layers == 1)
+        made = np.ones(len(shapes.values), dtype=np.bool_)
+        if isinstance(self._step[1], CopyPaste) and len(rows):
+            of_pairs = np.isin(shapes.rows_of_values, rows)
+            made[of_pairs] = np.concatenate(self._chosen(draws, members, rows, shapes.take(rows)))
+        return made
+
+    def hide(
+        self,
+        draws: Draws,
+        members: Members,
+        columns: Mapping[str, Any],
+        taken: Ragged,
+        points: PointMap,
+        failed: Collection[int],
+    ) -> dict[str, Any]:
+        """The columns of objects, rows of members, without what is hidden.
+
+        Args:
+            columns: by name, finished but for that; masks are changed in place.
+            taken: as `taken` gives it, of the objects that are left by now.
+            points: of the members, traced where masks are drawn.
+            failed: samples that are not made; they have no objects any more.
+        """
+        _, op = self._step
+        name = next(name for name, one in self.source.instances.items() if one.kind.judges)
+        boxes = columns[name].values.copy()
+        of_member = taken.rows_of_values
+        samples, own = members.samples[of_member], members.layers[of_member] == 0
+        kept = taken.values.astype(np.bool_)
+        drawn = columns[self.source.drawn[0]].values if self.source.drawn else None
+        seen = {} if drawn is None else self.pasted(draws, members, points, failed)
+        if isinstance(op, CutMix):
+            mixed = np.unique(members.samples[members.layers == 1])
+            for sample, box in zip(mixed.tolist(), self._boxes(draws, mixed), strict=True):
+                rows = np.flatnonzero(samples == sample)
+                for chosen, cut in ((own[rows], _outside), (~own[rows], _inside)):
+                    some = rows[chosen]
+                    boxes[some], left = cut(boxes[some].astype(np.float64), box)
+                    kept[some] &= left >= op.min_visibility
+                    # Of what is hidden altogether nothing is left, whatever is asked for.
+                    kept[some] &= left > 0
+        for number in np.flatnonzero(kept).tolist() if drawn is not None else ():
+            assert drawn is not None
+            hidden = seen.get(int(samples[number]))
+            if hidden is None or (not own[number] and isinstance(op, CopyPaste)):
+                continue
+            hidden = hidden if own[number] else ~hidden
+            mask = drawn[number]
+            before = int(mask.sum())
+            mask[hidden] = 0
+            after = int(mask.sum())
+            if after == before:
+                continue
+            if after == 0 or (isinstance(op, CopyPaste) and after < op.min_visibility * before):
+                kept[number] = False
+            elif isinstance(op, CopyPaste):
+                boxes[number] = _box_of(mask)
+        made = dict(columns) | {name: Ragged(boxes, columns[name].offsets)}
+        return made | {one: made[one].only(kept) for one in self.source.instances}
+
+
+def _box_of(mask: npt.NDArray[np.uint8]) -> tuple[int, int, int, int]:
+    """Left, top, right, bottom around the pixels of a mask."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+
+
+def _inside(boxes: Float64Array, window: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """(n, 4) boxes as far as they are in a window; and (n,) what part of each is."""
+    low, high = window[:2], window[2:]
+    made = np.concatenate([boxes[:, :2].clip(low, high), boxes[:, 2:].clip(low, high)], axis=1)
+    return made, _areas(made) / np.maximum(_areas(boxes), np.finfo(np.float64).tiny)
+
+
+def _outside(boxes: Float64Array, window: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """(n, 4) boxes around what of each a window does not hide; and (n,) what part of each that
+    is."""
+    _, hidden = _inside(boxes, window)
+    made = boxes.copy()
+    for axis in range(2):
+        low, high = window[axis], window[axis + 2]
+        across = 1 - axis
+        # The window is as wide as the box there.
+        spans = (window[across] <= boxes[:, across]) & (boxes[:, across + 2] <= window[across + 2])
+        start, end = boxes[:, axis], boxes[:, axis + 2]
+        made[:, axis] = np.where(spans & (low <= start) & (start < high), high, start)
+        made[:, axis + 2] = np.where(spans & (low < end) & (end <= high), low, end)
+    made[:, 2:] = np.maximum(made[:, :2], made[:, 2:])
+    return made, 1.0 - hidden
+
+
+def _areas(boxes: Float64Array) -> Float64Array:
+    areas: Float64Array = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+    return areas
