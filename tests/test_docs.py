@@ -127,6 +127,42 @@ CHECKS: dict[str, dict[str, str]] = {
             assert [found.count(label) for label in range(3)] == [7, 7, 15]
             loader.close()
         """,
+        "depth, _ =": """
+            assert depth.numpy().dtype == np.uint16 and depth.shape == (2, 1, 8, 9)
+            assert depth.flatten(1).long().amax(1).tolist() == [7, 1007]
+        """,
+        "class LmdbImages": """
+            from pathlib import Path
+            files = sorted(Path("data/val").rglob("*.jpg"))[:4]
+            with lmdb.open("photographs.lmdb") as store, store.begin(write=True) as write:
+                for number, path in enumerate(files):
+                    write.put(str(number).encode(), path.read_bytes())
+                write.put(b"labels", np.arange(4).tobytes())
+            for backend, workers in (("turbojpeg", 2), ("torch", 0)):
+                with fastload.create_loader(
+                    photographs("photographs.lmdb"), 4, transform=crop, backend=backend,
+                    num_workers=workers
+                ) as loader:
+                    images, labels = next(iter(loader))
+                    assert images.shape == (4, 3, 224, 224) and labels.tolist() == [0, 1, 2, 3]
+        """,
+        "class Hdf5Images": """
+            from pathlib import Path
+            files = sorted(Path("data/val").rglob("*.jpg"))[:4]
+            with h5py.File("photographs.h5", "w") as file:
+                kind = h5py.vlen_dtype(np.uint8)
+                images = file.create_dataset("images", 4, kind)
+                for number, path in enumerate(files):
+                    images[number] = np.frombuffer(path.read_bytes(), np.uint8)
+                file["labels"] = np.arange(4)
+            source = hdf5_photographs("photographs.h5")
+            assert [source.images["image"].read(row) for row in range(4)] == [
+                path.read_bytes() for path in files
+            ]
+            with fastload.create_loader(source, 4, transform=crop, num_workers=2) as loader:
+                images, labels = next(iter(loader))
+                assert images.shape == (4, 3, 224, 224) and labels.tolist() == [0, 1, 2, 3]
+        """,
     },
     "detection.md": {
         "boxes = fastload.Ragged.of": """
@@ -206,9 +242,11 @@ def script_of(page: Path) -> str:
     checks = dict(CHECKS.get(page.name, {}))
     parts = []
     for block in blocks_of(page):
-        if block.language == "python" and block.runs:
-            parts.append(f"# {page.name}:{block.line}\n{block.code}")
-            parts += [textwrap.dedent(checks.pop(text)) for text in [*checks] if text in block.code]
+        if block.language != "python":
+            continue
+        own = [textwrap.dedent(checks.pop(text)) for text in [*checks] if text in block.code]
+        if block.runs:
+            parts += [f"# {page.name}:{block.line}\n{block.code}", *own]
     assert not checks, f"{page.name} has no block with {[*checks]}"
     return "\n".join(parts)
 
