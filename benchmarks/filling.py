@@ -1,0 +1,128 @@
+"""What a cache that fills itself costs, and gives: `python -m benchmarks.filling FOLDER`.
+
+On the JPEGs of a folder (one folder per class), RandomResizedCrop(224) and flips, each round: an
+epoch of a loader that decodes them (`turbojpeg`), epochs of one that fills a cache meanwhile until
+it is whole, then epochs at full speed from that cache and from one that was built before. A trainer
+is a pause after each batch: so long that it asks for a share (--demand) of what the plain loader
+can give; 1 is no pause. The share is what decides: the process that fills has what is left.
+
+A cache takes some 0.6 MB an image, two of them are there at a time, and memory should hold both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchvision.transforms import v2
+
+import fastload
+from benchmarks.packing import linked
+from fastload.backends.cache import CacheOptions
+
+BATCH = 64
+TRANSFORM = v2.Compose([v2.RandomResizedCrop(224), v2.RandomHorizontalFlip()])
+MOST_EPOCHS = 12
+"""That are waited for a cache to be whole."""
+EPOCHS = 5
+"""Of each of the two caches, in turn; the median counts."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--images", type=int, default=6000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--demand", type=float, nargs="+", default=[0.15, 1.0])
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        count = linked(options.folder, folder / "source", options.images)
+        if not count:
+            parser.error(f"{options.folder}: there are no JPEGs in folders of classes in it")
+        for demand in options.demand:
+            compare(folder, count, demand, options.rounds)
+
+
+def compare(folder: Path, count: int, demand: float, rounds: int) -> None:
+    first, second, epochs = list[float](), list[float](), list[int]()
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(dir=folder) as there:
+            plain, filling, waited, filled, built = one_round(folder / "source", there, demand)
+        first.append(filling / plain)
+        epochs.append(waited)
+        if filled:
+            second.append(built / filled)
+        rate = f"{count / filled:,.0f} images/s" if filled else "not whole"
+        print(
+            f"demand {demand:g}: plain {plain:.2f} s, while filling {filling:.2f} s; whole after "
+            f"{waited} epochs; then {rate}, built before {count / built:,.0f}",
+            flush=True,
+        )
+    print(
+        f"demand {demand:g}: epoch 1 takes {spread(first)} of the plain one; whole after "
+        f"{statistics.median(epochs):g} epochs; then {spread(second)} of the rate of a built cache"
+    )
+
+
+def spread(ratios: Sequence[float]) -> str:
+    if not ratios:
+        return "nothing"
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def one_round(source: Path, there: str, demand: float) -> tuple[float, float, int, float, float]:
+    """Seconds of a plain epoch and of the first one that fills, epochs until the cache was whole,
+    seconds of an epoch from it (0: it was not), and from one that was built."""
+    with loader_of(source) as loader:
+        epoch(loader, 0)  # fills the index of seek points
+        fastest = epoch(loader, 0)
+        pause = 0 if demand == 1 else fastest / demand / len(loader)  # decoding goes on in it
+        plain = epoch(loader, pause)
+    options = CacheOptions(directory=Path(there) / "filled", fill="while-training", progress=False)
+    with loader_of(source, options) as loader:
+        filling = epoch(loader, pause)
+        waited = 1
+        while "being filled" in loader.explain() and waited < MOST_EPOCHS:
+            epoch(loader, pause)
+            waited += 1
+        built_options = CacheOptions(directory=Path(there) / "built", progress=False)
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        with loader_of(source, built_options) as other:
+            for turn in range(2 * (1 + EPOCHS)):
+                spent = epoch(loader if turn % 2 else other, 0)
+                if turn > 1:  # the first of each reads what the page cache may not have
+                    seconds[turn % 2 == 1].append(spent)
+        whole = "being filled" not in loader.explain()
+    filled, built = (statistics.median(seconds[which]) for which in (True, False))
+    return plain, filling, waited, filled if whole else 0.0, built
+
+
+def loader_of(source: Path, options: CacheOptions | None = None) -> fastload.Loader:
+    return fastload.create_loader(
+        source,
+        BATCH,
+        shuffle=True,
+        drop_last=True,
+        transform=TRANSFORM,
+        backend="turbojpeg" if options is None else "cache",
+        options=options,
+    )
+
+
+def epoch(loader: fastload.Loader, pause: float) -> float:
+    """Seconds of an epoch with a pause after each batch [seconds], as a trainer that waits for its
+    GPU."""
+    began = time.perf_counter()
+    for _ in loader:
+        if pause:
+            time.sleep(pause)
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()
