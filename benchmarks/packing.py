@@ -6,6 +6,9 @@ MosaicML's streaming, each with its own writer and, for the reduced ones, Pillow
 do it. All write with one thread or process, so that the processor time is that of a core.
 Contestants take turns; each prints its processor time an image (worker processes included), and the
 median of the ratios within a round.
+
+With `--ray`: by threads of this process, one a core, beside a Ray cluster of as many nodes of one
+core each on this machine, whose worker processes are there already (a first round does not count).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import resource
 import shutil
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,11 +27,14 @@ from typing import Any
 
 from PIL import Image
 
+from fastload.machine import usable_cores
+from fastload.tools.measure.clock import cpu_seconds
 from fastload.tools.pack import PackOptions, pack
 
 SIZE = 64 << 20
 """Of a shard [bytes]."""
 SIDE, QUALITY = 256, 90
+WHAT = ("copied", "reduced")
 SUFFIXES = (".jpg", ".jpeg")
 
 
@@ -36,14 +43,25 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--what", nargs="+", choices=WHAT, default=WHAT)
+    parser.add_argument("--ray", action="store_true", help="beside a Ray cluster")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "source"
         count = linked(options.folder, source, options.images)
         if not count:
             parser.error(f"{options.folder}: there are no JPEGs in folders of classes in it")
-        for short_side in (None, SIDE):
-            compare(source, count, short_side, options.rounds, Path(folder) / "out")
+        if options.ray:
+            beside_ray(source, count, options.rounds, Path(folder) / "out")
+            return
+        for what in options.what:
+            compare(
+                source,
+                count,
+                None if what == "copied" else SIDE,
+                options.rounds,
+                Path(folder) / "out",
+            )
 
 
 def linked(folder: Path, target: Path, most: int) -> int:
@@ -74,6 +92,36 @@ def compare(source: Path, count: int, short_side: int | None, rounds: int, out: 
         ratios = [b / a for a, b in zip(seconds["fastload"], spent, strict=True)]
         each = statistics.median(spent) / count * 1e6
         print(f"{name:22} {each:8.0f} us an image, {statistics.median(ratios):.2f} of fastload's")
+
+
+def beside_ray(source: Path, count: int, rounds: int, out: Path) -> None:
+    import ray  # type: ignore[import-not-found,unused-ignore]
+    from ray.cluster_utils import Cluster  # type: ignore[import-not-found,unused-ignore]
+
+    cores = usable_cores()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    for _ in range(cores - 1):
+        cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, log_to_driver=False)
+    spent: dict[str, list[tuple[float, float]]] = {"threads": [], "Ray": []}
+    for turn in range(rounds + 1):
+        for name, address in (("threads", None), ("Ray", cluster.address)):
+            began = time.perf_counter(), cpu_seconds()
+            options = PackOptions(size=SIZE // 16, short_side=SIDE, quality=QUALITY)
+            pack(str(source), out, options, num_workers=cores, ray=address, progress=False)
+            if turn:  # before, nodes start processes
+                spent[name].append((time.perf_counter() - began[0], cpu_seconds() - began[1]))
+            shutil.rmtree(out)
+    for what, number in (("seconds", 0), ("processor time", 1)):
+        times = {name: [each[number] for each in found] for name, found in spent.items()}
+        each = ", ".join(
+            f"{name} {statistics.median(found) / count * 1e6:,.0f} us an image"
+            for name, found in times.items()
+        )
+        ratios = [b / a for a, b in zip(times["threads"], times["Ray"], strict=True)]
+        print(f"{what}: {each}; Ray {statistics.median(ratios):.2f} of threads, cores: {cores}")
+    ray.shutdown()
+    cluster.shutdown()
 
 
 def processor_time() -> float:
