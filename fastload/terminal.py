@@ -82,19 +82,35 @@ def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        ProgressColumn,
+        Task,
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
+
+    class _Rate(ProgressColumn):
+        """Of the last half minute, as rich counts."""
+
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{_rate(speed)} a second")
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        _Rate(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done: bar.advance(task, done)
+
+
+def _rate(number: float) -> str:
+    """Two digits of what is small."""
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
 @contextmanager
@@ -112,7 +128,9 @@ def _lines(title: str, total: int, show: bool) -> Iterator[Callable[[int], None]
         due = now + _NEXT_LINE
         if left >= _SHORT:
             so_far = f"{done:,} of {counted(total, 'sample')} ({done / total:.0%})"
-            line = f"fastload: {title}: {so_far}, about {duration(float(f'{left:.2g}'))} to go"
+            rate = f"{_rate(done / (now - began))} a second"
+            to_go = f"about {duration(float(f'{left:.2g}'))} to go"
+            line = f"fastload: {title}: {so_far}, {rate}, {to_go}"
             print(line, file=sys.stderr, flush=True)
 
     logger.info("%s: %d samples", title, total)

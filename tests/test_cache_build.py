@@ -252,8 +252,8 @@ def test_without_a_terminal_a_long_build_says_how_long_it_takes(
         line.startswith(f"fastload: Building the cache of {source.name} in {tmp_path} (once")
         for line in lines
     )
-    assert lines[0].endswith("2 of 40 samples (5%), about 28 s to go")
-    assert lines[1].endswith("16 of 40 samples (40%), about 18 s to go")
+    assert lines[0].endswith("2 of 40 samples (5%), 1.3 a second, about 28 s to go")
+    assert lines[1].endswith("16 of 40 samples (40%), 1.3 a second, about 18 s to go")
     build_cache(source, tmp_path / "quiet", progress=False)
     monkeypatch.setattr("fastload.terminal.time", Clock(0.001))
     build_cache(source, tmp_path / "short")
@@ -271,7 +271,7 @@ def test_the_first_batch_of_a_cache_that_is_to_be_built_says_how_long_it_takes(
             source, batch_size=8, backend="cache", options=options
         ) as loader:
             next(iter(loader))
-        assert ("5%), about 28 s to go" in capsys.readouterr().err) is seen, (
+        assert ("5%), 1.3 a second, about 28 s to go" in capsys.readouterr().err) is seen, (
             "the second time it is there"
         )
 

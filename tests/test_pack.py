@@ -28,7 +28,7 @@ import fastload
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError
 from fastload.sources import PixelArray, Source, ValueArray, open_source
-from fastload.tools.pack import Packed, PackOptions, pack, pack_caches, run, shard
+from fastload.tools.pack import Packed, PackOptions, pack, pack_caches, run, shard, target
 from fastload.tools.pack.contents import Contents
 from tests import images
 from tests.objectserver import ObjectServer
@@ -595,6 +595,44 @@ def test_to_an_object_store(
     again = pack(folder, "s3://bucket/packed", PackOptions(size=9_000), progress=False)
     assert again.found == len(result.rows) - 1
     assert "bucket/packed/shard-000002.tar" in server.objects
+
+
+def test_two_with_other_plans_at_one_place_of_a_store(
+    folder: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that came first stops when the other one has written its plan."""
+    place, first, second = "s3://bucket/both", PackOptions(size=9_000), PackOptions(size=14_000)
+
+    def disturbed(contents: Any, job: Any, path: Path, *rest: Any) -> Any:
+        if job.first == 0:
+            del server.objects["bucket/both/fastload-pack.json"]  # as if it had not been there yet
+            monkeypatch.setattr(run, "pack_shard", pack_shard)
+            monkeypatch.setattr(target.Target, "_refuse_others", lambda _: None)
+            results.append(pack(folder, place, second, progress=False))
+        return pack_shard(contents, job, path, *rest)
+
+    pack_shard, results = shard.pack_shard, list[Packed]()
+    monkeypatch.setattr(run, "pack_shard", disturbed)
+    with pytest.raises(PackError, match="another process packs something else to it"):
+        pack(folder, place, first, num_workers=1, progress=False)
+    assert pack(folder, place, second, progress=False).rows == results[0].rows
+
+
+def test_a_shard_that_others_remove_meanwhile_is_missed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removes(contents: Any, job: Any, path: Path, *rest: Any) -> Any:
+        if job.first:
+            (tmp_path / "out" / "shard-000000.tar").unlink(missing_ok=True)
+        return pack_shard(contents, job, path, *rest)
+
+    pack_shard = shard.pack_shard
+    monkeypatch.setattr(run, "pack_shard", removes)
+    with pytest.raises(PackError, match=r"shard-000000\.tar was changed or removed by others"):
+        packed(folder, tmp_path / "out", size=9_000, num_workers=1)
+    monkeypatch.setattr(run, "pack_shard", pack_shard)
+    result = packed(folder, tmp_path / "out", size=9_000)
+    assert len(result.rows) - result.found == 1
 
 
 def command(*arguments: str) -> Any:

@@ -92,7 +92,12 @@ def pack(
     with target.claimed(plan, lambda: contents.typical_size) as typical:
         contents.planned = target.planned()
         jobs = plan_shards(parts, typical, options)
-        done = target.rows()
+        sizes = {job.name: len(job.rows) for job in jobs}
+        done = {
+            name: row
+            for name, row in target.rows().items()
+            if row.samples + len(row.rejected) == sizes.get(name)
+        }
         found = len(done)
         left = [job for job in jobs if job.name not in done]
         if left:
@@ -208,6 +213,7 @@ def _by_ray(
         contents.source.fingerprint,
         contents.options,
         target.place,
+        target.plan,
         contents.planned,
     )
     with contextlib.closing(packed_by_ray(address, task, jobs)) as made:
@@ -225,11 +231,12 @@ class RayTask:
     fingerprint: str
     options: PackOptions
     place: str
+    plan: bytes
     planned: int | None
 
     def __call__(self, job: ShardJob) -> ShardRow:
         """Raises SourceError: this node sees other samples than the one that planned."""
-        return _packed(_contents_here(self), job, Target(self.place))
+        return _packed(_contents_here(self), job, Target(self.place, self.plan))
 
 
 @lru_cache(maxsize=1)

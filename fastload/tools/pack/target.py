@@ -79,10 +79,12 @@ class Packed:
 class Target:
     """Where shards go; a local folder or a URL."""
 
-    def __init__(self, place: str | os.PathLike[str]) -> None:
+    def __init__(self, place: str | os.PathLike[str], plan: bytes = b"") -> None:
+        """`plan`: what `claimed` found or wrote, on another machine."""
         given = stores.located(os.fspath(place))
         self.remote = stores.is_remote(given)
         self.place = given if self.remote else os.path.abspath(os.path.expanduser(given))
+        self.plan = plan
 
     @contextlib.contextmanager
     def claimed(self, wanted: Mapping[str, Any], size: Callable[[], int]) -> Iterator[int]:
@@ -104,8 +106,10 @@ class Target:
             if found is None:
                 self._refuse_others()
                 plan = {**wanted, _SIZE: size()}
-                self._write(PLAN_NAME, msgspec.json.format(msgspec.json.encode(plan)))
+                self.plan = msgspec.json.format(msgspec.json.encode(plan))
+                self._write(PLAN_NAME, self.plan)
             else:
+                self.plan = found
                 plan = msgspec.json.decode(found)
                 if _compared(plan) != _compared(wanted):
                     raise PackError(f"{self.place}: {_difference(plan, wanted)}")
@@ -138,6 +142,7 @@ class Target:
             with tempfile.TemporaryDirectory(prefix="fastload-pack-") as folder:
                 path = Path(folder) / os.path.basename(name)
                 row = make(path)
+                self._check_ours()
                 stores.write(f"{self.place}/{name}", path)
         else:
             path = Path(self.place) / name
@@ -156,13 +161,30 @@ class Target:
                 "folder that all machines share, or a URL of an object store."
             )
 
+    def _check_ours(self) -> None:
+        """Raises PackError: another process has written its own plan to an object store, where
+        nothing keeps it away."""
+        if self.remote and self._read(PLAN_NAME) != self.plan:
+            raise PackError(
+                f"{self.place}: another process packs something else to it. Give another place to "
+                "one of the two, and this one a new one."
+            )
+
     def say(self, part: str, about: Mapping[str, Any]) -> None:
         """Write `fastload.json` beside the shards of a part."""
         name = f"{part}/{ABOUT_NAME}" if part else ABOUT_NAME
         self._write(name, msgspec.json.format(msgspec.json.encode(about)))
 
     def finish(self, rows: list[ShardRow], report: str) -> None:
-        """Write the manifest and the report; rows of single shards are removed."""
+        """Write the manifest and the report; rows of single shards are removed. Raises PackError:
+        another process packs to it; or a shard is not there any more, as it was written."""
+        self._check_ours()
+        for row in rows:
+            if not self._holds(row, by_checksum=False):
+                raise PackError(
+                    f"{self.place}: {row.name} was changed or removed by others since it was "
+                    "written. Run the same command again: it writes that shard again."
+                )
         lines = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
         self._write(MANIFEST_NAME, lines)
         self._write(REPORT_NAME, report.encode())
