@@ -136,6 +136,8 @@ void check(const JoinTable& table, int members) {
             "offsets: of all members are needed");
     for (int64_t i = 0; i < pictures; ++i) {
         require(table.offsets[i] <= table.offsets[i + 1], "offsets: not ascending");
+        require(i % table.layers > 0 || table.offsets[i] < table.offsets[i + 1],
+                "offsets: a sample without members");
         require(lies_in(table.canvas, table.seen + 4 * i, table.seen + 4 * i + 2),
                 "seen: outside of the canvas");
     }

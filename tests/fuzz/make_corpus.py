@@ -146,6 +146,21 @@ def mask_seeds() -> dict[str, bytes]:
     }
 
 
+def join_seeds() -> dict[str, bytes]:
+    """Two bytes say how many of those after them choose the table (`join.cpp`); the others are the
+    file of an image."""
+    rng = np.random.default_rng(6)
+    found: dict[str, bytes] = {}
+    files = [data[8:] for data in list(seeds().values())[::4]]
+    files += [images.png(images.photo(height, height + 9)) for height in (1, 20, 60)]
+    for number, data in enumerate(files):
+        count = int(rng.integers(60, 500))
+        choices = bytearray(rng.bytes(count))
+        choices[8] = 0 if number % 3 else 255  # all of a canvas is seen, or any part
+        found[f"choices-{number}"] = count.to_bytes(2, "big") + bytes(choices) + data
+    return found
+
+
 if __name__ == "__main__":
     for name, found in (
         ("decode", seeds()),
@@ -155,6 +170,7 @@ if __name__ == "__main__":
         ("warp", warp_seeds()),
         ("colour", colour_seeds()),
         ("masks", mask_seeds()),
+        ("join", join_seeds()),
     ):
         directory = Path(sys.argv[1], name)
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,295 @@
+// Fuzz target: samples of several images. Two bytes say how many of those after them choose the
+// table: samples of one or two pictures, members with their geometries and places on a canvas, maps
+// of any numbers. The rest is the file of an image; members have all of it, or a part.
+//
+// Tables and outputs lie in heap memory of exactly their size. What must hold, besides that memory
+// is in order: a table that reaches outside of the canvas is refused, and any other is not; the
+// best loops make the pixels of the portable ones; and both those of the plain path below, which
+// makes whole members, puts them on a canvas and warps it.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "choices.hpp"
+#include "jobs.hpp"
+
+namespace {
+
+using namespace fastload;
+
+constexpr int kMostMembers = 4, kMostSide = 40;
+
+struct Places {
+    std::vector<int32_t> boxes, sizes, windows, corners, seen;
+    std::vector<uint8_t> still;  // no flips
+    std::vector<int64_t> offsets = {0};
+    std::vector<double> inverse;
+    std::vector<uint8_t> flips;
+    std::vector<float> weights;
+};
+
+template <typename T>
+std::unique_ptr<T[]> copy_of(const std::vector<T>& values) {
+    return exactly(values.data(), values.size());
+}
+
+int32_t near(Choices& choices, int most) {
+    const int kind = choices.byte();
+    return kind < 8 ? choices.any() : (kind * 7 + choices.byte()) % (most + 1);
+}
+
+double coefficient(Choices& choices) {
+    const int kind = choices.byte();
+    if (kind == 0) return std::numeric_limits<double>::quiet_NaN();
+    if (kind == 1) return std::numeric_limits<double>::infinity();
+    if (kind == 2) return 1e300 * (choices.uniform() - 0.5);
+    return 4.0 * choices.uniform() - 2.0;
+}
+
+void add_member(Choices& choices, Places& places, Size canvas, Size image) {
+    const bool hidden = choices.byte() < 40, fits = choices.byte() < 230;
+    const int height = 1 + choices.byte() % kMostSide, width = 1 + choices.byte() % kMostSide;
+    int32_t box[4] = {near(choices, image.height - 1), near(choices, image.width - 1),
+                      1 + near(choices, image.height), 1 + near(choices, image.width)};
+    if (fits) {
+        box[0] = std::clamp(box[0], 0, image.height - 1);
+        box[1] = std::clamp(box[1], 0, image.width - 1);
+        box[2] = std::clamp(box[2], 1, image.height - box[0]);
+        box[3] = std::clamp(box[3], 1, image.width - box[1]);
+    }
+    places.boxes.insert(places.boxes.end(), box, box + 4);
+    places.sizes.insert(places.sizes.end(), {height, width});
+    int32_t corner[2] = {near(choices, canvas.height - 1), near(choices, canvas.width - 1)};
+    int32_t window[4] = {near(choices, height) - 2, near(choices, width) - 2,
+                         1 + near(choices, kMostSide), 1 + near(choices, kMostSide)};
+    if (fits) {
+        corner[0] = std::clamp(corner[0], 0, canvas.height - 1);
+        corner[1] = std::clamp(corner[1], 0, canvas.width - 1);
+        window[2] = std::clamp(window[2], 1, canvas.height - corner[0]);
+        window[3] = std::clamp(window[3], 1, canvas.width - corner[1]);
+    }
+    // A tile that is not shown is as large as its window.
+    if (hidden) window[2] = window[3] = 1;
+    if (hidden) corner[0] = corner[1] = -1;
+    places.windows.insert(places.windows.end(), window, window + 4);
+    places.corners.insert(places.corners.end(), corner, corner + 2);
+    places.still.insert(places.still.end(), {0, 0});
+}
+
+// Whether the table may be used, by its description in jobs.hpp.
+bool is_sound(const Places& places, Size canvas, int layers) {
+    const auto lies_in = [&](int64_t top, int64_t left, int64_t height, int64_t width) {
+        return top >= 0 && left >= 0 && height >= 0 && width >= 0 &&
+               top + height <= canvas.height && left + width <= canvas.width;
+    };
+    for (size_t first = 0; first + 1 < places.offsets.size(); first += static_cast<size_t>(layers))
+        if (places.offsets[first] == places.offsets[first + 1]) return false;
+    for (size_t i = 0; i < places.seen.size(); i += 4) {
+        const int32_t* seen = &places.seen[i];
+        if (!lies_in(seen[0], seen[1], seen[2], seen[3])) return false;
+    }
+    for (size_t i = 0; i < places.corners.size() / 2; ++i) {
+        const int32_t *corner = &places.corners[2 * i], *window = &places.windows[4 * i];
+        if (window[2] < 1 || window[3] < 1) return false;
+        if (corner[0] >= 0 && !lies_in(corner[0], corner[1], window[2], window[3])) return false;
+    }
+    return true;
+}
+
+struct Input {
+    const Places& places;
+    JoinTable table;
+    std::vector<Bytes> files;
+    DecodeOptions options;
+};
+
+// A sample, a step at a time; false where an image is refused.
+bool plainly(Worker& worker, const Input& input, int row, Pixels& out) {
+    const JoinTable& table = input.table;
+    const Size canvas = table.canvas, size = table.size;
+    const size_t pixels = static_cast<size_t>(size.height) * static_cast<size_t>(size.width);
+    for (int layer = 0; layer < table.layers; ++layer) {
+        const int64_t picture = int64_t{row} * table.layers + layer;
+        const int64_t first = table.offsets[picture], end = table.offsets[picture + 1];
+        if (layer > 0 && first == end) continue;
+        Pixels paper;
+        for (int i = 0; i < canvas.height * canvas.width; ++i)
+            paper.insert(paper.end(), table.resample.fill, table.resample.fill + 3);
+        for (int64_t member = first; member < end; ++member) {
+            const int32_t *window = &table.windows[4 * member],
+                          *corner = &table.corners[2 * member];
+            Pixels tile(size_t{3} * static_cast<size_t>(window[2]) *
+                        static_cast<size_t>(window[3]));
+            View view;
+            view.geometries = [&](int, Size image, Geometry& geometry) {
+                return table.members(static_cast<int>(member), image, geometry);
+            };
+            view.resample = table.resample;
+            view.out = tile.data();
+            view.size = {window[2], window[3]};
+            const Outcome outcome = decode_image(worker, input.files[static_cast<size_t>(member)],
+                                                 {view}, 0, input.options);
+            worker.decoder.close();
+            if (!outcome.ok()) return false;
+            for (int y = 0; corner[0] >= 0 && y < window[2]; ++y) {
+                std::copy_n(
+                    tile.begin() + ptrdiff_t{3} * y * window[3], ptrdiff_t{3} * window[3],
+                    paper.begin() + ptrdiff_t{3} * ((corner[0] + y) * canvas.width + corner[1]));
+            }
+        }
+        Pixels warped(3 * pixels), turned(3 * pixels);
+        warp(kPlainKernels, paper.data(), canvas, warped.data(), size, 3,
+             table.inverse + 9 * picture, table.warp);
+        for (int y = 0; y < size.height; ++y) {
+            for (int x = 0; x < size.width; ++x) {
+                const int from_x = table.flips[2 * picture] ? size.width - 1 - x : x;
+                const int from_y = table.flips[2 * picture + 1] ? size.height - 1 - y : y;
+                std::copy_n(warped.begin() + ptrdiff_t{3} * (from_y * size.width + from_x), 3,
+                            turned.begin() + ptrdiff_t{3} * (y * size.width + x));
+            }
+        }
+        if (layer == 0) {
+            out = turned;
+            continue;
+        }
+        const float* weights = table.weights + 2 * int64_t{row};
+        for (size_t i = 0; i < out.size(); ++i) {
+            const float mine = static_cast<float>(out[i]) * weights[0],
+                        other = static_cast<float>(turned[i]) * weights[1];
+            out[i] = static_cast<uint8_t>(std::nearbyint(mine + other));
+        }
+    }
+    return true;
+}
+
+void compare(const Input& input, uint8_t* out, bool whole) {
+    static DecoderCounts counts[2];
+    static Worker workers[] = {Worker(kPlainKernels, counts[0]),
+                               Worker(*find_kernels("auto"), counts[1])};
+    const JoinTable& table = input.table;
+    const size_t each =
+        size_t{3} * static_cast<size_t>(table.size.height) * static_cast<size_t>(table.size.width);
+    Pixels made[2];
+    std::vector<Failure> failures[2];
+    for (int i = 0; i < 2; ++i) {
+        std::memset(out, 0xa5, each * static_cast<size_t>(table.count));
+        const auto job = join_job(open_buffers(input.files), table, input.options);
+        while (job->run_some(workers[i])) {
+        }
+        failures[i] = job->take_failures();
+        made[i].assign(out, out + each * static_cast<size_t>(table.count));
+    }
+    require(failures[0].size() == failures[1].size(), "the inner loops differ in their verdicts");
+    if (!whole) return;  // what is not seen of a canvas is what was there before
+    require(made[0] == made[1], "the inner loops differ");
+    size_t next = 0;
+    for (int row = 0; row < table.count; ++row) {
+        const bool failed = next < failures[0].size() && failures[0][next].row == row;
+        next += failed;
+        Pixels wanted(each);
+        const bool good = plainly(workers[0], input, row, wanted);
+        require(good != failed, "the plain path has another verdict");
+        if (failed) wanted.assign(each, 0);
+        require(std::equal(wanted.begin(), wanted.end(),
+                           made[0].begin() + static_cast<ptrdiff_t>(each) * row),
+                "the plain path makes other pixels");
+    }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    if (size < 2) return 0;
+    const size_t chosen = std::min<size_t>(size_t{data[0]} << 8 | data[1], size - 2);
+    Choices choices(data + 2, chosen);
+    const Pixels file(data + 2 + chosen, data + size);
+
+    Places places;
+    const Size canvas = {1 + choices.byte() % kMostSide, 1 + choices.byte() % kMostSide};
+    const Size out_size = {1 + choices.byte() % kMostSide, 1 + choices.byte() % kMostSide};
+    const Size image = {1 + choices.byte() % 70, 1 + choices.byte() % 70};  // a guess
+    const int count = 1 + choices.byte() % 3, layers = 1 + choices.byte() % 2;
+    const bool whole = choices.byte() < 200;
+    for (int picture = 0; picture < count * layers; ++picture) {
+        const int least = picture % layers == 0 && choices.byte() < 250 ? 1 : 0;
+        const int members = least + choices.byte() % kMostMembers;
+        for (int i = 0; i < members; ++i) add_member(choices, places, canvas, image);
+        places.offsets.push_back(places.offsets.back() + members);
+        const int32_t all[4] = {0, 0, canvas.height, canvas.width};
+        for (int i = 0; i < 4; ++i)
+            places.seen.push_back(whole ? all[i] : near(choices, all[2 + i % 2]));
+        const bool moved = choices.flag();
+        for (int i = 0; i < 9; ++i)
+            places.inverse.push_back(moved ? coefficient(choices) : i % 4 == 0 ? 1.0 : 0.0);
+        const int flips = choices.byte();
+        places.flips.push_back(flips & 1);
+        places.flips.push_back(flips >> 1 & 1);
+    }
+    for (int row = 0; layers == 2 && row < count; ++row) {
+        const auto share = static_cast<float>(choices.uniform());
+        places.weights.push_back(share);
+        places.weights.push_back(1.0f - share);
+    }
+
+    const auto boxes = copy_of(places.boxes), sizes = copy_of(places.sizes),
+               windows = copy_of(places.windows), corners = copy_of(places.corners),
+               seen = copy_of(places.seen);
+    const auto offsets = copy_of(places.offsets);
+    const auto inverse = copy_of(places.inverse);
+    const auto weights = copy_of(places.weights);
+    const auto still = copy_of(places.still), flips = copy_of(places.flips);
+    const size_t bytes = size_t{3} * static_cast<size_t>(count) *
+                         static_cast<size_t>(out_size.height) * static_cast<size_t>(out_size.width);
+    const std::unique_ptr<uint8_t[]> out(new uint8_t[bytes]);
+
+    Input input = {places, {}, {}, {}};
+    JoinTable& table = input.table;
+    table.members = given_geometry(boxes.get(), sizes.get(), windows.get(),
+                                   reinterpret_cast<const bool*>(still.get()), nullptr);
+    table.windows = windows.get();
+    table.corners = corners.get();
+    table.offsets = offsets.get();
+    table.seen = seen.get();
+    table.inverse = inverse.get();
+    table.flips = reinterpret_cast<const bool*>(flips.get());
+    table.weights = layers == 2 ? weights.get() : nullptr;
+    table.count = count;
+    table.layers = layers;
+    table.canvas = canvas;
+    table.resample.filter = static_cast<Filter>(choices.byte() % 4);
+    table.resample.antialias = choices.flag();
+    table.resample.padding = static_cast<Padding>(choices.byte() % 4);
+    for (uint8_t& value : table.resample.fill) value = static_cast<uint8_t>(choices.byte());
+    table.warp.bilinear = true;
+    table.warp.fades = choices.flag();
+    for (float& value : table.warp.fill) value = static_cast<float>(choices.byte());
+    table.out = out.get();
+    table.size = out_size;
+    input.options.limits.max_pixels = 1 << 12;
+    input.options.exif_orientation = choices.flag();
+    input.options.whole = choices.flag();
+    const auto members = static_cast<size_t>(places.offsets.back());
+    std::vector<Pixels> parts;
+    for (size_t member = 0; member < members; ++member) {
+        const bool cut = choices.byte() > 240;
+        const size_t length =
+            cut ? file.size() * static_cast<size_t>(choices.byte()) / 256 : file.size();
+        parts.emplace_back(file.begin(), file.begin() + static_cast<ptrdiff_t>(length));
+    }
+    for (const Pixels& part : parts) input.files.push_back({part.data(), part.size()});
+
+    const bool sound = is_sound(places, canvas, layers);
+    bool refused = false;
+    try {
+        (void)join_job(open_buffers(input.files), table, input.options);
+    } catch (const std::invalid_argument&) {
+        refused = true;
+    }
+    require(refused != sound, "a table is refused that is sound, or taken that is not");
+    if (sound) compare(input, out.get(), whole);
+    return 0;
+}
