@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fastload.loader.from_dataloader import from_dataloader as from_dataloader
     from fastload.recipe import Recipe as Recipe
     from fastload.recipe import Views as Views
+    from fastload.recipe.transforms import HSV as HSV
     from fastload.recipe.transforms import CopyPaste as CopyPaste
     from fastload.recipe.transforms import CutMix as CutMix
     from fastload.recipe.transforms import DropObjects as DropObjects
@@ -45,6 +46,7 @@ __version__ = "0.1.0"
 
 # The module that defines each public name.
 _MODULES = {
+    "HSV": "fastload.recipe.transforms",
     "BackendUnavailableError": "fastload.errors",
     "CopyPaste": "fastload.recipe.transforms",
     "CutMix": "fastload.recipe.transforms",

@@ -74,7 +74,8 @@ TESTS = {
     "recipe.bbox_safe_crop recipe.of_albumentations",
     "test_recipe_apply": "recipe.random_apply",
     "test_recipe_batch": "recipe.batch recipe.erase",
-    "test_recipe_batch_colour": "recipe.augment recipe.colour recipe.augmix",
+    "test_recipe_batch_colour": "recipe.augment recipe.colour recipe.augmix recipe.hsv "
+    "recipe.photometric render.hsv",
     "test_recipe_detection": "recipe.iou_crop recipe.scales recipe.transforms recipe.warps "
     "render.warp",
     "test_recipe_geometry": "geometry.boxes geometry.plan recipe.attributes recipe.crops",
@@ -139,6 +140,7 @@ TESTS = {
     "test_views": "recipe.views",
     "test_watch": "cli.watch tools.watch.beside tools.watch.record tools.watch.report "
     "tools.watch.run tools.watch.sample tools.watch.verdict",
+    "test_whole_images": "recipe.whole_images",
 }
 """By test file: the modules of `fastload` whose tests it holds."""
 

@@ -29,6 +29,10 @@ TRANSFORMS: dict[str, Any] = {
     "jitter": JITTER,
     "brightness alone": v2.ColorJitter(0.5),
     "grey": v2.RandomGrayscale(0.5),
+    "photometric": v2.RandomPhotometricDistort(hue=(-0.4, 0.4), p=0.7),
+    "channels": v2.RandomChannelPermutation(),
+    "hsv": fastload.HSV(0.5, 0.9, 0.8),
+    "hsv, then contrast": v2.RandomApply([fastload.HSV(), v2.ColorJitter(0, 0.5)], 0.7),
     "trivial": v2.TrivialAugmentWide(),
     "trivial, bilinear": v2.TrivialAugmentWide(interpolation=BILINEAR),
     "trivial, filled": v2.TrivialAugmentWide(fill=77),
@@ -77,7 +81,8 @@ def test_the_core_makes_the_pixels_that_torch_makes(name: str, channels: int) ->
     for seed in range(2):
         made = by_core(TRANSFORMS[name], images, seed)
         np.testing.assert_array_equal(made, by_torch(TRANSFORMS[name], images, seed))
-        assert (made != images).any() or (name == "grey" and channels == 1)
+        grey = name in ("grey", "channels", "hsv") and channels == 1
+        assert (made != images).any() or grey
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 9), (9, 2), (3, 3)])
@@ -128,7 +133,7 @@ def test_numbers_that_no_operation_makes_stay_within_the_image() -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"kinds": np.full((2, 1), 11, np.int32)},
+        {"kinds": np.full((2, 1), 13, np.int32)},
         {"kinds": np.zeros((3, 1), np.int32)},
         {"numbers": np.zeros((2, 1, 5), np.float32)},
         {"weights": np.zeros((2, 1), np.float32)},

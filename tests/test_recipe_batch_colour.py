@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,23 +11,31 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
+import fastload
 from fastload.draws import Draws
+from fastload.errors import ConfigurationError
 from fastload.geometry import Interpolation
 from fastload.recipe import (
+    HSV,
     AugMix,
     ColorJitter,
     Grayscale,
     Operation,
     RandAugment,
+    RandomChannelPermutation,
     RandomGrayscale,
+    RandomPhotometricDistort,
+    Recipe,
     TrivialAugmentWide,
     colour,
 )
 from fastload.recipe.augment import AUGMENTATIONS, AugmentStep
 from fastload.recipe.batch import BatchProgram
+from fastload.render.hsv import adjust_hsv
 from tests.test_recipe_batch import draws_of, images_of, masks_of
 
 STREAM = 4
@@ -135,6 +144,113 @@ def test_color_jitter(op: ColorJitter, channels: int, dtype: torch.dtype) -> Non
         assert (ours.int() - theirs.int()).abs().max() <= 3
     else:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("p", [0.5, 1.0])
+def test_photometric_distort(p: float, channels: int, dtype: torch.dtype) -> None:
+    """torchvision's transform with the same numbers."""
+    images, draws = pictures(channels, dtype), draws_of(COUNT)
+    transform = v2.RandomPhotometricDistort(hue=(-0.3, 0.3), p=p)
+    (op,) = Recipe.from_transform(transform).ops
+    assert isinstance(op, RandomPhotometricDistort)
+    names = ("brightness_factor", "contrast_factor", "saturation_factor", "hue_factor")
+    expected = []
+    for image, factors, order in zip(images, *op.parameters(draws, STREAM), strict=True):
+        given = [None if math.isnan(factor) else float(factor) for factor in factors]
+        last = given.pop()
+        params: dict[str, Any] = dict(zip(names, given, strict=True))
+        assert last is None or params["contrast_factor"] is None
+        params["contrast_before"] = last is None
+        params["contrast_factor"] = params["contrast_factor"] or last
+        params["channel_permutation"] = torch.tensor(order[:1] * 0 if channels == 1 else order)
+        expected.append(transform.transform(image, params))
+    ours, theirs = run(op, images, draws), torch.stack(expected)
+    if dtype == torch.uint8:
+        assert (ours != theirs).float().mean() < 2e-3
+        assert (ours.int() - theirs.int()).abs().max() <= 3
+    else:
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-5)
+
+
+def test_photometric_distort_draws_as_torchvision_does() -> None:
+    op = RandomPhotometricDistort(p=0.3)
+    factors, orders = op.parameters(draws_of(6000), STREAM)
+    done = ~np.isnan(factors)
+    assert np.abs(done.mean(axis=0) - [0.3, 0.15, 0.3, 0.3, 0.15]).max() < 0.02
+    assert not (done[:, 1] & done[:, 4]).any()
+    assert np.abs(np.corrcoef(done[:, [0, 2, 3]].T) - np.eye(3)).max() < 0.05
+    for k, name in enumerate(("brightness", "contrast", "saturation", "hue")):
+        found, (low, high) = factors[done[:, k], k], getattr(op, name)
+        assert low <= found.min() < low + (high - low) / 20
+        assert high - (high - low) / 20 < found.max() <= high
+    moved = orders[(orders != np.arange(3)).any(axis=1)]
+    assert abs(len(moved) / 6000 - 0.3 * 5 / 6) < 0.02
+    assert (np.sort(orders, axis=1) == np.arange(3)).all()
+    assert len(np.unique(moved, axis=0)) == 5
+
+
+def test_channels_are_permuted_in_every_order() -> None:
+    images, draws = pictures(3, torch.uint8), draws_of(COUNT)
+    op = RandomChannelPermutation()
+    orders = op.orders(draws, STREAM)
+    expected = [F.permute_channels(i, o.tolist()) for i, o in zip(images, orders, strict=True)]
+    assert torch.equal(run(op, images, draws), torch.stack(expected))
+    shares = np.unique(op.orders(draws_of(6000), STREAM), axis=0, return_counts=True)[1] / 6000
+    assert len(shares) == 6
+    assert np.abs(shares - 1 / 6).max() < 0.02
+
+
+def test_hsv_as_yolo_makes_it() -> None:
+    cv2 = pytest.importorskip("cv2")
+    images = pictures(3, torch.uint8, height=40, width=50)
+    op, draws = HSV(0.5, 0.9, 0.8), draws_of(COUNT)
+    ours = run(op, images, draws)
+    levels = np.arange(256)
+    for image, found, gains in zip(images, ours, op.gains(draws, STREAM), strict=True):
+        r = gains.astype(np.float64)
+        pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+        parts = cv2.split(cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV))
+        tables = (
+            (levels * r[0]) % 180,
+            np.clip(levels * r[1], 0, 255),
+            np.clip(levels * r[2], 0, 255),
+        )
+        changed = [cv2.LUT(p, t.astype(np.uint8)) for p, t in zip(parts, tables, strict=True)]
+        wanted = cv2.cvtColor(cv2.merge(changed), cv2.COLOR_HSV2RGB)
+        assert np.abs(found.permute(1, 2, 0).numpy().astype(int) - wanted).max() <= 1
+
+
+def test_hsv_by_the_hexcone() -> None:
+    """Against `colorsys`, from HSV in bytes on."""
+    images = pictures(3, torch.uint8)[5:6, :, :8, :8]
+    (pixels,) = adjust_hsv(images, np.tile(np.arange(256, dtype=np.uint8), (1, 3, 1)))
+    for before, after in zip(
+        images[0].flatten(1).T.tolist(), pixels.flatten(1).T.tolist(), strict=True
+    ):
+        hue, saturation, value = colorsys.rgb_to_hsv(*(part / 255 for part in before))
+        hue, saturation = round(hue * 180) % 180 / 180, round(saturation * 255) / 255
+        wanted = [255 * part for part in colorsys.hsv_to_rgb(hue, saturation, value)]
+        assert np.abs(np.array(wanted) - after).max() <= 2.6  # hues are rounded to 2 degrees
+
+
+def test_hsv_by_itself() -> None:
+    transform = fastload.HSV(0.5, 0.9, 0.8)
+    image = tv_tensors.Image(pictures(3, torch.uint8)[5])
+    torch.manual_seed(3)
+    found = transform(image)
+    assert isinstance(found, tv_tensors.Image)
+    assert not torch.equal(found, image)
+    torch.manual_seed(3)
+    assert torch.equal(F.pil_to_tensor(transform(F.to_pil_image(image))), found)
+    boxes = tv_tensors.BoundingBoxes([[1, 2, 3, 4]], format="XYXY", canvas_size=(9, 9))
+    assert torch.equal(transform(image, boxes)[1], boxes)
+    assert torch.equal(fastload.HSV(0, 0, 0)(image[:1]), image[:1])
+    with pytest.raises(ConfigurationError, match="before the ToDtype"):
+        transform(image.float())
+    with pytest.raises(ConfigurationError, match="from 0 to 1"):
+        fastload.HSV(2)
 
 
 def test_color_jitter_draws_as_torchvision_does() -> None:

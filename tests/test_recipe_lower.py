@@ -18,6 +18,7 @@ from torchvision import tv_tensors
 from torchvision.models import ResNet18_Weights
 from torchvision.transforms import InterpolationMode, v2
 
+import fastload
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.recipe import (
     AugMix,
@@ -611,14 +612,36 @@ def test_containers_are_as_foreign_as_what_they_contain(inner: Any) -> None:
 
 def test_a_resize_after_an_operation_on_images_of_different_sizes_makes_the_prefix_opaque() -> None:
     transform = v2.Compose(
-        [v2.ColorJitter(0.4), v2.RandomResizedCrop(8), v2.RandomHorizontalFlip(), v1.ToTensor()]
+        [v2.GaussianBlur(3), v2.RandomResizedCrop(8), v2.RandomHorizontalFlip(), v1.ToTensor()]
     )
     split = Recipe.from_transform(transform).split()
     assert where(split) == ["worker", "worker", "device", "device"]
     with pytest.raises(
-        UnsupportedTransformError, match=r"(?s)turbojpeg.*RandomResizedCrop.*ColorJitter.*'torch'"
+        UnsupportedTransformError, match=r"(?s)turbojpeg.*RandomResizedCrop.*GaussianBlur.*'torch'"
     ):
         split.require_no_opaque("turbojpeg", ["torch"])
+
+
+def test_colour_before_geometry_is_done_to_whole_images() -> None:
+    """Only where there is no other way, and from the first operation on."""
+    crop, jitter = v2.RandomResizedCrop(8), v2.ColorJitter(0.4, 0.4)
+    distort = v2.RandomPhotometricDistort()
+    for transforms, places, coloured in (
+        ([jitter, crop, v1.ToTensor()], "decode decode device", True),
+        ([distort, fastload.HSV(), crop, jitter], "decode decode decode device", True),
+        ([v2.RandomApply([jitter], 0.5), crop], "decode decode", True),
+        ([jitter, v2.RandomHorizontalFlip()], "device device", False),
+        ([crop, jitter], "decode device", False),
+        ([crop, v2.RandomPhotometricDistort()], "decode device", False),
+        ([v2.GaussianBlur(3), crop], "worker worker", False),
+        ([jitter, v2.GaussianBlur(3), crop], "worker worker worker", False),
+        ([v2.RandomHorizontalFlip(), distort, crop], "worker worker worker", False),
+    ):
+        split = Recipe.from_transform(v2.Compose(transforms)).split()
+        assert " ".join(where(split)) == places
+        assert split.colours_images == coloured
+    same = Recipe.from_transform(v2.Compose([jitter, crop])).split((40, 50))
+    assert not same.colours_images
 
 
 def test_the_error_names_the_transform_the_reason_and_the_backends() -> None:
@@ -645,7 +668,7 @@ def test_several_inputs_go_through_an_opaque_part() -> None:
 
 def test_a_recipe_made_by_hand_cannot_run_what_cannot_be_placed() -> None:
     with pytest.raises(UnsupportedTransformError, match="from_transform"):
-        Recipe((ColorJitter((0.5, 1.5)), RandomResizedCrop((8, 8)))).split()
+        Recipe((GaussianBlur((3, 3)), RandomResizedCrop((8, 8)))).split()
 
 
 def test_recipes_compare_by_their_operations() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torchvision.transforms import InterpolationMode, v2
 
+import fastload
 from benchmarks.gpu.interpreter import mend_interpreter
 from fastload.backends.base import HostBatch
 from fastload.device import DeviceStage
@@ -147,6 +148,15 @@ def test_colour_jitter_in_one_launch(both: Both, channels: int, count: int) -> N
     for seed in range(2):
         images = batch(6, channels, seed)
         both(lambda images=images: run(jitter, images), "recolour")
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_distortions_of_colour_in_one_launch(both: Both, channels: int) -> None:
+    distort = v2.RandomPhotometricDistort(hue=(-0.3, 0.3), p=0.7)
+    images = batch(12, channels)
+    both(lambda: run(distort, images), "recolour")
+    both(lambda: run(v2.RandomChannelPermutation(), images), "recolour")
+    both(lambda: run(fastload.HSV(0.5, 0.9, 0.8), images), *["recolour"] * (channels == 3))
 
 
 @pytest.mark.parametrize("kernel", [3, (5, 9), (1, 7)])

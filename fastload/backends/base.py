@@ -187,6 +187,9 @@ class Traits:
     resamples_again: bool = False
     """Whether it makes what a `Geometry` has `later`: warps, a second resampling. A backend that
     renders by `fastload.render.host.render_row` does."""
+    colours_images: bool = False
+    """Whether it does what a `Geometry` has for `colour`. A backend that renders by
+    `fastload.render.host.render_row` does."""
     joins_images: bool = False
     """Whether it makes samples of several images of the source (`recipe.joint`), as backends do
     that make their batches with the code of the built-in ones."""
@@ -213,6 +216,12 @@ class Traits:
             raise ConfigurationError(
                 f"transform: it warps images or resamples them twice, and backend {backend!r} does "
                 "neither; use another backend, or one resize."
+            )
+        if recipe.colours_images and not self.colours_images:
+            raise ConfigurationError(
+                "transform: it changes the colours of images before their geometry, and backend "
+                f"{backend!r} does not; use backend='turbojpeg', 'cache' or 'torch', or put colour "
+                "after the crops and resizes."
             )
         if recipe.joint is not None and not self.joins_images:
             raise ConfigurationError(
@@ -458,6 +467,8 @@ def fit_of(backend: type[Any], workload: Workload) -> Fit:
         return Fit(0.0, "it draws no masks of objects")
     if workload.recipe.resamples_again and not traits_of(backend).resamples_again:
         return Fit(0.0, "it makes no warps, and resamples once")
+    if workload.recipe.colours_images and not traits_of(backend).colours_images:
+        return Fit(0.0, "it does not change the colours of images before their geometry")
     own = getattr(backend, "fit", None)
     if own is not None:
         fit: Fit = own(workload)

@@ -98,6 +98,7 @@ class CacheBackend(BatchMaker):
         draws_masks=True,
         owns_batches=True,
         resamples_again=True,
+        colours_images=True,
         joins_images=True,
         pads_images=True,
         deep=True,
@@ -360,7 +361,7 @@ def _only_on_host(context: Context) -> bool:
         context.padded
         or context.recipe.joint is not None
         or bool(context.source.deep)
-        or any(plan.later is not None for plan in context.recipe.geometries)
+        or any(plan.later or plan.colour for plan in context.recipe.geometries)
     )
 
 

@@ -110,7 +110,7 @@ class _Rows:
 @dataclass
 class _Renderer:
     """Sets apart what DALI is to render. What it decodes otherwise than everybody else, and masks,
-    is rendered here."""
+    is rendered here; so are images whose colours change before their geometry."""
 
     plans: Sequence[GeometryPlan]
     python: PythonRenderer
@@ -119,7 +119,8 @@ class _Renderer:
 
     def render(self, rows: Sequence[EncodedRow], views: Sequence[View]) -> dict[int, DecodeError]:
         """See `EncodedRenderer`."""
-        if any(view.resampling.as_stored or view.resampling.later for view in views):
+        wanted = [view.resampling for view in views]
+        if any(one.as_stored or one.later or one.coloured for one in wanted):
             return self.python.render(rows, views)
         damaged: dict[int, DecodeError] = {}
         direct: list[EncodedRow] = []
@@ -198,6 +199,7 @@ class DaliBackend:
         draws_masks=True,
         owns_batches=True,
         resamples_again=True,
+        colours_images=True,
         summary="an NVIDIA DALI pipeline fed with fastload's order and boxes, on the CPU or on "
         "a GPU",
         tolerance=Tolerance(psnr_cpu=45.0, psnr_gpu=40.0),

@@ -86,6 +86,7 @@ class TorchBackend:
         draws_masks=True,
         owns_batches=True,
         resamples_again=True,
+        colours_images=True,
         joins_images=True,
         pads_images=True,
         deep=True,

@@ -56,6 +56,7 @@ class TurboJpegBackend(BatchMaker):
         draws_masks=True,
         owns_batches=True,
         resamples_again=True,
+        colours_images=True,
         joins_images=True,
         pads_images=True,
         deep=True,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,8 @@ class Resampling:
     not to RGB."""
     later: LaterResampling | None = None
     """Of what a `Geometry` has `later`."""
+    coloured: bool = False
+    """Whether `Geometry.colour` is for this column."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,24 @@ class LaterResampling:
 
     warp: WarpSampling
     resampling: Resampling
+
+
+class ImageColour(Protocol):
+    """What is done to the colours of the B images of a batch, each as a whole, before its
+    geometry."""
+
+    @property
+    def table(self) -> tuple[Int32Array, npt.NDArray[np.float32]]:
+        """Kinds and numbers of `fastload.render.steps.ColourSteps`."""
+
+    def apply(self, pixels: npt.NDArray[np.uint8], row: int) -> npt.NDArray[np.uint8]:
+        """One image, (H, W, C), C = 1 or 3; may be `pixels` itself, which are not changed."""
+
+
+class ColourPlan(Protocol):
+    """What is done to the colours of images before their geometry, before it is drawn."""
+
+    def resolve(self, draws: Draws) -> ImageColour: ...
 
 
 @dataclass(frozen=True)
@@ -104,6 +124,8 @@ class Geometry:
     none of them."""
     later: Later | None = None
     """What is done to the images that this makes, pixel by pixel, before they are the outputs."""
+    colour: ImageColour | None = None
+    """What is done to the source images before all that, where `Resampling.coloured`."""
 
     def __len__(self) -> int:
         return int(self.box.shape[0])
@@ -251,11 +273,19 @@ class GeometryPlan:
     mask_fill: Fill = (0.0,)
     later: LaterPlan | None = None
     """What the composed operations are followed by, where that does not compose with them."""
+    colour: ColourPlan | None = None
+    """What is done to the colours of whole images before."""
 
     @property
     def resampling(self) -> Resampling:
         """How it makes the pixels of images."""
-        made = Resampling(self.interpolation, self.antialias, self.padding_mode, self.fill)
+        made = Resampling(
+            self.interpolation,
+            self.antialias,
+            self.padding_mode,
+            self.fill,
+            coloured=self.colour is not None,
+        )
         if self.later is None:
             return made
         return replace(made, later=LaterResampling(self.later.sampling, self.later.plan.resampling))
@@ -290,7 +320,7 @@ class GeometryPlan:
 
     @property
     def is_identity(self) -> bool:
-        return not self.ops and self.later is None
+        return not self.ops and self.later is None and self.colour is None
 
     @property
     def resamples(self) -> bool:
@@ -335,6 +365,7 @@ class GeometryPlan:
             flip=composition.mirror[:, ::-1].copy(),
             errors=composition.errors,
             bicubic=composition.bicubic,
+            colour=None if self.colour is None else self.colour.resolve(draws),
         )
         return geometry if self.later is None else self.later.after(geometry, draws, crops)
 

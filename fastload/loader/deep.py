@@ -50,6 +50,8 @@ def check(config: LoaderConfig, source: Source, split: SplitRecipe) -> None:
                 "warps (RandomAffine, RandomRotation, RandomPerspective) are of 8 bits; leave them "
                 "out",
             )
+        if plan.colour is not None:
+            refuse("transform", f"colour before a resize is of 8 bits; {_REMEDY}")
         if any(plan.fill):
             refuse("transform", f"a fill of {plan.fill} is for 8 bits; leave it out (0)")
     start = getattr(torch, column.dtype.name)

@@ -81,7 +81,15 @@ class Resampling:
     def __init__(self, filter: int, antialias: bool, padding: int, fill: Sequence[int]) -> None: ...
 
 class View:
-    def __init__(self, geometries: Geometries, out: Bytes, resampling: Resampling) -> None: ...
+    def __init__(
+        self,
+        geometries: Geometries,
+        out: Bytes,
+        resampling: Resampling,
+        kinds: Int32s | None = None,
+        numbers: Singles | None = None,
+        fused: bool = False,
+    ) -> None: ...
 
 class Ticket:
     def wait(self) -> list[tuple[int, int, str]]: ...
@@ -141,6 +149,7 @@ class Pool:
         bilinear: bool,
         fill: Singles | None,
         fused: bool,
+        here: bool = False,
     ) -> Ticket: ...
     def blur(
         self, images: Bytes, down: Singles, across: Singles, rows: Bools | None, fused: bool

@@ -12,8 +12,6 @@
 #include <system_error>
 #include <vector>
 
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -21,110 +19,19 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
-#include <unistd.h>
 
+#include "bindings.hpp"
 #include "checksum.hpp"
-#include "colour.hpp"
 #include "draws.hpp"
 #include "jobs.hpp"
 #include "masks.hpp"
 #include "seek_index.hpp"
 #include "warp.hpp"
 
-namespace nb = nanobind;
-using namespace nb::literals;
+using namespace nanobind::literals;
 
 namespace fastload {
 namespace {
-
-template <typename T, int kDimensions>
-using Array = nb::ndarray<T, nb::ndim<kDimensions>, nb::c_contig, nb::device::cpu>;
-template <typename T, int kDimensions>
-using Input = Array<const T, kDimensions>;
-template <typename T, int kDimensions>
-using Optional = std::optional<Input<T, kDimensions>>;
-
-template <typename Found>
-auto data_of(const std::optional<Found>& array) {
-    return array ? array->data() : nullptr;
-}
-
-void require(bool condition, const char* message) {
-    if (!condition) throw nb::value_error(message);
-}
-
-// Lets other Python threads run while it lives. A daemon thread that wants the GIL back while the
-// interpreter ends is made to exit by unwinding its stack (before Python 3.14), which from a
-// destructor, or through C++ that catches what it does not know, ends the process with an abort;
-// such a thread stays here instead until the process is gone.
-class WithoutGil {
-  public:
-    WithoutGil() : state_(PyEval_SaveThread()) {}
-    WithoutGil(const WithoutGil&) = delete;
-    WithoutGil& operator=(const WithoutGil&) = delete;
-    ~WithoutGil() {
-        try {
-            PyEval_RestoreThread(state_);
-        } catch (...) {
-            for (;;) ::pause();
-        }
-    }
-
-  private:
-    PyThreadState* state_;
-};
-
-// Keeps alive what C++ borrows: arrays, and what others keep.
-using Kept = std::vector<nb::object>;
-
-void keep(Kept& all, const Kept& more) { all.insert(all.end(), more.begin(), more.end()); }
-template <typename T>
-void keep(Kept& all, const T& array) {
-    all.push_back(nb::cast(array));
-}
-template <typename... Parts>
-Kept kept(const Parts&... parts) {
-    Kept all;
-    (keep(all, parts), ...);
-    return all;
-}
-
-// A submitted job and the arrays it reads and writes.
-class Ticket {
-  public:
-    Ticket(std::shared_ptr<Job> job, Kept kept) : job_(std::move(job)), kept_(std::move(kept)) {}
-    Ticket(const Ticket&) = delete;
-    Ticket& operator=(const Ticket&) = delete;
-
-    ~Ticket() {
-        // The arrays must outlive the rows in work.
-        WithoutGil released;
-        job_->cancel();
-        job_->wait();
-    }
-
-    std::vector<std::tuple<int, int, std::string>> wait() {
-        bool finished;
-        {
-            WithoutGil released;
-            finished = job_->wait();
-        }
-        if (!finished)
-            throw std::runtime_error("this batch was submitted before the process was forked");
-        std::vector<std::tuple<int, int, std::string>> failures;
-        for (Failure& failure : job_->take_failures()) {
-            failures.emplace_back(failure.row, static_cast<int>(failure.outcome.status),
-                                  std::move(failure.outcome.message));
-        }
-        return failures;
-    }
-
-    const std::shared_ptr<Job>& job() const { return job_; }
-
-  private:
-    std::shared_ptr<Job> job_;
-    Kept kept_;
-};
 
 // Compressed images as Python gave them; opened once for each job.
 struct Encoded {
@@ -266,21 +173,21 @@ struct BatchView {
     Kept kept;
 };
 
+// `kinds`, `numbers`: of steps of colour of the whole images before.
 BatchView batch_view(const Geometries& geometries, Array<uint8_t, 4> out,
-                     const ResampleOptions& resample) {
+                     const ResampleOptions& resample, Optional<int32_t, 2> kinds,
+                     Optional<float, 3> numbers, bool fused) {
     require(geometries.count == out.shape(0), "geometry and out differ in length");
     const Size size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
-    return {{geometries.source, resample, out.data(), size, static_cast<int>(out.shape(3))},
-            geometries.count,
-            kept(geometries.kept, out)};
-}
-
-// With `here` the job is done in the calling thread, before this returns.
-std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept, bool here) {
-    auto ticket = std::make_unique<Ticket>(job, std::move(kept));
-    WithoutGil released;
-    here ? pool.run(*job) : pool.submit(std::move(job));
-    return ticket;
+    View view = {geometries.source, resample, out.data(), size, static_cast<int>(out.shape(3))};
+    require(kinds.has_value() == numbers.has_value(), "kinds, numbers: give both or neither");
+    if (kinds) {
+        require(view.channels == 1 || view.channels == 3, "colour: 1 or 3 channels are needed");
+        require(!fused || can_fuse_colour(), "fused: this processor cannot");
+        view.colour = colour_table(*kinds, *numbers, out.shape(0));
+        view.fused = fused;
+    }
+    return {std::move(view), geometries.count, kept(geometries.kept, out, kinds, numbers)};
 }
 
 // Images of one column, and its views.
@@ -428,61 +335,6 @@ std::unique_ptr<Ticket> join(Pool& pool, const Encoded& images, Input<int32_t, 2
     return submit(pool, join_job(images.open(), table, options), std::move(all), false);
 }
 
-ColourImages colour_images(const Array<uint8_t, 4>& images) {
-    require(images.shape(3) == 1 || images.shape(3) == 3, "images: 1 or 3 channels are needed");
-    return {images.data(),
-            static_cast<int>(images.shape(0)),
-            {static_cast<int>(images.shape(1)), static_cast<int>(images.shape(2))},
-            static_cast<int>(images.shape(3))};
-}
-
-std::unique_ptr<Ticket> recolour(Pool& pool, Array<uint8_t, 4> images, Input<int32_t, 2> kinds,
-                                 Input<float, 3> numbers, Optional<float, 2> weights, bool bilinear,
-                                 Optional<float, 1> fill, bool fused) {
-    ColourTable table;
-    table.kinds = kinds.data();
-    table.numbers = numbers.data();
-    table.weights = data_of(weights);
-    table.steps = static_cast<int>(kinds.shape(1));
-    table.bilinear = bilinear;
-    table.fills = fill.has_value();
-    const size_t count = images.shape(0), chains = weights ? weights->shape(1) - 1 : 1;
-    require(!weights || (weights->shape(0) == count && weights->shape(1) > 1),
-            "weights (B, 1 + chains) are needed");
-    table.chains = static_cast<int>(chains);
-    require(kinds.shape(0) == count * chains && numbers.shape(0) == kinds.shape(0) &&
-                numbers.shape(1) == kinds.shape(1) && numbers.shape(2) == kColourNumbers,
-            "kinds (B * chains, S), numbers (B * chains, S, 6) are needed");
-    for (size_t i = 0; i < kinds.size(); ++i)
-        require(table.kinds[i] < kColourKinds, "kinds: unknown");
-    if (fill) {
-        require(fill->size() == 3, "fill (3,) is needed");
-        std::copy(fill->data(), fill->data() + 3, table.fill);
-    }
-    require(!fused || can_fuse_colour(), "fused: this processor cannot");
-    return submit(pool, colour_job(colour_images(images), table, fused),
-                  kept(images, kinds, numbers, weights), false);
-}
-
-std::unique_ptr<Ticket> blur(Pool& pool, Array<uint8_t, 4> images, Input<float, 2> down,
-                             Input<float, 2> across, Optional<bool, 1> rows, bool fused) {
-    const size_t count = images.shape(0);
-    require(down.shape(1) == count && across.shape(1) == count && (!rows || rows->size() == count),
-            "down (taps, B), across (taps, B), rows (B,) are needed");
-    require(down.shape(0) % 2 == 1 && across.shape(0) % 2 == 1, "taps: odd numbers are needed");
-    require(images.shape(1) > down.shape(0) / 2 && images.shape(2) > across.shape(0) / 2,
-            "images must be larger than half of the taps");
-    BlurTable table;
-    table.down = down.data();
-    table.across = across.data();
-    table.rows = data_of(rows);
-    table.down_taps = static_cast<int>(down.shape(0));
-    table.across_taps = static_cast<int>(across.shape(0));
-    require(!fused || can_fuse_colour(), "fused: this processor cannot");
-    return submit(pool, blur_job(colour_images(images), table, fused),
-                  kept(images, down, across, rows), false);
-}
-
 std::unique_ptr<Ticket> draw_masks(Pool& pool, Input<double, 1> shapes, Input<int64_t, 1> objects,
                                    Input<int64_t, 1> images, Input<double, 3> maps,
                                    Input<int32_t, 1> steps, Array<uint8_t, 3> out, bool here) {
@@ -610,7 +462,8 @@ NB_MODULE(_core, m) {
         .def(nb::new_(&resample_options), "filter"_a, "antialias"_a, "padding"_a, "fill"_a);
 
     nb::class_<BatchView>(m, "View").def(nb::new_(&batch_view), "geometries"_a, "out"_a,
-                                         "resampling"_a);
+                                         "resampling"_a, "kinds"_a.none() = nb::none(),
+                                         "numbers"_a.none() = nb::none(), "fused"_a = false);
 
     nb::class_<Ticket>(m, "Ticket")
         .def("wait", &Ticket::wait)
@@ -639,8 +492,8 @@ NB_MODULE(_core, m) {
             return std::make_tuple(found.records, found.bytes, found.slots, found.limit);
         });
 
-    nb::class_<Pool>(m, "Pool")
-        .def(nb::init<int, const char*, bool>(), "threads"_a, "simd"_a, "always_libjpeg"_a = false)
+    nb::class_<Pool> pool(m, "Pool");
+    pool.def(nb::init<int, const char*, bool>(), "threads"_a, "simd"_a, "always_libjpeg"_a = false)
         .def_prop_ro("decoded", &decoded)
         .def_prop_ro("reduced", counter(&DecoderCounts::reduced))
         .def_prop_ro("indexed", counter(&DecoderCounts::indexed))
@@ -654,13 +507,11 @@ NB_MODULE(_core, m) {
         .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a, "here"_a)
         .def("gather", &gather, "array"_a, "offsets"_a.none(), "sizes"_a.none(), "rows"_a, "view"_a,
              "here"_a)
-        .def("recolour", &recolour, "images"_a, "kinds"_a, "numbers"_a, "weights"_a.none(),
-             "bilinear"_a, "fill"_a.none(), "fused"_a)
         .def("join", &join, "images"_a, "box"_a, "size"_a, "window"_a, "still"_a, "corners"_a,
              "offsets"_a, "seen"_a, "inverse"_a, "flips"_a, "weights"_a.none(), "canvas"_a,
              "resampling"_a, "fades"_a, "mixes"_a, "fill"_a, "out"_a, "max_pixels"_a, "exif"_a,
              "whole"_a, "index"_a.none())
         .def("draw_masks", &draw_masks, "shapes"_a, "objects"_a, "images"_a, "maps"_a, "steps"_a,
-             "out"_a, "here"_a)
-        .def("blur", &blur, "images"_a, "down"_a, "across"_a, "rows"_a.none(), "fused"_a);
+             "out"_a, "here"_a);
+    bind_colour(pool);
 }

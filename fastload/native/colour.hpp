@@ -23,8 +23,10 @@ enum class ColourKind : int32_t {
     equalize,
     affine,
     grey,
+    permute,
+    hsv,
 };
-constexpr int kColourKinds = 11;
+constexpr int kColourKinds = 13;
 constexpr int kColourNumbers = 6;  // of a step
 
 // (count, size.height, size.width, channels) images, changed in place. The arrays are borrowed.
@@ -58,6 +60,21 @@ struct BlurTable {
     int down_taps = 1;
     int across_taps = 1;
 };
+
+// Whether what a step makes of a pixel depends on that pixel alone.
+inline bool is_pointwise(ColourKind kind) {
+    switch (kind) {
+        case ColourKind::brightness:
+        case ColourKind::saturation:
+        case ColourKind::hue:
+        case ColourKind::posterize:
+        case ColourKind::solarize:
+        case ColourKind::grey:
+        case ColourKind::permute:
+        case ColourKind::hsv: return true;
+        default: return false;
+    }
+}
 
 // Whether this processor multiplies and adds in one rounding.
 bool can_fuse_colour();

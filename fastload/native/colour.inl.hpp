@@ -126,15 +126,106 @@ void turn_hue(Block& block, size_t count, float shift) {
     }
 }
 
-// Whether `step_in_block` knows it.
-bool fits_blocks(ColourKind kind) {
-    return kind == ColourKind::brightness || kind == ColourKind::saturation ||
-           kind == ColourKind::hue;
+// What becomes of hue, saturation and value, of a step of three gains; see
+// fastload/render/hsv.py.
+struct HsvTables {
+    const float* of = nullptr;  // the gains that they were made of
+    uint8_t hue[256], saturation[256], value[256];
+
+    static uint8_t scaled(int x, float gain) {
+        const double made = x * static_cast<double>(gain);
+        return static_cast<uint8_t>(made > 0.0 ? std::min(made, 255.0) : 0.0);
+    }
+
+    void make(const float* gains) {
+        if (of == gains) return;
+        of = gains;
+        for (int x = 0; x < 256; ++x) {
+            const double turned = std::fmod(x * static_cast<double>(gains[0]), 180.0);
+            hue[x] = static_cast<uint8_t>(turned >= 0 && turned < 180 ? turned : 0.0);
+            saturation[x] = scaled(x, gains[1]);
+            value[x] = scaled(x, gains[2]);
+        }
+    }
+};
+
+// Of 4096 times 255 / x, and 30 / x, rounded: OpenCV's conversion of bytes to HSV.
+struct Divisors {
+    int saturation[256] = {}, hue[256] = {};
+    constexpr Divisors() {
+        for (int x = 1; x < 256; ++x) {
+            saturation[x] = (2 * (255 << 12) + x) / (2 * x);
+            hue[x] = (2 * (30 << 12) + x) / (2 * x);
+        }
+    }
+};
+constexpr Divisors kDivisors;
+
+void change_hsv(Block& block, size_t count, const HsvTables& tables) {
+    float hue[Block::kMost], saturation[Block::kMost], value[Block::kMost];
+    for (size_t i = 0; i < count; ++i) {
+        const int r = static_cast<int>(block.red[i]), g = static_cast<int>(block.green[i]),
+                  b = static_cast<int>(block.blue[i]);
+        const int most = std::max(std::max(r, g), b), least = std::min(std::min(r, g), b);
+        const int difference = most - least;
+        const int sixths = most == r   ? g - b
+                           : most == g ? b - r + 2 * difference
+                                       : r - g + 4 * difference;
+        const int angle = (sixths * kDivisors.hue[difference] + (1 << 11)) >> 12;
+        hue[i] = number(tables.hue[angle < 0 ? angle + 180 : angle]);
+        saturation[i] =
+            number(tables.saturation[(difference * kDivisors.saturation[most] + (1 << 11)) >> 12]);
+        value[i] = number(tables.value[most]);
+    }
+    const auto channel = [&](float n, float h, float s, float v) {
+        float k = h + n;
+        k = k >= 6.0f ? k - 6.0f : k;
+        float weight = k < 4.0f - k ? k : 4.0f - k;
+        weight = weight > 0.0f ? weight : 0.0f;
+        weight = weight < 1.0f ? weight : 1.0f;
+        return rounded(v - (v * s) * weight);
+    };
+    for (size_t i = 0; i < count; ++i) {
+        const float h = hue[i] * (1.0f / 30.0f), s = saturation[i] * (1.0f / 255.0f);
+        block.red[i] = channel(5.0f, h, s, value[i]);
+        block.green[i] = channel(3.0f, h, s, value[i]);
+        block.blue[i] = channel(1.0f, h, s, value[i]);
+    }
 }
 
-void step_in_block(Block& block, size_t count, ColourKind kind, const float* numbers) {
+// The channels that red and green are to be; blue is the third.
+void permute(Block& block, size_t count, const float* numbers) {
+    const int red = cut(numbers[0]) % 3, green = cut(numbers[1]) % 3;
+    const Block before = block;
+    const float* const from[3] = {before.red, before.green, before.blue};
+    const int blue = std::clamp(3 - red - green, 0, 2);
+    std::copy_n(from[red], count, block.red);
+    std::copy_n(from[green], count, block.green);
+    std::copy_n(from[blue], count, block.blue);
+}
+
+// Whether `step_in_block` knows it; contrast in a chain of them (`recolour_in_blocks`).
+bool fits_blocks(ColourKind kind) {
+    return kind == ColourKind::brightness || kind == ColourKind::saturation ||
+           kind == ColourKind::hue || kind == ColourKind::grey || kind == ColourKind::permute ||
+           kind == ColourKind::hsv;
+}
+
+void step_in_block(Block& block, size_t count, ColourKind kind, const float* numbers,
+                   HsvTables& tables) {
     float* const channels[3] = {block.red, block.green, block.blue};
-    if (kind == ColourKind::saturation) {
+    if (kind == ColourKind::permute) return permute(block, count, numbers);
+    if (kind == ColourKind::hsv) {
+        tables.make(numbers);
+        change_hsv(block, count, tables);
+        return;
+    }
+    if (kind == ColourKind::grey) {
+        for (size_t i = 0; i < count; ++i)
+            block.red[i] = grey_of(block.red[i], block.green[i], block.blue[i]);
+        std::copy_n(block.red, count, block.green);
+        std::copy_n(block.red, count, block.blue);
+    } else if (kind == ColourKind::saturation) {
         saturate(block, count, numbers[0], numbers[1]);
     } else if (kind == ColourKind::hue) {
         // The angle is from -1 to 5 before it is turned, and 1 to 5 are added.
@@ -151,6 +242,7 @@ void step_in_block(Block& block, size_t count, ColourKind kind, const float* num
 void step_in_blocks(const Planes& p, ColourKind kind, const float* numbers) {
     const size_t plane = p.plane();
     Block block;
+    HsvTables tables;
     float* const channels[3] = {block.red, block.green, block.blue};
     for (size_t first = 0; first < plane; first += Block::kMost) {
         const size_t count = std::min(Block::kMost, plane - first);
@@ -158,7 +250,7 @@ void step_in_blocks(const Planes& p, ColourKind kind, const float* numbers) {
             const uint8_t* from = p.from + c * plane + first;
             for (size_t i = 0; i < count; ++i) channels[c][i] = number(from[i]);
         }
-        step_in_block(block, count, kind, numbers);
+        step_in_block(block, count, kind, numbers, tables);
         for (size_t c = 0; c < 3; ++c) {
             uint8_t* to = p.to + c * plane + first;
             for (size_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(channels[c][i]);
@@ -344,6 +436,8 @@ void colour_step(const Planes& p, ColourKind kind, const float* numbers, const C
         case ColourKind::affine: return affine(p, numbers, table);
         case ColourKind::saturation:
         case ColourKind::hue:
+        case ColourKind::permute:
+        case ColourKind::hsv:
             if (coloured) return step_in_blocks(p, kind, numbers);
             break;
         case ColourKind::grey:
@@ -378,33 +472,65 @@ void to_pixels(const uint8_t* planes, size_t plane, int channels, uint8_t* out) 
     }
 }
 
-// Steps of which each works on single pixels, on RGB pixels where they lie; false: there are others
-// among them.
+void blend_with(Block& block, size_t count, float mean, const float* numbers) {
+    for (float* channel : {block.red, block.green, block.blue})
+        for (size_t i = 0; i < count; ++i)
+            channel[i] = number(cut(mul_add(mean, numbers[1], channel[i] * numbers[0])));
+}
+
+int64_t sum_of_greys(const Block& block, size_t count) {
+    int32_t sum = 0;
+    for (size_t i = 0; i < count; ++i)
+        sum += static_cast<int32_t>(grey_of(block.red[i], block.green[i], block.blue[i]));
+    return sum;
+}
+
+// Steps of which each works on single pixels, but for the mean that contrast takes, on RGB pixels
+// where they lie; false: there are others among them. The image is gone over once, and once more
+// for each step of contrast.
 bool recolour_in_blocks(const ColourTable& table, ptrdiff_t first, size_t plane, uint8_t* pixels) {
     const int32_t* kinds = table.kinds + first;
+    const auto kind_of = [&](int step) { return static_cast<ColourKind>(kinds[step]); };
     if (!std::all_of(kinds, kinds + table.steps, [](int32_t kind) {
-            return kind < 0 || fits_blocks(static_cast<ColourKind>(kind));
+            return kind < 0 || fits_blocks(static_cast<ColourKind>(kind)) ||
+                   static_cast<ColourKind>(kind) == ColourKind::contrast;
         }))
         return false;
     Block block;
-    for (size_t done = 0; done < plane; done += Block::kMost) {
-        const size_t count = std::min(Block::kMost, plane - done);
-        uint8_t* const rgb = pixels + 3 * done;
-        for (size_t i = 0; i < count; ++i) {
-            block.red[i] = number(rgb[3 * i]);
-            block.green[i] = number(rgb[3 * i + 1]);
-            block.blue[i] = number(rgb[3 * i + 2]);
+    HsvTables tables;
+    float mean = 0.0f;
+    bool contrasts = false;  // whether the first of these steps is one of contrast
+    for (int begin = 0, end = 0; begin < table.steps; begin = end, contrasts = true) {
+        // Up to the next step of contrast, which needs the mean of what these steps make.
+        for (end = begin + contrasts; end < table.steps && kind_of(end) != ColourKind::contrast;)
+            ++end;
+        const bool changes = std::any_of(kinds + begin, kinds + end, [](int k) { return k >= 0; });
+        int64_t total = 0;
+        for (size_t done = 0; done < plane; done += Block::kMost) {
+            const size_t count = std::min(Block::kMost, plane - done);
+            uint8_t* const rgb = pixels + 3 * done;
+            for (size_t i = 0; i < count; ++i) {
+                block.red[i] = number(rgb[3 * i]);
+                block.green[i] = number(rgb[3 * i + 1]);
+                block.blue[i] = number(rgb[3 * i + 2]);
+            }
+            for (int step = begin; step < end; ++step) {
+                const float* numbers = table.numbers + (first + step) * kColourNumbers;
+                if (kinds[step] < 0) continue;
+                if (kind_of(step) == ColourKind::contrast) {
+                    blend_with(block, count, mean, numbers);
+                } else {
+                    step_in_block(block, count, kind_of(step), numbers, tables);
+                }
+            }
+            if (end < table.steps) total += sum_of_greys(block, count);
+            for (size_t i = 0; changes && i < count; ++i) {
+                rgb[3 * i] = static_cast<uint8_t>(block.red[i]);
+                rgb[3 * i + 1] = static_cast<uint8_t>(block.green[i]);
+                rgb[3 * i + 2] = static_cast<uint8_t>(block.blue[i]);
+            }
         }
-        for (int step = 0; step < table.steps; ++step) {
-            if (kinds[step] < 0) continue;
-            step_in_block(block, count, static_cast<ColourKind>(kinds[step]),
-                          table.numbers + (first + step) * kColourNumbers);
-        }
-        for (size_t i = 0; i < count; ++i) {
-            rgb[3 * i] = static_cast<uint8_t>(block.red[i]);
-            rgb[3 * i + 1] = static_cast<uint8_t>(block.green[i]);
-            rgb[3 * i + 2] = static_cast<uint8_t>(block.blue[i]);
-        }
+        mean = static_cast<float>(static_cast<double>(total) / static_cast<double>(plane));
     }
     return true;
 }

@@ -157,6 +157,44 @@ Outcome read_upright(Worker& worker, const Box& needed, Size stored, Orientation
     return outcome;
 }
 
+// All views of an image of which the colours are changed before: what they need of it is decoded to
+// memory, changed there, and resampled from there.
+Outcome read_recoloured(Worker& worker, const std::vector<View>& views, int row, Size stored,
+                        Orientation orientation, bool whole) {
+    const Size image = orientation.upright(stored);
+    Box part;
+    for (size_t i = 0; i < views.size(); ++i) {
+        const Box needed = worker.resampler(i).needed(),
+                  changed = recoloured_part(views[i], row, needed, image);
+        part = i == 0 ? needed : joined(part, needed);
+        if (changed.height > 0) part = joined(part, changed);
+    }
+    const Size size = {part.height, part.width};
+    const size_t bytes =
+        size_t{3} * static_cast<size_t>(size.height) * static_cast<size_t>(size.width);
+    Resampler& copier = worker.resampler(views.size());
+    copier.begin({part, size, {0, 0, size.height, size.width}}, {});
+    Outcome outcome = read_upright(worker, part, stored, orientation, whole, copier);
+    if (!outcome.ok()) return outcome;
+    if (worker.canvas.size() < bytes) worker.canvas.resize(bytes);
+    copier.finish(worker.canvas.data());
+    for (size_t i = 0; i < views.size(); ++i) {
+        uint8_t* pixels = worker.canvas.data();
+        if (i + 1 < views.size()) {  // the others need it as it is
+            if (worker.tile.size() < bytes) worker.tile.resize(bytes);
+            pixels = worker.tile.data();
+            std::memcpy(pixels, worker.canvas.data(), bytes);
+        }
+        recolour_part(worker, views[i], row, size, pixels);
+        Box needed = worker.resampler(i).needed();
+        needed.top -= part.top;
+        needed.left -= part.left;
+        feed(worker, worker.resampler(i), pixels, size, needed, 3);
+        worker.resampler(i).finish(views[i].at(row), views[i].stride);
+    }
+    return {};
+}
+
 class HeaderJob final : public Job {
   public:
     HeaderJob(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits, int32_t* out)
@@ -243,6 +281,8 @@ Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>&
         return {Status::unsupported, "not one number of 8 bits a pixel"};
     worker.geometries.resize(views.size());
     int shift = options.draft && !numbers ? 3 : 0;
+    for (const View& view : views)
+        if (view.colour.kinds != nullptr) shift = 0;
     for (size_t i = 0; i < views.size(); ++i) {
         Geometry& geometry = worker.geometries[i];
         Outcome found = resolve(views[i].geometries, row, upright, views[i].size, geometry);
@@ -255,6 +295,11 @@ Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>&
                                   orientation.lead(stored, shift), views[i].channels);
     }
     stored = {reduced_side(stored.height, shift), reduced_side(stored.width, shift)};
+    if (std::any_of(views.begin(), views.end(), [&](const View& view) {
+            return recoloured_part(view, row, {0, 0, 1, 1}, upright).height > 0;
+        })) {
+        return read_recoloured(worker, views, row, stored, orientation, options.whole);
+    }
     Outcome outcome;
     if (views.size() == 1) {
         Resampler& resampler = worker.resampler();

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <utility>
 
+#include "colour_loops.hpp"
 #include "jobs.hpp"
 
 namespace fastload {
@@ -12,6 +13,20 @@ namespace {
 constexpr int64_t kGrainBytes = 64 << 10;
 // Rows expanded to four bytes a pixel at a time.
 constexpr int kChunk = 8;
+
+// Whether a row of a view has steps of colour, and whether all of these work on single pixels.
+bool has_steps(const View& view, int row, bool* pointwise = nullptr) {
+    if (view.colour.kinds == nullptr) return false;
+    const int32_t* kinds = view.colour.kinds + int64_t{view.colour.steps} * row;
+    bool found = false;
+    for (int step = 0; step < view.colour.steps; ++step) {
+        if (kinds[step] < 0) continue;
+        found = true;
+        if (pointwise != nullptr && !is_pointwise(static_cast<ColourKind>(kinds[step])))
+            *pointwise = false;
+    }
+    return found;
+}
 // Images of up to this size are fetched while others are copied: they lie anywhere in memory, and
 // are read in less time than it takes to begin. To the second-level cache so many rows before their
 // turn, to the first one row before.
@@ -95,11 +110,12 @@ class GatherJob final : public Job {
     Outcome run(Worker& worker, int row) override {
         fetch<2>(row + kFarAhead);
         fetch<3>(row + 1);
-        const Image from = image(row);
+        Image from = image(row);
         Geometry geometry;
         if (Outcome found = resolve(view_.geometries, row, from.size, view_.size, geometry);
             !found.ok())
             return found;
+        if (has_steps(view_, row)) recolour(worker, row, from, geometry);
         if (geometry.size.height == geometry.box.height &&
             geometry.size.width == geometry.box.width) {
             copy(worker, from, geometry, view_.at(row));
@@ -113,6 +129,7 @@ class GatherJob final : public Job {
         std::memset(view_.at(row), 0, static_cast<size_t>(view_.bytes()));
     }
 
+    void recolour(Worker& worker, int row, Image& image, Geometry& geometry) const;
     void copy(Worker& worker, const Image& image, const Geometry& geometry, uint8_t* out) const;
     void resample(Worker& worker, const Image& image, const Geometry& geometry, uint8_t* out) const;
 
@@ -120,6 +137,24 @@ class GatherJob final : public Job {
     const View view_;
     const int channels_;
 };
+
+// Changes the colours of a copy of the image, of its box if that does.
+void GatherJob::recolour(Worker& worker, int row, Image& image, Geometry& geometry) const {
+    const Box part = recoloured_part(view_, row, geometry.box, image.size);
+    const auto line = static_cast<size_t>(part.width) * static_cast<size_t>(channels_);
+    const size_t bytes = line * static_cast<size_t>(part.height);
+    if (worker.canvas.size() < bytes) worker.canvas.resize(bytes);
+    uint8_t* const pixels = worker.canvas.data();
+    for (int y = 0; y < part.height; ++y) {
+        const int64_t at = int64_t{part.top + y} * image.size.width + part.left;
+        std::memcpy(pixels + line * static_cast<size_t>(y), image.pixels + at * channels_, line);
+    }
+    const Size size = {part.height, part.width};
+    recolour_part(worker, view_, row, size, pixels);
+    image = {pixels, size, static_cast<int64_t>(bytes)};
+    geometry.box.top -= part.top;
+    geometry.box.left -= part.left;
+}
 
 void GatherJob::copy(Worker& worker, const Image& image, const Geometry& geometry,
                      uint8_t* out) const {
@@ -175,36 +210,51 @@ void GatherJob::resample(Worker& worker, const Image& image, const Geometry& geo
     ResampleOptions options = view_.resample;
     if (channels_ == 1) options.fill[1] = options.fill[2] = options.fill[0];
     resampler.begin(geometry, options);
-    const Box needed = resampler.needed();
-
-    // Scratch: rows of four bytes a pixel; after them, for grey images, the result in three.
-    const size_t stride = static_cast<size_t>(needed.width) * 4 + kRowSlack;
-    const size_t pixels =
-        static_cast<size_t>(view_.size.height) * static_cast<size_t>(view_.size.width);
-    const size_t bytes = stride * kChunk + (channels_ == 1 ? pixels * 3 : 0);
-    if (worker.scratch.size() < bytes) worker.scratch.resize(bytes);
-    for (int done = 0; done < needed.height;) {
-        const int rows = std::min(kChunk, needed.height - done);
-        const uint8_t* targets[kChunk];
-        for (int y = 0; y < rows; ++y) {
-            uint8_t* target = worker.scratch.data() + stride * static_cast<size_t>(y);
-            const int64_t at = int64_t{needed.top + done + y} * image.size.width + needed.left;
-            expand(image.pixels + at * channels_, needed.width, channels_, target);
-            targets[y] = target;
-        }
-        resampler.take(targets, rows);
-        done += rows;
-    }
+    feed(worker, resampler, image.pixels, image.size, resampler.needed(), channels_);
     if (channels_ == 3) {
         resampler.finish(out);
     } else {
-        uint8_t* colour = worker.scratch.data() + stride * kChunk;
+        const size_t pixels =
+            static_cast<size_t>(view_.size.height) * static_cast<size_t>(view_.size.width);
+        if (worker.scratch.size() < 3 * pixels) worker.scratch.resize(3 * pixels);
+        uint8_t* colour = worker.scratch.data();
         resampler.finish(colour);
         for (size_t i = 0; i < pixels; ++i) out[i] = colour[3 * i];
     }
 }
 
 }  // namespace
+
+Box recoloured_part(const View& view, int row, const Box& needed, Size image) {
+    bool pointwise = true;
+    if (!has_steps(view, row, &pointwise)) return {};
+    return pointwise ? needed : Box{0, 0, image.height, image.width};
+}
+
+void recolour_part(Worker& worker, const View& view, int row, Size part, uint8_t* pixels) {
+    if (!has_steps(view, row)) return;
+    colour_loops(view.fused)
+        .front()
+        ->recolour(view.colour, row, part, view.channels, pixels, worker.scratch, worker.floats);
+}
+
+void feed(Worker& worker, Resampler& resampler, const uint8_t* first, Size part, Box needed,
+          int channels) {
+    const size_t stride = static_cast<size_t>(needed.width) * 4 + kRowSlack;
+    if (worker.scratch.size() < stride * kChunk) worker.scratch.resize(stride * kChunk);
+    for (int done = 0; done < needed.height;) {
+        const int rows = std::min(kChunk, needed.height - done);
+        const uint8_t* targets[kChunk];
+        for (int y = 0; y < rows; ++y) {
+            uint8_t* target = worker.scratch.data() + stride * static_cast<size_t>(y);
+            const int64_t at = int64_t{needed.top + done + y} * part.width + needed.left;
+            expand(first + at * channels, needed.width, channels, target);
+            targets[y] = target;
+        }
+        resampler.take(targets, rows);
+        done += rows;
+    }
+}
 
 std::shared_ptr<Job> gather_job(const PixelRows& images, View view) {
     return std::make_shared<GatherJob>(images, std::move(view));

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "colour.hpp"
 #include "geometry.hpp"
 #include "pool.hpp"
 #include "resample.hpp"
@@ -62,6 +63,9 @@ struct View {
     // Other than 0: bytes from a row of the output to the next, and `out` is that of one image,
     // whichever it is.
     int64_t stride = 0;
+    // What is done to the colours of the whole images before; `kinds` null: nothing. One chain.
+    ColourTable colour;
+    bool fused = false;  // of `colour_job`
 
     int64_t bytes() const { return int64_t{channels} * size.height * size.width; }
     uint8_t* at(int row) const { return stride != 0 ? out : out + bytes() * row; }
@@ -90,6 +94,17 @@ std::shared_ptr<Job> decode_job(std::vector<ImageColumn> columns, const DecodeOp
 // once. `size`, where given: what the upright image must have, or 0x0, which then becomes its size.
 Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>& views, int row,
                      const DecodeOptions& options, Size* size = nullptr);
+
+// Of a view with steps of colour: which part of an image they work on, for `needed` to be right
+// after them; empty for a row without steps.
+Box recoloured_part(const View& view, int row, const Box& needed, Size image);
+
+// The same part, (height, width, channels), in place.
+void recolour_part(Worker& worker, const View& view, int row, Size part, uint8_t* pixels);
+
+// Rows of packed pixels, of an image whose part begins with `first`, into a resampler.
+void feed(Worker& worker, Resampler& resampler, const uint8_t* first, Size part, Box needed,
+          int channels);
 
 // What samples of several images are made of. A sample is a picture, or the blend of `layers`
 // pictures, the first of which it always has; a picture is some images, its members, each resampled

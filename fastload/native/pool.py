@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import enum
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan, Interpolation, PaddingMode, Resampling, View
 from fastload.geometry.boxes import Composition
-from fastload.geometry.plan import WarpSampling
+from fastload.geometry.plan import ImageColour, WarpSampling
 from fastload.geometry.points import PointMap, PointStep
 from fastload.native.extension import available, load
 from fastload.sources.buffers import PathTable
@@ -77,7 +80,8 @@ class FusedGeometry:
     resamples: bool
     """Whether boxes are resampled to another size."""
     bicubic: npt.NDArray[np.bool_] | None = None
-    """As of a `Geometry`."""
+    """As of a `Geometry`; so is `colour`."""
+    colour: ImageColour | None = None
 
     def __len__(self) -> int:
         return len(self.native)
@@ -93,6 +97,7 @@ class FusedGeometry:
             out[:, 6:10],
             out[:, 10:].astype(np.bool_),
             bicubic=self.bicubic,
+            colour=self.colour,
         )
 
 
@@ -142,8 +147,9 @@ def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
         flip.compose(mirrored, draws.uniform(stream, flip.uniforms))
     flips = np.ascontiguousarray(mirrored.mirror[:, ::-1])
     core: type[_core.Geometries] = load().Geometries
+    colour = None if plan.colour is None else plan.colour.resolve(draws)
     if not ops:
-        return FusedGeometry(core.whole(flips), resamples=False)
+        return FusedGeometry(core.whole(flips), resamples=False, colour=colour)
     (stream, first), *rest = ops
     then = tuple(op for _, op in rest)
     uniforms = draws.uniform(stream, first.uniforms or 1)
@@ -151,7 +157,7 @@ def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
     return (
         None
         if geometries is None
-        else FusedGeometry(geometries, plan.resamples, first.bicubic_rows(uniforms))
+        else FusedGeometry(geometries, plan.resamples, first.bicubic_rows(uniforms), colour)
     )
 
 
@@ -373,6 +379,11 @@ class NativePool:
 
         C is the channels of the images: 1 to 4, and 1 or 3 where they are resampled.
         """
+        if sampling is not None and sampling.coloured and images.channels not in (1, 3):
+            raise ConfigurationError(
+                f"transform: colour needs images of 1 or 3 channels, got {images.channels}; remove "
+                "it from the transform, or give grey or RGB images."
+            )
         view = _view(
             View(geometry, sampling or Resampling(), out),
             channels=images.channels,
@@ -442,6 +453,7 @@ class NativePool:
         bilinear: bool = False,
         fill: npt.NDArray[np.float32] | None = None,
         fused: bool = True,
+        here: bool = False,
     ) -> Pending:
         """Steps of colour on (B, H, W, C) images, C-contiguous, in place; C = 1 or 3.
 
@@ -452,7 +464,9 @@ class NativePool:
                 (`can_fuse_colour`).
         """
         kinds, numbers = np.ascontiguousarray(kinds), np.ascontiguousarray(numbers)
-        return Pending(self._pool.recolour(images, kinds, numbers, weights, bilinear, fill, fused))
+        return Pending(
+            self._pool.recolour(images, kinds, numbers, weights, bilinear, fill, fused, here)
+        )
 
     def blur(
         self,
@@ -524,8 +538,19 @@ def _view(view: View, *, channels: int, **lengths: int) -> _core.View:
             raise ConfigurationError(
                 f"{name} has {counted(length, 'row')} and out has {len(out)}; they must be equal."
             )
-    made: _core.View = core.View(_geometries(view.geometry), out, _resampling(sampling))
+    colour = view.geometry.colour if sampling.coloured else None
+    steps = () if colour is None else (*map(np.ascontiguousarray, colour.table), fuses())
+    made: _core.View = core.View(_geometries(view.geometry), out, _resampling(sampling), *steps)
     return made
+
+
+@cache
+def fuses() -> bool:
+    """Whether torch's CPU kernels multiply and add in one rounding here, which the core then does
+    too."""
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    known = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") if x86 else True
+    return known and bool(load().can_fuse_colour())
 
 
 def _resampling(sampling: Resampling) -> _core.Resampling:

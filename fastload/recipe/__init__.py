@@ -22,6 +22,7 @@ from fastload.recipe.crops import (
     Resize,
 )
 from fastload.recipe.erase import RandomErasing
+from fastload.recipe.hsv import HSV
 from fastload.recipe.iou_crop import RandomIoUCrop
 from fastload.recipe.joined import CopyPaste, CutMix, MixUp, Mosaic
 from fastload.recipe.operation import (
@@ -33,6 +34,7 @@ from fastload.recipe.operation import (
     PixelOperation,
     register,
 )
+from fastload.recipe.photometric import RandomChannelPermutation, RandomPhotometricDistort
 from fastload.recipe.random_apply import RandomApply
 from fastload.recipe.recipe import Placement, Recipe, SplitRecipe
 from fastload.recipe.scales import (
@@ -47,6 +49,7 @@ from fastload.recipe.views import Views
 from fastload.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
+    "HSV",
     "AugMix",
     "BBoxSafeRandomCrop",
     "CenterCrop",
@@ -74,12 +77,14 @@ __all__ = [
     "RandAugment",
     "RandomAffine",
     "RandomApply",
+    "RandomChannelPermutation",
     "RandomCrop",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomIoUCrop",
     "RandomPerspective",
+    "RandomPhotometricDistort",
     "RandomResize",
     "RandomResizedCrop",
     "RandomRotation",

@@ -41,6 +41,7 @@ assert KINDS[:4] == _PROPERTIES
 class ColorJitter(PixelOperation):
     transforms = (v1.ColorJitter, v2.ColorJitter)
     has_steps = True
+    of_any_size = True
 
     brightness: tuple[float, float] | None = None
     contrast: tuple[float, float] | None = None
@@ -106,6 +107,7 @@ class ColorJitter(PixelOperation):
 class RandomGrayscale(PixelOperation):
     transforms = (v1.RandomGrayscale, v2.RandomGrayscale)
     has_steps = True
+    of_any_size = True
     pointwise = True
 
     p: float = 0.1

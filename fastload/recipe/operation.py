@@ -72,6 +72,9 @@ class Operation:
     has_steps: ClassVar[bool] = False
     """Whether `colour_steps` says what it does to uint8 images of 1 or 3 channels. One kernel on a
     GPU, or the native core, then does it."""
+    of_any_size: ClassVar[bool] = False
+    """Whether its steps are `ColourSteps` that do not depend on the size of images. As the first
+    operations of a recipe such may be done to each image as a whole, before its geometry."""
     pointwise: ClassVar[bool] = False
     """Whether each output pixel depends on the same input pixel alone, in the same way for all
     pixels of a sample. Crops and flips that come after it may then run before it; no other

@@ -48,6 +48,10 @@ class _SomeSamples(PixelOperation):
     def has_steps(self) -> bool:  # type: ignore[override]
         return all(op.has_steps for op in self._ops)
 
+    @property
+    def of_any_size(self) -> bool:  # type: ignore[override]
+        return all(op.of_any_size for op in self._ops)
+
     def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
         # What becomes of a sample does not depend on the others, so those that are left out may be
         # drawn for as well.

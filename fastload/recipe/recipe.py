@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from fastload.recipe.joined import Joint, Members
 from fastload.recipe.lower import Origin, keeps_kind, lower
 from fastload.recipe.operation import GeometryOperation, Operation, Size
 from fastload.recipe.views import Branches
+from fastload.recipe.whole_images import WholeImages
 
 Step = tuple[int, Operation]
 """(stream of its draws, operation)."""
@@ -124,6 +126,11 @@ class SplitRecipe:
     def resamples_again(self) -> bool:
         """Whether a geometry has a `Later`."""
         return any(plan.later is not None for plan in self.geometries)
+
+    @property
+    def colours_images(self) -> bool:
+        """Whether colours of images are changed before their geometry."""
+        return any(plan.colour is not None for plan in self.geometries)
 
     @property
     def needs_objects(self) -> str:
@@ -355,7 +362,18 @@ def _in_order(transforms: list[Callable[..., Any]]) -> Callable[..., Any]:
 
 def _place(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
     """One of "decode", "device" and "nowhere" for each operation, and the plan of those at
-    decoding. After that prefix everything works on batches, if images are of one size by then."""
+    decoding. After that prefix everything works on batches, if images are of one size by then.
+    Colour comes before it only where there is no other way."""
+    where, plan = _after_colour(path, fixed_size)
+    colour = list(takewhile(lambda step: step[1].of_any_size, path))
+    if "nowhere" not in where or not colour or any(op.joins for _, op in path):
+        return where, plan
+    rest, plan = _after_colour(path[len(colour) :], fixed_size)
+    return ["decode"] * len(colour) + rest, replace(plan, colour=WholeImages(tuple(colour)))
+
+
+def _after_colour(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
+    """As `_place`, of what comes after it."""
     prefix = _GeometryPrefix(fixed_size)
     where: list[Any] = []
     for stream, op in path:

@@ -6,14 +6,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from PIL import Image
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 from torchvision.transforms.v2._utils import query_size
 
 from fastload.errors import ConfigurationError
+from fastload.render.hsv import adjust_hsv, tables_of
 
 __all__ = [
+    "HSV",
     "CopyPaste",
     "CutMix",
     "DropObjects",
@@ -122,6 +125,45 @@ class FixedSizeCrop(_Transform):
         cut = self._call_kernel(functional.crop, inpt, *params["crop"])
         fill = self.mask_fill if isinstance(inpt, tv_tensors.Mask) else _as_list(self.fill)
         return self._call_kernel(functional.pad, cut, padding=params["padding"], fill=fill)
+
+
+class HSV(_Transform):
+    """Multiplies hue, saturation and value by random gains, as YOLO is trained with.
+
+    `augment_hsv` of YOLOv5 and Ultralytics: a table of 256 numbers for each, between OpenCV's
+    conversions of bytes to HSV and back; pixels are within 1 of OpenCV's. For uint8 images.
+    """
+
+    def __init__(self, hue: float = 0.015, saturation: float = 0.7, value: float = 0.4) -> None:
+        """Each gain is uniform from 1 minus to 1 plus this number, which is from 0 to 1."""
+        super().__init__()
+        self.hue, self.saturation, self.value = float(hue), float(saturation), float(value)
+        if not all(0 <= part <= 1 for part in (self.hue, self.saturation, self.value)):
+            raise ConfigurationError(
+                f"HSV(hue={hue}, saturation={saturation}, value={value}): each must be from 0 to 1."
+            )
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        shares = torch.tensor([self.hue, self.saturation, self.value], dtype=torch.float64)
+        gains = 1.0 + shares * (2.0 * torch.rand(3, dtype=torch.float64) - 1.0)
+        return {"tables": tables_of(gains.to(torch.float32).numpy()[None])}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        if isinstance(inpt, Image.Image):
+            return functional.to_pil_image(self.transform(functional.pil_to_tensor(inpt), params))
+        if type(inpt) not in (torch.Tensor, tv_tensors.Image):
+            return inpt
+        if inpt.dtype != torch.uint8:
+            raise ConfigurationError(
+                f"HSV works by tables of uint8 pixels, got {inpt.dtype}; put it before the "
+                "ToDtype that converts them."
+            )
+        if inpt.shape[-3] == 1:
+            return inpt
+        made = adjust_hsv(
+            inpt.as_subclass(torch.Tensor).reshape(-1, *inpt.shape[-3:]), params["tables"]
+        )
+        return tv_tensors.wrap(made.reshape(inpt.shape), like=inpt)
 
 
 class _OfBoxes(v2.Transform):  # type: ignore[misc]

@@ -56,7 +56,7 @@ class DrawnGeometry:
     def of(cls, plan: GeometryPlan, size: tuple[int, int]) -> DrawnGeometry | None:
         """None where there is more to it than mirrorings and one crop. The plan gives no errors for
         images of this size."""
-        if plan.later is not None:
+        if plan.later is not None or plan.colour is not None:
             return None
         steps, crop = list[tuple[int, int, int]](), None
         for stream, op in plan.ops:

@@ -169,6 +169,8 @@ def decode_jpeg(
 def render_row(pixels: Pixels, row: int, view: View) -> None:
     """All of a geometry for one row of a view: `render_into`, and what comes later."""
     geometry, resampling = view.geometry, view.resampling
+    if geometry.colour is not None and resampling.coloured:
+        pixels = geometry.colour.apply(pixels, row)
     while geometry.later is not None:
         later, then = geometry.later, resampling.later
         assert then is not None, "both are of one plan"

@@ -3,16 +3,15 @@ that torch's operations give on this processor."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from fastload.decode.libraries import core_pool
 from fastload.machine import usable_cores
-from fastload.native import NativePool, load
+from fastload.native import NativePool
+from fastload.native.pool import fuses
 from fastload.render.steps import BlurSteps, MixtureSteps, Steps
 
 
@@ -56,9 +55,15 @@ class HostColour:
         self._pool.close()
 
 
-@cache
-def fuses() -> bool:
-    """Whether torch's CPU kernels multiply and add in one rounding here."""
-    x86 = platform.machine().lower() in ("x86_64", "amd64")
-    known = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") if x86 else True
-    return known and bool(load().can_fuse_colour())
+def recoloured(
+    pixels: npt.NDArray[np.uint8],
+    kinds: npt.NDArray[np.int32],
+    numbers: npt.NDArray[np.float32],
+) -> npt.NDArray[np.uint8]:
+    """A (H, W, C) image after the (S,) kinds and (S, NUMBERS) numbers of `ColourSteps`, by the
+    native core in this thread. Raises BackendUnavailableError."""
+    made = np.array(pixels, dtype=np.uint8, order="C")
+    done = core_pool().recolour(made[None], kinds[None], numbers[None], fused=fuses(), here=True)
+    if failures := done.wait():
+        raise MemoryError(f"colour on the host: {failures[0].message}")
+    return made

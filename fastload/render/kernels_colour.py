@@ -24,6 +24,8 @@ from fastload.render.steps import KINDS
     EQUALIZE,
     AFFINE,
     GREY,
+    PERMUTE,
+    CHANGE_HSV,
 ) = (tl.constexpr(n) for n in range(len(KINDS)))
 """As `fastload.render.steps.KINDS`; below 0: the sample as it is."""
 _TO_WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23, see `fastload.render.kernels`
@@ -87,7 +89,57 @@ def _mean_grey(
 
 
 @triton.jit
-def _recoloured(kind, red, green, blue, mean, factor, rest, CHANNELS: tl.constexpr):
+def _channel(number, red, green, blue):
+    return tl.where(number == 0, red, tl.where(number == 1, green, blue))
+
+
+@triton.jit
+def _divided(amount: tl.constexpr, number):
+    """4096 * amount / number, rounded; 0 for 0."""
+    least = tl.maximum(number, 1)
+    return tl.where(number > 0, (2 * 4096 * amount + least) // (2 * least), 0)
+
+
+@triton.jit
+def _scaled(number, gain):
+    """A whole number times a gain, cut to a whole number."""
+    made = number.to(tl.float64) * gain.to(tl.float64)
+    return tl.minimum(tl.maximum(made, 0.0), 255.0).to(tl.int32).to(tl.float32)
+
+
+@triton.jit
+def _of_hsv(n: tl.constexpr, hue, value, chroma):
+    """One channel; see `fastload.render.hsv`."""
+    k = hue + n
+    k = tl.where(k >= 6.0, k - 6.0, k)
+    weight = tl.minimum(tl.maximum(tl.minimum(k, 4.0 - k), 0.0), 1.0)
+    return _round(value - chroma * weight)
+
+
+@triton.jit
+def _change_hsv(red, green, blue, of_hue, of_saturation, of_value):
+    r, g, b = red.to(tl.int32), green.to(tl.int32), blue.to(tl.int32)
+    most = tl.maximum(tl.maximum(r, g), b)
+    difference = most - tl.minimum(tl.minimum(r, g), b)
+    of_others = tl.where(most == g, b - r + 2 * difference, r - g + 4 * difference)
+    sixths = tl.where(most == r, g - b, of_others)
+    angle = (sixths * _divided(30, difference) + 2048) >> 12
+    angle = tl.where(angle < 0, angle + 180, angle)
+    turned = angle.to(tl.float64) * of_hue.to(tl.float64)
+    turned = tl.where(turned >= 180.0, turned - 180.0, turned)
+    strength = (difference * _divided(255, most) + 2048) >> 12
+    hue = turned.to(tl.int32).to(tl.float32) * (1.0 / 30.0)
+    value = _scaled(most, of_value)
+    chroma = value * (_scaled(strength, of_saturation) * (1.0 / 255.0))
+    return (
+        _of_hsv(5.0, hue, value, chroma),
+        _of_hsv(3.0, hue, value, chroma),
+        _of_hsv(1.0, hue, value, chroma),
+    )
+
+
+@triton.jit
+def _recoloured(kind, red, green, blue, mean, factor, rest, third, CHANNELS: tl.constexpr):
     """Steps that make a pixel of that pixel."""
     if kind == BRIGHTNESS:
         red, green, blue = _cut(red * factor), _cut(green * factor), _cut(blue * factor)
@@ -128,6 +180,15 @@ def _recoloured(kind, red, green, blue, mean, factor, rest, CHANNELS: tl.constex
         if CHANNELS == 3:
             red = _grey(red, green, blue)
             green, blue = red, red
+    elif kind == PERMUTE:
+        if CHANNELS == 3:
+            one = _channel(factor, red, green, blue)
+            two = _channel(rest, red, green, blue)
+            blue = _channel(3.0 - factor - rest, red, green, blue)
+            red, green = one, two
+    elif kind == CHANGE_HSV:
+        if CHANNELS == 3:
+            red, green, blue = _change_hsv(red, green, blue, factor, rest, third)
     return red, green, blue
 
 
@@ -143,7 +204,7 @@ def _recolour_image(
     CHANNELS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    mean, factor, rest = 0.0, tl.load(numbers), tl.load(numbers + 1)
+    mean, factor, rest, third = 0.0, tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
     if kind == CONTRAST:
         mean = _mean_grey(source, plane, stride_channel, stride_pixel, CHANNELS, BLOCK)
     for begin in range(0, plane, BLOCK):
@@ -155,7 +216,7 @@ def _recolour_image(
         if CHANNELS == 3:
             green = _load(place + stride_channel, valid)
             blue = _load(place + 2 * stride_channel, valid)
-        red, green, blue = _recoloured(kind, red, green, blue, mean, factor, rest, CHANNELS)
+        red, green, blue = _recoloured(kind, red, green, blue, mean, factor, rest, third, CHANNELS)
         place = target + pixel * stride_pixel
         tl.store(place, red.to(tl.uint8), mask=valid)
         if CHANNELS == 3:

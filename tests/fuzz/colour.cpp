@@ -178,6 +178,45 @@ class Plain {
             case ColourKind::affine: return move(table, numbers);
             case ColourKind::grey:
                 return coloured([&](uint8_t* pixel) { std::memset(pixel, cut(grey(pixel)), 3); });
+            case ColourKind::permute:
+                return coloured([&](uint8_t* pixel) {
+                    const int red = cut(first) % 3, green = cut(second) % 3;
+                    const uint8_t made[3] = {pixel[red], pixel[green],
+                                             pixel[std::clamp(3 - red - green, 0, 2)]};
+                    std::memcpy(pixel, made, 3);
+                });
+            case ColourKind::hsv:
+                return coloured([&](uint8_t* pixel) { change_hsv(pixel, numbers); });
+        }
+    }
+
+    // By OpenCV's formulas: bytes to HSV with divisors of 12 bits, and back in floating point.
+    static void change_hsv(uint8_t* pixel, const float* gains) {
+        const int r = pixel[0], g = pixel[1], b = pixel[2], most = std::max({r, g, b}),
+                  difference = most - std::min({r, g, b});
+        const auto share = [](int part, int number, int whole) {
+            const long divisor = whole == 0 ? 0 : std::lrint(number * 4096.0 / whole);
+            return static_cast<int>((part * divisor + 2048) >> 12);
+        };
+        const auto gained = [](int number, float gain) {
+            const double made = number * static_cast<double>(gain);
+            return static_cast<int>(std::isnan(made) ? 0.0 : std::clamp(made, 0.0, 255.0));
+        };
+        int hue = share(most == r   ? g - b
+                        : most == g ? b - r + 2 * difference
+                                    : r - g + 4 * difference,
+                        30, difference);
+        if (hue < 0) hue += 180;
+        const double turned = std::fmod(hue * static_cast<double>(gains[0]), 180.0);
+        hue = turned >= 0.0 ? static_cast<int>(turned) : 0;  // nor what is no number
+        const auto value = static_cast<float>(gained(most, gains[2]));
+        const float saturation =
+            static_cast<float>(gained(share(difference, 255, most), gains[1])) * (1.0f / 255.0f);
+        for (int c = 0; c < 3; ++c) {
+            const float k = std::fmod(
+                static_cast<float>(hue) * (1.0f / 30.0f) + static_cast<float>(5 - 2 * c), 6.0f);
+            const float weight = std::clamp(std::min(k, 4.0f - k), 0.0f, 1.0f);
+            pixel[c] = cut(std::nearbyint(value - (value * saturation) * weight));
         }
     }
 

@@ -37,9 +37,10 @@ std::unique_ptr<T[]> copy_of(const std::vector<T>& values) {
     return exactly(values.data(), values.size());
 }
 
-int32_t near(Choices& choices, int most) {
+// From `least` to `most`, or, of some inputs, any number.
+int32_t near(Choices& choices, int least, int most) {
     const int kind = choices.byte();
-    return kind < 8 ? choices.any() : (kind * 7 + choices.byte()) % (most + 1);
+    return kind < 8 ? choices.any() : least + (kind * 7 + choices.byte()) % (most - least + 1);
 }
 
 double coefficient(Choices& choices) {
@@ -53,8 +54,8 @@ double coefficient(Choices& choices) {
 void add_member(Choices& choices, Places& places, Size canvas, Size image) {
     const bool hidden = choices.byte() < 40, fits = choices.byte() < 230;
     const int height = 1 + choices.byte() % kMostSide, width = 1 + choices.byte() % kMostSide;
-    int32_t box[4] = {near(choices, image.height - 1), near(choices, image.width - 1),
-                      1 + near(choices, image.height), 1 + near(choices, image.width)};
+    int32_t box[4] = {near(choices, 0, image.height - 1), near(choices, 0, image.width - 1),
+                      near(choices, 1, image.height), near(choices, 1, image.width)};
     if (fits) {
         box[0] = std::clamp(box[0], 0, image.height - 1);
         box[1] = std::clamp(box[1], 0, image.width - 1);
@@ -63,9 +64,9 @@ void add_member(Choices& choices, Places& places, Size canvas, Size image) {
     }
     places.boxes.insert(places.boxes.end(), box, box + 4);
     places.sizes.insert(places.sizes.end(), {height, width});
-    int32_t corner[2] = {near(choices, canvas.height - 1), near(choices, canvas.width - 1)};
-    int32_t window[4] = {near(choices, height) - 2, near(choices, width) - 2,
-                         1 + near(choices, kMostSide), 1 + near(choices, kMostSide)};
+    int32_t corner[2] = {near(choices, 0, canvas.height - 1), near(choices, 0, canvas.width - 1)};
+    int32_t window[4] = {near(choices, -2, height), near(choices, -2, width),
+                         near(choices, 1, kMostSide), near(choices, 1, kMostSide)};
     if (fits) {
         corner[0] = std::clamp(corner[0], 0, canvas.height - 1);
         corner[1] = std::clamp(corner[1], 0, canvas.width - 1);
@@ -95,7 +96,9 @@ bool is_sound(const Places& places, Size canvas, int layers) {
     for (size_t i = 0; i < places.corners.size() / 2; ++i) {
         const int32_t *corner = &places.corners[2 * i], *window = &places.windows[4 * i];
         if (window[2] < 1 || window[3] < 1) return false;
-        if (corner[0] >= 0 && !lies_in(corner[0], corner[1], window[2], window[3])) return false;
+        const bool shown = corner[0] >= 0;
+        if (!lies_in(shown ? corner[0] : 0, shown ? corner[1] : 0, window[2], window[3]))
+            return false;
     }
     return true;
 }
@@ -221,7 +224,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         places.offsets.push_back(places.offsets.back() + members);
         const int32_t all[4] = {0, 0, canvas.height, canvas.width};
         for (int i = 0; i < 4; ++i)
-            places.seen.push_back(whole ? all[i] : near(choices, all[2 + i % 2]));
+            places.seen.push_back(whole ? all[i] : near(choices, 0, all[2 + i % 2]));
         const bool moved = choices.flag();
         for (int i = 0; i < 9; ++i)
             places.inverse.push_back(moved ? coefficient(choices) : i % 4 == 0 ? 1.0 : 0.0);

@@ -1,0 +1,126 @@
+// What the bindings share: arrays of Python, what keeps them alive, and a job as Python sees it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <unistd.h>
+
+#include "colour.hpp"
+#include "pool.hpp"
+
+namespace fastload {
+
+namespace nb = nanobind;
+
+template <typename T, int kDimensions>
+using Array = nb::ndarray<T, nb::ndim<kDimensions>, nb::c_contig, nb::device::cpu>;
+template <typename T, int kDimensions>
+using Input = Array<const T, kDimensions>;
+template <typename T, int kDimensions>
+using Optional = std::optional<Input<T, kDimensions>>;
+
+template <typename Found>
+auto data_of(const std::optional<Found>& array) {
+    return array ? array->data() : nullptr;
+}
+
+inline void require(bool condition, const char* message) {
+    if (!condition) throw nb::value_error(message);
+}
+
+// Lets other Python threads run while it lives. A daemon thread that wants the GIL back while the
+// interpreter ends is made to exit by unwinding its stack (before Python 3.14), which from a
+// destructor, or through C++ that catches what it does not know, ends the process with an abort;
+// such a thread stays here instead until the process is gone.
+class WithoutGil {
+  public:
+    WithoutGil() : state_(PyEval_SaveThread()) {}
+    WithoutGil(const WithoutGil&) = delete;
+    WithoutGil& operator=(const WithoutGil&) = delete;
+    ~WithoutGil() {
+        try {
+            PyEval_RestoreThread(state_);
+        } catch (...) {
+            for (;;) ::pause();
+        }
+    }
+
+  private:
+    PyThreadState* state_;
+};
+
+// Keeps alive what C++ borrows: arrays, and what others keep.
+using Kept = std::vector<nb::object>;
+
+inline void keep(Kept& all, const Kept& more) { all.insert(all.end(), more.begin(), more.end()); }
+template <typename T>
+void keep(Kept& all, const T& array) {
+    all.push_back(nb::cast(array));
+}
+template <typename... Parts>
+Kept kept(const Parts&... parts) {
+    Kept all;
+    (keep(all, parts), ...);
+    return all;
+}
+
+// A submitted job and the arrays it reads and writes.
+class Ticket {
+  public:
+    Ticket(std::shared_ptr<Job> job, Kept kept) : job_(std::move(job)), kept_(std::move(kept)) {}
+    Ticket(const Ticket&) = delete;
+    Ticket& operator=(const Ticket&) = delete;
+
+    ~Ticket() {
+        // The arrays must outlive the rows in work.
+        WithoutGil released;
+        job_->cancel();
+        job_->wait();
+    }
+
+    std::vector<std::tuple<int, int, std::string>> wait() {
+        bool finished;
+        {
+            WithoutGil released;
+            finished = job_->wait();
+        }
+        if (!finished)
+            throw std::runtime_error("this batch was submitted before the process was forked");
+        std::vector<std::tuple<int, int, std::string>> failures;
+        for (Failure& failure : job_->take_failures()) {
+            failures.emplace_back(failure.row, static_cast<int>(failure.outcome.status),
+                                  std::move(failure.outcome.message));
+        }
+        return failures;
+    }
+
+    const std::shared_ptr<Job>& job() const { return job_; }
+
+  private:
+    std::shared_ptr<Job> job_;
+    Kept kept_;
+};
+
+// With `here` the job is done in the calling thread, before this returns.
+inline std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept, bool here) {
+    auto ticket = std::make_unique<Ticket>(job, std::move(kept));
+    WithoutGil released;
+    here ? pool.run(*job) : pool.submit(std::move(job));
+    return ticket;
+}
+
+// Steps of `count` rows: kinds (count, S), numbers (count, S, 6).
+ColourTable colour_table(const Input<int32_t, 2>& kinds, const Input<float, 3>& numbers,
+                         size_t count);
+// Adds the methods of colour.
+void bind_colour(nb::class_<Pool>& pool);
+
+}  // namespace fastload

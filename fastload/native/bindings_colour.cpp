@@ -1,0 +1,84 @@
+// Steps of colour on batches, for Python.
+#include <algorithm>
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include "bindings.hpp"
+
+namespace fastload {
+
+using namespace nb::literals;
+
+ColourTable colour_table(const Input<int32_t, 2>& kinds, const Input<float, 3>& numbers,
+                         size_t count) {
+    ColourTable table;
+    table.kinds = kinds.data();
+    table.numbers = numbers.data();
+    table.steps = static_cast<int>(kinds.shape(1));
+    require(kinds.shape(0) == count && numbers.shape(0) == count &&
+                numbers.shape(1) == kinds.shape(1) && numbers.shape(2) == kColourNumbers,
+            "kinds (B * chains, S), numbers (B * chains, S, 6) are needed");
+    for (size_t i = 0; i < kinds.size(); ++i)
+        require(table.kinds[i] < kColourKinds, "kinds: unknown");
+    return table;
+}
+
+namespace {
+
+ColourImages colour_images(const Array<uint8_t, 4>& images) {
+    require(images.shape(3) == 1 || images.shape(3) == 3, "images: 1 or 3 channels are needed");
+    return {images.data(),
+            static_cast<int>(images.shape(0)),
+            {static_cast<int>(images.shape(1)), static_cast<int>(images.shape(2))},
+            static_cast<int>(images.shape(3))};
+}
+
+std::unique_ptr<Ticket> recolour(Pool& pool, Array<uint8_t, 4> images, Input<int32_t, 2> kinds,
+                                 Input<float, 3> numbers, Optional<float, 2> weights, bool bilinear,
+                                 Optional<float, 1> fill, bool fused, bool here) {
+    const size_t count = images.shape(0), chains = weights ? weights->shape(1) - 1 : 1;
+    require(!weights || (weights->shape(0) == count && weights->shape(1) > 1),
+            "weights (B, 1 + chains) are needed");
+    ColourTable table = colour_table(kinds, numbers, count * chains);
+    table.weights = data_of(weights);
+    table.chains = static_cast<int>(chains);
+    table.bilinear = bilinear;
+    table.fills = fill.has_value();
+    if (fill) {
+        require(fill->size() == 3, "fill (3,) is needed");
+        std::copy(fill->data(), fill->data() + 3, table.fill);
+    }
+    require(!fused || can_fuse_colour(), "fused: this processor cannot");
+    return submit(pool, colour_job(colour_images(images), table, fused),
+                  kept(images, kinds, numbers, weights), here);
+}
+
+std::unique_ptr<Ticket> blur(Pool& pool, Array<uint8_t, 4> images, Input<float, 2> down,
+                             Input<float, 2> across, Optional<bool, 1> rows, bool fused) {
+    const size_t count = images.shape(0);
+    require(down.shape(1) == count && across.shape(1) == count && (!rows || rows->size() == count),
+            "down (taps, B), across (taps, B), rows (B,) are needed");
+    require(down.shape(0) % 2 == 1 && across.shape(0) % 2 == 1, "taps: odd numbers are needed");
+    require(images.shape(1) > down.shape(0) / 2 && images.shape(2) > across.shape(0) / 2,
+            "images must be larger than half of the taps");
+    BlurTable table;
+    table.down = down.data();
+    table.across = across.data();
+    table.rows = data_of(rows);
+    table.down_taps = static_cast<int>(down.shape(0));
+    table.across_taps = static_cast<int>(across.shape(0));
+    require(!fused || can_fuse_colour(), "fused: this processor cannot");
+    return submit(pool, blur_job(colour_images(images), table, fused),
+                  kept(images, down, across, rows), false);
+}
+
+}  // namespace
+
+void bind_colour(nb::class_<Pool>& pool) {
+    pool.def("recolour", &recolour, "images"_a, "kinds"_a, "numbers"_a, "weights"_a.none(),
+             "bilinear"_a, "fill"_a.none(), "fused"_a, "here"_a = false)
+        .def("blur", &blur, "images"_a, "down"_a, "across"_a, "rows"_a.none(), "fused"_a);
+}
+
+}  // namespace fastload

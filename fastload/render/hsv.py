@@ -1,0 +1,60 @@
+"""Gains of hue, saturation and value.
+
+YOLOv5's and Ultralytics' `augment_hsv`: a table of 256 numbers for each, between OpenCV's
+conversions of bytes to HSV (hue 0 to 179, by tables of fixed point) and back (in float32). Here the
+way back is rounded once, so that pixels are within 1 of OpenCV's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastload.render.transfer import constants, on_device
+
+_LEVELS = np.arange(256)
+_PART = np.maximum(_LEVELS, 1)
+_DIVISORS = np.stack(
+    [(2 * (n << 12) + _PART) // (2 * _PART) * (_LEVELS > 0) for n in (30, 255)]
+).astype(np.int32)
+"""(2, 256): 4096 times 30 / x (hue) and 255 / x (saturation), rounded: OpenCV's tables."""
+
+
+def tables_of(gains: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    """(B, 3, 256): what becomes of hue, saturation and value, of (B, 3) gains."""
+    made = _LEVELS * gains.astype(np.float64)[:, :, None]
+    made[:, 0] %= 180.0
+    tables: npt.NDArray[np.uint8] = np.clip(made, 0.0, 255.0).astype(np.uint8)
+    return tables
+
+
+def adjust_hsv(images: torch.Tensor, tables: npt.NDArray[np.uint8]) -> torch.Tensor:
+    """(B, 3, H, W) uint8 with hue, saturation and value by (B, 3, 256) tables."""
+    pixels = images.contiguous().to(torch.int32)
+    red, green, blue = pixels.unbind(1)
+    most, least = pixels.amax(1), pixels.amin(1)
+    difference = most - least
+    of_hue, of_saturation = constants(_DIVISORS, images.device)
+    sixths = torch.where(
+        most == red,
+        green - blue,
+        torch.where(most == green, blue - red + 2 * difference, red - green + 4 * difference),
+    )
+    angle = (sixths * of_hue[difference] + (1 << 11)) >> 12
+    angle = torch.where(angle < 0, angle + 180, angle)
+    strength = (difference * of_saturation[most] + (1 << 11)) >> 12
+    looked_up = on_device(tables, images.device).to(torch.float32)
+    hue, saturation, value = (
+        looked_up[:, k].gather(1, found.flatten(1).long()).view(found.shape)
+        for k, found in enumerate((angle, strength, most))
+    )
+    hue, saturation = hue * (1.0 / 30.0), saturation * (1.0 / 255.0)
+    chroma = value * saturation
+    made = []
+    for n in (5.0, 3.0, 1.0):
+        k = hue + n
+        k = torch.where(k >= 6.0, k - 6.0, k)
+        weight = torch.minimum(k, 4.0 - k).clamp_(0.0, 1.0)
+        made.append((value - chroma * weight).round_())
+    return torch.stack(made, 1).to(torch.uint8)
