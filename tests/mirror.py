@@ -107,6 +107,7 @@ TESTS = {
     "test_sources_parquet": "sources.arrow_table sources.parquet",
     "test_sources_tables": "sources.tables",
     "test_sources_texts": "sources.texts",
+    "test_sources_supervision": "sources.supervision_objects",
     "test_sources_tar": "sources.archive sources.archived_folders sources.tar_shards",
     "test_sources_torch": "sources.base sources.datasets",
     "test_sources_torchvision_objects": "sources.torchvision_objects",

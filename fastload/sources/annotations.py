@@ -114,7 +114,7 @@ class Annotations:
             "labels": rows(labels, "instances"),
         }
         for key, found in self.numbers.items():
-            dtype = np.float32 if key in ("area", "keypoints") else np.int64
+            dtype = np.float32 if key in ("area", "confidence", "keypoints") else np.int64
             role = role_of(self.point_pairs) if key == "keypoints" else "instances"
             columns[key] = rows(np.array(found, dtype=dtype), role)
         if self.polygons is not None:

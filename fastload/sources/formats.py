@@ -20,6 +20,7 @@ from fastload.sources.lance import LANCE_SIGNS, is_lance, open_lance
 from fastload.sources.mds import INDEX, is_mds, open_mds
 from fastload.sources.pairs import PAIR_SIGNS, is_pairs, open_pairs
 from fastload.sources.parquet import is_parquet, open_parquet
+from fastload.sources.supervision_objects import is_supervision, open_supervision
 from fastload.sources.tables import IMAGE_FOLDERS, is_labelled_by_table, open_labelled_by_table
 from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
 from fastload.sources.voc import VOC_SIGNS, is_voc, open_voc
@@ -197,6 +198,13 @@ FORMATS: tuple[Format, ...] = (
         open_huggingface,
         frozenset({"fields"}),
         "a Dataset of Hugging Face's datasets",
+    ),
+    Format(
+        "supervision",
+        is_supervision,
+        open_supervision,
+        title="a DetectionDataset of supervision",
+        signs=(),
     ),
     Format("arrays", is_arrays, open_arrays, frozenset({"classes"}), "arrays, tensors, .npy files"),
     Format("dataset", is_dataset, open_known_dataset, title="a map-style torch Dataset"),
