@@ -104,6 +104,8 @@ TESTS = {
     "test_sources_layouts": "sources.pairs",
     "test_sources_mds": "sources.mds",
     "test_sources_open": "sources.formats sources.opening",
+    "test_sources_open_images": "sources.open_images",
+    "test_sources_panoptic": "sources.panoptic",
     "test_sources_parquet": "sources.arrow_table sources.parquet",
     "test_sources_tables": "sources.tables",
     "test_sources_texts": "sources.texts",

@@ -134,9 +134,10 @@ def create_loader(
             the picture as it is delivered: a column `masks`, (T, H, W) uint8 in rows of variable
             length, in place of `polygons`.
         format: what the source is, where its names leave that open: "folder" (one folder a
-            class), "images" (without labels), "table", "pairs", "coco", "voc", "yolo", "tar",
-            "zip", "parquet", "lance", "mds", "cifar", "idx", "arrays", "dataset", "huggingface",
-            "cache", or a registered one. None: it is recognised.
+            class), "images" (without labels), "table", "pairs", "coco", "panoptic", "voc",
+            "yolo", "openimages", "tar", "zip", "parquet", "lance", "mds", "cifar", "idx",
+            "arrays", "dataset", "huggingface", "supervision", "cache", or a registered one. None:
+            it is recognised.
         assume_plain: your word that a torch Dataset whose code fastload does not know only gives
             the images that it lists (`samples`, a list of (path, label), or those of a data set in
             it), by its `transform`. So images are read by fastload, and its code is skipped. Labels

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from fastload.errors import SourceError, counted
+from fastload.exif import UPRIGHT, orientation_of
+from fastload.files import check_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.sources import folders
 from fastload.sources.base import Opened, Source
@@ -46,6 +49,29 @@ def checked_box(box: Box, size: tuple[int, int] | None, where: str) -> Box | Non
     return box if right > left and bottom > top else None
 
 
+def upright_size(image: str, labels: str) -> tuple[int, int]:
+    """(height, width) of an image, from its header, where the file `labels` has fractions of it.
+
+    Raises SourceError: it cannot be read; or its EXIF data turn it, so that it is not known which
+    picture the fractions are of.
+    """
+    try:
+        check_regular(image)
+        with Image.open(image) as opened:
+            width, height = opened.size
+            turned = orientation_of(opened) != UPRIGHT
+    except OSError as error:
+        raise SourceError(
+            f"{image}: its size, which its labels are fractions of, cannot be read ({error})."
+        ) from None
+    if turned:
+        raise SourceError(
+            f"{image}: its EXIF data turn it, and {labels} may be fractions of the picture before "
+            "or after that; save it turned, without EXIF (PIL.ImageOps.exif_transpose)."
+        )
+    return height, width
+
+
 @dataclass
 class Annotations:
     """Collects the objects of a data set, image by image, and becomes its source."""
@@ -62,6 +88,10 @@ class Annotations:
     """Of each object what its mask is drawn from; None: no masks are wanted."""
     of_images: dict[str, list[list[int]]] = field(default_factory=dict)
     """Columns with any number of whole numbers an image, which do not belong to its objects."""
+    beside: dict[str, Any] = field(default_factory=dict)
+    """More columns, of pixels."""
+    identity: tuple[Any, ...] = ()
+    """What these depend on, for the fingerprint."""
     counts: list[int] = field(default_factory=list)
     """Objects in each image so far."""
     empty: int = 0
@@ -130,12 +160,14 @@ class Annotations:
         for key, lists in self.of_images.items():
             numbers = np.array([number for one in lists for number in one], dtype=np.int64)
             columns[key] = RaggedArray(Ragged(numbers, offsets_of([len(one) for one in lists])))
+        columns |= self.beside
         if image_ids is not None:
             columns["image_id"] = ValueArray(np.array(image_ids, dtype=np.int64))
         identity: list[Any] = [
             files.paths.digest(),
             offsets,
             repr(None if classes is None else tuple(classes)),
+            *self.identity,
         ]
         for key, column in columns.items():
             if isinstance(column, RaggedArray):

@@ -24,14 +24,15 @@ _MOST_READ = 4
 
 def looks_like_coco(path: str) -> bool:
     """Whether a file has the names of COCO's parts, in its first and last 64 KiB."""
-    text = _start(path)
+    text = _ends(path)
     if text.lstrip()[:1] != b"{":
         return False
-    if not stores.is_remote(path) and os.path.isfile(path):
-        with open(path, "rb") as file:
-            file.seek(max(0, os.path.getsize(path) - _START))
-            text += file.read(_START)
     return sum(name in text for name in _COCO) >= 2
+
+
+def looks_like_panoptic(path: str) -> bool:
+    """Whether a local file of COCO's parts lists segments, in its first and last 64 KiB."""
+    return b'"segments_info"' in _ends(path)
 
 
 def first_image_of(path: str) -> str | None:
@@ -70,6 +71,16 @@ def _kind(path: str, suffix: str) -> str | None:
     if suffix == ".txt" and b"." in line and _YOLO_LINE.fullmatch(line):
         return "YOLO"
     return None
+
+
+def _ends(path: str) -> bytes:
+    """The first bytes, and of a local file the last."""
+    text = _start(path)
+    if text.lstrip()[:1] == b"{" and not stores.is_remote(path) and os.path.isfile(path):
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - _START))
+            text += file.read(_START)
+    return text
 
 
 def _start(path: str) -> bytes:

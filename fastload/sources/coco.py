@@ -24,7 +24,7 @@ from fastload.files import read_regular
 from fastload.sources import folders
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
-from fastload.sources.beside import first_image_of, looks_like_coco
+from fastload.sources.beside import first_image_of, looks_like_coco, looks_like_panoptic
 from fastload.sources.keypoints import COCO_PERSON, Pairs, pairs_of_names
 from fastload.sources.masks import LEAST_CORNERS, Shapes
 
@@ -94,7 +94,7 @@ def is_coco(spec: object) -> bool:
     if not isinstance(spec, str):
         return False
     if spec.lower().endswith(".json"):
-        return os.path.isfile(spec) and looks_like_coco(spec)
+        return os.path.isfile(spec) and looks_like_coco(spec) and not looks_like_panoptic(spec)
     return bool(_files_of(spec))
 
 
@@ -108,7 +108,7 @@ def has_coco_content(spec: str) -> bool:
 def _has_first_image(path: str) -> bool:
     name = first_image_of(path)
     try:
-        return name is None or bool(_image_root(path, name))
+        return name is None or bool(image_root(path, name))
     except SourceError:
         return False
 
@@ -130,17 +130,16 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
             than three corners; with `masks`, run lengths that are not those of the image; a file
             that is missing. The message names file and annotation.
     """
-    path = spec if spec.lower().endswith(".json") else _of_split(spec, options.split)
-    if path == spec and options.split is not None:
-        raise ConfigurationError(f"split={options.split!r}: {path} is one file; leave split out.")
+    is_file = spec.lower().endswith(".json")
+    path = file_of_split(spec, {"": spec} if is_file else _files_of(spec), options.split)
     document = _read(path)
     nameless = next((image.id for image in document.images if not image.name), None)
     if nameless is not None:
         raise SourceError(f"{path}: the image {nameless} has no file_name; add it.")
-    root = _image_root(path, document.images[0].name if document.images else "")
+    root = image_root(path, document.images[0].name if document.images else "")
     categories = sorted(document.categories, key=lambda category: category.id)
     numbers = {category.id: label for label, category in enumerate(categories)}
-    _positions(path, "category", [category.id for category in categories])
+    positions(path, "category", [category.id for category in categories])
     return _opened(
         path,
         document,
@@ -193,7 +192,7 @@ def _opened(
 ) -> Opened:
     """The source of a document. `label`: of each category id."""
     images = document.images
-    position = _positions(path, "image", [image.id for image in images])
+    position = positions(path, "image", [image.id for image in images])
     of_image: list[list[_Annotation]] = [[] for _ in images]
     seen: set[int] = set()
     for number, one in enumerate(document.annotations):
@@ -213,7 +212,7 @@ def _opened(
                 f"{', '.join(map(str, list(label)[:8]))}...; add it, or correct the annotation."
             )
         of_image[position[one.image_id]].append(one)
-    missing = _missing(root, [image.name for image in images])
+    missing = missing_files(root, [image.name for image in images])
     if missing:
         raise SourceError(
             f"{path}: the image {missing[0]} is missing in {root}{and_more(missing)}; add it, or "
@@ -372,7 +371,7 @@ def _read(path: str) -> _Document:
         ) from error
 
 
-def _missing(root: str, names: list[str]) -> list[str]:
+def missing_files(root: str, names: list[str]) -> list[str]:
     """Those of the files below `root` that are not there; each folder is listed once."""
     there: dict[str, set[str]] = {}
     missing = []
@@ -386,7 +385,7 @@ def _missing(root: str, names: list[str]) -> list[str]:
     return missing
 
 
-def _positions(path: str, what: str, ids: list[int]) -> dict[int, int]:
+def positions(path: str, what: str, ids: list[int]) -> dict[int, int]:
     made = {own: place for place, own in enumerate(ids)}
     if len(made) < len(ids):
         twice = next(own for place, own in enumerate(ids) if made[own] != place)
@@ -427,8 +426,11 @@ def _files_of(root: str) -> dict[str, str]:
     return found
 
 
-def _of_split(root: str, split: str | None) -> str:
-    files = _files_of(root)
+def file_of_split(root: str, files: dict[str, str], split: str | None) -> str:
+    """Of annotation files by split, or of one that is named (by ""), that of a split. Raises
+    SourceError or ConfigurationError: there is none, or several and none is named."""
+    if files == {"": root} and split is not None:
+        raise ConfigurationError(f"split={split!r}: {root} is one file; leave split out.")
     if len(files) == 1 and split is None:
         return next(iter(files.values()))
     if split in files:
@@ -452,12 +454,12 @@ def _split_in(name: str) -> str | None:
     return next(iter(said)) if len(said) == 1 else None
 
 
-def _image_root(path: str, first: str) -> str:
+def image_root(path: str, first: str) -> str:
     """The folder that `file_name` is relative to."""
     folder, name = os.path.split(path)
     above = os.path.dirname(folder)
     split = name.removesuffix(".json")
-    for kind in _KINDS:
+    for kind in (*_KINDS, *_OTHER_KINDS):
         split = split.removeprefix(kind)
     places = [
         os.path.join(above, split),

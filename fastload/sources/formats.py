@@ -18,7 +18,9 @@ from fastload.sources.huggingface import is_huggingface, open_huggingface
 from fastload.sources.idx import is_idx, open_idx
 from fastload.sources.lance import LANCE_SIGNS, is_lance, open_lance
 from fastload.sources.mds import INDEX, is_mds, open_mds
+from fastload.sources.open_images import OPEN_IMAGES_SIGNS, is_open_images, open_open_images
 from fastload.sources.pairs import PAIR_SIGNS, is_pairs, open_pairs
+from fastload.sources.panoptic import PANOPTIC_SIGNS, is_panoptic, open_panoptic
 from fastload.sources.parquet import is_parquet, open_parquet
 from fastload.sources.supervision_objects import is_supervision, open_supervision
 from fastload.sources.tables import IMAGE_FOLDERS, is_labelled_by_table, open_labelled_by_table
@@ -104,6 +106,16 @@ FORMATS: tuple[Format, ...] = (
         certain=has_coco_content,
     ),
     Format(
+        "panoptic",
+        is_panoptic,
+        open_panoptic,
+        frozenset({"split"}),
+        "images and COCO's panoptic annotations",
+        signs=PANOPTIC_SIGNS,
+        fallback=True,
+        certain=is_panoptic,
+    ),
+    Format(
         "voc",
         is_voc,
         open_voc,
@@ -122,6 +134,16 @@ FORMATS: tuple[Format, ...] = (
         signs=YOLO_SIGNS,
         fallback=True,
         certain=has_yolo_labels,
+    ),
+    Format(
+        "openimages",
+        is_open_images,
+        open_open_images,
+        frozenset({"split"}),
+        "images and Open Images annotations",
+        signs=OPEN_IMAGES_SIGNS,
+        fallback=True,
+        certain=is_open_images,
     ),
     Format(
         "pairs",

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.sources.base import Source
@@ -170,6 +171,14 @@ def _decompressed(text: bytes, where: str) -> Int64Array:
     runs[1::2] = np.cumsum(runs[1::2])
     runs[2::2] = np.cumsum(runs[2::2])
     return runs
+
+
+def runs_of(mask: npt.NDArray[Any]) -> dict[str, Any]:
+    """Run lengths, as COCO has them, of an (H, W) mask."""
+    flat = np.concatenate([[False], mask.astype(np.bool_).T.reshape(-1)])
+    changes = np.flatnonzero(flat[1:] != flat[:-1])
+    counts = np.diff(changes, prepend=0, append=flat.size - 1)
+    return {"size": [int(side) for side in mask.shape], "counts": counts.tolist()}
 
 
 def shapes_of(images: Sequence[Sequence[Any]]) -> Ragged:

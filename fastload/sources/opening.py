@@ -185,11 +185,12 @@ def open_source(
             mirrored. (): none do. None: as COCO's file says by their names; else all keep their
             order, and a transform that mirrors is said to do so.
         format: "folder" (one folder a class), "images" (all images in a folder, without labels),
-            "table", "pairs", "coco", "voc", "yolo", "tar", "zip", "parquet", "lance", "mds",
-            "cifar", "idx", "arrays", "dataset", "huggingface", "cache", or the name of a registered
-            format. None: the first that recognises `spec`; "images" is never chosen, and "coco",
-            "voc" and "yolo" only if no other format opens it. What is one of these by its content
-            too is refused as ambiguous.
+            "table", "pairs", "coco", "panoptic", "voc", "yolo", "openimages", "tar", "zip",
+            "parquet", "lance", "mds", "cifar", "idx", "arrays", "dataset", "huggingface",
+            "supervision", "cache", or the name of a registered format. None: the first that
+            recognises `spec`; "images" is never chosen, and "coco", "panoptic", "voc", "yolo" and
+            "openimages" only if no other format opens it. What is one of these by its content too
+            is refused as ambiguous.
         mode: "RGB", three channels of 8 bits; of 16 bits the upper eight. Or "unchanged": as the
             first image is stored (`docs/data.md`, 16 bits).
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fastload.errors import SourceError, and_more, counted
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
-from fastload.sources.masks import Shapes
+from fastload.sources.masks import Shapes, runs_of
 
 _MODULE = "supervision.dataset.core"
 _NUMBERS = {"area": "f", "iscrowd": "biu"}
@@ -132,16 +132,6 @@ def _kept(one: Any, path: str, classes: int, found: Annotations) -> npt.NDArray[
         found.boxes.append(checked)
         found.labels.append(label)
         if found.shapes is not None:
-            mask = None if one.mask is None else np.asarray(one.mask[number])
-            found.shapes.add(_runs(mask), None, where)
+            runs = None if one.mask is None else runs_of(np.asarray(one.mask[number]))
+            found.shapes.add(runs, None, where)
     return np.array(kept, dtype=np.int64)
-
-
-def _runs(mask: npt.NDArray[Any] | None) -> dict[str, Any] | None:
-    """Run lengths, as COCO has them, of an (H, W) mask."""
-    if mask is None:
-        return None
-    flat = np.concatenate([[False], mask.astype(np.bool_).T.reshape(-1)])
-    changes = np.flatnonzero(flat[1:] != flat[:-1])
-    counts = np.diff(changes, prepend=0, append=flat.size - 1)
-    return {"size": [int(side) for side in mask.shape], "counts": counts.tolist()}

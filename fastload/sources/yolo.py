@@ -8,7 +8,6 @@ import os
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from fastload.errors import (
     BackendUnavailableError,
@@ -17,10 +16,9 @@ from fastload.errors import (
     and_more,
     counted,
 )
-from fastload.exif import UPRIGHT, orientation_of
-from fastload.files import check_regular, read_regular
+from fastload.files import read_regular
 from fastload.sources import folders
-from fastload.sources.annotations import Annotations, checked_box
+from fastload.sources.annotations import Annotations, checked_box, upright_size
 from fastload.sources.base import Opened, OpenOptions
 
 _FILES = ("data.yaml", "data.yml", "dataset.yaml")
@@ -118,20 +116,7 @@ def _read(image: str, labels: str, found: Annotations, classes: int) -> bool:
     lines = [line for line in lines if line.strip()]
     if not lines:
         return False
-    try:
-        check_regular(image)
-        with Image.open(image) as opened:
-            width, height = opened.size
-            turned = orientation_of(opened) != UPRIGHT
-    except OSError as error:
-        raise SourceError(
-            f"{image}: its size, which its labels are fractions of, cannot be read ({error})."
-        ) from None
-    if turned:
-        raise SourceError(
-            f"{image}: its EXIF data turn it, and {labels} may be fractions of the picture before "
-            "or after that; save it turned, without EXIF (PIL.ImageOps.exif_transpose)."
-        )
+    height, width = upright_size(image, labels)
     outlined = False
     for number, line in enumerate(lines, 1):
         where = f"{labels}: line {number}"

@@ -1,0 +1,321 @@
+"""Panoptic COCO: `annotations/panoptic_train2017.json`, beside it a folder of PNG files of the same
+name in which each pixel has the id of its segment, and `train2017/`.
+
+Every pixel of an image belongs to one segment: a thing, such as a person, or all there is of some
+stuff, such as grass. Served are the class of each pixel, and of each segment its box, class and
+what else the file has. The number of a segment is in no mask: where a transform drops a box,
+numbers would mean other segments."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fastload.errors import DecodeError, SourceError, and_more
+from fastload.files import check_regular, read_regular
+from fastload.sources import folders
+from fastload.sources.annotations import Annotations, checked_box
+from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.beside import looks_like_panoptic
+from fastload.sources.buffers import Int64Array, PathTable
+from fastload.sources.coco import file_of_split, image_root, missing_files, positions
+from fastload.sources.columns import EncodedImages, Values
+from fastload.sources.masks import Shapes, runs_of
+from fastload.sources.ragged import Ragged, offsets_of
+
+PANOPTIC_SIGNS = ("annotations/panoptic_*.json", "panoptic_*.json")
+"""A folder without any of these has no panoptic annotations (see `Format.signs`)."""
+_KIND = "panoptic_"
+_NO_CLASS = 255
+"""Of pixels that belong to no segment, whose id is 0; as in masks of PASCAL VOC."""
+
+
+class _Image(msgspec.Struct):
+    id: int
+    file_name: str
+    height: int
+    width: int
+
+
+class _Category(msgspec.Struct):
+    id: int
+    name: str
+    isthing: int = 1
+
+
+class _Segment(msgspec.Struct):
+    id: int
+    category_id: int
+    bbox: list[float]
+    area: float | None = None
+    iscrowd: int = 0
+
+
+class _Annotation(msgspec.Struct):
+    image_id: int
+    file_name: str
+    segments_info: list[_Segment]
+
+
+class _Document(msgspec.Struct):
+    images: list[_Image]
+    annotations: list[_Annotation]
+    categories: list[_Category]
+
+
+def is_panoptic(spec: object) -> bool:
+    """A JSON file with `segments_info`, or a folder with `panoptic_*.json` in `annotations/`."""
+    return isinstance(spec, str) and any(map(looks_like_panoptic, _files_of(spec).values()))
+
+
+def open_panoptic(spec: str, options: OpenOptions) -> Opened:
+    """Open annotated images in the order of the file: columns `image`, `mask` (the class of each
+    pixel, 255 where it has none), and of each segment `boxes`, `labels`, `area`, `iscrowd`, `ids`,
+    `is_thing`; `image_id`. With `masks`, there is a mask of each segment in the place of `mask`.
+
+    Labels are in the order of the category ids, things and stuff alike:
+    `source.details["category_ids"]` has the id of each.
+
+    Raises:
+        SourceError: no such split; ids twice, in an image or in the file; an annotation of an image
+            or a category that is not listed; an image without an annotation; a box that is
+            reversed, not finite or outside of its image; a missing file. The message names it.
+    """
+    path = file_of_split(spec, _files_of(spec), options.split)
+    try:
+        document = msgspec.json.decode(read_regular(path), type=_Document)
+    except (OSError, msgspec.DecodeError) as error:
+        raise SourceError(
+            f"{path}: is not what COCO's panoptic format has ({error}); correct the file."
+        ) from None
+    categories = sorted(document.categories, key=lambda category: category.id)
+    label = positions(path, "category", [category.id for category in categories])
+    if len(categories) > _NO_CLASS:
+        raise SourceError(
+            f"{path}: has {len(categories)} categories, and a mask has place for {_NO_CLASS}."
+        )
+    positions(path, "image", [image.id for image in document.images])
+    of_image = _annotations(path, document)
+    root = image_root(path, document.images[0].file_name if document.images else "")
+    pngs = path.removesuffix(".json")
+    for folder, names in (
+        (root, [image.file_name for image in document.images]),
+        (pngs, [one.file_name for one in of_image]),
+    ):
+        missing = missing_files(folder, names)
+        if missing:
+            raise SourceError(
+                f"{path}: {missing[0]} is missing in {folder}{and_more(missing)}; add it, or "
+                "remove it from the file. (COCO's archive has the PNG files in another archive.)"
+            )
+    found = Annotations(numbers={name: [] for name in ("area", "iscrowd", "ids", "is_thing")})
+    for image, one in zip(document.images, of_image, strict=True):
+        kept = 0
+        for segment in one.segments_info:
+            where = f"{path}: the segment {segment.id} of {image.file_name}"
+            if segment.category_id not in label:
+                raise SourceError(
+                    f"{where}: there is no category {segment.category_id} in the file; add it, or "
+                    "correct the annotation."
+                )
+            if len(segment.bbox) != 4:
+                raise SourceError(f"{where}: bbox must be left, top, width, height.")
+            x, y, w, h = segment.bbox
+            box = checked_box((x, y, x + w, y + h), (image.height, image.width), where)
+            if box is None:
+                found.empty += 1
+                continue
+            kept += 1
+            number = label[segment.category_id]
+            found.boxes.append(box)
+            found.labels.append(number)
+            found.numbers["area"].append(w * h if segment.area is None else segment.area)
+            found.numbers["iscrowd"].append(segment.iscrowd)
+            found.numbers["ids"].append(segment.id)
+            found.numbers["is_thing"].append(categories[number].isthing)
+        found.counts.append(kept)
+    segments = Segments(
+        PathTable.of([one.file_name for one in of_image], pngs),
+        np.array([one.id for each in of_image for one in each.segments_info], np.int64),
+        np.array(
+            [label[one.category_id] for each in of_image for one in each.segments_info], np.uint8
+        ),
+        offsets_of([len(one.segments_info) for one in of_image]),
+    )
+    drawn = Ragged(np.array(found.numbers["ids"], np.int64), offsets_of(found.counts))
+    found.beside = (
+        {"masks": SegmentMasks(segments, drawn)}
+        if options.masks
+        else {"mask": SegmentClasses(segments)}
+    )
+    found.identity = (segments.paths.digest(), segments.ids, segments.labels, segments.offsets)
+    return found.source(
+        [image.file_name for image in document.images],
+        root,
+        name=path,
+        format="panoptic COCO annotations",
+        classes=[category.name for category in categories],
+        image_ids=[image.id for image in document.images],
+        details={"category_ids": tuple(category.id for category in categories)},
+        strict=options.strict,
+    )
+
+
+def _annotations(path: str, document: _Document) -> list[_Annotation]:
+    """Of each image, in the order of the images."""
+    known = {image.id for image in document.images}
+    found: dict[int, _Annotation] = {}
+    for one in document.annotations:
+        if one.image_id not in known:
+            raise SourceError(
+                f"{path}: the annotation {one.file_name} is of image {one.image_id}, which is not "
+                "in the file; add it, or remove the annotation."
+            )
+        if one.image_id in found:
+            raise SourceError(f"{path}: the image {one.image_id} has two annotations; remove one.")
+        positions(path, f"segment (of {one.file_name})", [each.id for each in one.segments_info])
+        found[one.image_id] = one
+    for image in document.images:
+        if image.id not in found:
+            raise SourceError(
+                f"{path}: {image.file_name} has no annotation, so that nothing is known of its "
+                "pixels; add one, or remove the image."
+            )
+    return [found[image.id] for image in document.images]
+
+
+def _files_of(spec: str) -> dict[str, str]:
+    """The annotation files, by split."""
+    if spec.lower().endswith(".json"):
+        return {"": spec} if os.path.isfile(spec) else {}
+    found: dict[str, str] = {}
+    for folder in (os.path.join(spec, "annotations"), spec):
+        for name in folders.files_in(folder) if os.path.isdir(folder) else ():
+            if name.startswith(_KIND) and name.endswith(".json"):
+                split = name.removeprefix(_KIND).removesuffix(".json")
+                found.setdefault(split, os.path.join(folder, name))
+    return found
+
+
+# -- Pixels ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Segments:
+    """PNG files in which red + 256 green + 65,536 blue is the id of a pixel's segment."""
+
+    paths: PathTable
+    ids: npt.NDArray[np.int64]
+    """(T,): of all segments of all images."""
+    labels: npt.NDArray[np.uint8]
+    """(T,): their classes."""
+    offsets: Int64Array
+    """(N + 1,): where those of each image begin."""
+
+    def ids_of_pixels(self, index: int) -> npt.NDArray[np.int64]:
+        """(H, W). Raises DecodeError: it is no such file."""
+        path = self.paths[index]
+        try:
+            check_regular(path)
+            with Image.open(path) as image:
+                mode, pixels = image.mode, np.asarray(image)
+        except Exception as error:  # damage shows in any way
+            raise DecodeError(f"{path}: cannot be decoded ({error}).") from error
+        if mode != "RGB":
+            raise DecodeError(f"{path}: ids of segments are three bytes (RGB), found {mode}.")
+        red, green, blue = (pixels[..., channel].astype(np.int64) for channel in range(3))
+        return red | green << 8 | blue << 16
+
+    def classes(self, index: int) -> npt.NDArray[np.uint8]:
+        """(H, W): the class of each pixel. Raises DecodeError: also for an unknown segment."""
+        pixels = self.ids_of_pixels(index)
+        part = slice(self.offsets[index], self.offsets[index + 1])
+        order = np.argsort(self.ids[part])
+        ids = np.append(0, self.ids[part][order])
+        labels = np.append(_NO_CLASS, self.labels[part][order]).astype(np.uint8)
+        places = np.searchsorted(ids, pixels).clip(max=len(ids) - 1)
+        unknown = ids[places] != pixels
+        if unknown.any():
+            raise DecodeError(
+                f"{self.paths[index]}: has pixels of the segment {pixels[unknown][0]}, which the "
+                "JSON file does not list; correct one of the two."
+            )
+        classes: npt.NDArray[np.uint8] = labels[places]
+        return classes
+
+
+@dataclass(frozen=True)
+class SegmentClasses(EncodedImages):
+    """The class of each pixel, as PNG files of one channel, which are made when they are read."""
+
+    segments: Segments
+    rows: Int64Array | None = None
+    role: str = "mask"
+
+    def __len__(self) -> int:
+        return len(self.segments.paths) if self.rows is None else len(self.rows)
+
+    def read(self, index: int) -> bytes:
+        row = index if self.rows is None else int(self.rows[index])
+        file = io.BytesIO()
+        Image.fromarray(self.segments.classes(row)).save(file, "png", compress_level=1)
+        return file.getvalue()
+
+    def describe(self, index: int) -> str:
+        return self.segments.paths[index if self.rows is None else int(self.rows[index])]
+
+    def take(self, indices: Int64Array) -> SegmentClasses:
+        rows = indices if self.rows is None else self.rows[indices]
+        return SegmentClasses(self.segments, rows, self.role)
+
+
+@dataclass(frozen=True)
+class SegmentMasks(Values):
+    """What the masks of segments are drawn from: run lengths, made when they are asked for."""
+
+    segments: Segments
+    drawn: Ragged
+    """(N,) rows of the ids of segments."""
+    rows: Int64Array | None = None
+    role: str = "instance_masks"
+    ragged = True
+
+    def __len__(self) -> int:
+        return len(self.drawn) if self.rows is None else len(self.rows)
+
+    @property
+    def lengths(self) -> Int64Array:
+        """(N,) int64: how many segments each image has."""
+        lengths = self.drawn.lengths
+        return lengths if self.rows is None else lengths[self.rows]
+
+    @functools.cached_property
+    def nbytes(self) -> int:
+        return 8 * len(self.drawn.values)  # they are not kept
+
+    def at(self, indices: Int64Array) -> Ragged:
+        shapes, counts = Shapes(), []
+        for row in (indices if self.rows is None else self.rows[indices]).tolist():
+            pixels, wanted = self.segments.ids_of_pixels(row), self.drawn[row].tolist()
+            counts.append(len(wanted))
+            for own in wanted:
+                where = f"{self.segments.paths[row]}: the segment {own}"
+                mask = pixels == own
+                if not mask.any():
+                    raise DecodeError(f"{where} has no pixel; correct the JSON file or this one.")
+                shapes.add(runs_of(mask), None, where)
+        return Ragged(shapes.rows(), offsets_of(counts))
+
+    def take(self, indices: Int64Array) -> SegmentMasks:
+        rows = indices if self.rows is None else self.rows[indices]
+        return SegmentMasks(self.segments, self.drawn, rows, self.role)
+
+    def describe(self, index: int) -> str:
+        return self.segments.paths[index if self.rows is None else int(self.rows[index])]
