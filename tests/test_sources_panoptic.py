@@ -135,7 +135,7 @@ def test_a_mask_of_each_segment(contestant: Contestant, tmp_path: Path) -> None:
             assert np.array_equal(mask.cpu().numpy(), ids == own)
 
 
-def test_it_is_told_from_boxes_of_instances(tmp_path: Path) -> None:
+def test_boxes_of_instances_come_first_in_a_folder_of_both(tmp_path: Path) -> None:
     write(tmp_path)
     write_coco(tmp_path, coco_document(), "val2017")
     assert fastload.open_source(tmp_path).source.format == "COCO annotations"
