@@ -185,7 +185,7 @@ def _measured(
     ]
     found = measure(entries, rounds=given.rounds, seconds=given.seconds, warmup_seconds=0.0)
     spent = {}
-    for row in rows:
+    for row in rows if found.complete else ():  # after Ctrl-C what there is, and at once
         if row.remote and row.needs == "fastload" and not row.kept:
             runner = Runner(row, settings[row.name], 0.0)
             runner.prepare()

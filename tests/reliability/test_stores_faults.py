@@ -1,0 +1,157 @@
+"""Bad conditions of a store and of the local tier, on every backend: the samples of local files, or
+an error that names the object; never a wrong sample, and no waiting for ever.
+
+Faults of single answers are in `tests/test_stores.py`, the tier by itself in `tests/test_tier.py`.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchvision.transforms import v2
+
+from fastload import stores
+from fastload.errors import DecodeError
+from fastload.sources import open_source
+from fastload.stores import objects
+from tests import images
+from tests.backends import Contestant, contestants
+from tests.objectserver import ObjectServer
+
+pytestmark = pytest.mark.reliability
+URL, NAME = "s3://bucket/train", "bucket/train/class_1/1.jpg"
+
+
+@pytest.fixture
+def local(
+    tmp_path: Path, server: ObjectServer, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Two classes of four photographs, here and in the store, of which nobody waits long."""
+    folder = images.write_photo_folder(tmp_path / "data" / "train", classes=2, per_class=4)
+    for path in folder.rglob("*.jpg"):
+        server.objects[f"bucket/train/{path.relative_to(folder)}"] = path.read_bytes()
+    monkeypatch.setattr(objects, "_SILENCE", timedelta(seconds=0.5))
+    monkeypatch.setattr(objects, "_RENEWED_AFTER", 0.0)
+    stores.forget()
+    return folder
+
+
+def epoch(contestant: Contestant, data: Any, directory: Path) -> list[torch.Tensor]:
+    # Spawned, as the fork server of the tests has the environment of the test that started it.
+    given: dict[str, Any] = {"batch_size": 4, "multiprocessing_context": "spawn"}
+    with contestant.create(data, directory, transform=v2.Resize((16, 16)), **given) as loader:
+        return [batch.cpu().clone() for batch, _ in loader]
+
+
+def same(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
+    return len(ours) == len(theirs) == 2 and all(map(torch.equal, ours, theirs))
+
+
+@contestants(spawned=True)
+def test_what_passes_gives_the_samples(
+    contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path
+) -> None:
+    opened = open_source(URL)
+    # Worker processes make their clients themselves: those wait for 15 seconds, and credentials
+    # are renewed where they are older than 10.
+    spawned = contestant.name == "torch-2"
+    server.faults[NAME] = ["stall"] if spawned else ["stall", "400 <Code>ExpiredToken</Code>"]
+    ours = epoch(contestant, opened, tmp_path / "remote")
+    assert not server.faults[NAME]
+    assert same(ours, epoch(contestant, str(local), tmp_path / "local"))
+
+
+@contestants(spawned=True)
+@pytest.mark.parametrize("condition", ["clock", "credentials", "address"])
+def test_what_does_not_pass_is_an_error_that_names_the_object(
+    condition: str,
+    contestant: Contestant,
+    local: Path,
+    server: ObjectServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = open_source(URL)
+    place, words = rf"{URL}/class_\d/\d\.jpg", "tried 5 times"
+    if condition == "address":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://no-such-host.invalid")
+        stores.forget()
+    else:
+        code = "RequestTimeTooSkewed" if condition == "clock" else "ExpiredToken"
+        words = "clock" if condition == "clock" else "expired"
+        place, server.faults[NAME] = f"s3://{NAME}", [f"403 <Code>{code}</Code>"] * 10_000
+    with pytest.raises(DecodeError, match=f"{place}: .*{words}"):
+        epoch(contestant, opened, tmp_path / "remote")
+
+
+@contestants(spawned=True)
+@pytest.mark.parametrize("condition", ["no disk", "full"])
+def test_a_tier_that_takes_nothing_more(
+    condition: str,
+    contestant: Contestant,
+    local: Path,
+    server: ObjectServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if condition == "full":
+        monkeypatch.setenv("FASTLOAD_TIER_SIZE", "2kB")
+    else:
+        (tmp_path / "file").write_bytes(b"")
+        monkeypatch.setenv("FASTLOAD_TIER", str(tmp_path / "file" / "tier"))
+    ours = epoch(contestant, URL, tmp_path / "remote")
+    assert same(ours, epoch(contestant, str(local), tmp_path / "local"))
+
+
+@contestants(spawned=True)
+def test_two_jobs_fill_one_tier(
+    contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path
+) -> None:
+    opened, found = open_source(URL), dict[int, list[torch.Tensor]]()
+    server.requests.clear()
+
+    def job(number: int) -> None:
+        found[number] = epoch(contestant, opened, tmp_path / f"job-{number}")
+
+    jobs = [threading.Thread(target=job, args=(number,)) for number in range(2)]
+    for each in jobs:
+        each.start()
+    for each in jobs:
+        each.join()
+    theirs = epoch(contestant, str(local), tmp_path / "local")
+    assert all(same(found[number], theirs) for number in range(2))
+    # Whole objects: reads for headers alone are not kept.
+    assert [server.reads_of(name).count("") for name in server.objects] == [1] * 8
+
+
+@contestants(spawned=True)
+def test_a_job_that_is_killed_while_it_fills_the_tier(
+    contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path
+) -> None:
+    script = f"""
+        from torchvision.transforms import v2
+        from fastload import create_loader
+
+        loader = iter(create_loader("{URL}", 1, transform=v2.Resize((16, 16)), num_workers=1))
+        next(loader)
+        print("one", flush=True)
+        list(loader)
+    """
+    server.faults[NAME] = ["stall"]
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "one\n"
+        process.send_signal(signal.SIGKILL)
+    server.faults.clear()
+    ours = epoch(contestant, URL, tmp_path / "remote")
+    assert same(ours, epoch(contestant, str(local), tmp_path / "local"))
