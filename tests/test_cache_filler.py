@@ -94,6 +94,26 @@ def test_two_loaders_fill_one_cache_and_serve_it_once_it_is_whole(tmp_path: Path
 
 
 @pytest.mark.slow
+def test_a_loader_whose_filler_was_killed_serves_what_another_process_fills(tmp_path: Path) -> None:
+    data, directory = write_photo_folder(tmp_path / "data"), tmp_path / "cache"
+    with loader_of(data, directory) as loader:
+        wanted = epoch_of(loader)
+        process = filled_by(loader)
+        assert process is not None
+        os.kill(process, signal.SIGKILL)
+        while "could not be filled" not in loader.explain():
+            epoch_of(loader)
+        fastload.build_cache(data, directory, progress=False)
+        for _ in range(2):  # batches of the next epoch are asked for in this one
+            epoch_of(loader)
+        decoded = loader.stats().decoded
+        assert "could not be filled" not in loader.explain()
+        loader.set_epoch(0)
+        assert_equal(epoch_of(loader), wanted)
+        assert loader.stats().decoded == decoded
+
+
+@pytest.mark.slow
 def test_a_filler_that_ends_leaves_the_trainer_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -149,7 +149,9 @@ class CacheBackend(BatchMaker):
         self._filler: Filler | None = None
         """Fills the cache, until it is whole or cannot be."""
         self._not_filled = ""
-        """Why it cannot be."""
+        """Why it cannot be, by this process."""
+        self._looked_in = -1
+        """The epoch in which it was last seen whether another process has filled it."""
         self._replaced: list[tuple[RowReader, PixelMaker]] = []
         """What made batches before the cache was whole."""
         if options.fill not in get_args(Fill):
@@ -195,22 +197,28 @@ class CacheBackend(BatchMaker):
 
     def submit(self, draws: Draws) -> None:
         if self._filler is not None and self._filler.ended():
+            self._end_filling(self._filler)
+        elif self._not_filled and draws.epoch != self._looked_in and is_cache(self._directory):
+            self._not_filled = ""  # another process has filled it
             self._take_over()
+        self._looked_in = draws.epoch
         super().submit(draws)
 
-    def _take_over(self) -> None:
+    def _end_filling(self, filler: Filler) -> None:
         """Serve the cache from here on, if there is one now."""
-        assert self._filler is not None
-        self._not_filled = self._filler.error()
-        self._filler.stop()
+        self._not_filled = filler.error()
+        filler.stop()
         self._filler = None
-        if self._not_filled:
-            logger.warning(
-                "the cache %s could not be filled: %s. Batches are decoded from the files.",
-                self._directory,
-                self._not_filled,
-            )
+        if not self._not_filled:
+            self._take_over()
             return
+        logger.warning(
+            "the cache %s could not be filled: %s. Batches are decoded from the files.",
+            self._directory,
+            self._not_filled,
+        )
+
+    def _take_over(self) -> None:
         if self._rows is not None and self._pixels is not None:
             self._replaced.append((self._rows, self._pixels))
         self._rows = self._pixels = None  # opened again by the next batch
