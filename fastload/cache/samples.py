@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from fastload import native
-from fastload.decode.image import EncodedReader, ImageReader, or_error, reader_of
+from fastload.decode.image import EncodedReader, ImageReader, or_error, reader_of, say_if_narrowed
 from fastload.decode.libraries import (
     CoreDecoder,
     Pixels,
@@ -29,7 +29,7 @@ from fastload.geometry.points import PointMap
 from fastload.render.host import render_into
 from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
-from fastload.sources.columns import Values
+from fastload.sources.columns import EncodedImages, Values
 from fastload.sources.kinds import pixel_kind
 
 
@@ -96,14 +96,20 @@ class Samples:
         return Sample(tuple(or_error(partial(self._pixels, *pair), index) for pair in pairs))
 
     def _pixels(self, reader: ImageReader, column: ImageSpec, index: int) -> Pixels:
-        if isinstance(reader, EncodedReader) and not reader.column.kind.as_stored:
-            data, header, _ = reader.fetch(index)
+        if isinstance(reader, EncodedReader) and _fits_core(reader.column):
+            data, header, name = reader.fetch(index)
             size = header.height, header.width
             if not (self._settings.exif_orientation and header.orientation != UPRIGHT):
                 pixels = shrunk_by_core(data, size, shrunk_size(size, self._short_side))
                 if pixels is not None:
+                    say_if_narrowed(data, header, name)
                     return pixels
         return shrink(reader.pixels(index), column.role, self._short_side)
+
+
+def _fits_core(column: EncodedImages) -> bool:
+    """Whether the native core makes the pixels that are served: RGB of 8 bits."""
+    return column.plain and not column.kind.as_stored
 
 
 def samples_of(source: Source, settings: DecodeSettings, short_side: int | None = None) -> Samples:

@@ -146,6 +146,7 @@ class ColumnWriter:
         if isinstance(image, DecodeError):
             self._failed[self._row] = str(image)
             image = np.zeros((*self._typical, self._column.channels), self._column.dtype)
+        assert (image.shape[2], image.dtype) == (self._column.channels, self._column.dtype)
         self._sizes[self._row] = image.shape[:2]
         self._pixels.append(image)
         self._row += 1

@@ -151,8 +151,7 @@ def decode_image(
             out = np.empty(shape, dtype=np.uint8) if scratch is None else scratch.take(shape)
             try:
                 pixels = CoreDecoder().decode(data, out=out)
-                if header.format == "PNG" and data[_PNG_DEPTH] == 16:
-                    say_narrowed(name)
+                say_if_narrowed(data, header, name)
             except ValueError:  # odd or damaged, which is for Pillow to say
                 pixels = _with_pillow(data, header.format, as_stored, name)
     except MemoryError:
@@ -297,6 +296,12 @@ def say_narrowed(which: str) -> None:
             "mode='unchanged' of create_loader and open_source keeps them.",
             which,
         )
+
+
+def say_if_narrowed(data: bytes, header: ImageHeader, name: str) -> None:
+    """The same of an image that the core has decoded, if it is one."""
+    if header.format == "PNG" and data[_PNG_DEPTH] == 16:
+        say_narrowed(name)
 
 
 def _has_more_bits(image: Image.Image, data: bytes) -> bool:
