@@ -9,9 +9,12 @@ import importlib
 import io
 import json
 import os
+import pickle
+import sys
 import tarfile
 import time
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +29,24 @@ from typer.testing import CliRunner
 
 import fastload
 from fastload.cli.app import app
-from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError
+from fastload.errors import (
+    BackendUnavailableError,
+    ConfigurationError,
+    DecodeError,
+    PackError,
+    SourceError,
+)
 from fastload.sources import PixelArray, Source, ValueArray, open_source
-from fastload.tools.pack import Packed, PackOptions, pack, pack_caches, run, shard, target
+from fastload.tools.pack import (
+    Packed,
+    PackOptions,
+    pack,
+    pack_caches,
+    ray_cluster,
+    run,
+    shard,
+    target,
+)
 from fastload.tools.pack.contents import Contents
 from tests import images
 from tests.objectserver import ObjectServer
@@ -633,6 +651,72 @@ def test_a_shard_that_others_remove_meanwhile_is_missed(
     monkeypatch.setattr(run, "pack_shard", pack_shard)
     result = packed(folder, tmp_path / "out", size=9_000)
     assert len(result.rows) - result.found == 1
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Functions that are called before each shard, by a cluster whose only node is this process;
+    a real one is in `tests/clients/test_ray_pack.py`."""
+    before = list[Any]()
+
+    def packed_here(address: str, task: Any, jobs: Any) -> Any:
+        assert address == "auto"
+        for job in jobs:
+            for each in before:
+                each()
+            yield job, pickle.loads(pickle.dumps(task))(job)
+
+    monkeypatch.setattr(ray_cluster, "packed_by_ray", packed_here)
+    run._contents_here.cache_clear()
+    return before
+
+
+def test_what_nodes_write_is_what_a_local_run_writes(
+    folder: Path, tmp_path: Path, nodes: list[Any]
+) -> None:
+    options = PackOptions(size=9_000, shuffle=1)
+    pack(folder, tmp_path / "out", options, progress=False)
+    result = pack(folder, tmp_path / "nodes", options, ray="auto", progress=False)
+    assert result.found == 0
+    assert content(tmp_path / "nodes") == content(tmp_path / "out")
+
+
+def test_nodes_that_do_not_share_the_folder_are_an_error(
+    folder: Path, tmp_path: Path, nodes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = run.RayTask.__call__
+
+    def elsewhere(task: run.RayTask, job: Any) -> Any:
+        (tmp_path / "theirs").mkdir(exist_ok=True)
+        return call(replace(task, place=str(tmp_path / "theirs")), job)
+
+    monkeypatch.setattr(run.RayTask, "__call__", elsewhere)
+    with pytest.raises(PackError, match="written on another machine and is not here"):
+        pack(folder, tmp_path / "out", PackOptions(), ray="auto", progress=False)
+
+
+@pytest.mark.parametrize("how", ["another file", "a file rewritten"])
+def test_nodes_that_see_other_samples_are_an_error(
+    tmp_path: Path, nodes: list[Any], how: str
+) -> None:
+    source = images.write_photo_folder(tmp_path / "in", classes=2, per_class=3)
+    first = source / "class_0" / "0.jpg"
+    new = source / "class_0" / "new.jpg" if how == "another file" else first
+    nodes.append(lambda: new.write_bytes(first.read_bytes()))
+    refused: Any = SourceError if how == "another file" else PackError
+    words = "has other samples on the node" if how == "another file" else "was changed after"
+    with pytest.raises(refused, match=words):
+        pack(source, tmp_path / "out", PackOptions(), ray="auto", progress=False)
+
+
+def test_what_nodes_cannot_open_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigurationError, match="must be a path or URL, which each node opens"):
+        pack(open_source(folder).source, tmp_path / "out", ray="auto")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(BackendUnavailableError, match=r"ray: not installed: .*\[ray\]"):
+        pack(folder, tmp_path / "out", ray="auto", progress=False)
 
 
 def command(*arguments: str) -> Any:
