@@ -71,7 +71,10 @@ def linked(folder: Path, target: Path, most: int) -> int:
         path = paths[number % len(paths)]
         link = target / path.parent.name / f"{number:06}.jpg"
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(path.resolve())
+        try:
+            link.hardlink_to(path.resolve())
+        except OSError:  # of another file system
+            link.symlink_to(path.resolve())
     return most if paths else 0
 
 

@@ -129,7 +129,8 @@ class _Output:
         self.bytes = 0
         self.checksum = 0
         """CRC-32 of what was written."""
-        self._held = memoryview(mmap.mmap(-1, _BLOCK))  # begins with a page
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self._held = memoryview(mmap.mmap(-1, _BLOCK, flags=private))  # begins with a page
         self._filled = 0
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         with contextlib.suppress(OSError):  # not every file system can
