@@ -187,7 +187,7 @@ class NativePixels(PixelMaker):
     @staticmethod
     def serves(source: Source, plans: Sequence[GeometryPlan]) -> bool:
         """Whether the core can make the batches of this source."""
-        if any(plan.later is not None for plan in plans):
+        if not all(_goes_to_core(plan, compressed=bool(source.encoded)) for plan in plans):
             return False
         if not all(column.plain for column in source.images.values()):
             return False
@@ -407,6 +407,14 @@ class LaterPart:
             _CorePart(self.first, self.later.result(), self.threads).wait()
 
 
+def _goes_to_core(plan: GeometryPlan, *, compressed: bool) -> bool:
+    """Whether the core makes all of a plan: of compressed images what their geometry makes may go
+    through another one."""
+    if plan.later is None:
+        return True
+    return compressed and plan.later.warp is None and plan.later.plan.later is None
+
+
 def _fits_core(kind: PixelKind, plans: Sequence[GeometryPlan]) -> bool:
     """Whether the core makes such pixels: images in colour, and masks by the nearest pixel."""
     samplings = [kind.resampling(plan) for plan in plans]
@@ -414,7 +422,8 @@ def _fits_core(kind: PixelKind, plans: Sequence[GeometryPlan]) -> bool:
         return False
     if not kind.as_stored:
         return kind.channels == 3
-    filters = {sampling.interpolation for sampling in samplings}
+    later = [sampling.later.resampling for sampling in samplings if sampling.later is not None]
+    filters = {sampling.interpolation for sampling in (*samplings, *later)}
     return kind.channels == 1 and filters <= {"nearest", "nearest-exact"}
 
 

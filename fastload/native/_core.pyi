@@ -89,6 +89,8 @@ class View:
         kinds: Int32s | None = None,
         numbers: Singles | None = None,
         fused: bool = False,
+        later: Geometries | None = None,
+        later_resampling: Resampling | None = None,
     ) -> None: ...
 
 class Ticket:

@@ -173,10 +173,12 @@ struct BatchView {
     Kept kept;
 };
 
-// `kinds`, `numbers`: of steps of colour of the whole images before.
+// `kinds`, `numbers`: of steps of colour of the whole images before; `later`: what is done to the
+// images that `geometries` makes.
 BatchView batch_view(const Geometries& geometries, Array<uint8_t, 4> out,
                      const ResampleOptions& resample, Optional<int32_t, 2> kinds,
-                     Optional<float, 3> numbers, bool fused) {
+                     Optional<float, 3> numbers, bool fused, std::optional<nb::handle> later,
+                     const std::optional<ResampleOptions>& later_resample) {
     require(geometries.count == out.shape(0), "geometry and out differ in length");
     const Size size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
     View view = {geometries.source, resample, out.data(), size, static_cast<int>(out.shape(3))};
@@ -187,7 +189,16 @@ BatchView batch_view(const Geometries& geometries, Array<uint8_t, 4> out,
         view.colour = colour_table(*kinds, *numbers, out.shape(0));
         view.fused = fused;
     }
-    return {std::move(view), geometries.count, kept(geometries.kept, out, kinds, numbers)};
+    Kept all = kept(geometries.kept, out, kinds, numbers);
+    if (later && !later->is_none()) {
+        const auto& then = nb::cast<const Geometries&>(*later);
+        require(then.count == geometries.count && later_resample.has_value(),
+                "later, later_resampling: as many rows, and both, are needed");
+        view.later = then.source;
+        view.later_resample = *later_resample;
+        keep(all, then.kept);
+    }
+    return {std::move(view), geometries.count, std::move(all)};
 }
 
 // Images of one column, and its views.
@@ -201,10 +212,13 @@ ImageColumn image_column(const EncodedColumn& column, int count, Kept& all) {
     keep(all, images->kept);
     for (const BatchView& one : views) {
         const int channels = one.view.channels;
-        const Filter filter = one.view.resample.filter;
+        const auto nearest = [](const ResampleOptions& resample) {
+            return resample.filter == Filter::nearest || resample.filter == Filter::nearest_exact;
+        };
         require(channels == 3 || channels == 1, "out (B, h, w, 3) or (B, h, w, 1) is needed");
         require(channels == views.front().view.channels, "views of a column differ in channels");
-        require(channels == 3 || filter == Filter::nearest || filter == Filter::nearest_exact,
+        require(channels == 3 || (nearest(one.view.resample) &&
+                                  (!one.view.later || nearest(one.view.later_resample))),
                 "out of one channel: only \"nearest\" and \"nearest-exact\"");
         require(static_cast<size_t>(count) == one.count, "images and views differ in length");
         made.views.push_back(one.view);
@@ -247,6 +261,7 @@ std::unique_ptr<Ticket> gather(Pool& pool,
     const int channels = into.view.channels;
     require(channels >= 1 && channels <= 4, "out: one to four channels are needed");
     require(rows.size() == into.count, "rows and out differ in length");
+    require(!into.view.later, "later: only of compressed images");
     require(offsets.has_value() == sizes.has_value(), "offsets, sizes: give both or neither");
     PixelRows images = {array.data(),   rows.data(), data_of(offsets),
                         data_of(sizes), {},          static_cast<int>(rows.size())};
@@ -461,9 +476,10 @@ NB_MODULE(_core, m) {
     nb::class_<ResampleOptions>(m, "Resampling")
         .def(nb::new_(&resample_options), "filter"_a, "antialias"_a, "padding"_a, "fill"_a);
 
-    nb::class_<BatchView>(m, "View").def(nb::new_(&batch_view), "geometries"_a, "out"_a,
-                                         "resampling"_a, "kinds"_a.none() = nb::none(),
-                                         "numbers"_a.none() = nb::none(), "fused"_a = false);
+    nb::class_<BatchView>(m, "View").def(
+        nb::new_(&batch_view), "geometries"_a, "out"_a, "resampling"_a,
+        "kinds"_a.none() = nb::none(), "numbers"_a.none() = nb::none(), "fused"_a = false,
+        "later"_a.none() = nb::none(), "later_resampling"_a.none() = nb::none());
 
     nb::class_<Ticket>(m, "Ticket")
         .def("wait", &Ticket::wait)

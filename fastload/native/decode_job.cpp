@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "jobs.hpp"
 
@@ -157,23 +158,175 @@ Outcome read_upright(Worker& worker, const Box& needed, Size stored, Orientation
     return outcome;
 }
 
-// All views of an image of which the colours are changed before: what they need of it is decoded to
-// memory, changed there, and resampled from there.
-Outcome read_recoloured(Worker& worker, const std::vector<View>& views, int row, Size stored,
-                        Orientation orientation, bool whole) {
+// Whether a geometry shows pixels as they are.
+bool copies(const Geometry& geometry) {
+    return geometry.box.height == geometry.size.height && geometry.box.width == geometry.size.width;
+}
+
+// Which rows, or columns, of the box a geometry that copies shows along an axis; -1: padding.
+void place(int start, int length, int extent, bool mirror, Padding padding, std::vector<int>& out) {
+    out.resize(static_cast<size_t>(length));
+    for (int i = 0; i < length; ++i) {
+        out[static_cast<size_t>(i)] =
+            padded_position(start + (mirror ? length - 1 - i : i), extent, padding);
+    }
+}
+
+// The part of `shown` positions from `first` on, of so many, that lies in the box: first and
+// number; one where there is none.
+std::pair<int, int> bounds(const std::vector<int>& shown, int first, int count) {
+    int low = INT32_MAX, high = -1;
+    for (int i = first; i < first + count; ++i) {
+        const int position = shown[static_cast<size_t>(i)];
+        if (position < 0) continue;
+        low = std::min(low, position);
+        high = std::max(high, position);
+    }
+    return high < 0 ? std::pair{0, 1} : std::pair{low, high - low + 1};
+}
+
+// A view whose pixels are made in memory: the colours of the image are changed before, or what its
+// geometry makes goes through another.
+class MemoryView {
+  public:
+    MemoryView(Worker& worker, const View& view, int row, size_t number)
+        : worker_(worker),
+          view_(view),
+          row_(row),
+          last_(worker.resampler(2 * number)),
+          first_(worker.resampler(2 * number + 1)) {}
+
+    Outcome begin(Size image) {
+        if (!view_.later) {
+            if (Outcome found = resolve(view_.geometries, row_, image, view_.size, geometry_);
+                !found.ok())
+                return found;
+            last_.begin(geometry_, view_.resample, 0, {}, view_.channels);
+            needed_ = last_.needed();
+        } else {
+            if (Outcome found = resolve(view_.geometries, row_, image, geometry_); !found.ok())
+                return found;
+            const Box& window = geometry_.window;
+            const Size between = {window.height, window.width};
+            Geometry later;
+            if (Outcome found = resolve(view_.later, row_, between, view_.size, later); !found.ok())
+                return found;
+            last_.begin(later, view_.later_resample, 0, {}, view_.channels);
+            const Padding padding = view_.resample.padding;
+            if (copies(geometry_)) {
+                place(window.top, window.height, geometry_.box.height, geometry_.upside_down,
+                      padding, rows_);
+                place(window.left, window.width, geometry_.box.width, geometry_.mirror, padding,
+                      columns_);
+                const Box shown = last_.needed();
+                const auto [top, height] = bounds(rows_, shown.top, shown.height);
+                const auto [left, width] = bounds(columns_, shown.left, shown.width);
+                needed_ = {geometry_.box.top + top, geometry_.box.left + left, height, width};
+            } else {
+                first_.begin(geometry_, view_.resample, 0, {}, view_.channels);
+                needed_ = first_.needed();
+            }
+        }
+        const Box changed = recoloured_part(view_, row_, needed_, image);
+        part_ = changed.height > 0 ? joined(needed_, changed) : needed_;
+        return {};
+    }
+
+    // What is to be decoded.
+    const Box& part() const { return part_; }
+
+    // `pixels`: of `part`, packed; they are changed. Writes the output.
+    void finish(uint8_t* pixels, const Box& part) {
+        const Size size = {part.height, part.width};
+        recolour_part(worker_, view_, row_, size, pixels);
+        Box needed = needed_;
+        needed.top -= part.top;
+        needed.left -= part.left;
+        if (!view_.later) {
+            feed(worker_, last_, pixels, size, needed, view_.channels);
+        } else if (copies(geometry_)) {
+            feed_window(pixels, part);
+        } else {
+            const Size between = {geometry_.window.height, geometry_.window.width};
+            const auto bytes = static_cast<size_t>(between.height) *
+                               static_cast<size_t>(between.width) *
+                               static_cast<size_t>(view_.channels);
+            feed(worker_, first_, pixels, size, needed, view_.channels);
+            if (worker_.picture.size() < bytes) worker_.picture.resize(bytes);
+            first_.finish(worker_.picture.data());
+            feed(worker_, last_, worker_.picture.data(), between, last_.needed(), view_.channels);
+        }
+        last_.finish(view_.at(row_), view_.stride);
+    }
+
+  private:
+    // The rows of the window as they come, without a copy of it: padding is as large as it likes.
+    void feed_window(const uint8_t* pixels, const Box& part) {
+        const Box shown = last_.needed();
+        const auto channels = static_cast<size_t>(view_.channels);
+        const size_t stride = size_t{4} * static_cast<size_t>(shown.width) + kRowSlack;
+        if (worker_.scratch.size() < 2 * stride) worker_.scratch.resize(2 * stride);
+        uint8_t *const filled = worker_.scratch.data(), *const row = filled + stride;
+        const uint8_t* fill = view_.resample.fill;
+        for (int x = 0; x < shown.width; ++x) {
+            const uint8_t pixel[4] = {fill[0], fill[channels == 3 ? 1 : 0],
+                                      fill[channels == 3 ? 2 : 0], 0};
+            std::memcpy(filled + 4 * int64_t{x}, pixel, 4);
+        }
+        std::memcpy(row, filled, stride - kRowSlack);
+        int before = -2;  // the row of the box that was taken last; -1: padding
+        for (int y = shown.top; y < shown.top + shown.height; ++y) {
+            const int from = rows_[static_cast<size_t>(y)];
+            if (from == before) {
+                last_.repeat(1);
+                continue;
+            }
+            before = from;
+            const uint8_t* line = filled;
+            if (from >= 0) {
+                const int64_t at = int64_t{geometry_.box.top + from - part.top} * part.width +
+                                   geometry_.box.left - part.left;
+                for (int x = 0; x < shown.width; ++x) {
+                    const int column = columns_[static_cast<size_t>(shown.left + x)];
+                    if (column < 0) continue;
+                    const uint8_t* pixel = pixels + (at + column) * view_.channels;
+                    uint8_t* out = row + 4 * int64_t{x};
+                    out[0] = pixel[0];
+                    out[1] = channels == 3 ? pixel[1] : pixel[0];
+                    out[2] = channels == 3 ? pixel[2] : pixel[0];
+                }
+                line = row;
+            }
+            last_.take(&line, 1);
+        }
+    }
+
+    Worker& worker_;
+    const View& view_;
+    const int row_;
+    Resampler &last_, &first_;
+    Geometry geometry_;
+    std::vector<int> rows_, columns_;  // of a window that copies
+    Box needed_, part_;
+};
+
+// All views of an image, made in memory: what they need of it is decoded to there.
+Outcome read_to_memory(Worker& worker, const std::vector<View>& views, int row, Size stored,
+                       Orientation orientation, bool whole) {
     const Size image = orientation.upright(stored);
+    std::vector<MemoryView> made;
     Box part;
     for (size_t i = 0; i < views.size(); ++i) {
-        const Box needed = worker.resampler(i).needed(),
-                  changed = recoloured_part(views[i], row, needed, image);
-        part = i == 0 ? needed : joined(part, needed);
-        if (changed.height > 0) part = joined(part, changed);
+        made.emplace_back(worker, views[i], row, i);
+        if (Outcome begun = made.back().begin(image); !begun.ok()) return begun;
+        part = i == 0 ? made[0].part() : joined(part, made[i].part());
     }
     const Size size = {part.height, part.width};
-    const size_t bytes =
-        size_t{3} * static_cast<size_t>(size.height) * static_cast<size_t>(size.width);
-    Resampler& copier = worker.resampler(views.size());
-    copier.begin({part, size, {0, 0, size.height, size.width}}, {});
+    const int channels = views.front().channels;
+    const size_t bytes = static_cast<size_t>(size.height) * static_cast<size_t>(size.width) *
+                         static_cast<size_t>(channels);
+    Resampler& copier = worker.resampler(2 * views.size());
+    copier.begin({part, size, {0, 0, size.height, size.width}}, {}, 0, {}, channels);
     Outcome outcome = read_upright(worker, part, stored, orientation, whole, copier);
     if (!outcome.ok()) return outcome;
     if (worker.canvas.size() < bytes) worker.canvas.resize(bytes);
@@ -185,12 +338,7 @@ Outcome read_recoloured(Worker& worker, const std::vector<View>& views, int row,
             pixels = worker.tile.data();
             std::memcpy(pixels, worker.canvas.data(), bytes);
         }
-        recolour_part(worker, views[i], row, size, pixels);
-        Box needed = worker.resampler(i).needed();
-        needed.top -= part.top;
-        needed.left -= part.left;
-        feed(worker, worker.resampler(i), pixels, size, needed, 3);
-        worker.resampler(i).finish(views[i].at(row), views[i].stride);
+        made[i].finish(pixels, part);
     }
     return {};
 }
@@ -279,10 +427,14 @@ Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>&
     const bool numbers = views.front().channels == 1;
     if (numbers && !decoder.keep_numbers())
         return {Status::unsupported, "not one number of 8 bits a pixel"};
+    if (std::any_of(views.begin(), views.end(), [&](const View& view) {
+            return view.later || recoloured_part(view, row, {0, 0, 1, 1}, upright).height > 0;
+        }))
+        return read_to_memory(worker, views, row, stored, orientation, options.whole);
     worker.geometries.resize(views.size());
     int shift = options.draft && !numbers ? 3 : 0;
     for (const View& view : views)
-        if (view.colour.kinds != nullptr) shift = 0;
+        if (view.colour.kinds != nullptr) shift = 0;  // another row may have steps
     for (size_t i = 0; i < views.size(); ++i) {
         Geometry& geometry = worker.geometries[i];
         Outcome found = resolve(views[i].geometries, row, upright, views[i].size, geometry);
@@ -295,11 +447,6 @@ Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>&
                                   orientation.lead(stored, shift), views[i].channels);
     }
     stored = {reduced_side(stored.height, shift), reduced_side(stored.width, shift)};
-    if (std::any_of(views.begin(), views.end(), [&](const View& view) {
-            return recoloured_part(view, row, {0, 0, 1, 1}, upright).height > 0;
-        })) {
-        return read_recoloured(worker, views, row, stored, orientation, options.whole);
-    }
     Outcome outcome;
     if (views.size() == 1) {
         Resampler& resampler = worker.resampler();

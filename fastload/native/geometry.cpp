@@ -142,6 +142,18 @@ Outcome resolve(const GeometrySource& source, int row, Size image, Size out, Geo
     return check(geometry, image, out);
 }
 
+Outcome resolve(const GeometrySource& source, int row, Size image, Geometry& geometry) {
+    constexpr int64_t kMostPixels = int64_t{1} << 28;
+    geometry = Geometry();
+    if (Outcome resolved = source(row, image, geometry); !resolved.ok()) return resolved;
+    const Size window = {geometry.window.height, geometry.window.width};
+    if (!is_side(window.height) || !is_side(window.width) ||
+        int64_t{window.height} * window.width > kMostPixels) {
+        return bad("an image in between of " + text(window) + " pixels");
+    }
+    return check(geometry, image, window);
+}
+
 GeometrySource given_geometry(const int32_t* boxes, const int32_t* sizes, const int32_t* windows,
                               const bool* flips, const bool* bicubic) {
     return planned(flips, bicubic, [=](int row, Size, Geometry& geometry) -> Outcome {

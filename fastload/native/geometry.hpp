@@ -23,6 +23,8 @@ using GeometrySource = std::function<Outcome(int row, Size image, Geometry& geom
 
 // The same, checked: it can be run on such an image, and its window is as large as the output.
 Outcome resolve(const GeometrySource& source, int row, Size image, Size out, Geometry& geometry);
+// The same of an image in between, which may have any size that memory can be taken for.
+Outcome resolve(const GeometrySource& source, int row, Size image, Geometry& geometry);
 
 // Random numbers that a sample takes, uniform in [0, 1): ten areas, ten ratios, top, left; and top,
 // left.

@@ -66,6 +66,10 @@ struct View {
     // What is done to the colours of the whole images before; `kinds` null: nothing. One chain.
     ColourTable colour;
     bool fused = false;  // of `colour_job`
+    // What is done to the images that `geometries` makes, before they are the outputs; null:
+    // nothing.
+    GeometrySource later;
+    ResampleOptions later_resample;
 
     int64_t bytes() const { return int64_t{channels} * size.height * size.width; }
     uint8_t* at(int row) const { return stride != 0 ? out : out + bytes() * row; }

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -539,9 +539,29 @@ def _view(view: View, *, channels: int, **lengths: int) -> _core.View:
                 f"{name} has {counted(length, 'row')} and out has {len(out)}; they must be equal."
             )
     colour = view.geometry.colour if sampling.coloured else None
-    steps = () if colour is None else (*map(np.ascontiguousarray, colour.table), fuses())
-    made: _core.View = core.View(_geometries(view.geometry), out, _resampling(sampling), *steps)
+    kinds, numbers = (None, None) if colour is None else map(np.ascontiguousarray, colour.table)
+    made: _core.View = core.View(
+        _geometries(view.geometry),
+        out,
+        _resampling(sampling),
+        kinds,
+        numbers,
+        colour is not None and fuses(),
+        *_later(view),
+    )
     return made
+
+
+def _later(view: View) -> tuple[Any, ...]:
+    """What the core is to do to the images that a geometry makes, if anything."""
+    geometry, sampling = view.geometry, view.resampling
+    later = None if isinstance(geometry, FusedGeometry) else geometry.later
+    if later is None:
+        return ()
+    assert sampling.later is not None, "both are of one plan"
+    if later.inverse is not None or later.geometry.later is not None:
+        raise ConfigurationError("NativePool makes no warps of images, nor a third resampling.")
+    return _geometries(later.geometry), _resampling(sampling.later.resampling)
 
 
 @cache

@@ -253,6 +253,13 @@ void Resampler::take(const uint8_t* const* rows, int count) {
     }
 }
 
+void Resampler::repeat(int count) {
+    if (rows_.count == 0 || count <= 0) return;
+    const size_t bytes = static_cast<size_t>(columns_.count) * static_cast<size_t>(channels_);
+    for (const uint8_t* last = middle_row(taken_ - 1); count > 0; --count)
+        std::memcpy(middle_row(taken_++), last, bytes);
+}
+
 // The columns of a row, each from one.
 void Resampler::copy(const uint8_t* row, uint8_t* out) const {
     if (channels_ == 1) {

@@ -112,6 +112,8 @@ class Resampler final : public RowSink {
     // RGBX rows of `needed()`, top to bottom.
     void take(const uint8_t* const* rows, int count) override;
     void restart() override { taken_ = 0; }
+    // So many rows more that are like the last one.
+    void repeat(int count);
 
     // Writes window.height x window.width pixels of these channels, and nothing beside them;
     // `stride`: bytes from a row to the next, 0 for rows that are packed.
