@@ -4,6 +4,7 @@
 //
 // - the portable inner loops and the best that the processor has make the same pixels;
 // - several views of one decoding are what each would be by itself;
+// - colour before a geometry and another geometry after it make what they make one by one;
 // - with libjpeg-turbo in place of our own decoder, the verdict is the same;
 // - where our own decoder took the image, its pixels are those of libjpeg-turbo's full decode,
 // cropped (unless the image is
@@ -124,6 +125,81 @@ View fuzzed_view(const uint8_t* choices, int turn, std::vector<uint8_t>& out) {
     return {FuzzedGeometry(turned), options, out.data(), FuzzedGeometry::kOut};
 }
 
+// An image whose colours are changed as a whole before its geometry, and what that makes through
+// another geometry: at once, and a step at a time in memory. Both also of grey numbers.
+void compare_chains(Worker (&workers)[3], const std::vector<uint8_t>& file,
+                    const DecodeOptions& options, const uint8_t* choices) {
+    const int channels = (choices[4] & 1) != 0 ? 1 : 3;
+    const size_t pixels = static_cast<size_t>(FuzzedGeometry::kOut.height) *
+                          static_cast<size_t>(FuzzedGeometry::kOut.width);
+    const size_t bytes = pixels * static_cast<size_t>(channels);
+    std::vector<uint8_t> found(bytes, 1), first(bytes), second(bytes);
+    const std::vector<int32_t> kinds = {choices[0] % kColourKinds - 1,
+                                        choices[1] % kColourKinds - 1};
+    std::vector<float> numbers(2 * kColourNumbers);
+    for (size_t i = 0; i < numbers.size(); ++i)
+        numbers[i] = static_cast<float>(choices[i % kChoices]) / 128.0f;
+    const View asked = fuzzed_view(choices, 0, found), then = fuzzed_view(choices, 3, second);
+    View chained = asked;
+    chained.channels = channels;
+    chained.later = then.geometries;
+    chained.later_resample = asked.resample;
+    if (channels == 1) {
+        chained.resample.filter = Filter::nearest;
+        chained.later_resample.filter = Filter::nearest_exact;
+    } else {
+        chained.colour.kinds = kinds.data();
+        chained.colour.numbers = numbers.data();
+        chained.colour.steps = 2;
+    }
+    const Bytes input = {file.data(), file.size()};
+    const Outcome at_once = decode_image(workers[1], input, {chained}, 0, options);
+    workers[1].decoder.close();
+
+    // All of the image; its colours and the first geometry; the second one.
+    if (!workers[0].decoder.open(input.data, input.size, options.limits).ok()) return;
+    const ImageHeader header = workers[0].decoder.header();
+    const bool turned = options.exif_orientation && header.orientation >= 5;
+    const Size size = turned ? Size{header.size.width, header.size.height} : header.size;
+    workers[0].decoder.close();
+    std::vector<uint8_t> whole(static_cast<size_t>(size.height) * static_cast<size_t>(size.width) *
+                               static_cast<size_t>(channels));
+    const bool flips[2] = {false, false};
+    View all;
+    all.geometries = whole_images(flips);
+    all.resample.filter = Filter::nearest;
+    all.out = whole.data();
+    all.size = size;
+    all.channels = channels;
+    const Outcome decoded = decode_image(workers[0], input, {all}, 0, options);
+    workers[0].decoder.close();
+    const int64_t rows[1] = {0};
+    const auto step = [&](const std::vector<uint8_t>& from, Size of, View view) {
+        PixelRows images;
+        images.base = from.data();
+        images.rows = rows;
+        images.size = of;
+        images.count = 1;
+        const auto job = gather_job(images, view);
+        while (job->run_some(workers[0])) {
+        }
+        return job->take_failures().empty();
+    };
+    View one = chained, two = chained;
+    one.later = nullptr;
+    one.out = first.data();
+    two.geometries = chained.later;
+    two.resample = chained.later_resample;
+    two.later = nullptr;
+    two.colour = {};
+    two.out = second.data();
+    const bool good =
+        decoded.ok() && step(whole, size, one) && step(first, FuzzedGeometry::kOut, two);
+    // Damage may lie where the chain does not look.
+    require(!good || at_once.ok(), "a chain is refused whose steps are not");
+    if (good && at_once.ok()) require(found == second, "a chain differs from its steps");
+}
+
 // All of the way from the file to a batch, by the portable loops and by the best.
 void compare_kernels(Worker (&workers)[3], const std::vector<uint8_t>& file,
                      const DecodeOptions& options, const uint8_t* choices) {
@@ -177,6 +253,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::vector<uint8_t> file(data + kChoices, data + size);
 
     if (data[7] >= 224) compare_kernels(workers, file, options, data);
+    if (data[7] % 32 >= 28) compare_chains(workers, file, options, data);
     const Raw ours =
         decode_raw(workers[1], counts[1], file, options.limits, options.whole, data, false);
     const Raw theirs =
