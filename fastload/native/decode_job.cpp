@@ -318,7 +318,7 @@ Outcome read_to_memory(Worker& worker, const std::vector<View>& views, int row, 
     Box part;
     for (size_t i = 0; i < views.size(); ++i) {
         made.emplace_back(worker, views[i], row, i);
-        if (Outcome begun = made.back().begin(image); !begun.ok()) return begun;
+        if (Outcome found = made.back().begin(image); !found.ok()) return found;
         part = i == 0 ? made[0].part() : joined(part, made[i].part());
     }
     const Size size = {part.height, part.width};
