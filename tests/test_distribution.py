@@ -87,7 +87,17 @@ def test_every_extra_that_a_message_names_is_one() -> None:
         for path in (ROOT / "fastload").rglob("*.py")
         for name in re.findall(r"(?:install_command\(|extra=)[\"'](\w+)", path.read_text())
     }
-    assert named == {"dali", "detection", "lance", "parquet", "ray", "remote", "report", "train"}
+    assert named == {
+        "dali",
+        "detection",
+        "lance",
+        "parquet",
+        "ray",
+        "remote",
+        "report",
+        "tiff",
+        "train",
+    }
     assert named <= {*extras}
 
 

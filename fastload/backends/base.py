@@ -452,7 +452,7 @@ def traits_of(backend: type[Any]) -> Traits:
 
 def fit_of(backend: type[Any], workload: Workload) -> Fit:
     """How well a backend's class suits a workload: what its `fit` says, else what follows from its
-    traits."""
+    traits. `fit` is asked where options were given, or the traits say nothing of such workloads."""
     if workload.needs_python and not traits_of(backend).runs_opaque:
         return Fit(0.0, f"it runs no Python on samples, and {workload.needs_python}")
     if workload.recipe.several_views and not traits_of(backend).views:
@@ -469,9 +469,9 @@ def fit_of(backend: type[Any], workload: Workload) -> Fit:
         return Fit(0.0, "it makes no warps, and resamples once")
     if workload.recipe.colours_images and not traits_of(backend).colours_images:
         return Fit(0.0, "it does not change the colours of images before their geometry")
-    own = getattr(backend, "fit", None)
-    if own is not None:
+    fits, own = traits_of(backend).fits, getattr(backend, "fit", None)
+    if own is not None and (workload.options is not None or workload.kind not in fits):
         fit: Fit = own(workload)
         return fit
-    fit = traits_of(backend).fits.get(workload.kind, Fit(0.1, "able to do it"))
+    fit = fits.get(workload.kind, Fit(0.1, "able to do it"))
     return Fit(fit.score, fit.reason or workload.needs_python)

@@ -143,7 +143,8 @@ def assemble(config: LoaderConfig) -> LoaderParts:
         source = opened.source
         split = _split(recipe, config, source)
     order = order_of(config, source, config.shard_here())
-    deep.check(config, source, split)
+    if source.deep:
+        deep.check(config, source, split)
 
     colour = ColourPlace(split)
     if config.place != "auto" or split.begins_with_colour:
@@ -374,7 +375,8 @@ def _on_backend(
             f"{', '.join(map(repr, source.moved))} with them; use another backend."
         )
     traits.check_renders(split, backend)
-    deep.check_backend(source, backend, deep=traits.deep)
+    if not traits.deep:
+        deep.check_backend(source, backend)
     if split.several_views and isinstance(config.batch_transform, Mix):
         raise ConfigurationError(
             f"batch_transform: {type(config.batch_transform).__name__} mixes one image with "

@@ -16,10 +16,11 @@ _TOO_NARROW = (torch.uint8, torch.int8, torch.int16, torch.float16, torch.bfloat
 _REMEDY = "put v2.ToDtype(torch.float32, scale=True) into transform, before it"
 
 
-def check_backend(source: Source, backend: str, *, deep: bool) -> None:
-    """Raise ConfigurationError if a backend makes other pixels. `deep`: of `Traits`."""
+def check_backend(source: Source, backend: str) -> None:
+    """Raise ConfigurationError if the images are not as a backend makes them that makes RGB of 8
+    bits alone."""
     odd = [name for name, column in source.images.items() if not column.plain]
-    if odd and not deep:
+    if odd:
         raise ConfigurationError(
             f"mode: backend {backend!r} makes RGB of 8 bits, and {odd[0]!r} of {source.name} is "
             "served as it is stored; use backend='turbojpeg', 'cache' or 'torch'."
@@ -33,7 +34,7 @@ def check(config: LoaderConfig, source: Source, split: SplitRecipe) -> None:
     A fill is a number of 8 bits or, after ToDtype, a share of 1: in a plan it can be only one of
     the two.
     """
-    if split.opaque is not None or not source.deep:
+    if split.opaque is not None:
         return
     name, column = next(iter(source.deep.items()))
     what = f"{name!r} of {source.name} has pixels of {column.dtype}"

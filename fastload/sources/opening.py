@@ -215,7 +215,7 @@ def open_source(
         opened = replace(opened, source=with_pairs(opened.source, keypoint_pairs))
     if options.masks:
         opened = replace(opened, source=with_masks(opened.source))
-    return in_mode(mode, opened)
+    return opened if mode == "RGB" else in_mode(mode, opened)
 
 
 def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:

@@ -34,9 +34,11 @@ _BITS, _SAMPLES = 258, 339
 def in_mode(mode: str, opened: Opened) -> Opened:
     """The source in a mode of `open_source`. Raises ConfigurationError: there is no such mode;
     SourceError: see `unchanged`."""
-    if mode not in ("RGB", "unchanged"):
+    if mode == "unchanged":
+        return unchanged(opened)
+    if mode != "RGB":
         raise ConfigurationError(f"mode: must be 'RGB' or 'unchanged', got {mode!r}.")
-    return opened if mode == "RGB" else unchanged(opened)
+    return opened
 
 
 def unchanged(opened: Opened) -> Opened:
