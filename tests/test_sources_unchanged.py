@@ -248,6 +248,47 @@ def test_verdicts_are_the_same(contestant: Contestant, tmp_path: Path) -> None:
     assert "its pixels are RGB of 16 bits" in texts
 
 
+@pytest.mark.skipif(not native.available(), reason="the native core is not built here")
+@pytest.mark.parametrize("simd", ["plain", "auto"])
+def test_the_core_reads_every_row_filter_and_refuses_the_rest(simd: str) -> None:
+    if "PNG" not in native_formats():
+        pytest.skip("the core is built without PNG")
+    read = native.load().read_png16
+
+    def found(file: bytes, shape: tuple[int, ...]) -> Deep | None:
+        made = np.empty(shape, np.uint16)
+        return made if read(np.frombuffer(file, np.uint8), made, simd) == "" else None
+
+    rng = np.random.default_rng(0)
+    for height, width in [(1, 1), (9, 13), (40, 33)]:
+        picture = images.photo(height, width, seed=width)
+        for colour, channels in ((0, 1), (2, 3)):
+            samples = pngs.samples_of(picture, colour, 16)
+            for filters in ((0, 1, 2, 3, 4), (4,), (3, 2)):
+                file = pngs.png(
+                    samples, colour, 16, filters=filters, piece=int(rng.integers(9, 99))
+                )
+                assert np.array_equal(found(file, samples.shape), samples)
+            assert found(file, (height, width + 1, channels)) is None
+            assert found(file, (height, width, 4 - channels)) is None
+            assert found(flipped(file), samples.shape) is None
+            assert found(file[:-13], samples.shape) is None
+            interlaced = pngs.png(samples, colour, 16, interlaced=True)
+            assert found(interlaced, samples.shape) is None
+        for colour, depth in ((0, 8), (2, 8), (3, 8), (4, 16), (6, 16)):
+            samples = pngs.samples_of(picture, colour, depth)
+            file = pngs.png(samples, colour, depth)
+            assert found(file, (*samples.shape[:2], samples.shape[2])) is None
+
+
+def test_what_the_core_finds_odd_is_read_by_others(tmp_path: Path) -> None:
+    for channels, colour in ((1, 0), (3, 2)):
+        file = pngs.png(PIXELS[channels][0], colour, 16, interlaced=True)
+        data = folder(tmp_path / str(channels), [file], ".png")
+        with fastload.create_loader(data, mode="unchanged") as loader:
+            assert torch.equal(next(iter(loader))[0][0], planes(PIXELS[channels][0]))
+
+
 @contestants("torch-0", "turbojpeg", "turbojpeg-threads", "cache-disk")
 def test_bits_that_are_left_out_are_said(
     contestant: Contestant,

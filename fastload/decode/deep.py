@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload import distribution
+from fastload import distribution, native
 from fastload.decode.header import ImageHeader
-from fastload.decode.libraries import open_lazily
+from fastload.decode.libraries import core_formats, open_lazily
 from fastload.sources.columns import PixelFormat
 
 # torchvision.io.ImageReadMode.UNCHANGED
@@ -26,6 +26,11 @@ def read_deep(data: bytes, header: ImageHeader, stored: PixelFormat) -> npt.NDAr
     Raises whatever the reader raises on damaged data; ValueError: this machine has no reader for
     it, with the command that installs one.
     """
+    if header.format == "PNG" and "PNG" in core_formats():
+        made = np.empty((header.height, header.width, stored.channels), dtype=stored.dtype)
+        # What the core finds odd (interlaced) or damaged is for the others to judge.
+        if not native.load().read_png16(np.frombuffer(data, dtype=np.uint8), made):
+            return made
     if stored.channels == 3 and header.format == "TIFF":
         return _tiff(data, header)
     if stored.channels == 3:

@@ -23,7 +23,10 @@ def uniforms(
 def integers(
     indices: Int64s, repeats: Int64s | None, seed: int, epoch: int, stream: int, out: UInt64s
 ) -> None: ...
-def crc32(data: Bytes, /) -> int: ...  # not there where the core was built without ISA-L
+
+# These two are not there where the core was built without ISA-L.
+def read_png16(data: Bytes, out: npt.NDArray[np.uint16], simd: str = "auto") -> str: ...
+def crc32(data: Bytes, /) -> int: ...
 def warp(
     image: Bytes,
     out: Bytes,

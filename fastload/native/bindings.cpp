@@ -389,6 +389,20 @@ std::map<std::string, int64_t> decoded(const Pool& pool) {
     return result;
 }
 
+#ifdef FASTLOAD_PNG
+// Why there are no pixels in `out`, (H, W, C); empty: there are.
+std::string png16(Input<uint8_t, 1> data, Array<uint16_t, 3> out, const char* simd) {
+    const Kernels* const kernels = find_kernels(simd);
+    require(kernels != nullptr, "simd: unknown, or not on this processor");
+    require(out.shape(0) <= INT32_MAX && out.shape(1) <= INT32_MAX && out.shape(2) <= 4, "out");
+    const Size size = {static_cast<int>(out.shape(0)), static_cast<int>(out.shape(1))};
+    WithoutGil released;
+    return read_png16(*kernels, data.data(), data.size(), size, static_cast<int>(out.shape(2)),
+                      out.data())
+        .message;
+}
+#endif
+
 void warp_image(Input<uint8_t, 3> in, Array<uint8_t, 3> out, Input<double, 2> inverse,
                 bool bilinear, bool fades, bool mixes, Input<float, 1> fill, const char* simd) {
     const Kernels* const kernels = find_kernels(simd);
@@ -450,6 +464,7 @@ NB_MODULE(_core, m) {
 
 #ifdef FASTLOAD_PNG
     m.def("crc32", [](Input<uint8_t, 1> data) { return crc32(data.data(), data.size()); });
+    m.def("read_png16", &png16, "data"_a, "out"_a, "simd"_a = "auto");
 #endif
     m.def("warp", &warp_image, "image"_a, "out"_a, "inverse"_a, "bilinear"_a, "fades"_a, "mixes"_a,
           "fill"_a, "simd"_a = "auto");

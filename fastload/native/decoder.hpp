@@ -84,6 +84,11 @@ class LibJpegDecoder : public ImageDecoder {
 // not as a sound encoder writes it is `damaged`: other decoders may know better.
 std::unique_ptr<ImageDecoder> make_png_decoder(const Kernels& kernels);
 
+// All of a PNG of 16 bits, grey or RGB and not interlaced, as numbers of this machine: height *
+// width * channels of them into `out`. What is anything else is `damaged`, as above.
+Outcome read_png16(const Kernels& kernels, const uint8_t* data, size_t size, Size image,
+                   int channels, uint16_t* out);
+
 // libwebp. Decoded is down to the last row of the box. Animations, and whatever the library finds
 // fault with, are `damaged`: other decoders may know better.
 std::unique_ptr<ImageDecoder> make_webp_decoder();

@@ -251,6 +251,8 @@ class PngDecoder final : public ImageDecoder {
                                                      : refused("a PNG with damaged data");
     }
 
+    Outcome read_deep(Size image, int channels, uint16_t* out);
+
   private:
     void set_colours();
     bool read_box(const Box& box, RowSink& sink);
@@ -360,7 +362,41 @@ bool PngDecoder::read_box(const Box& box, RowSink& sink) {
     return true;
 }
 
+Outcome PngDecoder::read_deep(Size image, int channels, uint16_t* out) {
+    const bool plain = info_.colour == Colour::grey || info_.colour == Colour::rgb;
+    if (info_.depth != 16 || !plain || info_.components() != channels ||
+        info_.height != image.height || info_.width != image.width)
+        return refused("no PNG of 16 bits and of this size");
+    if (!is_sound(info_)) return refused("a PNG with a wrong checksum");
+    inflater_.begin(info_.data);
+    const auto used = static_cast<int>(info_.row_bytes(info_.width));
+    const size_t stride = static_cast<size_t>(used) + 1;
+    // The row before, of zeros at first, and the row in work; each after the number of its filter.
+    if (raw_.size() < 2 * stride + png::kTail) raw_.resize(2 * stride + png::kTail);
+    uint8_t* const above = raw_.data();
+    uint8_t* const row = above + stride;
+    std::fill_n(above, stride, uint8_t{0});
+    for (int y = 0; y < info_.height; ++y, out += used / 2) {
+        if (!inflater_.read(row, stride) || row[0] >= png::kFilters)
+            return refused("a PNG with damaged data");
+        kernels_.unfilter_bytes(static_cast<png::Filter>(row[0]), 2 * channels, row + 1, above + 1,
+                                used);
+        const uint8_t* const numbers = row + 1;
+        for (int i = 0; i < used / 2; ++i)
+            out[i] = static_cast<uint16_t>(numbers[2 * i] << 8 | numbers[2 * i + 1]);
+        std::memcpy(above, row, stride);
+    }
+    return inflater_.ends() ? Outcome{} : refused("a PNG with damaged data");
+}
+
 }  // namespace
+
+Outcome read_png16(const Kernels& kernels, const uint8_t* data, size_t size, Size image,
+                   int channels, uint16_t* out) {
+    const auto decoder = std::make_unique<PngDecoder>(*kernels.png);  // too large for a stack
+    Outcome opened = decoder->open(data, size, {int64_t{image.height} * image.width});
+    return opened.ok() ? decoder->read_deep(image, channels, out) : opened;
+}
 
 std::unique_ptr<ImageDecoder> make_png_decoder(const Kernels& kernels) {
     return std::make_unique<PngDecoder>(*kernels.png);

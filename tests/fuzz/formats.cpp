@@ -6,9 +6,9 @@
 // - the portable inner loops and the best that the processor has make the same pixels;
 // - a box has the pixels of the whole image;
 // - where the core reads a PNG to its end, libpng reads it too, and to the same pixels, or numbers
-// of a mask; of a WebP, libwebp's simple interface. ISA-L, unlike zlib, reads Huffman codes that
-// leave bit patterns without a meaning, if none of these occurs (docs/png-core.md): such PNGs are
-// passed over.
+// of a mask, or all of 16 bits; of a WebP, libwebp's simple interface. ISA-L, unlike zlib, reads
+// Huffman codes that leave bit patterns without a meaning, if none of these occurs
+// (docs/png-core.md): such PNGs are passed over.
 #include <algorithm>
 #include <csetjmp>
 #include <cstdio>
@@ -131,6 +131,27 @@ bool read_libpng(const Pixels& file, bool numbers, Pixels& pixels, std::vector<p
     return good;
 }
 
+// All of a PNG of 16 bits, as its bytes are; false where libpng refuses. `rows`: as above.
+bool read_libpng16(const Pixels& file, Pixels& bytes, std::vector<png_bytep>& rows) {
+    std::jmp_buf escape;
+    Source source = {file.data(), file.size()};
+    png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &escape, fail, ignore);
+    png_infop info = png_create_info_struct(png);
+    const bool good = setjmp(escape) == 0;
+    if (good) {
+        png_set_read_fn(png, &source, give);
+        static const png_byte kNone[] = {0};
+        png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, kNone, -1);  // metadata
+        png_read_info(png, info);
+        const size_t height = png_get_image_height(png, info), stride = png_get_rowbytes(png, info);
+        bytes.assign(height * stride, 0);
+        for (size_t y = 0; y < height; ++y) rows.push_back(bytes.data() + y * stride);
+        png_read_image(png, rows.data());
+    }
+    png_destroy_read_struct(&png, &info, nullptr);
+    return good;
+}
+
 // Whether zlib refuses the data of a PNG because the lengths of a Huffman code do not use all bit
 // patterns.
 bool has_incomplete_code(const Pixels& file) {
@@ -162,6 +183,36 @@ bool has_incomplete_code(const Pixels& file) {
     return found;
 }
 
+bool is_png(const Pixels& file) {
+    return file.size() > 8 && std::memcmp(file.data(), "\x89PNG", 4) == 0;
+}
+
+// A PNG of 16 bits, grey or RGB, whose `whole` image the core has read: all its bits are those that
+// libpng gives, by either of the inner loops. Others are refused.
+void check_deep(const Pixels& file, const Box& whole) {
+    if (!is_png(file)) return;
+    const int colour = file[25], channels = colour == 2 ? 3 : 1;
+    const bool deep = file[24] == 16 && (colour == 0 || colour == 2);
+    const Size size = {whole.height, whole.width};
+    const size_t count = static_cast<size_t>(whole.height) * static_cast<size_t>(whole.width) *
+                         static_cast<size_t>(channels);
+    std::vector<uint16_t> ours(count), portable(count);
+    const Kernels& best = *find_kernels("auto");
+    const bool good = read_png16(best, file.data(), file.size(), size, channels, ours.data()).ok();
+    require(good == deep, "16 bits: read where there are none, or not read");
+    if (!good) return;
+    require(
+        read_png16(kPlainKernels, file.data(), file.size(), size, channels, portable.data()).ok() &&
+            ours == portable,
+        "16 bits: the inner loops differ");
+    Pixels bytes;
+    std::vector<png_bytep> rows;
+    if (!read_libpng16(file, bytes, rows)) return;  // which the caller says
+    require(bytes.size() == 2 * count, "16 bits: another number of them");
+    for (size_t i = 0; i < count; ++i)
+        require(ours[i] == (bytes[2 * i] << 8 | bytes[2 * i + 1]), "16 bits: they differ");
+}
+
 bool read_libwebp(const Pixels& file, Pixels& pixels) {
     int width, height;
     uint8_t* found = WebPDecodeRGB(file.data(), file.size(), &width, &height);
@@ -170,10 +221,6 @@ bool read_libwebp(const Pixels& file, Pixels& pixels) {
                   found + size_t{3} * static_cast<size_t>(width) * static_cast<size_t>(height));
     WebPFree(found);
     return true;
-}
-
-bool is_png(const Pixels& file) {
-    return file.size() > 8 && std::memcmp(file.data(), "\x89PNG", 4) == 0;
 }
 
 void put(Pixels& file, uint32_t number) {
@@ -246,6 +293,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                            all.begin() + static_cast<ptrdiff_t>(stored)),
                 "a box differs from the whole image");
     }
+    check_deep(file, full);
     std::vector<png_bytep> rows;
     const bool reference =
         is_png(file) ? read_libpng(file, numbers, theirs, rows) : read_libwebp(file, theirs);
