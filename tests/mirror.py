@@ -39,6 +39,7 @@ TESTS = {
     "test_decode_header": "decode.header",
     "test_decode_register": "decode.libraries",
     "test_device_stage": "device host_memory render.transfer",
+    "test_demo_objects": "tools.demo.objects",
     "test_distribution": "distribution",
     "test_draws": "draws",
     "test_environment": "cli.environment",

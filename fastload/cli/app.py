@@ -21,7 +21,8 @@ from fastload.train.command import GroupedHelp, train
 
 @takes(settings=DemoSettings)
 def demo(settings: DemoSettings) -> None:
-    """Run images through every backend, compare what they deliver, and train a small network.
+    """Run images through every backend, compare what they deliver, and train a small network. Of
+    data with boxes, draw augmented samples on a page in place of training.
 
     Takes about a minute. Exit code 1 if a backend failed or delivered other samples than the rest.
     """

@@ -1,4 +1,5 @@
-"""`fastload demo`: a sample set, every backend on it, a comparison, a small training run.
+"""`fastload demo`: a sample set, every backend on it, a comparison, a small training run; of data
+with boxes a page of augmented samples in its place.
 
 Here is what it is asked for: each field is an option of the command, too.
 """
@@ -20,7 +21,10 @@ class DemoSettings:
 
     folder: Annotated[
         Path | None,
-        Argument(help="Your own images: one folder per class, perhaps under train/ and val/."),
+        Argument(
+            help="Your own images: one folder per class, perhaps under train/ and val/; or a "
+            "folder of COCO, PASCAL VOC, YOLO or Open Images."
+        ),
     ] = None
     images: Annotated[
         int, Option(min=16, help="How many JPEGs to make; of a FOLDER, the most to take.")
@@ -39,6 +43,9 @@ class DemoSettings:
     epochs: Annotated[
         int, Option(min=0, help="Epochs of the small training run; 0 leaves it out.")
     ] = 2
+    page: Annotated[
+        Path, Option(help="Of a FOLDER with boxes: the page to write, with augmented samples.")
+    ] = Path("demo.html")
     device: Annotated[
         str | None,
         Option(

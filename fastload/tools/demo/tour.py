@@ -27,6 +27,7 @@ from fastload.errors import counted
 from fastload.machine import usable_cores
 from fastload.sources.image_files import is_image_name
 from fastload.tools.demo import DemoSettings
+from fastload.tools.demo.objects import open_objects, tour_of_objects
 from fastload.tools.measure.images import (
     ImageFolders,
     evaluation,
@@ -67,6 +68,9 @@ def run_demo(settings: DemoSettings, console: Console) -> bool:
     cores = counted(usable_cores(), "core")
     head = (f"fastload {fastload.__version__}", "bold")
     console.print(Text.assemble(head, f" on {cores}, batches on {where}, {versions}"))
+    objects = None if settings.folder is None else open_objects(settings.folder)
+    if objects is not None:
+        return tour_of_objects(objects, settings, console, device)
     with tempfile.TemporaryDirectory(prefix="fastload-demo-") as temporary:
         _section(console, "1. Images")
         tour = _Tour(
