@@ -24,7 +24,7 @@ from fastload.backends.base import (
     traits_of,
 )
 from fastload.backends.objects import StreamBackend
-from fastload.compat.timm import is_fast_collate
+from fastload.compat.timm import is_fast_collate, stacks_alike
 from fastload.device import DeviceStage
 from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
@@ -118,7 +118,7 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     _check_dtype(config.dtype, split)
     if config.collate_fn is not None and is_fast_collate(config.collate_fn):
         plain = replace(config, collate_fn=None)
-        if _stacks(source, without := _split(recipe, plain, source)):
+        if stacks_alike(source, without := _split(recipe, plain, source)):
             config, split = plain, without
             opened = replace(
                 opened,
@@ -542,20 +542,6 @@ def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:
                 "hold. Give a floating "
                 "point dtype, or leave dtype out."
             )
-
-
-def _stacks(source: Source, split: SplitRecipe) -> bool:
-    """Whether timm's fast_collate makes of these what is made without it: batches of uint8 images
-    and their classes."""
-    return (
-        (*source.columns, source.layout) == ("image", "label", "tuple")
-        and bool(source.images)
-        and not source.deep
-        and source.class_count is not None
-        and split.opaque is None
-        and not split.several_views
-        and split.programs[0].output_dtype() == torch.uint8
-    )
 
 
 def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
