@@ -508,6 +508,13 @@ def test_a_file_that_is_changed_before_its_turn_is_an_error(
     assert packed(source, tmp_path / "new", size=5_000).samples == 6 - (how == "removed")
 
 
+def test_files_dated_in_the_future_have_not_changed(tmp_path: Path) -> None:
+    source = images.write_photo_folder(tmp_path / "in", classes=2, per_class=3)
+    for path in source.rglob("*.jpg"):
+        os.utime(path, (time.time() + 1e6, time.time() + 1e6))
+    assert packed(source, tmp_path / "out").samples == 6
+
+
 def test_shards_that_were_lost_are_missed(folder: Path, tmp_path: Path) -> None:
     packed(folder, tmp_path / "out", size=9_000)
     (tmp_path / "out" / "shard-000001.tar").unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -172,7 +173,8 @@ class Contents:
             return
         path = column.paths[index]
         try:
-            changed = os.stat(path).st_mtime_ns > self.planned
+            # Not of files that an archive or a camera has dated in the future.
+            changed = self.planned < os.stat(path).st_mtime_ns <= time.time_ns()
         except OSError:  # it has just been read
             changed = True
         if changed:
