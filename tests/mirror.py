@@ -76,7 +76,7 @@ TESTS = {
     "test_recipe_apply": "recipe.random_apply",
     "test_recipe_batch": "recipe.batch recipe.erase",
     "test_recipe_batch_colour": "recipe.augment recipe.colour recipe.augmix recipe.hsv "
-    "recipe.photometric render.hsv",
+    "recipe.gaussian_noise recipe.jpeg recipe.photometric render.hsv",
     "test_recipe_detection": "recipe.iou_crop recipe.scales recipe.transforms recipe.warps "
     "render.warp",
     "test_recipe_geometry": "geometry.boxes geometry.plan recipe.attributes recipe.crops",

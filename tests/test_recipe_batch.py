@@ -15,9 +15,11 @@ from torchvision.transforms.v2 import functional as F
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.recipe import (
+    JPEG,
     CenterCrop,
     ColorJitter,
     GaussianBlur,
+    GaussianNoise,
     Grayscale,
     MaskToDtype,
     Normalize,
@@ -63,6 +65,9 @@ EVERY_OP: tuple[Operation, ...] = (
     RandAugment(),
     TrivialAugmentWide(interpolation="bilinear", fill=(30.0,)),
     GaussianBlur((5, 3)),
+    GaussianNoise(0.1, 0.2),
+    GaussianNoise(clip=False),
+    JPEG((20, 90)),
     RandomApply((ColorJitter((0.5, 1.5)), RandomHorizontalFlip(), GaussianBlur((9, 9))), p=0.6),
     ToDtype(torch.float32),
 )
@@ -177,7 +182,7 @@ def test_seed_epoch_stream_and_repeat_are_all_the_randomness(op: Operation) -> N
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(1)
     assert torch.equal(run(op, images, draws), first)
-    random = type(op).__name__.startswith(("Random", "Rand", "Trivial", "ColorJitter", "Gaussian"))
+    random = type(op).__name__.startswith(("Rand", "Trivial", "ColorJitter", "Gaussian", "JPEG"))
     others = [
         run(op, images, draws_of(16, seed=8)),
         run(op, images, Draws(draws.seed, 3, draws.indices)),

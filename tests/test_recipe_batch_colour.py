@@ -21,8 +21,10 @@ from fastload.errors import ConfigurationError
 from fastload.geometry import Interpolation
 from fastload.recipe import (
     HSV,
+    JPEG,
     AugMix,
     ColorJitter,
+    GaussianNoise,
     Grayscale,
     Operation,
     RandAugment,
@@ -189,6 +191,45 @@ def test_photometric_distort_draws_as_torchvision_does() -> None:
     assert abs(len(moved) / 6000 - 0.3 * 5 / 6) < 0.02
     assert (np.sort(orders, axis=1) == np.arange(3)).all()
     assert len(np.unique(moved, axis=0)) == 5
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("clip", [True, False])
+def test_gaussian_noise(clip: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchvision's with the same noise, which is normal."""
+    images, draws = pictures(3, dtype), draws_of(COUNT)
+    (op,) = Recipe.from_transform(v2.GaussianNoise(0.1, 0.2, clip)).ops
+    assert isinstance(op, GaussianNoise)
+    ours = run(op, images, draws)
+    for image, noise, found in zip(images, op.noise(images, draws, STREAM), ours, strict=True):
+        monkeypatch.setattr(torch, "randn_like", lambda like, noise=noise, **_: noise)
+        torch.testing.assert_close(
+            found, F.gaussian_noise(image, 0.1, 0.2, clip), rtol=0, atol=1e-6
+        )
+    noise = op.noise(images, draws, STREAM).numpy().ravel()
+    for share, normal in ((0.0228, -2.0), (0.1587, -1.0), (0.5, 0.0), (0.8413, 1.0)):
+        assert abs(np.quantile(noise, share) - normal) < 0.02
+    planes = op.noise(images, draws, STREAM).flatten(2)[:20].flatten(0, 1).numpy()
+    assert np.abs(np.corrcoef(planes) - np.eye(60)).max() < 0.15
+    with pytest.raises(ConfigurationError, match="before the ToDtype"):
+        run(op, images.to(torch.int32), draws)
+
+
+@pytest.mark.filterwarnings("ignore:The image decoding and encoding:DeprecationWarning")
+@pytest.mark.parametrize("channels", [1, 3])
+def test_jpeg_of_a_drawn_quality(channels: int) -> None:
+    images, draws = pictures(channels, torch.uint8), draws_of(COUNT)
+    (op,) = Recipe.from_transform(v2.JPEG((5, 60))).ops
+    assert isinstance(op, JPEG)
+    qualities = op.qualities(draws, STREAM).tolist()
+    expected = [F.jpeg(image, quality) for image, quality in zip(images, qualities, strict=True)]
+    assert torch.equal(run(op, images, draws), torch.stack(expected))
+    many = op.qualities(draws_of(9000), STREAM)
+    assert np.array_equal(np.unique(many), np.arange(5, 61))
+    with pytest.raises(ConfigurationError, match="before the ToDtype"):
+        run(op, images.float(), draws)
+    with pytest.raises(ConfigurationError, match="1 <= low <= high <= 100"):
+        JPEG((0, 50))
 
 
 def test_channels_are_permuted_in_every_order() -> None:

@@ -22,9 +22,11 @@ from fastload.recipe.crops import (
     Resize,
 )
 from fastload.recipe.erase import RandomErasing
+from fastload.recipe.gaussian_noise import GaussianNoise
 from fastload.recipe.hsv import HSV
 from fastload.recipe.iou_crop import RandomIoUCrop
 from fastload.recipe.joined import CopyPaste, CutMix, MixUp, Mosaic
+from fastload.recipe.jpeg import JPEG
 from fastload.recipe.operation import (
     GeometryOperation,
     ImageState,
@@ -50,6 +52,7 @@ from fastload.recipe.warps import RandomAffine, RandomPerspective, RandomRotatio
 
 __all__ = [
     "HSV",
+    "JPEG",
     "AugMix",
     "BBoxSafeRandomCrop",
     "CenterCrop",
@@ -60,6 +63,7 @@ __all__ = [
     "DropObjects",
     "FixedSizeCrop",
     "GaussianBlur",
+    "GaussianNoise",
     "GeometryOperation",
     "Grayscale",
     "ImageState",

@@ -1,0 +1,60 @@
+"""Normal noise on every value of an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torchvision.transforms import v2
+
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError
+from fastload.recipe.attributes import check
+from fastload.recipe.erase import pixel_noise
+from fastload.recipe.operation import ImageState, PixelOperation, register
+from fastload.render.transfer import on_device
+
+
+@register
+@dataclass(frozen=True)
+class GaussianNoise(PixelOperation):
+    transforms = (v2.GaussianNoise,)
+
+    mean: float = 0.0
+    sigma: float = 0.1
+    """On the scale 0..1, of uint8 images too."""
+    clip: bool = True
+    """Whether values are cut to the range of the dtype; else uint8 wraps around."""
+
+    def __post_init__(self) -> None:
+        check(self, "sigma", self.sigma >= 0, "0 or more")
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> GaussianNoise:
+        return cls(float(transform.mean), float(transform.sigma), bool(transform.clip))
+
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        if dtype != torch.uint8 and not dtype.is_floating_point:
+            raise ConfigurationError(
+                f"{self.describe()} needs uint8 or floating-point images, got {dtype}; put it "
+                "before the ToDtype that converts them."
+            )
+
+    def noise(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        """(B, C, H, W) float32 standard normal numbers: functions of the sample, and of the place
+        in the image."""
+        keys = on_device(draws.integers(stream).view(np.int64), images.device)
+        places = torch.arange(images[0].numel(), device=images.device)
+        return pixel_noise(keys[:, None], places).view(images.shape)
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        """As torchvision's, which cuts the noise on uint8 images to whole numbers."""
+        self.check_dtype(images.dtype)
+        noise = self.noise(images, draws, stream)
+        if images.is_floating_point():
+            made = images + (self.mean + noise.to(images.dtype) * self.sigma)
+            return made.clamp_(0.0, 1.0) if self.clip else made
+        whole = images + (self.mean * 255 + noise * (self.sigma * 255)).to(torch.int16)
+        return (whole.clamp_(0, 255) if self.clip else whole).to(torch.uint8)
