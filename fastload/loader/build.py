@@ -232,11 +232,7 @@ def _run_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) 
     """Open a data set so that its own code makes the samples, though fastload could read its files.
     Then Python code of the user gets the same objects as before: PIL images with all their
     attributes, and labels of Python's types."""
-    if config.mode != "RGB":
-        raise ConfigurationError(
-            f"mode: {config.mode!r} is for images that fastload reads, and here the data set's own "
-            "code makes them (collate_fn, or a transform of your own); leave one of the two out."
-        )
+    deep.refuse_own_code(config)
     if config.masks:
         raise ConfigurationError(
             "masks: they are drawn for whole batches, and here Python runs on single samples "

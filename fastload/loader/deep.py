@@ -16,6 +16,16 @@ _TOO_NARROW = (torch.uint8, torch.int8, torch.int16, torch.float16, torch.bfloat
 _REMEDY = "put v2.ToDtype(torch.float32, scale=True) into transform, before it"
 
 
+def refuse_own_code(config: LoaderConfig) -> None:
+    """Raise ConfigurationError: samples are made by the data set's own code, and a mode is
+    asked for."""
+    if config.mode != "RGB":
+        raise ConfigurationError(
+            f"mode: {config.mode!r} is for images that fastload reads, and here the data set's own "
+            "code makes them (collate_fn, or a transform of your own); leave one of the two out."
+        )
+
+
 def check_backend(source: Source, backend: str) -> None:
     """Raise ConfigurationError if the images are not as a backend makes them that makes RGB of 8
     bits alone."""
