@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from torchvision.transforms import v2
 
 import fastload
 from fastload.draws import Draws
@@ -313,6 +315,13 @@ def test_colour_jitter(settings: dict[str, Any], most: int) -> None:
     assert away.mean() < 0.7
 
 
+def test_channels_are_shuffled() -> None:
+    op = only_op(A.ChannelShuffle(p=1))
+    wanted = [one[..., order] for one, order in zip(PHOTOS, op.orders(DRAWS, 0), strict=True)]
+    assert np.array_equal(made(op), wanted)
+    assert len({tuple(order) for order in op.orders(DRAWS, 0)}) == 6, "albumentations draws all"
+
+
 @pytest.mark.parametrize("by_max", [True, False])
 def test_brightness_and_contrast(by_max: bool) -> None:
     transform = A.RandomBrightnessContrast((-0.3, 0.2), 0.4, brightness_by_max=by_max, p=1)
@@ -476,6 +485,23 @@ def test_what_is_not_known_runs_as_it_was_written(contestant: Contestant, tmp_pa
 def one_of_each(batches: list[Any]) -> tuple[Any, Any]:
     images, masks = (torch.cat([batch[name] for batch in batches]) for name in ("image", "mask"))
     return images, masks
+
+
+def test_what_runs_as_it_was_written_is_given_what_it_takes() -> None:
+    """Bytes in colour, of whatever a data set gives; and no tensors, whose rows are channels."""
+    palette = [Image.fromarray(one).convert("P") for one in PHOTOS[:3]]
+    transform = A.Compose([Cross(p=1), A.CenterCrop(30, 30), ToTensorV2()])
+    with fastload.create_loader(palette, transform=transform, batch_size=3) as loader:
+        found = next(iter(loader))
+    wanted = np.stack([np.asarray(one.convert("RGB"))[5:35, 11:41] for one in palette])
+    assert found.dtype == torch.uint8
+    assert (found.permute(0, 2, 3, 1).numpy() == wanted).mean() > 0.95
+    after = v2.Compose([v2.ToImage(), A.Compose([Cross(p=1)])])
+    with (
+        fastload.create_loader({"image": PHOTOS}, transform=after) as loader,
+        pytest.raises(ConfigurationError, match="given a tensor"),
+    ):
+        next(iter(loader))
 
 
 def test_a_transform_of_ones_own_leaves_the_users_object_alone() -> None:

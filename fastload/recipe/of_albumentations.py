@@ -22,6 +22,7 @@ import torch
 from albumentations.core.composition import BaseCompose
 from albumentations.core.transforms_interface import BasicTransform
 from albumentations.pytorch import ToTensorV2
+from PIL import Image
 from torchvision import tv_tensors
 
 from fastload.draws import Draws
@@ -61,6 +62,7 @@ from fastload.recipe.operation import (
     register_caller,
     register_lowering,
 )
+from fastload.recipe.photometric import RandomChannelPermutation
 from fastload.recipe.random_apply import OneOf, RandomApply
 
 _FILTERS: dict[int, Interpolation] = {
@@ -505,6 +507,11 @@ def _colour_jitter(transform: Any, image: ImageState) -> Operations:
     return _sometimes((ColorJitter(*bounds),), transform, image, image)
 
 
+def _shuffled(transform: Any, image: ImageState) -> Operations:
+    _require_bytes(image)
+    return _sometimes((RandomChannelPermutation(),), transform, image, image)
+
+
 def _brightness_contrast(transform: Any, image: ImageState) -> Operations:
     _require_bytes(image)
     if transform.ensure_safe_range:
@@ -563,6 +570,13 @@ class AsFunction:
                 f"transform: {qualified_name(self._given)} runs as Python code, on one image "
                 "and its masks, and samples have several images."
             )
+        if isinstance(image, Image.Image) and image.mode not in ("L", "RGB"):
+            image = image.convert("RGB")  # as images are that are read here
+        if isinstance(image, torch.Tensor):
+            raise ConfigurationError(
+                f"transform: {qualified_name(self._given)} is given a tensor (C, H, W), and works "
+                "on arrays (H, W, C); put it before what makes tensors, with ToTensorV2 last."
+            )
         seed = random.getrandbits(64)
         self._transform.set_random_state(np.random.default_rng(seed), random.Random(seed))
         data: dict[str, Any] = {"image": np.asarray(image)}
@@ -612,6 +626,7 @@ for name, kinds, lowering in (
     ("no operation", (ToTensorV2,), _to_tensor),
     ("Grayscale", (albumentations.ToGray,), _to_grey),
     ("ColorJitter", (albumentations.ColorJitter,), _colour_jitter),
+    ("RandomChannelPermutation", (albumentations.ChannelShuffle,), _shuffled),
     ("BrightnessContrast", (albumentations.RandomBrightnessContrast,), _brightness_contrast),
     ("GaussianBlur", (albumentations.GaussianBlur,), _blur),
     ("CoarseDropout", (albumentations.CoarseDropout,), _coarse_dropout),
