@@ -316,6 +316,7 @@ def _on_backend(
         from fastload.loader import objects
 
         objects.check(config, source, turned=options.exif_orientation)
+        objects.check_backend(split, source, traits, backend)
         collate = objects.collate_of(config, source, several_views=split.several_views)
         padded = traits.pads_images and objects.pads(config, source, split)
         notes += objects.unpaired(recipe, source)
@@ -359,16 +360,6 @@ def _on_backend(
             f"transform: backend {backend!r} makes one view of an image, Views asks for "
             f"{len(split.geometries)}; use "
             "another backend."
-        )
-    if source.drawn and not traits.draws_masks:
-        raise ConfigurationError(
-            f"masks: backend {backend!r} draws none of {source.name}; use another backend."
-        )
-    if source.moved and split.moves_pixels and not traits.moves_columns:
-        raise ConfigurationError(
-            f"transform: it moves the images of {source.name}, and backend {backend!r} does "
-            "not move "
-            f"{', '.join(map(repr, source.moved))} with them; use another backend."
         )
     traits.check_renders(split, backend)
     if not traits.deep:
