@@ -85,7 +85,7 @@ def backend_by_rule(workload: Workload) -> tuple[str, str]:
             f"backend: 'auto' finds none that can do this ({workload.needs_python or 'no fit'})."
         )
     reasons, options = [fits[best].reason], workload.options
-    if options is not None and options.may_be_declined:
+    if getattr(options, "may_be_declined", False):  # what is no options is refused later
         reasons += [
             f"{name}: {fits[name].reason}"
             for name in names

@@ -616,7 +616,7 @@ def _options_for(backend: str, cls: Any, config: LoaderConfig) -> BackendOptions
     options = config.options
     if options is None or isinstance(options, wanted):
         return options or wanted()
-    declined = config.backend == "auto" and options.may_be_declined
+    declined = config.backend == "auto" and getattr(options, "may_be_declined", False)
     if declined or type(options) is BackendOptions:
         return wanted(exif_orientation=options.exif_orientation, max_pixels=options.max_pixels)
     raise ConfigurationError(
