@@ -57,14 +57,14 @@ def compare(folder: Path, count: int, demand: float, rounds: int) -> None:
         epochs.append(waited)
         if filled:
             second.append(built / filled)
-        rate = f"{count / filled:,.0f} images/s" if filled else "not whole"
+        rates = f"then {count / filled:,.0f} and {count / built:,.0f} images/s" if filled else ""
         print(
-            f"demand {demand:g}: plain {plain:.2f} s, while filling {filling:.2f} s; whole after "
-            f"{waited} epochs; then {rate}, built before {count / built:,.0f}",
+            f"demand {demand:g}: plain {plain:.2f} s, while filling {filling:.2f} s; "
+            f"{'whole' if filled else 'not whole'} after {waited} epochs {rates}",
             flush=True,
         )
     print(
-        f"demand {demand:g}: epoch 1 takes {spread(first)} of the plain one; whole after "
+        f"demand {demand:g}: epoch 1 takes {spread(first)} of the plain one; "
         f"{statistics.median(epochs):g} epochs; then {spread(second)} of the rate of a built cache"
     )
 
@@ -77,7 +77,7 @@ def spread(ratios: Sequence[float]) -> str:
 
 def one_round(source: Path, there: str, demand: float) -> tuple[float, float, int, float, float]:
     """Seconds of a plain epoch and of the first one that fills, epochs until the cache was whole,
-    seconds of an epoch from it (0: it was not), and from one that was built."""
+    seconds of an epoch from it (0: it was not), and from one that was built before."""
     with loader_of(source) as loader:
         epoch(loader, 0)  # fills the index of seek points
         fastest = epoch(loader, 0)
@@ -90,6 +90,8 @@ def one_round(source: Path, there: str, demand: float) -> tuple[float, float, in
         while "being filled" in loader.explain() and waited < MOST_EPOCHS:
             epoch(loader, pause)
             waited += 1
+        if "being filled" in loader.explain():
+            return plain, filling, waited, 0.0, 0.0
         built_options = CacheOptions(directory=Path(there) / "built", progress=False)
         seconds: dict[bool, list[float]] = {True: [], False: []}
         with loader_of(source, built_options) as other:
@@ -97,9 +99,8 @@ def one_round(source: Path, there: str, demand: float) -> tuple[float, float, in
                 spent = epoch(loader if turn % 2 else other, 0)
                 if turn > 1:  # the first of each reads what the page cache may not have
                     seconds[turn % 2 == 1].append(spent)
-        whole = "being filled" not in loader.explain()
-    filled, built = (statistics.median(seconds[which]) for which in (True, False))
-    return plain, filling, waited, filled if whole else 0.0, built
+    filled, built = statistics.median(seconds[True]), statistics.median(seconds[False])
+    return plain, filling, waited, filled, built
 
 
 def loader_of(source: Path, options: CacheOptions | None = None) -> fastload.Loader:
