@@ -29,6 +29,8 @@ from tests.test_sources_detection import (
     write_coco,
     write_images,
 )
+from tests.test_sources_panoptic import classes_of
+from tests.test_sources_panoptic import write as write_panoptic
 
 
 def figures(text: str) -> list[ElementTree.Element]:
@@ -160,6 +162,15 @@ def test_masks_lie_over_the_images(tmp_path: Path) -> None:
         covered = np.zeros(overlay.shape[:2], bool)
         covered[5:10, 3:20] = True
         assert np.array_equal(overlay[..., 3] > 0, covered)
+
+
+def test_of_panoptic_data_the_first_class_is_seen_too(tmp_path: Path) -> None:
+    source = fastload.open_source(write_panoptic(tmp_path)).source
+    rows = shown_rows(source, None, count=5, versions=0, seed=0)
+    text = page(rows, title="a", summary="b", transform="c", classes=source.classes)
+    for number, figure in enumerate(figures(text)):
+        overlay = picture(figure.findall("image")[1])
+        assert np.array_equal(overlay[..., 3] > 0, classes_of(number) != 255)
 
 
 @pytest.mark.parametrize("arguments", [["nowhere"], ["{data}", "--transform", "x"]])

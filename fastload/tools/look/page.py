@@ -79,7 +79,9 @@ def _drawn(shown: Shown, classes: Sequence[str] | None) -> Iterator[str]:
     columns, (height, width) = shown.columns, shown.pixels.shape[:2]
     mask = columns.get("mask")
     if isinstance(mask, torch.Tensor) and mask.ndim == 2:
-        yield f'<image width="{width}" height="{height}" href="{_overlay(mask.numpy())}"/>\n'
+        # Where pixels have the classes of segments, 0 is one of them, and no background.
+        href = _overlay(mask.numpy(), first=0 if "is_thing" in columns else 1)
+        yield f'<image width="{width}" height="{height}" href="{href}"/>\n'
     labels = columns.get("labels")
     crowds = columns.get("iscrowd")
 
@@ -131,10 +133,11 @@ def _jpeg(pixels: npt.NDArray[np.uint8]) -> str:
     return _encoded(Image.fromarray(pixels), "JPEG", quality=_QUALITY)
 
 
-def _overlay(mask: npt.NDArray[Any]) -> str:
-    """The class of each pixel as a colour; class 0 and 255, which is none, stay clear."""
+def _overlay(mask: npt.NDArray[Any], *, first: int) -> str:
+    """The class of each pixel as a colour, a PNG; classes below `first` and 255, which is none,
+    stay clear."""
     table = np.zeros((256, 4), np.uint8)
-    for label in range(1, 255):
+    for label in range(first, 255):
         table[label] = _seen_through(_COLOURS[label % len(_COLOURS)])
     return _encoded(Image.fromarray(table[mask.astype(np.uint8)], "RGBA"), "PNG")
 
