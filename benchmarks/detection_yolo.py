@@ -39,7 +39,7 @@ Sample = tuple[torch.Tensor, torch.Tensor]
 
 
 def ours() -> v2.Compose:
-    """The same in transforms of fastload and torchvision; colour is ColorJitter's."""
+    """The same in transforms of fastload and torchvision."""
     hue, saturation, value = GAINS
     affine = v2.RandomAffine(
         0,
@@ -54,7 +54,7 @@ def ours() -> v2.Compose:
             affine,
             v2.CenterCrop(SIZE),
             fastload.MixUp(p=MIXUP),
-            v2.ColorJitter(brightness=value, saturation=saturation, hue=hue),
+            fastload.HSV(hue, saturation, value),
             v2.RandomHorizontalFlip(),
             fastload.DropObjects(min_size=LEAST_SIDE, min_visibility=LEAST_PART),
         ]

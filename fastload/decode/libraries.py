@@ -452,6 +452,6 @@ def describe_decoder(decoder: Decoder) -> str:
     return f"JPEG by {by}{strict}, {core}{others_by_pillow()}"
 
 
-def others_by_pillow() -> str:
-    """For `explain()`: what reads everything that nothing faster does."""
-    return f"other formats and masks by Pillow {PillowDecoder.version}"
+def others_by_pillow(masks: str = "masks") -> str:
+    """For `explain()`: what reads everything that nothing faster does. `masks`: which."""
+    return f"other formats and {masks} by Pillow {PillowDecoder.version}"

@@ -130,11 +130,11 @@ void turn_hue(Block& block, size_t count, float shift) {
 // fastload/render/hsv.py.
 struct HsvTables {
     const float* of = nullptr;  // the gains that they were made of
-    uint8_t hue[256], saturation[256], value[256];
+    float hue[256], saturation[256], value[256];
 
-    static uint8_t scaled(int x, float gain) {
+    static float scaled(int x, float gain) {
         const double made = x * static_cast<double>(gain);
-        return static_cast<uint8_t>(made > 0.0 ? std::min(made, 255.0) : 0.0);
+        return static_cast<float>(static_cast<int>(made > 0.0 ? std::min(made, 255.0) : 0.0));
     }
 
     void make(const float* gains) {
@@ -142,7 +142,7 @@ struct HsvTables {
         of = gains;
         for (int x = 0; x < 256; ++x) {
             const double turned = std::fmod(x * static_cast<double>(gains[0]), 180.0);
-            hue[x] = static_cast<uint8_t>(turned >= 0 && turned < 180 ? turned : 0.0);
+            hue[x] = static_cast<float>(turned >= 0.0 ? static_cast<int>(turned) : 0);
             saturation[x] = scaled(x, gains[1]);
             value[x] = scaled(x, gains[2]);
         }
@@ -151,7 +151,7 @@ struct HsvTables {
 
 // Of 4096 times 255 / x, and 30 / x, rounded: OpenCV's conversion of bytes to HSV.
 struct Divisors {
-    int saturation[256] = {}, hue[256] = {};
+    int32_t saturation[256] = {}, hue[256] = {};
     constexpr Divisors() {
         for (int x = 1; x < 256; ++x) {
             saturation[x] = (2 * (255 << 12) + x) / (2 * x);
@@ -162,20 +162,26 @@ struct Divisors {
 constexpr Divisors kDivisors;
 
 void change_hsv(Block& block, size_t count, const HsvTables& tables) {
+    // Each loop is of one kind: sums, or numbers out of tables, so that they become vectors.
+    int32_t most[Block::kMost], difference[Block::kMost], sixths[Block::kMost];
+    for (size_t i = 0; i < count; ++i) {
+        const float r = block.red[i], g = block.green[i], b = block.blue[i];
+        const float high = r > g ? r : g, low = r < g ? r : g;
+        const float largest = high > b ? high : b, chroma = largest - (low < b ? low : b);
+        const float of_others = largest == g ? (b - r) + 2.0f * chroma : (r - g) + 4.0f * chroma;
+        most[i] = static_cast<int32_t>(largest);
+        difference[i] = static_cast<int32_t>(chroma);
+        sixths[i] = static_cast<int32_t>(largest == r ? g - b : of_others);
+    }
     float hue[Block::kMost], saturation[Block::kMost], value[Block::kMost];
     for (size_t i = 0; i < count; ++i) {
-        const int r = static_cast<int>(block.red[i]), g = static_cast<int>(block.green[i]),
-                  b = static_cast<int>(block.blue[i]);
-        const int most = std::max(std::max(r, g), b), least = std::min(std::min(r, g), b);
-        const int difference = most - least;
-        const int sixths = most == r   ? g - b
-                           : most == g ? b - r + 2 * difference
-                                       : r - g + 4 * difference;
-        const int angle = (sixths * kDivisors.hue[difference] + (1 << 11)) >> 12;
-        hue[i] = number(tables.hue[angle < 0 ? angle + 180 : angle]);
-        saturation[i] =
-            number(tables.saturation[(difference * kDivisors.saturation[most] + (1 << 11)) >> 12]);
-        value[i] = number(tables.value[most]);
+        const int32_t angle = (sixths[i] * kDivisors.hue[difference[i]] + (1 << 11)) >> 12;
+        hue[i] = tables.hue[angle + (angle < 0 ? 180 : 0)];
+    }
+    for (size_t i = 0; i < count; ++i) {
+        const int32_t strength = (difference[i] * kDivisors.saturation[most[i]] + (1 << 11)) >> 12;
+        saturation[i] = tables.saturation[strength];
+        value[i] = tables.value[most[i]];
     }
     const auto channel = [&](float n, float h, float s, float v) {
         float k = h + n;
