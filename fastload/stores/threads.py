@@ -1,5 +1,5 @@
 """Threads that wait for stores. Those of `concurrent.futures` make a Future of each task, which
-costs 20 us more, and keep a program from ending while a store says nothing."""
+costs 20 us more."""
 
 from __future__ import annotations
 
