@@ -221,8 +221,8 @@ def main(arguments: list[str] | None = None) -> None:
     for name, why in missing.items():
         print(f"{name}: not here: {why}")
     print(
-        f"\nstep of ResNet-18, processor time: {1e3 * step:.0f} ms, "
-        f"of it clipping {1e3 * clip:.1f} ms"
+        f"\nstep of ResNet-18, processor time: {1e3 * step:.0f} ms, of it clipping "
+        f"{1e3 * clip:.1f} ms"
     )
 
 

@@ -291,11 +291,9 @@ class DeviceStage:
         if self._mix is not None:
             if parts.images is None or parts.targets is None:
                 raise ConfigurationError(
-                    f"batch_transform: {type(self._mix).__name__} needs batches (images, "
-                    "labels) with images "
-                    f"(B, C, H, W), or dicts with 'image' and 'label', and {parts.described} "
-                    "are no such. Leave it "
-                    "out, or give a function of the batch."
+                    f"batch_transform: {type(self._mix).__name__} needs batches (images, labels) "
+                    "with images (B, C, H, W), or dicts with 'image' and 'label', and "
+                    f"{parts.described} are no such. Leave it out, or give a function of the batch."
                 )
             images, targets = columns[parts.images], columns[parts.targets]
             if mixing is not None:
@@ -306,9 +304,8 @@ class DeviceStage:
         if self._dtype is not None and parts.finished and parts.images is None:
             raise ConfigurationError(
                 f"dtype: it is for images (B, C, H, W), and {parts.described} are not known as "
-                "such: first in a batch, "
-                "or named 'image'. Leave it out, or give a function of the batch as "
-                "batch_transform."
+                "such: first in a batch, or named 'image'. Leave it out, or give a function of the "
+                "batch as batch_transform."
             )
         roles: Mapping[Any, str] = {parts.images: IMAGE.name} if parts.finished else self._roles
         memory_format = None if parts.foreign else self._memory_format

@@ -24,9 +24,9 @@ from fastload.sources.base import Source
 from fastload.sources.ragged import Packed, Ragged
 
 KILLED_WORKER = (
-    "A killed worker usually means that memory ran out: lower num_workers, prefetch_factor or "
-    "the batch size; `dmesg` "
-    "names the killed process. A bus error means that /dev/shm is too small: see `fastload doctor`."
+    "A killed worker usually means that memory ran out: lower num_workers, prefetch_factor or the "
+    "batch size; `dmesg` names the killed process. A bus error means that /dev/shm is too small: "
+    "see `fastload doctor`."
 )
 """What to tell a person whose worker process died."""
 

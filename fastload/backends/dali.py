@@ -215,8 +215,7 @@ class DaliBackend:
         for name in context.source.objects:
             raise ConfigurationError(
                 f"backend: 'dali' reads compressed images, but column {name!r} of "
-                f"{context.source.name} holds "
-                "Python objects; use backend='torch'."
+                f"{context.source.name} holds Python objects; use backend='torch'."
             )
         self._plans = context.recipe.geometries
         self._filters = list(dict.fromkeys(filter_of(plan).interp_type for plan in self._plans))
@@ -447,8 +446,8 @@ def _device_id(asked: str, target: torch.device) -> int | None:
         return None
     if target.type != "cuda":
         raise ConfigurationError(
-            f"DaliOptions(device={asked!r}) leaves the images on a GPU, but the batches are to "
-            "be delivered on "
-            f"{target}; use device='cuda' for the loader, or DaliOptions(device='cpu')."
+            f"DaliOptions(device={asked!r}) leaves the images on a GPU, but the batches are to be "
+            f"delivered on {target}; use device='cuda' for the loader, or "
+            "DaliOptions(device='cpu')."
         )
     return torch.cuda.current_device() if target.index is None else target.index

@@ -141,11 +141,9 @@ class ObjectReader:
         they are."""
         if self._recipe.moves_pixels and _has_places(value):
             raise ConfigurationError(
-                f"transform: it moves the pixels of the images of {self.source.name}, and "
-                f"{name!r} of its samples "
-                "holds boxes or points (torchvision tv_tensors), which would stay where they "
-                "are. Let the dataset "
-                "apply the transform to both."
+                f"transform: it moves the pixels of the images of {self.source.name}, and {name!r} "
+                "of its samples holds boxes or points (torchvision tv_tensors), which would stay "
+                "where they are. Let the dataset apply the transform to both."
             )
 
     def _rows(self, items: list[Any], draws: Draws, good_rows: list[int]) -> list[dict[str, Any]]:
@@ -155,12 +153,11 @@ class ObjectReader:
         for row, found in zip(good_rows, rows, strict=True):
             if found.keys() != fields.keys():
                 raise ConfigurationError(
-                    f"source: the samples of a batch have different fields: "
+                    "source: the samples of a batch have different fields: "
                     f"{self.source.describe(int(draws.indices[good_rows[0]]))} has {len(fields)} "
                     f"({', '.join(map(str, fields))}), "
-                    f"{self.source.describe(int(draws.indices[row]))} has "
-                    f"{len(found)} ({', '.join(map(str, found))}). Give all the same, or pass "
-                    "a collate_fn."
+                    f"{self.source.describe(int(draws.indices[row]))} has {len(found)} "
+                    f"({', '.join(map(str, found))}). Give all the same, or pass a collate_fn."
                 )
         return rows
 
@@ -264,10 +261,8 @@ class ObjectReader:
             if array.dtype != np.uint8:
                 raise ConfigurationError(
                     f"transform: {self.source.describe(int(draws.indices[row]))} is already a "
-                    f"{array.dtype} tensor, "
-                    "and crops and resizes work on uint8 pixels. Let the dataset apply the "
-                    "transform, or return a PIL "
-                    "image or uint8 array from it."
+                    f"{array.dtype} tensor, and crops and resizes work on uint8 pixels. Let the "
+                    "dataset apply the transform, or return a PIL image or uint8 array from it."
                 )
             arrays.append(array)
         geometry = plan.resolve(
@@ -291,10 +286,9 @@ class ObjectReader:
             if size != sizes[0]:
                 raise ConfigurationError(
                     "transform: the samples of a batch differ in size: "
-                    f"{self.source.describe(int(draws.indices[0]))} "
-                    f"comes out as {sizes[0]}, {self.source.describe(index)} as {size}. Add a "
-                    "Resize or a crop to "
-                    "(height, width), or use batch_size=1 or a collate_fn."
+                    f"{self.source.describe(int(draws.indices[0]))} comes out as {sizes[0]}, "
+                    f"{self.source.describe(index)} as {size}. Add a Resize or a crop to (height, "
+                    "width), or use batch_size=1 or a collate_fn."
                 )
 
 
@@ -346,10 +340,9 @@ def _as_hwc_tensor(image: Any) -> torch.Tensor:
     if isinstance(image, Image.Image):
         if image.mode in ("I", "F") or image.mode.startswith("I;16"):  # which convert() would clip
             raise ConfigurationError(
-                f"transform: the dataset gives a PIL image of mode {image.mode}, more than 8 "
-                "bits a pixel, and crops "
-                "and resizes work on 8. Convert it in the dataset, or let the dataset apply "
-                "the transform."
+                f"transform: the dataset gives a PIL image of mode {image.mode}, more than 8 bits "
+                "a pixel, and crops and resizes work on 8. Convert it in the dataset, or let the "
+                "dataset apply the transform."
             )
         array = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
         return torch.from_numpy(array.copy()).reshape(*array.shape[:2], -1)
@@ -360,9 +353,9 @@ def _as_hwc_tensor(image: Any) -> torch.Tensor:
         tensor = image.as_subclass(torch.Tensor)
         return tensor[:, :, None] if tensor.ndim == 2 else tensor.permute(1, 2, 0)
     raise ConfigurationError(
-        "transform: an image must be a PIL image, an array (H, W, C) or a tensor (C, H, W), "
-        f"got {type(image).__name__}"
-        f"{tuple(getattr(image, 'shape', ()))}. Pass a collate_fn for batches of anything else."
+        "transform: an image must be a PIL image, an array (H, W, C) or a tensor (C, H, W), got "
+        f"{type(image).__name__}{tuple(getattr(image, 'shape', ()))}. Pass a collate_fn for "
+        "batches of anything else."
     )
 
 
@@ -388,9 +381,8 @@ def _collate(values: list[Any]) -> Any:
         return collate(values, collate_fn_map={**default_collate_fn_map, Ragged: _joined})
     except (TypeError, RuntimeError) as error:
         raise ConfigurationError(
-            "collate_fn: the samples do not form a batch by torch's default_collate "
-            f"({error}). Pass a transform that "
-            "makes tensors of equal size, or a collate_fn."
+            f"collate_fn: the samples do not form a batch by torch's default_collate ({error}). "
+            "Pass a transform that makes tensors of equal size, or a collate_fn."
         ) from error
 
 

@@ -201,11 +201,10 @@ class TorchBackend:
             "backend='turbojpeg'"
         )
         raise ConfigurationError(
-            f"backend 'torch': batches of {counted(self._workers, 'worker')} come through "
-            "shared memory (/dev/shm), "
-            f"where {counted(flying, 'batch')} of {batch / 1e6:.1f} MB must fit "
-            f"({flying * batch / 1e6:.0f} MB), and "
-            f"{free / 1e6:.0f} MB are free. {_MORE_ROOM}; or {smaller}."
+            f"backend 'torch': batches of {counted(self._workers, 'worker')} come through shared "
+            f"memory (/dev/shm), where {counted(flying, 'batch')} of {batch / 1e6:.1f} MB must fit "
+            f"({flying * batch / 1e6:.0f} MB), and {free / 1e6:.0f} MB are free. {_MORE_ROOM}; or "
+            f"{smaller}."
         )
 
     def _start(self, epoch: int) -> None:
@@ -219,8 +218,7 @@ class TorchBackend:
             if given == "fork":
                 raise ConfigurationError(
                     f"multiprocessing_context: {context.source.name} is read by a client with "
-                    "threads, which a forked "
-                    "process does not have; leave it out, or say 'spawn'."
+                    "threads, which a forked process does not have; leave it out, or say 'spawn'."
                 )
             asked = given or "spawn"
         method = asked or multiprocessing.get_start_method()
@@ -263,13 +261,10 @@ class TorchBackend:
             if asked == given or not isinstance(error, PicklingError | AttributeError | TypeError):
                 raise
             raise ConfigurationError(
-                f"multiprocessing_context: workers are started by {asked!r} here, because to "
-                "fork beside ranks on "
-                "other machines may hang; then dataset, transform and functions must be "
-                "picklable, and are not "
-                f"({error}). Define them at the top level of a module, or say "
-                "multiprocessing_context='fork' (which is "
-                "safe without InfiniBand)."
+                f"multiprocessing_context: workers are started by {asked!r} here, because to fork "
+                "beside ranks on other machines may hang; then dataset, transform and functions "
+                f"must be picklable, and are not ({error}). Define them at the top level of a "
+                "module, or say multiprocessing_context='fork' (which is safe without InfiniBand)."
             ) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -560,8 +555,8 @@ def _space_needed() -> Iterator[None]:
     except (RuntimeError, OSError) as error:
         raise WorkerError(
             "backend 'torch': no shared memory (/dev/shm) for a batch "
-            f"({str(error).splitlines()[0]}). {_MORE_ROOM}, "
-            "or use a smaller batch_size, num_workers or prefetch_factor."
+            f"({str(error).splitlines()[0]}). {_MORE_ROOM}, or use a smaller batch_size, "
+            "num_workers or prefetch_factor."
         ) from None
 
 
@@ -573,9 +568,8 @@ def _late(said: str, asked: Draws) -> str:
     )
     return (
         f"{said} while it waited for the samples {listed} of epoch {asked.epoch}: one of them "
-        "takes that long or never "
-        "ends. Try them by themselves (dataset[index]), or give more time (worker_timeout, "
-        "DataLoader's timeout)."
+        "takes that long or never ends. Try them by themselves (dataset[index]), or give more time "
+        "(worker_timeout, DataLoader's timeout)."
     )
 
 

@@ -70,11 +70,9 @@ class TurboJpegBackend(BatchMaker):
     def __init__(self, context: Context, options: TurboJpegOptions) -> None:
         for column in context.source.objects.values():
             raise ConfigurationError(
-                "backend: 'turbojpeg' reads image files, but the samples of "
-                f"{context.source.name} are made by the "
-                f"Python code of {column.producer}. Use backend='torch', which runs it, or "
-                "backend='cache', which runs "
-                "it once."
+                f"backend: 'turbojpeg' reads image files, but the samples of {context.source.name} "
+                f"are made by the Python code of {column.producer}. Use backend='torch', which "
+                "runs it, or backend='cache', which runs it once."
             )
         super().__init__(context)
         if options.draft:

@@ -137,8 +137,7 @@ def build_cache(
         except OSError as error:
             raise CacheError(
                 f"{target.parent}: cannot be made ({error.strerror}). Give a writable cache "
-                "directory (directory=..., "
-                "or set XDG_CACHE_HOME)."
+                "directory (directory=..., or set XDG_CACHE_HOME)."
             ) from error
         with exclusive_lock(target.with_name(target.name + ".lock")):
             manifest = build.existing() or build.run()
@@ -184,18 +183,16 @@ class _Build:
         if (manifest.fingerprint, manifest.variant) != (self.source.fingerprint, self.variant):
             found, wanted = manifest.variant.describe(), self.variant.describe()
             raise CacheError(
-                f"{target}: holds a cache of {manifest.source} ({manifest.fingerprint}, "
-                f"{found}), not of "
-                f"{self.source.name} ({self.source.fingerprint}, {wanted}). "
-                f"Give another directory, or delete this one (rm -r '{target}')."
+                f"{target}: holds a cache of {manifest.source} ({manifest.fingerprint}, {found}), "
+                f"not of {self.source.name} ({self.source.fingerprint}, {wanted}). Give another "
+                f"directory, or delete this one (rm -r '{target}')."
             )
         columns = source_of(target, manifest).columns
         for name, column in self.source.columns.items():
             if name in columns and columns[name].role != column.role:
                 raise CacheError(
                     f"{target}: column {name!r} is cached as {columns[name].role}, and it is "
-                    f"{column.role} by now (an "
-                    f"older fastload built this cache). {remedy(target)}"
+                    f"{column.role} by now (an older fastload built this cache). {remedy(target)}"
                 )
         return manifest
 
@@ -274,9 +271,8 @@ class _Build:
         )
         return (
             f"{self.target.parent}: the cache of {self.source.name} needs {needed:,} bytes "
-            f"({needed / 1e9:.1f} GB), "
-            f"{free:,} ({free / 1e9:.1f} GB) are free. Make room, give a directory on another "
-            f"disk, or {smaller}."
+            f"({needed / 1e9:.1f} GB), {free:,} ({free / 1e9:.1f} GB) are free. Make room, give a "
+            f"directory on another disk, or {smaller}."
         )
 
     def _survey(
@@ -499,9 +495,8 @@ def exclusive_lock(path: Path) -> Iterator[None]:
                 waiting = True
     except OSError as error:
         raise CacheError(
-            f"{path}: cannot be locked ({error.strerror}). Give a cache directory that is "
-            "writable and on a file "
-            "system with file locks."
+            f"{path}: cannot be locked ({error.strerror}). Give a cache directory that is writable "
+            "and on a file system with file locks."
         ) from error
     try:
         yield

@@ -67,9 +67,9 @@ def in_memory(source: Source) -> Source:
     )
     if needed > free:
         raise CacheError(
-            f"{source.name}: needs {needed:,} bytes ({needed / 1e9:.1f} GB) of memory, "
-            f"{free:,} ({free / 1e9:.1f} GB) "
-            "are available. Use storage='disk', which needs none, or a smaller short_side."
+            f"{source.name}: needs {needed:,} bytes ({needed / 1e9:.1f} GB) of memory, {free:,} "
+            f"({free / 1e9:.1f} GB) are available. Use storage='disk', which needs none, or a "
+            "smaller short_side."
         )
     columns: dict[str, Column] = dict(source.columns)
     columns.update(
@@ -252,9 +252,7 @@ def _check_free_memory(source: Source, device: torch.device) -> None:
     free, total = torch.cuda.mem_get_info(device)
     if needed > free:
         raise CacheError(
-            f"storage='device': {source.name} needs {needed:,} bytes ({needed / 1e9:.1f} GB) "
-            f"on {device}, which has "
-            f"{free:,} ({free / 1e9:.1f} GB) free of {total / 1e9:.1f} GB. Use storage='ram' "
-            "or 'disk', or a smaller "
-            "short_side."
+            f"storage='device': {source.name} needs {needed:,} bytes ({needed / 1e9:.1f} GB) on "
+            f"{device}, which has {free:,} ({free / 1e9:.1f} GB) free of {total / 1e9:.1f} GB. Use "
+            "storage='ram' or 'disk', or a smaller short_side."
         )

@@ -97,10 +97,9 @@ class Composition:
         assert not self._resized, "the plan holds one resize"
         self.fail(
             ((size < 1) | (size > _LONGEST)).any(axis=1),
-            "an image of {height}x{width} pixels is too long and narrow to be resized as "
-            "asked: a side of the result "
-            "would be empty or too large; leave it out of the data set, or resize to a "
-            "(height, width).",
+            "an image of {height}x{width} pixels is too long and narrow to be resized as asked: a "
+            "side of the result would be empty or too large; leave it out of the data set, or "
+            "resize to a (height, width).",
         )
         self._fold()
         self._resized = True

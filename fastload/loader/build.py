@@ -108,8 +108,8 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     if config.dtype is not None and not source.images and not source.objects:
         raise ConfigurationError(
             f"dtype: it is for images, and {source.name} has none (columns: "
-            f"{', '.join(source.columns)}); leave it out "
-            "and convert the data, or use batch_transform."
+            f"{', '.join(source.columns)}); leave it out and convert the data, or use "
+            "batch_transform."
         )
     recipe = Recipe.from_transform(_both(opened.transform, config.transform))
     if source.encoded:
@@ -240,9 +240,8 @@ def _run_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) 
         )
     if config.collate_fn is not None:
         reason = (
-            f"the collate_fn {qualified_name(config.collate_fn)} takes them; leave it out, or "
-            "give from_dataloader a "
-            "function of whole batches, batch_transform, in its place"
+            f"the collate_fn {qualified_name(config.collate_fn)} takes them; leave it out, or give "
+            "from_dataloader a function of whole batches, batch_transform, in its place"
         )
         dataset, transform = None, None
     else:
@@ -358,18 +357,16 @@ def _on_backend(
     if split.several_views and not traits.views:
         raise ConfigurationError(
             f"transform: backend {backend!r} makes one view of an image, Views asks for "
-            f"{len(split.geometries)}; use "
-            "another backend."
+            f"{len(split.geometries)}; use another backend."
         )
     traits.check_renders(split, backend)
     if not traits.deep:
         deep.check_backend(source, backend)
     if split.several_views and isinstance(config.batch_transform, Mix):
         raise ConfigurationError(
-            f"batch_transform: {type(config.batch_transform).__name__} mixes one image with "
-            "its label, and a sample "
-            "here is several views (transform has Views). Leave it out, or give a function of "
-            "the batch."
+            f"batch_transform: {type(config.batch_transform).__name__} mixes one image with its "
+            "label, and a sample here is several views (transform has Views). Leave it out, or "
+            "give a function of the batch."
         )
 
     def explain() -> dict[str, str]:
@@ -491,16 +488,15 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
     """The transform, split for this source."""
     if recipe.ops and not source.images and not source.objects:
         raise ConfigurationError(
-            f"transform: {source.name} has no images (columns: {', '.join(source.columns)}); "
-            "leave it out, or use "
-            "batch_transform."
+            f"transform: {source.name} has no images (columns: {', '.join(source.columns)}); leave "
+            "it out, or use batch_transform."
         )
     primary = next(iter(source.images.values()), None)
     if config.collate_fn is not None:
         split = recipe.as_opaque(
-            f"the collate_fn {qualified_name(config.collate_fn)} takes finished samples; leave "
-            "it out, or give "
-            "from_dataloader a function of whole batches, batch_transform, in its place"
+            f"the collate_fn {qualified_name(config.collate_fn)} takes finished samples; leave it "
+            "out, or give from_dataloader a function of whole batches, batch_transform, in its "
+            "place"
         )
     else:
         split = recipe.split(None if primary is None else primary.fixed_size)
@@ -525,9 +521,8 @@ def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:
             or torch.iinfo(wanted if wanted != torch.bool else torch.int8).max < 255
         ):
             raise ConfigurationError(
-                f"dtype: the transform makes images of {made}, whose values {wanted} cannot "
-                "hold. Give a floating "
-                "point dtype, or leave dtype out."
+                f"dtype: the transform makes images of {made}, whose values {wanted} cannot hold. "
+                "Give a floating point dtype, or leave dtype out."
             )
 
 
@@ -540,9 +535,9 @@ def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
         counts = has_length(given)
         if config.on_error != "raise" and not counts:
             raise ConfigurationError(
-                f"on_error: {type(given).__name__} has no __len__, so it is not known which "
-                "other samples its epoch "
-                "has, to replace one that cannot be read. Give it one, or leave on_error out."
+                f"on_error: {type(given).__name__} has no __len__, so it is not known which other "
+                "samples its epoch has, to replace one that cannot be read. Give it one, or leave "
+                "on_error out."
             )
         # As DataLoader's defaults: no workers, and two batches for each worker.
         read_ahead = (config.num_workers or 0) * (config.prefetch_factor or DEFAULT_PREFETCH)
@@ -589,10 +584,9 @@ def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
     if order.steps == 0:
         raise ConfigurationError(
             f"drop_last: {counted(len(source), 'sample')} cannot fill one global batch of "
-            f"{order.global_batch_size} "
-            f"(batch_size {order.batch_size} x {counted(shard.world_size, 'rank')}), so no "
-            "batch is left. Use "
-            "drop_last=False or a smaller batch_size."
+            f"{order.global_batch_size} (batch_size {order.batch_size} x "
+            f"{counted(shard.world_size, 'rank')}), so no batch is left. Use drop_last=False or a "
+            "smaller batch_size."
         )
     return order
 

@@ -295,9 +295,9 @@ class LoaderConfig:
             total = sampler.total_size
             tail: Tail = "exact" if total == length else "pad" if total > length else "drop"
             note = (
-                f"DistributedSampler (rank {sampler.rank} of {sampler.num_replicas}) -> "
-                "fastload's order, a function "
-                f"of (seed, epoch), cut into global batches; {_TAILS[tail]}; set_epoch is optional"
+                f"DistributedSampler (rank {sampler.rank} of {sampler.num_replicas}) -> fastload's "
+                f"order, a function of (seed, epoch), cut into global batches; {_TAILS[tail]}; "
+                "set_epoch is optional"
             )
             return replace(
                 self,
@@ -313,9 +313,9 @@ class LoaderConfig:
             )
         if self.shard is not None:
             raise ConfigurationError(
-                f"shard: the DataLoader's {type(sampler).__name__} already decides which "
-                "samples this rank gets; leave "
-                "shard out, or give the DataLoader shuffle=True in place of the sampler."
+                f"shard: the DataLoader's {type(sampler).__name__} already decides which samples "
+                "this rank gets; leave shard out, or give the DataLoader shuffle=True in place of "
+                "the sampler."
             )
         return replace(self, sampler=sampler, shuffle=False, follows=sampler)
 
@@ -371,26 +371,22 @@ def _device(device: Any) -> torch.device:
     if not torch.cuda.is_available():
         raise ConfigurationError(
             f"device: {str(device)!r} was asked for, but torch sees no CUDA device here. Use "
-            "device='cpu', or see "
-            "`fastload doctor`."
+            "device='cpu', or see `fastload doctor`."
         )
     index: int | None = resolved.index
     if index is not None and index >= torch.cuda.device_count():
         raise ConfigurationError(
             f"device: {str(device)!r} was asked for, and torch sees "
-            f"{counted(torch.cuda.device_count(), 'GPU')}, "
-            "numbered from 0. Where each task has a GPU of its own (SLURM's --gpus-per-task=1) "
-            "that is cuda:0 in all "
-            "of them: say 'cuda'."
+            f"{counted(torch.cuda.device_count(), 'GPU')}, numbered from 0. Where each task has a "
+            "GPU of its own (SLURM's --gpus-per-task=1) that is cuda:0 in all of them: say 'cuda'."
         )
     if index is not None:
         return resolved
     current, rank = torch.cuda.current_device(), os.environ.get("LOCAL_RANK", "0")
     if current == 0 and rank.isdecimal() and 0 < int(rank) < torch.cuda.device_count():
         logger.warning(
-            "device='cuda' is cuda:0 here, in local rank %s of this machine: its batches go to "
-            "the GPU of rank 0. "
-            "Call torch.cuda.set_device(%s) before, or say device='cuda:%s'.",
+            "device='cuda' is cuda:0 here, in local rank %s of this machine: its batches go to the "
+            "GPU of rank 0. Call torch.cuda.set_device(%s) before, or say device='cuda:%s'.",
             *(rank, rank, rank),
         )
     return torch.device("cuda", current)
@@ -408,6 +404,5 @@ def _other_device(device: torch.device) -> torch.device:
             found = str(error).splitlines()[0]
     raise ConfigurationError(
         f"device: {str(device)!r} was asked for, and torch cannot use it here ({found}). Use "
-        "device='cpu' or 'cuda'; "
-        "`fastload doctor` shows what this machine has."
+        "device='cpu' or 'cuda'; `fastload doctor` shows what this machine has."
     )

@@ -132,9 +132,9 @@ def from_dataloader(
     if own_batches:
         if shard is not None:
             raise ConfigurationError(
-                f"shard: the DataLoader's {type(batches).__name__} already decides which "
-                "samples this rank gets; leave "
-                "shard out, or give the DataLoader a sampler and a batch_size."
+                f"shard: the DataLoader's {type(batches).__name__} already decides which samples "
+                "this rank gets; leave shard out, or give the DataLoader a sampler and a "
+                "batch_size."
             )
         config = replace(
             config,

@@ -37,9 +37,8 @@ class OneThread:
         # the `with`.
         if self._inside.setdefault("thread", here) != here:
             raise FastloadError(
-                "this Loader is in use: another thread is waiting in iter() or next() of it. "
-                "One thread at a time may "
-                "iterate over a Loader; create one for each thread."
+                "this Loader is in use: another thread is waiting in iter() or next() of it. One "
+                "thread at a time may iterate over a Loader; create one for each thread."
             )
 
     def __exit__(self, *_: object) -> None:
@@ -176,10 +175,9 @@ class LoaderIterator(Iterator[Any]):
             if self._complete:  # Ignite evaluates on the training loader before it asks once more
                 raise StopIteration
             raise FastloadError(
-                "this iterator has ended, because iter() was called again on the same Loader, "
-                "a state was "
-                "loaded, or it was closed. Create a second Loader to iterate twice at the same "
-                "time."
+                "this iterator has ended, because iter() was called again on the same Loader, a "
+                "state was loaded, or it was closed. Create a second Loader to iterate twice at "
+                "the same time."
             )
         parts, cursor, watcher = progress.parts, progress.cursor, progress.watcher
         if self._failed:

@@ -143,9 +143,9 @@ def check_split(split: SplitRecipe, source: Source, config: LoaderConfig, *, sie
         wants = f"{next(type(op).__name__ for op in ops if op.sieves)} drops"
     if wants and not any(column.kind.judges for column in source.instances.values()):
         raise ConfigurationError(
-            f"transform: {wants} boxes, and {source.name} has none in rows of "
-            f"variable length (columns: {', '.join(source.columns)}). Leave it out, or give boxes "
-            "as a fastload.Ragged."
+            f"transform: {wants} boxes, and {source.name} has none in rows of variable length "
+            f"(columns: {', '.join(source.columns)}). Leave it out, or give boxes as a "
+            "fastload.Ragged."
         )
     formats = {op.format for op in ops if isinstance(op, ColumnOperation)} - {PASCAL_VOC}
     if formats and source.classes is None:

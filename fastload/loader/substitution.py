@@ -88,10 +88,9 @@ class Substitution:
                     rows = _padded(rows, size)
                 if tuple(target.shape[1:]) != tuple(rows.shape[1:]):
                     raise DecodeError(
-                        f"{failure.error} It cannot be substituted either: its replacement has "
-                        "the shape "
-                        f"{tuple(rows.shape[1:])}, the batch {tuple(target.shape[1:])}. Add a "
-                        "Resize or a crop."
+                        f"{failure.error} It cannot be substituted either: its replacement has the "
+                        f"shape {tuple(rows.shape[1:])}, the batch {tuple(target.shape[1:])}. Add "
+                        "a Resize or a crop."
                     )
                 if isinstance(target, torch.Tensor):
                     target[failure.row] = torch.as_tensor(rows[0])
@@ -124,9 +123,8 @@ class Substitution:
             if not batch.failures:
                 return index, batch
         raise DecodeError(
-            f"{error} No replacement for it could be read either, in {_TRIES} tries: is most "
-            "of the data set damaged? "
-            "`on_error='raise'` names the first bad file."
+            f"{error} No replacement for it could be read either, in {_TRIES} tries: is most of "
+            "the data set damaged? `on_error='raise'` names the first bad file."
         ) from error
 
 

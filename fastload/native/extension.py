@@ -37,17 +37,13 @@ def load() -> ModuleType:
         if library := re.search(r"(lib\w+)\.so[.\d]*", str(error)):
             raise BackendUnavailableError(
                 "fastload's native core is installed, and a library that it needs is not "
-                f"({error}). Install it "
-                f"(Debian: apt-get install {_PACKAGES.get(library[1], library[1])}). "
-                "Everything works without, through "
+                f"({error}). Install it (Debian: apt-get install "
+                f"{_PACKAGES.get(library[1], library[1])}). Everything works without, through "
                 "slower decoders."
             ) from error
         raise BackendUnavailableError(
-            f"fastload's native core cannot be loaded ({error}). Install a C++ compiler and "
-            "the libjpeg-turbo headers "
-            "(Debian, Ubuntu: apt-get install g++ libjpeg-dev python3-dev), then install "
-            "fastload again with "
-            "FASTLOAD_REQUIRE_NATIVE=1 set to see what the build says. Everything works "
-            "without it, through slower "
-            "decoders."
+            f"fastload's native core cannot be loaded ({error}). Install a C++ compiler and the "
+            "libjpeg-turbo headers (Debian, Ubuntu: apt-get install g++ libjpeg-dev python3-dev), "
+            "then install fastload again with FASTLOAD_REQUIRE_NATIVE=1 set to see what the build "
+            "says. Everything works without it, through slower decoders."
         ) from error

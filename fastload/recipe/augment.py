@@ -316,8 +316,7 @@ def _check_affine(interpolation: str, fill: Fill | None, channels: int) -> None:
     if fill is not None and len(fill) not in (1, channels):
         raise ConfigurationError(
             f"fill={fill} has {counted(len(fill), 'value')} for images of "
-            f"{counted(channels, 'channel')}; give 1 or "
-            f"{channels}."
+            f"{counted(channels, 'channel')}; give 1 or {channels}."
         )
 
 

@@ -183,9 +183,9 @@ class GaussianBlur(PixelOperation):
         width, height = self.kernel_size
         if size is not None and (size[0] <= height // 2 or size[1] <= width // 2):
             raise ConfigurationError(
-                f"{self.describe()} does not fit images of {size[0]}x{size[1]} pixels: they "
-                "are mirrored at their "
-                "borders for half the kernel, and must be larger; choose a smaller kernel_size."
+                f"{self.describe()} does not fit images of {size[0]}x{size[1]} pixels: they are "
+                "mirrored at their borders for half the kernel, and must be larger; choose a "
+                "smaller kernel_size."
             )
         return size
 

@@ -59,9 +59,8 @@ class ToDtype(PixelOperation):
             if "cannot be performed safely" not in str(error):  # as of float32 to int32 or int64
                 raise
             raise ConfigurationError(
-                f"ToDtype({self.dtype}, scale=True) cannot convert {images.dtype} images "
-                "without loss; "
-                "use torch.uint8 or torch.int16, or scale=False."
+                f"ToDtype({self.dtype}, scale=True) cannot convert {images.dtype} images without "
+                "loss; use torch.uint8 or torch.int16, or scale=False."
             ) from error
         return result
 
@@ -151,9 +150,8 @@ class Normalize(PixelOperation):
         """(C,) float64 each: means and deviations."""
         if len(self.mean) not in (1, channels) or len(self.std) not in (1, channels):
             raise ConfigurationError(
-                f"Normalize has {len(self.mean)} means and {len(self.std)} deviations for "
-                "images of "
-                f"{counted(channels, 'channel')}; give 1 or {channels} of each."
+                f"Normalize has {len(self.mean)} means and {len(self.std)} deviations for images "
+                f"of {counted(channels, 'channel')}; give 1 or {channels} of each."
             )
         mean, std = (
             np.broadcast_to(np.array(values, dtype=np.float64), channels)

@@ -78,9 +78,8 @@ class RandomErasing(PixelOperation):
         channels, height, width = images.shape[1:]
         if self.value != "random" and len(self.value) not in (1, channels):
             raise ConfigurationError(
-                f"RandomErasing(value={self.value}) has {counted(len(self.value), 'value')} "
-                "for images of "
-                f"{counted(channels, 'channel')}; give 1 or {channels}."
+                f"RandomErasing(value={self.value}) has {counted(len(self.value), 'value')} for "
+                f"images of {counted(channels, 'channel')}; give 1 or {channels}."
             )
         boxes = self.boxes(draws, stream, height=height, width=width)
         if not boxes[:, 2:].all(axis=1).any():

@@ -179,8 +179,7 @@ def lower_leaf(transform: Any, image: ImageState) -> Origin:
     if not callable(transform):
         raise ConfigurationError(
             f"transform contains {transform!r}, which is not callable; pass torchvision "
-            "transforms, any callable on an "
-            "image, or None."
+            "transforms, any callable on an image, or None."
         )
     lowering = lowering_of(kind)
     try:
@@ -212,9 +211,8 @@ def _reason_unknown(transform: Any) -> str:
     for base in kind.__mro__[1:]:
         if lowering_of(base) is not None or base in _CONTAINERS:
             return (
-                f"it is a subclass of {base.__name__} with code of its own, which may do "
-                "something else; use "
-                f"{base.__name__} itself"
+                f"it is a subclass of {base.__name__} with code of its own, which may do something "
+                f"else; use {base.__name__} itself"
             )
     if kind.__module__.startswith(("torchvision.", "albumentations.")):
         return "fastload has no batched form of it"
@@ -223,17 +221,15 @@ def _reason_unknown(transform: Any) -> str:
         names = [f"x.{name}" for name in attributes]
         views = ", ".join(names if len(names) > 1 else names * 2)
         return (
-            "it has code of its own around transforms that fastload knows "
-            f"({', '.join(names)}, x being this object); "
-            f"if it makes views of an image by them, write fastload.Views({views}) in its "
-            "place, one for each view; "
-            "else give those transforms themselves"
+            f"it has code of its own around transforms that fastload knows ({', '.join(names)}, x "
+            "being this object); if it makes views of an image by them, write "
+            f"fastload.Views({views}) in its place, one for each view; else give those transforms "
+            "themselves"
         )
     if lowering_of(getattr(v2, kind.__name__, kind)) is not None:
         return (
-            f"it is not torchvision's {kind.__name__}; use that one, or register an operation "
-            "for it "
-            "(fastload.recipe.register)"
+            f"it is not torchvision's {kind.__name__}; use that one, or register an operation for "
+            "it (fastload.recipe.register)"
         )
     return (
         "it is not a torchvision transform; leave it out, or register an operation for it "

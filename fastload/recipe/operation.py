@@ -331,9 +331,8 @@ def register(cls: _Registered) -> _Registered:
         or not parameters.frozen
     ):
         raise ConfigurationError(
-            f"register({name}): an operation is a frozen dataclass derived from PixelOperation "
-            "or GeometryOperation; "
-            "put @dataclass(frozen=True) below @register."
+            f"register({name}): an operation is a frozen dataclass derived from PixelOperation or "
+            "GeometryOperation; put @dataclass(frozen=True) below @register."
         )
     if not cls.transforms:
         raise ConfigurationError(

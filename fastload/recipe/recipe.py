@@ -549,9 +549,8 @@ def _whole(op: GeometryOperation, name: str, fill: Fill) -> Fill:
     """Cut to whole numbers, as torchvision fills uint8 pixels."""
     if not all(0 <= value < 256 for value in fill):
         raise ConfigurationError(
-            f"{type(op).__name__}({name}={fill}) does not fit uint8 pixels; give values from 0 "
-            "to 255, or pad after "
-            "ToDtype(torch.float32, scale=True)."
+            f"{type(op).__name__}({name}={fill}) does not fit uint8 pixels; give values from 0 to "
+            "255, or pad after ToDtype(torch.float32, scale=True)."
         )
     return tuple(float(int(value)) for value in fill)
 

@@ -133,9 +133,8 @@ def checked_array(value: Any, name: str) -> AnyArray:
         torch.from_numpy(np.empty(0, dtype=array.dtype))
     except (TypeError, ValueError):  # ValueError: not in this machine's byte order
         raise SourceError(
-            f"{name}: dtype {array.dtype} has no counterpart in torch; convert it to numbers "
-            "of one size "
-            "(pad rows of different lengths, or serve them from a torch Dataset)."
+            f"{name}: dtype {array.dtype} has no counterpart in torch; convert it to numbers of "
+            "one size (pad rows of different lengths, or serve them from a torch Dataset)."
         ) from None
     return array
 
@@ -246,9 +245,8 @@ def _images(array: AnyArray, given: Any) -> npt.NDArray[np.uint8] | None:
         return None
     if isinstance(array, np.memmap) and array.shape[1] > 1:
         raise SourceError(
-            f"{array.filename}: images of shape {array.shape[1:]} have their channels first, "
-            "and would have to be read "
-            "into memory whole; write the file as (N, H, W, C)."
+            f"{array.filename}: images of shape {array.shape[1:]} have their channels first, and "
+            "would have to be read into memory whole; write the file as (N, H, W, C)."
         )
     return np.ascontiguousarray(array.transpose(0, 2, 3, 1))
 
@@ -271,8 +269,7 @@ def class_labels(
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise SourceError(
             f"{name}: labels must be one integer a sample, got {array.dtype} of shape "
-            f"{array.shape}; "
-            "convert them with labels.astype(numpy.int64)."
+            f"{array.shape}; convert them with labels.astype(numpy.int64)."
         )
     # Compared before the conversion, in which a large uint64 would turn negative.
     bad = np.flatnonzero(
@@ -288,8 +285,7 @@ def class_labels(
         more = f" ({counted(len(bad), 'sample')} in all)" if len(bad) > 1 else ""
         raise SourceError(
             f"{name}: {describe(row)} has the label {int(array[row])}{more}, labels must be "
-            f"{allowed}; "
-            "correct the labels, or remap them so that they count from 0."
+            f"{allowed}; correct the labels, or remap them so that they count from 0."
         )
     return np.ascontiguousarray(array, dtype=np.int64)
 
@@ -313,8 +309,7 @@ def labelled_pixels(
     if len(pixels) != len(labels):
         raise SourceError(
             f"{name}: {counted(len(pixels), 'image')} and {counted(len(labels), 'label')}; the "
-            "files do not belong "
-            "together, or one is truncated: download them again."
+            "files do not belong together, or one is truncated: download them again."
         )
     known = len(classes) if classes is not None else class_count
     checked = class_labels(labels, classes=known, name=name, describe=describe)

@@ -62,8 +62,8 @@ class Source:
             if getattr(column, "storage", None) not in get_args(Storage):
                 raise SourceError(
                     f"{self.name}: column {name!r} is a {type(column).__name__}, which is no "
-                    "column; derive its class "
-                    "from EncodedImages, PixelImages, Values or Objects of fastload.sources."
+                    "column; derive its class from EncodedImages, PixelImages, Values or Objects "
+                    "of fastload.sources."
                 )
             try:
                 column.kind  # noqa: B018  # raises SourceError if its role is not registered

@@ -27,10 +27,9 @@ class Boxes(Kind):
     def check(self, rows: AnyArray, name: str) -> None:
         if rows.ndim < 2 or rows.shape[-1] != 4 or rows.dtype.kind not in "iuf":
             raise SourceError(
-                f"{name}: boxes must be numbers (N, 4) or (N, K, 4), left, top, right, bottom "
-                "in pixels; got "
-                f"{rows.dtype} of shape {rows.shape}. Give the column another name if it holds "
-                "something else."
+                f"{name}: boxes must be numbers (N, 4) or (N, K, 4), left, top, right, bottom in "
+                f"pixels; got {rows.dtype} of shape {rows.shape}. Give the column another name if "
+                "it holds something else."
             )
         bad = first_bad_row(~np.isfinite(rows)) if rows.dtype.kind == "f" else None
         if bad is None:
@@ -38,10 +37,8 @@ class Boxes(Kind):
         if bad is not None:
             raise SourceError(
                 f"{name}: row {bad} holds {rows[bad].tolist()}, and a box is left, top, right, "
-                "bottom in pixels, with "
-                "left <= right and top <= bottom; correct it (of left, top, width, height the "
-                "sums are wanted), or "
-                "leave the sample out."
+                "bottom in pixels, with left <= right and top <= bottom; correct it (of left, top, "
+                "width, height the sums are wanted), or leave the sample out."
             )
 
     def transform(self, rows: AnyArray, points: PointMap) -> AnyArray:

@@ -415,8 +415,8 @@ class PixelArray(RowSelection, PickledByReference, PixelImages):
         if self.sizes is None and (self.array.ndim != 4 or self.array.shape[3] != self.channels):
             raise SourceError(
                 f"PixelArray needs an array (N, H, W, {self.channels}), got shape "
-                f"{self.array.shape}; "
-                "reshape it, or give sizes and offsets for images of different sizes."
+                f"{self.array.shape}; reshape it, or give sizes and offsets for images of "
+                "different sizes."
             )
 
     @property

@@ -50,10 +50,8 @@ def open_dataset(dataset: Any, *, reason: str = "") -> Opened:
     if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__getitem__"):
         raise SourceError(
             f"The source is a {kind}, which can only be iterated: without access by index its "
-            "order cannot be "
-            "shuffled, sharded or resumed. Give it __getitem__ and __len__ (a map-style "
-            "Dataset), or store the samples "
-            "as tar shards, which fastload reads by index."
+            "order cannot be shuffled, sharded or resumed. Give it __getitem__ and __len__ (a "
+            "map-style Dataset), or store the samples as tar shards, which fastload reads by index."
         )
     try:
         length = len(dataset)
@@ -80,10 +78,9 @@ def refuse_collections(spec: Any) -> None:
         items = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
         found = ", ".join(f"{key!r}: {type(value).__name__}" for key, value in items)
         raise SourceError(
-            f"The source is a {type(spec).__name__} of ({found}); it must hold arrays, tensors "
-            "or paths of "
-            ".npy files, one row a sample: convert lists with numpy.asarray, or choose one of "
-            "several data sets."
+            f"The source is a {type(spec).__name__} of ({found}); it must hold arrays, tensors or "
+            "paths of .npy files, one row a sample: convert lists with numpy.asarray, or choose "
+            "one of several data sets."
         )
     if (
         isinstance(spec, list)
@@ -92,9 +89,8 @@ def refuse_collections(spec: Any) -> None:
     ):
         raise SourceError(
             f"The source is a list of {counted(len(spec), 'item')} that begins with "
-            f"{spec[0]!r:.80}; a list must hold "
-            "the paths of .tar shards, or arrays only, or the samples themselves. Of image files, "
-            "give the folder."
+            f"{spec[0]!r:.80}; a list must hold the paths of .tar shards, or arrays only, or the "
+            "samples themselves. Of image files, give the folder."
         )
     if spec is None or isinstance(spec, bytes | bytearray | int | float):
         raise SourceError(
@@ -152,15 +148,13 @@ def open_natively(dataset: Any) -> Opened:
     if base is not None:
         raise NotNativeError(
             f"{kind.__name__} makes them by code of its own, not by that of {base.__name__}. "
-            f"{COST} Put what it does "
-            "to images into the transform and what it does to labels into target_transform, "
-            "and leave that code out"
+            f"{COST} Put what it does to images into the transform and what it does to labels into "
+            "target_transform, and leave that code out"
         )
     if any(isinstance(value, Dataset) for value in getattr(dataset, "__dict__", {}).values()):
         raise NotNativeError(
-            f"{COST} If all that it does is to transform the samples of the data set in it, "
-            "give that one the "
-            "transform and the target_transform"
+            f"{COST} If all that it does is to transform the samples of the data set in it, give "
+            "that one the transform and the target_transform"
         )
     raise NotNativeError("")
 
@@ -401,11 +395,9 @@ def relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened:
     source, name = opened.source, getattr(function, "__qualname__", type(function).__name__)
     if not depends_on_argument_alone(function):
         raise NotNativeError(
-            f"its target_transform {name} may depend on more than the label, so it is called "
-            f"for each sample. {COST} A "
-            "function of numbers and tables of them alone would free it, or the same done to "
-            "the labels of a batch, as "
-            "batch_transform"
+            f"its target_transform {name} may depend on more than the label, so it is called for "
+            f"each sample. {COST} A function of numbers and tables of them alone would free it, or "
+            "the same done to the labels of a batch, as batch_transform"
         )
     if source.classes is None:
         raise NotNativeError(

@@ -56,11 +56,9 @@ class KeyPoints(Kind):
     def check(self, rows: AnyArray, name: str) -> None:
         if rows.ndim < 2 or rows.shape[-1] not in (2, 3) or rows.dtype.kind not in "iuf":
             raise SourceError(
-                f"{name}: keypoints must be numbers (N, 2), (N, K, 2) or, with visibility, (N, "
-                "K, 3): x and y in "
-                f"pixels; got {rows.dtype} of shape {rows.shape}. Give the column another name "
-                "if it holds something "
-                "else."
+                f"{name}: keypoints must be numbers (N, 2), (N, K, 2) or, with visibility, (N, K, "
+                f"3): x and y in pixels; got {rows.dtype} of shape {rows.shape}. Give the column "
+                "another name if it holds something else."
             )
         count = rows.shape[-2] if rows.ndim > 2 else 1
         beyond = [pair for pair in self.pairs or () if max(pair) >= count]

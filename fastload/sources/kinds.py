@@ -116,8 +116,7 @@ class PixelKind(Kind):
         if pixels.ndim != 4:
             raise ConfigurationError(
                 f"column {name!r} ({self.name}) must be a batch (B, C, H, W), got shape "
-                f"{tuple(pixels.shape)}; "
-                "add the missing dimension."
+                f"{tuple(pixels.shape)}; add the missing dimension."
             )
         return pixels
 
@@ -147,9 +146,8 @@ class ImageKind(PixelKind):
     ) -> Any:
         if dtype is not None and column.is_floating_point() and not dtype.is_floating_point:
             raise ConfigurationError(
-                f"dtype: the images are {column.dtype}, and {dtype} would cut off their "
-                "fractions. Give a floating "
-                "point dtype, or leave dtype out."
+                f"dtype: the images are {column.dtype}, and {dtype} would cut off their fractions. "
+                "Give a floating point dtype, or leave dtype out."
             )
         column = column if dtype is None else column.to(dtype)
         if memory_format is None:
@@ -179,8 +177,7 @@ class MaskKind(PixelKind):
         if pixels.shape[1] != 1:
             raise ConfigurationError(
                 f"column {name!r} (mask) must be (B, H, W) or (B, 1, H, W), got shape "
-                f"{tuple(pixels.shape)}; "
-                "give one class number for each pixel."
+                f"{tuple(pixels.shape)}; give one class number for each pixel."
             )
         return pixels
 
@@ -239,8 +236,8 @@ def register_kind(kind: Kind) -> None:
         ):
             raise ConfigurationError(
                 f"register_kind({type(kind).__name__}): {type(known).__name__} has the name "
-                f"{known.name!r} and the "
-                f"keys {', '.join(known.keys) or 'none'} already; choose others."
+                f"{known.name!r} and the keys {', '.join(known.keys) or 'none'} already; choose "
+                "others."
             )
     _kinds[kind.name] = kind
 

@@ -87,9 +87,8 @@ class ObjectStore(Store):
     def _list(self, folder: str) -> list[Entry]:
         if not self._lists:
             raise StoreError(
-                f"{self.url}/{folder}: a web server does not list its files; give the .tar "
-                "shards by name "
-                "('https://host/shard-{000..012}.tar')."
+                f"{self.url}/{folder}: a web server does not list its files; give the .tar shards "
+                "by name ('https://host/shard-{000..012}.tar')."
             )
         prefix = f"{folder}/" if folder else ""
         found = self._denied(self._client.list_with_delimiter, prefix or None)

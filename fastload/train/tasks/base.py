@@ -214,6 +214,5 @@ class Task(ABC):
             )
             raise StateMismatchError(
                 f"state: {type(self).__name__} keeps {keeps}, got {got}; the checkpoint is of "
-                "another task. Resume "
-                "with the task it was made with."
+                "another task. Resume with the task it was made with."
             )

@@ -81,18 +81,16 @@ class Segmentation(PixelTask):
         largest = int(np.flatnonzero(pixels)[-1])
         if 1 < largest < 128:
             raise ConfigurationError(
-                f"num_classes: the masks of {source.name} have values up to {largest}, which "
-                "look like class numbers, "
-                f"got 1; say --num-classes {largest + 1}, or give masks of 0 and 1, or of 0 "
-                "and 255."
+                f"num_classes: the masks of {source.name} have values up to {largest}, which look "
+                f"like class numbers, got 1; say --num-classes {largest + 1}, or give masks of 0 "
+                "and 1, or of 0 and 255."
             )
         threshold = largest // 2
         positive, negative = int(pixels[threshold + 1 :].sum()), int(pixels[: threshold + 1].sum())
         if not positive or not negative:
             raise SourceError(
-                f"{source.name}: every pixel of {counted(seen, 'mask')} is {largest}; "
-                "segmentation needs pixels of "
-                "both kinds. Are these the masks?"
+                f"{source.name}: every pixel of {counted(seen, 'mask')} is {largest}; segmentation "
+                "needs pixels of both kinds. Are these the masks?"
             )
         self._threshold, self._positive_weight = threshold, negative / positive
         of_all = ("" if seen == len(source) else f"{seen:,} of ") + counted(len(source), "mask")
@@ -216,9 +214,8 @@ class MultiClassSegmentation(PixelTask):
         ):
             raise ConfigurationError(
                 f"model: segmentation of {counted(self._classes, 'class')} needs scores (B, "
-                f"{self._classes}, {size}), "
-                f"got an output {tuple(scores.shape)}; choose a segmentation network "
-                "(smp:Unet/resnet34)."
+                f"{self._classes}, {size}), got an output {tuple(scores.shape)}; choose a "
+                "segmentation network (smp:Unet/resnet34)."
             )
         known = target < self._classes
         # Flat, because over (B, K, H, W) the device has no deterministic algorithm.
@@ -250,8 +247,8 @@ class MultiClassSegmentation(PixelTask):
         if sums["unknown"]:
             raise SourceError(
                 f"masks: {counted(int(sums['unknown']), 'pixel')} of this epoch have "
-                f"{self._classes} or more, which is "
-                "no class of this network and not 255; correct the masks, or say --num-classes."
+                f"{self._classes} or more, which is no class of this network and not 255; correct "
+                "the masks, or say --num-classes."
             )
         both, found, true = np.array([sums[name] for name in self._names]).reshape(3, self._classes)
         union = found + true - both
@@ -269,8 +266,7 @@ class MultiClassSegmentation(PixelTask):
         if state["classes"] != self._classes:
             raise StateMismatchError(
                 f"state: it is of {counted(state['classes'], 'class')}, the network has "
-                f"{self._classes}; resume with "
-                f"--num-classes {state['classes']}."
+                f"{self._classes}; resume with --num-classes {state['classes']}."
             )
 
 
@@ -278,8 +274,7 @@ def _one_channel(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     if scores.ndim != 4 or scores.shape[1] != 1 or scores.shape[2:] != target.shape[1:]:
         raise ConfigurationError(
             "model: segmentation needs one logit a pixel, (B, 1, "
-            f"{', '.join(map(str, target.shape[1:]))}), got an "
-            f"output {tuple(scores.shape)}; choose a segmentation network (smp:Unet/resnet34) "
-            "with num_classes 1."
+            f"{', '.join(map(str, target.shape[1:]))}), got an output {tuple(scores.shape)}; "
+            "choose a segmentation network (smp:Unet/resnet34) with num_classes 1."
         )
     return scores[:, 0]
