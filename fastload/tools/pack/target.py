@@ -130,7 +130,7 @@ class Target:
             try:
                 row = msgspec.json.decode(data, type=ShardRow)
             except (msgspec.DecodeError, msgspec.ValidationError):
-                continue  # cut off by a crash of the machine: the shard is written again
+                continue  # cut off by a crash, or of an earlier version: the shard is written again
             if self._holds(row):
                 found[row.name] = row
         return found
