@@ -23,7 +23,8 @@ from fastload.sources.base import Source
 
 NICE = 11
 """Where a core is busy, Linux gives a thread of nice 11 a twelfth of what it gives one of nice 0
-(its weights are 87 and 1024): the trainer's epoch takes 1.08 times as long, at most."""
+(its weights are 87 and 1024). Memory, and cores that look idle for a moment, are not shared by
+weights: beside a trainer that never waits more was measured (`benchmarks/README.md`)."""
 
 
 class Filler:
