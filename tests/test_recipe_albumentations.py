@@ -155,6 +155,7 @@ CHAINS: dict[str, Callable[[], list[Any]]] = {
     "flips": lambda: [A.HorizontalFlip(p=0.6), A.VerticalFlip(p=0.3)],
     "resize": lambda: [A.Resize(31, 47)],
     "resize-up": lambda: [A.Resize(90, 111)],
+    "grey-then-up": lambda: [A.ToGray(p=0), A.Resize(150, 190)],
     "resize-nearest": lambda: [A.Resize(33, 41, interpolation=cv2.INTER_NEAREST)],
     "longest": lambda: [A.LongestMaxSize([33, 48, 71])],
     "longest-hw": lambda: [A.LongestMaxSize(max_size_hw=(44, None))],

@@ -143,9 +143,11 @@ def _rules(compose: Any) -> BboxParams | None:
 
 
 def _lowered(transforms: Sequence[Any], image: ImageState, rules: BboxParams | None) -> Operations:
-    """All operations, in order; `image` is changed to its state after them."""
+    """All operations, in order; `image` is changed to its state after them. `rules`: of boxes,
+    which they judge where boxes moved, and after the first transform, whatever that is."""
     ops: list[Operation] = []
-    for transform in transforms:
+    first = 0
+    for number, transform in enumerate(transforms):
         made = lower_leaf(transform, image).ops
         for op in made:
             if op.is_opaque:
@@ -156,6 +158,10 @@ def _lowered(transforms: Sequence[Any], image: ImageState, rules: BboxParams | N
             ops.append(op)
         if rules is not None and any(_changes_boxes(op) for op in made):
             ops.append(rules)
+        first = first if number else len(ops)
+    moves_later = any(map(_changes_boxes, ops[first:]))
+    if rules is not None and moves_later and not any(map(_changes_boxes, ops[:first])):
+        ops.insert(first, rules)
     return tuple(ops)
 
 
@@ -185,7 +191,7 @@ def _compose(transform: Any, image: ImageState) -> Operations:
         ops = _lowered(transform.transforms, inside, None)
     else:
         moved = _lowered(transform.transforms, inside, rules)
-        # The last judges once more, and if nothing has moved pixels, for the first time.
+        # The last judges once more, and of no transforms for the first time.
         ops = (ClampBoundingBoxes(), *moved, *(() if rules in moved[-1:] else (rules,)))
         if any(isinstance(op, CoarseDropout) for op in _flat(ops)):
             raise NotLowerableError(

@@ -52,8 +52,8 @@ def open_yolo(spec: str, options: OpenOptions) -> Opened:
     objects.
 
     Raises:
-        SourceError: `data.yaml` without names or that split; no file of labels at all; a line that
-            is neither a box nor an outline; a class beyond the names; numbers outside of 0 to 1.
+        SourceError: `data.yaml` without names or that split, or with keypoints; no file of labels
+            at all; a line that is neither a box nor an outline; a class beyond the names; numbers outside of 0 to 1.
             The message names file and line.
         BackendUnavailableError: PyYAML is not installed.
     """
@@ -71,6 +71,13 @@ def open_yolo(spec: str, options: OpenOptions) -> Opened:
     if data.get("nc", len(names)) != len(names):
         raise SourceError(
             f"{path}: nc is {data['nc']}, and there are {len(names)} names; correct it."
+        )
+    if "kpt_shape" in data:
+        # A line is box and points, of which some lengths are those of an outline.
+        raise SourceError(
+            f"{path}: kpt_shape says that lines have keypoints after their box, which are not "
+            "read; write them as COCO's person_keypoints_*.json, or leave kpt_shape and the "
+            "numbers after the boxes out."
         )
     split = options.split or "train"
     folder = _folder(path, data, split)
