@@ -53,8 +53,8 @@ def open_yolo(spec: str, options: OpenOptions) -> Opened:
 
     Raises:
         SourceError: `data.yaml` without names or that split, or with keypoints; no file of labels
-            at all; a line that is neither a box nor an outline; a class beyond the names; numbers outside of 0 to 1.
-            The message names file and line.
+            at all; a line that is neither a box nor an outline; a class beyond the names; numbers
+            outside of 0 to 1. The message names file and line.
         BackendUnavailableError: PyYAML is not installed.
     """
     path = _file(spec)
