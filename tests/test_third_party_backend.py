@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torchvision.transforms import v2
 
 import fastload
+from fastload import backends
 from fastload.backends.base import (
     BackendOptions,
     Dependency,
@@ -140,6 +142,20 @@ def test_auto_takes_the_one_that_says_it_suits_best() -> None:
     assert "described: nobody knows these arrays better" in loader.explain()
     # It runs no Python on samples.
     assert fastload.create_loader(TOKENS, 4, collate_fn=list).backend == "torch"
+
+
+def test_the_packages_installed_are_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[dict[str, str]] = []
+
+    def counted(**group: str) -> Any:
+        reads.append(group)
+        return entry_points(**group)
+
+    monkeypatch.setattr(backends, "entry_points", counted)
+    monkeypatch.syspath_prepend("another path")
+    for _ in range(2):
+        fastload.create_loader(TOKENS, 4).close()
+    assert reads == [{"group": "fastload.backends"}]
 
 
 @pytest.mark.usefixtures("installed")
