@@ -83,10 +83,12 @@ class ObjectReader:
         """Failed rows hold copies of a good one until they are replaced; if none could be read
         there are no columns."""
         items, good_rows, failures = self._items(draws)
-        if not items:
+        if not good_rows:
             return HostBatch({}, failures)
         if self._collate_fn is not None:
             return HostBatch({}, failures, collated=self._collate_fn(items))
+        if not _is_one_each(items, good_rows):
+            return HostBatch({}, failures, collated=_collate(items))
         fields, layout = _fields_of(items[0])
         recipe = self._recipe
         # Several views of an image, or whatever else a transform makes of it, if nothing is left to
@@ -161,25 +163,34 @@ class ObjectReader:
                 )
         return rows
 
-    def _items(self, draws: Draws) -> tuple[list[Any], list[int], list[Failure]]:
-        """The samples that could be made, their rows, and the failures of the others."""
+    def _items(self, draws: Draws) -> tuple[Any, list[int], list[Failure]]:
+        """The samples that could be made, their rows, and the failures of the others.
+
+        Where a data set makes them together, they are what it gives: a list of samples, or whatever
+        it and its collate function have agreed on. If it raises, each is made alone, to see which
+        sample it is; if it is none, what it raised is raised here.
+        """
         items: list[Any] = []
         failures: list[Failure] = []
         good_rows: list[int] = []
         seeds = draws.integers(Stream.OPAQUE) >> np.uint64(
             1
         )  # a data set may put torch.initial_seed() into a tensor
+        together: Exception | None = None
         with preserved_random_state():  # with num_workers=0 this is the trainer's own process
             for column in (
                 self.source.objects.values() if self._recipe.opaque is None and len(draws) else ()
             ):
                 seed_generators(int(seeds[0]))
-                with contextlib.suppress(
-                    Exception
-                ):  # one by one it will be seen which sample it is
+                try:
                     found = column.items(draws.indices if draws.keys is None else draws.keys)
-                    if found is not None and len(found) == len(draws):
-                        return found, list(range(len(draws))), []
+                except Exception as error:
+                    together = error
+                    continue
+                rows = list(range(len(draws)))
+                # A transform of ours is for single samples.
+                if found is not None and (not self._recipe.placement or _is_one_each(found, rows)):
+                    return found, rows, []
             for row, index in enumerate(
                 draws.indices.tolist() if draws.keys is None else draws.keys
             ):
@@ -193,6 +204,8 @@ class ObjectReader:
                     Exception
                 ) as error:  # whatever the user's code raises, with the sample's name
                     failures.append(Failure(row, self._explained(index, error)))
+        if together is not None and not failures:
+            raise together
         return items, good_rows, failures
 
     def _item(self, index: int) -> Any:
@@ -290,6 +303,11 @@ class ObjectReader:
                     f"{self.source.describe(index)} as {size}. Add a Resize or a crop to (height, "
                     "width), or use batch_size=1 or a collate_fn."
                 )
+
+
+def _is_one_each(items: Any, rows: list[int]) -> bool:
+    """Whether what a data set has made together is a list of single samples."""
+    return isinstance(items, list | tuple) and len(items) == len(rows)
 
 
 def _fields_of(item: Any) -> tuple[dict[str, Any] | None, Layout]:

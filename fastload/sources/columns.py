@@ -249,8 +249,9 @@ class Objects(Column):
         """One sample: usually (image, label). What it raises is taken for a fault of this
         sample."""
 
-    def items(self, indices: Int64Array | list[Any]) -> list[Any] | None:
-        """Several samples, if there is a way of their own to make them together; else None. A list
+    def items(self, indices: Int64Array | list[Any]) -> Any:
+        """Several samples, if there is a way of their own to make them together; else None. Usually
+        a list of them; it may be a whole batch, or anything that a collate function takes. A list
         has keys in place of
         indices: what a user's own sampler gives, where it is an adopted DataLoader's."""
         return None
@@ -538,15 +539,15 @@ class DatasetItems(RowSelection, Objects):
     def item(self, index: int) -> Any:
         return self.dataset[self.row_of(index)]
 
-    def items(self, indices: Int64Array | list[Any]) -> list[Any] | None:
+    def items(self, indices: Int64Array | list[Any]) -> Any:
         """By the dataset's `__getitems__`, if it has one. A list has the keys that a user's sampler
         gave."""
         inner = self.dataset.dataset if isinstance(self.dataset, Subset) else self.dataset
         if not callable(getattr(inner, "__getitems__", None)):
             return None  # a Subset always has one, of one item at a time
         if isinstance(indices, list):
-            return list(self.dataset.__getitems__(indices))
-        return list(self.dataset.__getitems__(self.rows_of(indices).tolist()))
+            return self.dataset.__getitems__(indices)
+        return self.dataset.__getitems__(self.rows_of(indices).tolist())
 
     def describe(self, index: int) -> str:
         return f"{self.producer}[{index}]"

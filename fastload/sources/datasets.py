@@ -413,7 +413,8 @@ def relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened:
         ) from error
     if not isinstance(made, torch.Tensor) or len({type(answer) for answer in answers}) > 1:
         raise NotNativeError(f"its target_transform {name} gives no number or array of one type")
-    table = made.numpy()
+    with _not_native_if_odd():
+        table = checked_array(made, f"its target_transform {name}")
     columns = {**source.columns, "label": ValueArray(table[where])}
     relabelled = replace(
         source, columns=columns, fingerprint=fingerprint_of(source.fingerprint, table), classes=None
@@ -428,6 +429,8 @@ def relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened:
 def _tensors(dataset: Any) -> Opened:
     """As plain values, whatever they look like: batches must have the shapes and dtypes that they
     have in torch."""
+    if any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in dataset.tensors):
+        raise NotNativeError("gradients flow through its batches into its tensors")
     with _not_native_if_odd():
         arrays = [checked_array(tensor, f"tensor {n}") for n, tensor in enumerate(dataset.tensors)]
     columns = {f"value_{n}": ValueArray(array) for n, array in enumerate(arrays)}
@@ -505,7 +508,10 @@ def _joined_column(name: str, parts: list[Column]) -> Column:
             PathTable.of(part.describe(n) for part in parts for n in range(len(part)))
         )
     if all(isinstance(part, ValueArray) for part in parts):
-        return ValueArray(np.concatenate([part.at(np.arange(len(part))) for part in parts]))  # type: ignore[attr-defined]
+        rows = [part.at(np.arange(len(part))) for part in parts]  # type: ignore[attr-defined]
+        if len({(array.dtype, array.shape[1:]) for array in rows}) > 1:  # numpy would convert them
+            raise NotNativeError(f"its data sets have {name!r} of different dtypes or shapes")
+        return ValueArray(np.concatenate(rows))
     if all(
         isinstance(part, PixelArray) and part.fixed_size is not None and not part.failed
         for part in parts

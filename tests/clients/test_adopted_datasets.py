@@ -13,10 +13,12 @@ import pytest
 import torch
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
     Sampler,
     SequentialSampler,
+    TensorDataset,
     default_collate,
     get_worker_info,
 )
@@ -51,6 +53,17 @@ class AllAtOnce(Made):
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         return [self.make(index) for index in indices]
+
+
+class Together(Made):
+    """Makes batches in `__getitems__`, in a form of its own."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return self.make(torch.tensor(indices))  # type: ignore[arg-type]
+
+
+def handed_on(batch: Any) -> Any:
+    return batch
 
 
 class Uneven(Sampler[list[int]]):
@@ -131,6 +144,22 @@ LOADERS: dict[str, Callable[[dict[str, Any]], DataLoader[Any]]] = {
     ),
     "list of batches": lambda w: DataLoader(Made(lambda i: i), batch_sampler=[[0, 1], [3]], **w),
     "all at once": lambda w: DataLoader(AllAtOnce(lambda i: (image(i), i)), 3, **w),
+    "a batch, a dict": lambda w: DataLoader(
+        Together(lambda i: {"image": i, "label": 2 * i}), 2, collate_fn=handed_on, **w
+    ),
+    "a batch, a tuple": lambda w: DataLoader(
+        Together(lambda i: (i, 2 * i)), 2, collate_fn=handed_on, **w
+    ),
+    "a batch, a tensor": lambda w: DataLoader(Together(lambda i: i), 3, collate_fn=handed_on, **w),
+    "a batch without some": lambda w: DataLoader(
+        Together(lambda i: i[i % 2 == 0].tolist()), 4, **w
+    ),
+    "two dtypes": lambda w: DataLoader(
+        ConcatDataset([TensorDataset(torch.arange(4)), TensorDataset(torch.ones(4))]), 2, **w
+    ),
+    "two shapes": lambda w: DataLoader(
+        ConcatDataset([TensorDataset(torch.ones(4, 3)), TensorDataset(torch.ones(4, 2))]), 2, **w
+    ),
     "a range": lambda w: DataLoader(range(5), 2, **w),
 }
 
@@ -143,6 +172,7 @@ IN_WORKERS = (
     "one by one, sampled",
     "batch sampler, derived",
     "all at once",
+    "a batch, a dict",
 )
 
 
@@ -239,6 +269,28 @@ def test_the_users_exceptions_keep_their_type(workers: int) -> None:
         assert isinstance(caught.value.__cause__, SampleError)
         assert "Made[2]" in str(caught.value.__cause__), "which sample"
         assert "in broken" in str(caught.value.__cause__), "and where it was raised"
+
+
+def broken_together(indices: Any) -> Any:
+    if isinstance(indices, torch.Tensor):
+        raise MissingColumnError("all")
+    return indices
+
+
+def test_what_getitems_raises_is_not_hidden_by_single_samples() -> None:
+    with (
+        fastload.from_dataloader(DataLoader(Together(broken_together), 2)) as loader,
+        pytest.raises(MissingColumnError, match="all"),
+    ):
+        list(loader)
+
+
+def test_gradients_flow_into_a_tensor_dataset() -> None:
+    codes = torch.ones(4, 3, requires_grad=True)
+    with fastload.from_dataloader(DataLoader(TensorDataset(codes), 2)) as loader:
+        next(iter(loader))[0].sum().backward()
+    assert codes.grad is not None
+    assert codes.grad.tolist() == [[1] * 3, [1] * 3, [0] * 3, [0] * 3]
 
 
 class Counting(Dataset[Any]):

@@ -208,6 +208,16 @@ def test_it_runs_natively_as_in_the_torch_backend(folder: str, name: str) -> Non
             "different transforms; give all of them one",
         ),
         (
+            lambda f: images(f, target_transform=lambda y: torch.tensor(y, dtype=torch.bfloat16)),
+            "bfloat16 has no counterpart in numpy",
+        ),
+        (
+            lambda f: ConcatDataset(
+                [images(f), images(f, target_transform=lambda y: torch.tensor([y, y]))]
+            ),
+            "'label' of different dtypes or shapes",
+        ),
+        (
             lambda f: images(f, lambda image: EVALUATION(image)),
             "not a torchvision transform; leave it out, or register",
         ),
