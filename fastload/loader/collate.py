@@ -100,13 +100,12 @@ class _Form(ABC):
 
     def targets(self, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Of each image what is in it: views of all columns but the images."""
-        rows = {
-            name: _rows(column)
-            for name, column in columns.items()
-            if name not in (self.images, SIZES)
-        }
-        count = len(columns[self.images])
-        return [{name: of_each[row] for name, of_each in rows.items()} for row in range(count)]
+        names = [name for name in columns if name not in (self.images, SIZES)]
+        if not names:
+            return [{} for _ in range(len(columns[self.images]))]
+        lengths: dict[bytes, list[int]] = {}
+        rows = [_rows(columns[name], lengths) for name in names]
+        return [dict(zip(names, of_one, strict=True)) for of_one in zip(*rows, strict=True)]
 
 
 class TorchvisionForm(_Form):
@@ -149,13 +148,10 @@ class DetrForm(_Form):
             centred = centred_boxes(boxes.values, height, width)
             size = torch.empty((count, 2), dtype=torch.int64, device=images.device)
             size[:, 0], size[:, 1] = height, width
-            mask = torch.zeros((count, height, width), dtype=torch.bool, device=images.device)
+            mask = _none(images)
         else:
             centred = centred_boxes(boxes.values, *size[_image_of_each(boxes)].unbind(1))
-            rows, across = (torch.arange(n, device=images.device) for n in (height, width))
-            mask = rows[:, None] >= size[:, :1, None]
-            mask = mask | (across >= size[:, 1:, None])
-            images = images.masked_fill_(mask[:, None], 0)
+            mask = _padded(images, size)
         moved = {self.boxes: Ragged(centred, boxes.offsets, boxes.on_host), "size": size}
         return images, mask, self.targets(columns | moved)
 
@@ -208,8 +204,37 @@ def _image_of_each(rows: Ragged) -> torch.Tensor:
     return torch.repeat_interleave(numbers, offsets.diff(), output_size=len(rows.values))
 
 
-def _rows(column: Any) -> Any:
-    """The rows of a column, each a view. Of numbers and flat rows in one call each."""
+def _none(images: torch.Tensor) -> torch.Tensor:
+    """(B, H, W) bool, False everywhere."""
+    count, _, height, width = images.shape
+    if images.device.type == "cpu":  # numpy does not write to fresh memory, which is 0 already
+        return torch.from_numpy(np.zeros((count, height, width), np.bool_))
+    return torch.zeros((count, height, width), dtype=torch.bool, device=images.device)
+
+
+def _padded(images: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    """(B, H, W) bool, True beside images of these sizes, (B, 2) height and width, where the images
+    (B, C, H, W) become 0."""
+    count, _, height, width = images.shape
+    if images.device.type == "cpu":  # only what is beside them is passed over
+        mask = torch.ones((count, height, width), dtype=torch.bool)
+        for image, row, (h, w) in zip(images, mask, size.tolist(), strict=True):
+            row[:h, :w] = False
+            image[:, h:] = 0
+            image[:, :h, w:] = 0
+        return mask
+    rows, across = (torch.arange(n, device=images.device) for n in (height, width))
+    mask = (rows[:, None] >= size[:, :1, None]) | (across >= size[:, 1:, None])
+    images.masked_fill_(mask[:, None], 0)
+    return mask
+
+
+def _rows(column: Any, lengths: dict[bytes, list[int]]) -> Any:
+    """The rows of a column, each a view. Of numbers and flat rows in one call each. `lengths`: of
+    the rows, by the bytes of offsets, which most columns of a batch have in common."""
     if isinstance(column, Ragged) and isinstance(column.values, torch.Tensor):
-        return column.values.split(column.lengths.tolist())
+        key = column.bounds.tobytes()
+        if key not in lengths:
+            lengths[key] = column.lengths.tolist()
+        return column.values.split_with_sizes(lengths[key])
     return column.unbind(0) if isinstance(column, torch.Tensor) else column
