@@ -507,6 +507,25 @@ def test_rotation_that_expands() -> None:
         assert (batch["image"][0].int() - pixels.int()).abs().max() <= 1
 
 
+@pytest.mark.parametrize("angle", [90, -90, 180, 270, 450])
+@pytest.mark.parametrize("before", [[v2.ToImage()], []], ids=["tensor", "pillow"])
+def test_quarter_turns_that_expand(angle: float, before: list[Any]) -> None:
+    """The sides differ by an odd number, so that the middle is on an edge of pixels one way."""
+    image = photo(30, 47)
+    boxes = np.array([[3.0, 4, 20, 25], [0, 0, 47, 30]])
+    turned = v2.RandomRotation((angle, angle), expand=True, interpolation=BILINEAR, fill=5)
+    transform = v2.Compose([*before, turned, v2.ToImage()])
+    arrays = {"image": image[None], "boxes": Ragged.of([boxes])}
+    with fastload.create_loader(arrays, 1, transform=transform) as loader:
+        (batch,) = loader
+    sample = tv_tensors.BoundingBoxes(  # type: ignore[call-overload]
+        torch.from_numpy(boxes), format="XYXY", canvas_size=(30, 47)
+    )
+    wanted, moved = transform(Image.fromarray(image), sample)
+    assert torch.equal(batch["image"][0], wanted.as_subclass(torch.Tensor))
+    assert torch.allclose(batch["boxes"][0], moved.as_subclass(torch.Tensor), rtol=0, atol=1e-4)
+
+
 # -- the arithmetic
 
 

@@ -259,6 +259,10 @@ def affine_warp(
     about = _turned_corners(back, extent, middle - extent / 2)
     first, last = (np.trunc(end * 1e4) * 1e-4 for end in (about.min(axis=1), about.max(axis=1)))
     made = np.ceil(last) - np.floor(first)
+    if center is None:
+        # Torchvision turns by exact quarters without a matrix.
+        quarter = np.remainder(angle, 180.0) == 90.0
+        made[quarter] = extent[quarter, ::-1]
     # From the middle of the output to the middle of the image.
     inverse = inverse @ shifts((extent - made) / 2)
     size = made[:, ::-1].astype(np.int32)
