@@ -87,6 +87,11 @@ class WorkerError(FastloadError, RuntimeError):
     """A worker process or thread died (out of memory, killed, crashed) with work outstanding."""
 
 
+class CancelledReadError(FastloadError, RuntimeError):
+    """A read that nobody was to wait for any longer: its loader was closed, or the program ends.
+    It says nothing about the bytes: no other sample takes the place of theirs."""
+
+
 class CacheError(FastloadError, OSError):
     """A cache that cannot be built or opened: disk full, directory not writable, damaged, built by
     someone else."""

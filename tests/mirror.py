@@ -120,12 +120,14 @@ TESTS = {
     "test_stores": "stores stores.base stores.filesystems stores.objects",
     "test_stores_flight": "stores.flight",
     "test_stores_copies": "sources.copied stores.copies",
+    "test_stores_reads": "stores.reads",
     "test_stores_threads": "stores.threads",
     "test_sweep": "cli.sweep tools.sweep.advice tools.sweep.grid tools.sweep.report "
     "tools.sweep.reported tools.sweep.run",
     "test_third_party_backend": "backends.base",
     "test_tier": "stores.tier",
-    "test_torch_workers": "backends.torch_workers loader.worker_seeds",
+    "test_torch_workers": "backends.torch_workers backends.torch_workers_processes "
+    "loader.worker_seeds",
     "test_train_config": "train.config",
     "test_train_data": "train.data",
     "test_train_distributed": "train.distributed",

@@ -22,8 +22,10 @@ class ObjectServer:
     """By `bucket/name`."""
     faults: dict[str, list[str]] = field(default_factory=dict)
     """By `bucket/name` (or "list"), what the next requests get: "503", "403", "reset", "truncated",
-    "slow", "stall" (half of the body, then nothing); a status may be followed by words for the
-    body."""
+    "slow", "stall" (half of the body, then nothing), "mute" (nothing); a status may be followed by
+    words for the body."""
+    expired: str = ""
+    """The access key that gets an error in place of an object; "" for none."""
     signed: list[str] = field(default_factory=list)
     """The header Authorization of every request for an object."""
     requests: list[tuple[str, str, str]] = field(default_factory=list)
@@ -92,6 +94,8 @@ def object_server() -> Iterator[ObjectServer]:
             state.requests.append((self.command, self.path, asked))
             name = unquote(urlsplit(self.path).path).lstrip("/")
             fault = (state.faults.get(name) or [""]).pop(0) if with_body else ""
+            if state.expired and f"Credential={state.expired}/" in state.signed[-1]:
+                fault = "400 <Code>ExpiredToken</Code>"
             if self._failed(fault):
                 return
             data = state.objects.get(name)
@@ -149,7 +153,9 @@ def object_server() -> Iterator[ObjectServer]:
         def _failed(self, fault: str) -> bool:
             if fault == "slow":
                 time.sleep(0.3)
-            if fault == "reset":
+            if fault == "mute":
+                state.ended.wait(60)
+            if fault in ("reset", "mute"):
                 self.close_connection = True
                 return True
             status, _, words = fault.partition(" ")

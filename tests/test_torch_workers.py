@@ -131,6 +131,7 @@ def test_ranks_that_share_an_adopted_loader_have_seeds_of_their_own() -> None:
 
 STARTING = (
     "backends/torch_workers.py",
+    "backends/torch_workers_processes.py",
     "data/dataloader.py",
     "loader/feed.py",
     "loader/prefetcher.py",

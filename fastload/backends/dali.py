@@ -7,7 +7,7 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from itertools import chain
 from threading import Lock
@@ -46,6 +46,7 @@ from fastload.errors import ConfigurationError, DecodeError, WorkerError, counte
 from fastload.geometry import GeometryPlan, View
 from fastload.machine import usable_cores
 from fastload.render.host import EncodedRow, PythonRenderer
+from fastload.stores.reads import ReaderPool
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ class DaliBackend:
             decoder=options.decoder,
         )
         self._pending: deque[Future[tuple[HostBatch, list[_Rows]]]] = deque()
-        self._readers: ThreadPoolExecutor | None = None
+        self._readers: ReaderPool | None = None
         self._lock = Lock()
         """Around all that DALI is asked for."""
         self._pipes: list[DaliPipeline] = []
@@ -248,7 +249,7 @@ class DaliBackend:
 
     def submit(self, draws: Draws) -> None:
         if self._readers is None:
-            self._readers = ThreadPoolExecutor(self.depth, thread_name_prefix="fastload-dali")
+            self._readers = ReaderPool(self.depth, "fastload-dali")
         self._pending.append(
             self._readers.submit(
                 _prepared,
@@ -287,7 +288,7 @@ class DaliBackend:
         self.cancel()
         readers, self._readers = self._readers, None
         if readers is not None:
-            readers.shutdown(wait=True, cancel_futures=True)
+            readers.give_up()
         with self._lock:
             self._discard()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from fastload.backends.rows import Buffers, RowReader
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, WorkerError
 from fastload.machine import usable_cores
+from fastload.stores.reads import ReaderPool
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -124,7 +125,7 @@ class Threads:
         if batch_size:
             self._slice = max(1, min(-(-batch_size // count), _SLICE))
             self._most = max(count, min(_SAMPLES_IN_FLIGHT // self._slice, _MOST_TASKS))
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor: ReaderPool | None = None
 
     def slice_of(self, batch_size: int) -> int:
         """Samples of a batch that are one task."""
@@ -136,7 +137,7 @@ class Threads:
         """Call it in a thread."""
         if self._executor is None:
             name = f"fastload-{self.backend}"
-            self._executor = ThreadPoolExecutor(self._most, thread_name_prefix=name)
+            self._executor = ReaderPool(self._most, name)
         return self._executor.submit(function, *arguments, **options)
 
     def failure(self, error: Exception) -> WorkerError:

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import multiprocessing
 import multiprocessing.connection
-import multiprocessing.context
 import multiprocessing.queues
 import multiprocessing.util
 import os
@@ -35,7 +34,6 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, get_worker_info
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from fastload.backends.base import (
     DEFAULT_PREFETCH,
@@ -49,6 +47,7 @@ from fastload.backends.base import (
 from fastload.backends.forked import forget_in_children
 from fastload.backends.objects import ObjectReader
 from fastload.backends.rows import RowReader
+from fastload.backends.torch_workers_processes import CONTEXTS, STARTED, Batches
 from fastload.decode.libraries import describe_decoder, get_decoder
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, FastloadError, WorkerError, counted
@@ -113,7 +112,7 @@ class TorchBackend:
         self._requests = _Requests()
         self._waiting: deque[_Request] = deque()
         """Submitted and not received, nor cancelled."""
-        self._batches: Iterator[HostBatch | None] | None = None
+        self._batches: Batches | None = None
         self._reader = _reader_for(context, options.decode_settings, options.decoder)
 
     def submit(self, draws: Draws) -> None:
@@ -151,8 +150,11 @@ class TorchBackend:
         self._requests = _Requests()
         self._waiting.clear()
         if batches is not None:
+            if not all(column.survives_fork for column in self._context.source.encoded.values()):
+                # A worker that waits for a store does not see that it is to end.
+                batches.kill_workers()
             try:
-                batches._shutdown_workers()  # type: ignore[attr-defined]
+                batches._shutdown_workers()
             except (
                 RuntimeError
             ) as error:  # from torch's handler of SIGCHLD, which has still ended all workers
@@ -234,7 +236,7 @@ class TorchBackend:
             num_workers=self._workers,
             collate_fn=_unchanged,
             prefetch_factor=self._prefetch,
-            multiprocessing_context=_CONTEXTS[method],
+            multiprocessing_context=CONTEXTS[method],
             worker_init_fn=_WorkerStart(context.workers.init, os.getpid()),
             timeout=options.worker_timeout or context.workers.timeout,
             generator=torch.Generator()
@@ -244,7 +246,7 @@ class TorchBackend:
         # A fork server may be started here, which keeps the mask, and so outlives a SIGTERM to the
         # process group.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        batches, _started[:] = _Batches.__new__(_Batches), []
+        batches, STARTED[:] = Batches.__new__(Batches), []
         try:
             # Each worker would make a folder of its own, which stays when the worker is killed.
             # This one goes with the trainer, or with its workers after it.
@@ -408,70 +410,6 @@ class _Requests:
             asked = self.queue.popleft() if self.queue else None
             self.taken.append(asked)
             yield None if asked is None else asked.draws
-
-
-class _Batches(_MultiProcessingDataLoaderIter):
-    """torch's iterator, whose constructor may be interrupted at any line. It is made by `__new__`
-    first, so that somebody holds what the constructor has done so far."""
-
-    _shutdown = True
-    """Until the constructor sets it, there is nothing for `__del__` to shut down."""
-
-    def end_interrupted_start(self) -> None:
-        """End the workers, however far the constructor has come."""
-        self._shutdown = True
-        with contextlib.suppress(ValueError):  # it has not come so far
-            # Else torch would find them dead, and refuse the next iterator at this address.
-            torch._C._remove_worker_pids(id(self))
-        for worker in _started:
-            if worker.pid is not None:
-                worker.kill()
-                worker.join()
-
-
-_started: list[Any] = []
-"""The processes of the latest start of workers, each from the moment when its `start` is called.
-multiprocessing itself knows of a process only when its `start` has ended."""
-
-
-class _Recorded:
-    """A process that is in `_started` before it runs."""
-
-    def start(self) -> None:
-        _started.append(self)
-        super().start()  # type: ignore[misc]
-
-
-class _ForkProcess(_Recorded, multiprocessing.context.ForkProcess):
-    """By fork."""
-
-
-class _SpawnProcess(_Recorded, multiprocessing.context.SpawnProcess):
-    """By spawn."""
-
-
-class _ForkServerProcess(_Recorded, multiprocessing.context.ForkServerProcess):
-    """By a fork server."""
-
-
-class _ForkContext(multiprocessing.context.ForkContext):
-    Process = _ForkProcess
-
-
-class _SpawnContext(multiprocessing.context.SpawnContext):
-    Process = _SpawnProcess
-
-
-class _ForkServerContext(multiprocessing.context.ForkServerContext):
-    Process = _ForkServerProcess
-
-
-_CONTEXTS: Mapping[str, multiprocessing.context.BaseContext] = {
-    "fork": _ForkContext(),
-    "spawn": _SpawnContext(),
-    "forkserver": _ForkServerContext(),
-}
-"""By start method."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -49,6 +49,7 @@ from fastload.machine import cache_home, usable_cores
 from fastload.sources.base import Source
 from fastload.sources.columns import ValueArray, Values
 from fastload.sources.opening import open_source
+from fastload.stores.reads import ReaderPool
 from fastload.terminal import progress
 
 logger = logging.getLogger("fastload")
@@ -412,16 +413,13 @@ class _Build:
             }
 
 
-class _Pool(ThreadPoolExecutor):
+class _Pool(ReaderPool):
     """Threads that work a little ahead of who takes their results; what is waiting at an error is
     dropped."""
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads, "fastload-cache")
         self._ahead = 4 * threads  # bounds the memory
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown(wait=True, cancel_futures=True)
 
     def in_order(
         self, function: Callable[[int], T], rows: range, size: int, advance: Callable[[int], None]

@@ -191,6 +191,7 @@ class Feed:
     def _stop(self) -> None:
         maker = self._maker
         self._expected = None
+        self._production.end_reads()
         with _ignoring_ended_workers():
             if maker is not None:
                 maker.stop()
@@ -199,6 +200,7 @@ class Feed:
             if maker is not None:
                 maker.stop()
         self._production.cancel()
+        self._production.allow_reads()
         self._maker = None
 
 

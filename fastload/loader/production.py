@@ -18,8 +18,10 @@ from fastload.errors import FastloadError, OnError
 from fastload.loader.substitution import Substitution
 from fastload.sampler import Order, Position, Schedule
 from fastload.spans import SpanLog
+from fastload.stores.reads import Reads
 
 _NOTHING = nullcontext()
+_CLOSED = "the loader was closed while a batch was waited for; create a new one."
 
 
 class _Submitted(NamedTuple):
@@ -55,6 +57,10 @@ class Production:
         self._clean = True
         """Whether the backend has been asked for nothing since it was last cancelled."""
         self._spans: SpanLog | None = None
+        self._reads = Reads(_CLOSED)
+        """All that it reads from stores, until `allow_reads`."""
+        self._in_flight = Reads("this batch was cancelled.", self._reads)
+        """What is read for batches in flight."""
 
     def begin(self, position: Position) -> None:
         """Make the batch at this position next; what is in flight is cancelled."""
@@ -64,13 +70,29 @@ class Production:
     def cancel(self) -> None:
         """Forget all that is in flight. `begin` must follow. May be called after any exception, at
         any step."""
+        self._in_flight.end()  # else the backend would wait for what nobody wants
         if not self._clean:
             self._backend.cancel()
         self._submitted.clear()
         self._clean = True
+        self._in_flight = Reads("this batch was cancelled.", self._reads)
+
+    def end_reads(self) -> None:
+        """Have whatever waits for a store end with a CancelledReadError, until `allow_reads`. May
+        be called by any thread."""
+        self._reads.end()
+
+    def allow_reads(self) -> None:
+        """After `end_reads`, when no other thread uses this."""
+        self._reads = Reads(_CLOSED)
+        self._in_flight = Reads("this batch was cancelled.", self._reads)
 
     def submit(self) -> None:
         """Ask the backend for as many batches as it wants in flight."""
+        with self._in_flight.here():
+            self._submit()
+
+    def _submit(self) -> None:
         wanted = self._backend.depth
         if self._read_ahead is not None:
             # The oldest one is about to be handed out; the others are read ahead.
@@ -89,9 +111,14 @@ class Production:
 
         Raises:
             EndOfData: the user's sampler has no more.
+            CancelledReadError: `end_reads` was called meanwhile.
             Exception: what went wrong with the batch.
         """
-        self.submit()
+        with self._in_flight.here():
+            return self._make()
+
+    def _make(self) -> Staged | None:
+        self._submit()
         if not self._submitted:
             if self._schedule.ended:
                 raise EndOfData
@@ -105,11 +132,9 @@ class Production:
         try:
             self._submitted.popleft()
         except IndexError:  # another thread has closed the loader meanwhile
-            raise FastloadError(
-                "the loader was closed while a batch was waited for; create a new one."
-            ) from None
+            raise FastloadError(_CLOSED) from None
         if self._read_ahead is None:
-            self.submit()  # before the device stage, so that the backend is never without work
+            self._submit()  # before the device stage, so that the backend is never without work
         substituted = len({failure.row for failure in host.failures})
         if substituted:
             with self._span("substitute", position):

@@ -15,7 +15,7 @@ import re
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -44,6 +44,7 @@ from fastload.sources.kinds import PixelKind, check_rows, kind_of_key
 from fastload.sources.packed import about, check_samples, in_order, with_classes
 from fastload.sources.ragged import Ragged
 from fastload.sources.texts import text_column
+from fastload.stores.reads import ReaderPool
 
 Kind = Literal["image", "mask", "array", "text", "label"]
 Sample = dict[str, tuple[Kind, FileInTar]]
@@ -180,17 +181,13 @@ def _listed(paths: Sequence[str]) -> Iterator[tuple[str, Iterable[FileInTar]]]:
     if not any(map(stores.is_remote, paths)):
         yield from ((path, _files_of(path)) for path in paths)
         return
-    with ThreadPoolExecutor(_SHARDS_AT_ONCE, "fastload-shards") as threads:
+    with ReaderPool(_SHARDS_AT_ONCE, "fastload-shards") as threads:
         waiting = deque[Future[list[FileInTar]]]()
-        try:
-            for asked in range(len(paths) + _SHARDS_AT_ONCE):
-                if asked < len(paths):
-                    waiting.append(threads.submit(lambda path: list(_files_of(path)), paths[asked]))
-                if asked >= _SHARDS_AT_ONCE:
-                    yield paths[asked - _SHARDS_AT_ONCE], waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        for asked in range(len(paths) + _SHARDS_AT_ONCE):
+            if asked < len(paths):
+                waiting.append(threads.submit(lambda path: list(_files_of(path)), paths[asked]))
+            if asked >= _SHARDS_AT_ONCE:
+                yield paths[asked - _SHARDS_AT_ONCE], waiting.popleft().result()
 
 
 def _files_of(path: str) -> Iterator[FileInTar]:

@@ -22,6 +22,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from fastload.errors import counted
 from fastload.stores.flight import S3_RATE, START, Flight
+from fastload.stores.reads import LOOK, current
 from fastload.stores.threads import Threads
 
 A = TypeVar("A")
@@ -41,8 +42,6 @@ _GAP = 64 << 10
 # Bytes of a request that ranges are joined into.
 _LARGEST = 16 << 20
 
-# Seconds without an answer before it is looked which of them are slow.
-_LOOK = 0.05
 _TOO_MANY = re.compile(r"\b(429|503)\b|SlowDown|TooManyRequests")
 
 _random = random.Random()
@@ -112,7 +111,7 @@ class _Call(Generic[T]):
 
     def __init__(self, count: int) -> None:
         self.over = threading.Event()
-        """Set when all are answered, or one failed."""
+        """Set when all are answered, one failed, or nobody waits any longer."""
         self._lock = threading.Lock()
         self._found: dict[int, T] = {}
         self._error: BaseException | None = None
@@ -189,23 +188,23 @@ class Store(ABC):
     def write(self, name: str, data: bytes | Path) -> None:
         """Put an object; object stores show the old one until the new one is whole. Raises
         StoreError."""
-        self._tried(name, lambda: self._write(name, data))
+        self._all(lambda name: self._write(name, data), [name])
 
     def remove(self, name: str) -> None:
         """Remove an object, if it is there. Raises StoreError."""
         with contextlib.suppress(FileNotFoundError):
-            self._tried(name, lambda: self._remove(name))
+            self._all(self._remove, [name])
 
     def read(self, name: str, start: int = 0, length: int | None = None, version: int = 0) -> Data:
         """Raises StoreError, FileNotFoundError: the object ends before the range does, or cannot be
         read. ChangedError: it is of another version."""
-        return self._tried(name, lambda: self._whole(Range(name, start, length, version)))
+        return self.read_many([Range(name, start, length, version)])[0]
 
     def read_up_to(self, name: str, start: int, length: int, version: int = 0) -> Data:
         """The same, fewer bytes where the object ends before."""
-        return self._tried(
-            name, lambda: self._checked(name, self._read(name, start, length), version)
-        )
+        return self._all(
+            lambda name: self._checked(name, self._read(name, start, length), version), [name]
+        )[0]
 
     def read_many(self, ranges: Sequence[Range]) -> list[Data]:
         """Several at once: ranges of one object that lie close together are one request. Raises as
@@ -213,7 +212,10 @@ class Store(ABC):
         requests = joined(ranges)
         found: list[Data] = [b""] * len(ranges)
         parts = self._all(
-            lambda request: self.read(*request[0]), requests, lambda request: request[0].length or 0
+            self._whole,
+            [request for request, _ in requests],
+            lambda request: request.name,
+            lambda request: request.length or 0,
         )
         for (whole, rows), data in zip(requests, parts, strict=True):
             for row in rows:
@@ -228,18 +230,20 @@ class Store(ABC):
 
     def entries(self, folder: str) -> list[Entry]:
         """What is in a folder, sorted by name. Raises StoreError."""
-        return sorted(self._tried(folder, lambda: self._list(folder)), key=lambda entry: entry.name)
+        return self.entries_of([folder])[0]
 
     def entries_of(self, folders: Sequence[str]) -> list[list[Entry]]:
         """Those of several folders, asked for at once."""
-        return self._all(self.entries, folders)
+        return [
+            sorted(found, key=lambda entry: entry.name) for found in self._all(self._list, folders)
+        ]
 
     def infos_of(self, names: Sequence[str]) -> list[Entry | None]:
         """Size and ETag of several objects, asked for at once; None where there is none."""
-        return self._all(self.info, names)
+        return self._all(self._info, names)
 
     def info(self, name: str) -> Entry | None:
-        return self._tried(name, lambda: self._info(name))
+        return self.infos_of([name])[0]
 
     def _whole(self, wanted: Range) -> Data:
         name, start, length, version = wanted
@@ -261,15 +265,21 @@ class Store(ABC):
 
     def _all(
         self,
-        function: Callable[[A], T],
+        attempt: Callable[[A], T],
         arguments: Sequence[A],
+        name: Callable[[A], str] = str,
         size: Callable[[A], int] | None = None,
     ) -> list[T]:
-        """What a function gives for each, as many at once as `flight` allows.
+        """What attempts give for each, as many at once as `flight` allows, in the threads of the
+        store. Raises CancelledReadError: the reads of this thread were ended.
 
-        `size`: bytes of an answer, where one that is slow may be asked for a second time.
+        Args:
+            name: of the object, for messages.
+            size: bytes of an answer, where one that is slow may be asked for a second time.
         """
         self._check_process()
+        reads = current()
+        reads.check()
         call = _Call[T](len(arguments))
 
         def ask(row: int) -> None:
@@ -279,25 +289,30 @@ class Store(ABC):
         def answer(row: int) -> None:
             try:
                 if not call.over.is_set():
-                    call.answered(row, function(arguments[row]))
+                    argument = arguments[row]
+                    call.answered(row, self._tried(name(argument), call.over, attempt, argument))
             except BaseException as error:
                 call.failed(row, error)
             finally:
                 self.flight.end()
 
-        for row in range(len(arguments)):
-            self.flight.begin()
-            if call.over.is_set():  # one of them failed: nobody asks for the rest
-                self.flight.end()
-                break
-            ask(row)
-        while arguments and not call.over.wait(None if size is None else _LOOK):
-            for row, seconds in call.waiting():
-                patience = self.flight.patience(size(arguments[row])) if size else None
-                late = patience is not None and seconds > patience
-                if late and self.flight.may_ask_twice():
-                    self.flight.begin()
-                    ask(row)
+        try:
+            for row in range(len(arguments)):
+                self.flight.begin()
+                if call.over.is_set():  # one of them failed: nobody asks for the rest
+                    self.flight.end()
+                    break
+                ask(row)
+            while arguments and not call.over.wait(LOOK):
+                reads.check()
+                for row, seconds in call.waiting() if size else ():
+                    patience = self.flight.patience(size(arguments[row])) if size else None
+                    late = patience is not None and seconds > patience
+                    if late and self.flight.may_ask_twice():
+                        self.flight.begin()
+                        ask(row)
+        finally:
+            call.over.set()  # also after KeyboardInterrupt: what is under way is not tried again
         return call.result()
 
     def _check_process(self) -> None:
@@ -308,14 +323,13 @@ class Store(ABC):
                 "(multiprocessing_context='spawn')."
             )
 
-    def _tried(self, name: str, action: Callable[[], T]) -> T:
-        """What an action gives; where it fails in a way that may pass, it is done again, five times
-        in all, and not after a minute."""
-        self._check_process()
+    def _tried(self, name: str, over: threading.Event, attempt: Callable[[A], T], argument: A) -> T:
+        """What an attempt gives; where it fails in a way that may pass, there is another, five in
+        all, and none after a minute, nor when it is over for who waits."""
         until = time.monotonic() + _LAST_ATTEMPT
-        for attempt in range(1, ATTEMPTS + 1):
+        for number in range(1, ATTEMPTS + 1):
             try:
-                return action()
+                return attempt(argument)
             except (FileNotFoundError, PermissionError) as error:
                 raise type(error)(error.errno, f"{_words(error)} ({self.url}/{name})") from None
             except StoreError:
@@ -323,11 +337,12 @@ class Store(ABC):
             except Exception as error:  # the clients have exceptions of many kinds
                 if _TOO_MANY.search(str(error)):
                     self.flight.refused()
-                if attempt == ATTEMPTS or time.monotonic() > until:
+                last = number == ATTEMPTS or time.monotonic() > until
+                pause = _random.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2**number))
+                if last or over.wait(pause):
                     raise StoreError(
-                        f"{self.url}/{name}: {_words(error)}; tried {counted(attempt, 'time')}."
+                        f"{self.url}/{name}: {_words(error)}; tried {counted(number, 'time')}."
                     ) from None
-            time.sleep(_random.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2**attempt)))
         raise AssertionError("the last attempt returns or raises")
 
 

@@ -15,6 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fastload.stores.reads import LOOK, current, sleep
+
 logger = logging.getLogger("fastload")
 
 # Requests at once, a machine. At 30 ms each that is 1,000 a second.
@@ -64,16 +66,21 @@ class Flight:
         """Of the last answers: seconds of the slowest of a hundred, and bytes of the median."""
 
     def begin(self) -> None:
-        """Wait until another request may be made."""
+        """Wait until another request may be made. Raises CancelledReadError."""
         with self._changed:
             while self._in_flight >= self.limit:
                 self._waited = True
-                self._changed.wait()
+                current().check()
+                self._changed.wait(LOOK)
             self._in_flight += 1
             self.requests += 1
             pause = self._pause()
         if pause:
-            time.sleep(pause)
+            try:
+                sleep(pause)
+            except BaseException:
+                self.end()
+                raise
 
     def end(self) -> None:
         """One is over, however it ended."""

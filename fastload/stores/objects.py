@@ -25,7 +25,8 @@ _ALLOWED = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLO
 """By scheme, what says that a store may be asked without TLS."""
 # For a connection, without a byte of an answer, and for all of it: at most 16 MB, at 270 kB/s.
 _CONNECT, _SILENCE, _ANSWER = timedelta(seconds=10), timedelta(seconds=15), timedelta(seconds=60)
-# Seconds: a client that is younger has the credentials that there are.
+# Seconds: a client that is younger has the credentials that there are, but for those of files, of
+# which it is known.
 _RENEWED_AFTER = 10.0
 # S3 says so with status 400, Azure and Google with 401.
 _EXPIRED = re.compile("ExpiredToken|TokenRefreshRequired|AuthenticationFailed.*expired")
@@ -47,6 +48,7 @@ class ObjectStore(Store):
     def _opened(self) -> Any:
         """The client, with the credentials that there are now."""
         # Retried here in one way for all stores, so not there.
+        self._of_files = _of_files() if self.url.startswith("s3") else {}
         options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _ANSWER}
         if tuple(map(int, self._client.__version__.split(".")[:2])) >= (0, 11):  # which has it
             options["read_timeout"] = _SILENCE
@@ -60,14 +62,16 @@ class ObjectStore(Store):
             url,
             client_options=options,
             retry_config={"max_retries": 0},
-            **(_of_files() if is_s3 else {}),
+            **self._of_files,
         )
 
     def _renewed(self, used: Any) -> Any:
         """A client with the credentials that there are now, in place of one that was refused; None
-        where that is not old enough for them to have changed."""
+        where files have the same still, and it is not old enough for others to have changed."""
         with self._making:
-            if self._store is used and time.monotonic() - self._made >= _RENEWED_AFTER:
+            old = time.monotonic() - self._made >= _RENEWED_AFTER
+            changed = self.url.startswith("s3") and self._of_files != _of_files()
+            if self._store is used and (old or changed):
                 self._store, self._made = self._opened(), time.monotonic()
             return None if self._store is used else self._store
 

@@ -33,6 +33,7 @@ from fastload.errors import ConfigurationError
 from fastload.files import open_regular
 from fastload.machine import cache_home
 from fastload.stores.base import Data
+from fastload.stores.reads import sleep
 
 logger = logging.getLogger("fastload")
 
@@ -312,10 +313,10 @@ class _Locks:
         return self._set(fcntl.F_WRLCK, at, 1)
 
     def wait(self, digest: bytes, until: float) -> None:
-        """Return when it is ours, or at a time of `time.monotonic`."""
+        """Return when it is ours, or at a time of `time.monotonic`. Raises CancelledReadError."""
         pause = 0.001
         while not self.take(digest) and time.monotonic() < until:
-            time.sleep(pause)
+            sleep(pause)
             pause = min(0.05, 2 * pause)
 
     def release(self) -> None:

@@ -6,6 +6,7 @@ Faults of single answers are in `tests/test_stores.py`, the tier by itself in `t
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -155,3 +156,39 @@ def test_a_job_that_is_killed_while_it_fills_the_tier(
     server.faults.clear()
     ours = epoch(contestant, URL, tmp_path / "remote")
     assert same(ours, epoch(contestant, str(local), tmp_path / "local"))
+
+
+@contestants(spawned=True)
+def test_credentials_that_expire_meanwhile_are_renewed_once(
+    contestant: Contestant,
+    local: Path,
+    server: ObjectServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In worker processes too, whose clients are a few seconds old."""
+    if contestant.backend == "cache":
+        pytest.skip("all is read before the first batch")
+    file = tmp_path / "credentials"
+    text = "[default]\naws_access_key_id = {}\naws_secret_access_key = secret\n"
+    file.write_text(text.format("OLD"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.setenv("FASTLOAD_TIER_SIZE", "0")
+    monkeypatch.delenv("AWS_SKIP_SIGNATURE")
+    monkeypatch.setattr(objects, "_RENEWED_AFTER", 1e9)
+    stores.forget()
+    given: dict[str, Any] = {"batch_size": 1, "multiprocessing_context": "spawn"}
+    with contestant.create(URL, tmp_path, transform=v2.Resize((16, 16)), **given) as loader:
+        first = [batch.cpu().clone() for batch, _ in loader]
+        assert all("Credential=OLD/" in signed for signed in server.signed)
+        file.write_text(text.format("NEW"))
+        server.signed.clear()
+        server.expired = "OLD"
+        again = [[batch.cpu().clone() for batch, _ in loader] for _ in range(2)]
+    local_again = [*again[0], *again[1]]
+    assert len(first) == 8
+    assert all(map(torch.equal, local_again, first + first))
+    keys = [re.findall("Credential=([A-Z]+)/", signed)[0] for signed in server.signed]
+    # Not one more with the old ones than were in flight.
+    assert keys.count("NEW") >= 12
+    assert "OLD" not in keys[len(keys) // 2 :]

@@ -12,7 +12,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from fastload.sources import open_source
 from fastload.sources.columns import EncodedFiles
 from fastload.stores.base import Range, Store
 from fastload.stores.flight import MOST, S3_RATE
+from fastload.stores.reads import ReaderPool
 from fastload.tools.bench import IoSettings
 from fastload.tools.measure.results import Measurement, Results, new_results
 from fastload.tools.measure.rounds import Entry, Progress, Work, measure
@@ -75,7 +75,7 @@ class _StoreRunner:
 
     def __init__(self, column: EncodedFiles, in_flight: int) -> None:
         self._in_flight = in_flight
-        self._threads = ThreadPoolExecutor(in_flight, "fastload-bench-io")
+        self._threads = ReaderPool(in_flight, "fastload-bench-io")
         self._wanted = _in_random_order(column, seed=in_flight)
         self._lock = threading.Lock()
 

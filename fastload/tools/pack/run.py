@@ -7,7 +7,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,6 +16,7 @@ from fastload.errors import ConfigurationError, DecodeError, PackError, SourceEr
 from fastload.machine import usable_cores
 from fastload.sources.base import Source
 from fastload.sources.opening import open_source
+from fastload.stores.reads import ReaderPool
 from fastload.terminal import progress as shown_progress
 from fastload.tools.pack.contents import Contents, described
 from fastload.tools.pack.plan import PackOptions, ShardJob, parts_of, plan_shards
@@ -181,14 +182,14 @@ def _by_threads(
     def run(job: ShardJob) -> ShardRow:
         return _packed(contents, job, target, go_on=lambda: not stop.is_set())
 
-    with ThreadPoolExecutor(min(threads, len(jobs)), "fastload-pack") as pool:
+    with ReaderPool(min(threads, len(jobs)), "fastload-pack") as pool:
         tasks = {pool.submit(run, job): job for job in jobs}
         try:
             for task in as_completed(tasks):
                 yield tasks[task], task.result()
         finally:
             stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.give_up()  # at the end of all there is nothing left
 
 
 def _packed(

@@ -1,0 +1,106 @@
+"""Worker processes of the `torch` backend: how they start, what waits for their batches, how they
+end."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.context
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from fastload.stores.reads import current
+
+# Seconds between two looks whether the batch that is waited for is still wanted.
+_LOOK = 0.5
+
+
+class Batches(_MultiProcessingDataLoaderIter):
+    """torch's iterator, whose constructor may be interrupted at any line. It is made by `__new__`
+    first, so that somebody holds what the constructor has done so far."""
+
+    _shutdown = True
+    """Until the constructor sets it, there is nothing for `__del__` to shut down."""
+
+    def _try_get_data(self, timeout: float = _LOOK) -> tuple[bool, Any]:
+        """As torch's, which waits for 5 seconds at a time; and raises CancelledReadError when the
+        reads of this thread are ended."""
+        until = time.monotonic() + timeout
+        while True:
+            current().check()
+            left = until - time.monotonic()
+            found: tuple[bool, Any] = super()._try_get_data(max(0.0, min(left, _LOOK)))  # type: ignore[no-untyped-call]
+            if found[0] or left <= _LOOK:
+                return found
+
+    def kill_workers(self) -> None:
+        """End them, whatever they wait for. To be called before `_shutdown_workers`."""
+        with contextlib.suppress(ValueError):  # else torch would say that they have failed
+            torch._C._remove_worker_pids(id(self))
+        self._worker_pids_set = False
+        # One that is killed may hold the lock of this event, for which torch would wait.
+        self._workers_done_event.set()
+        self._workers_done_event: Any = threading.Event()
+        for worker in self._workers:
+            worker.kill()
+
+    def end_interrupted_start(self) -> None:
+        """End the workers, however far the constructor has come."""
+        self._shutdown = True
+        with contextlib.suppress(ValueError):  # it has not come so far
+            # Else torch would find them dead, and refuse the next iterator at this address.
+            torch._C._remove_worker_pids(id(self))
+        for worker in STARTED:
+            if worker.pid is not None:
+                worker.kill()
+                worker.join()
+
+
+STARTED: list[Any] = []
+"""The processes of the latest start of workers, each from the moment when its `start` is called.
+multiprocessing itself knows of a process only when its `start` has ended."""
+
+
+class _Recorded:
+    """A process that is in `STARTED` before it runs."""
+
+    def start(self) -> None:
+        STARTED.append(self)
+        super().start()  # type: ignore[misc]
+
+
+class _ForkProcess(_Recorded, multiprocessing.context.ForkProcess):
+    """By fork."""
+
+
+class _SpawnProcess(_Recorded, multiprocessing.context.SpawnProcess):
+    """By spawn."""
+
+
+class _ForkServerProcess(_Recorded, multiprocessing.context.ForkServerProcess):
+    """By a fork server."""
+
+
+class _ForkContext(multiprocessing.context.ForkContext):
+    Process = _ForkProcess
+
+
+class _SpawnContext(multiprocessing.context.SpawnContext):
+    Process = _SpawnProcess
+
+
+class _ForkServerContext(multiprocessing.context.ForkServerContext):
+    Process = _ForkServerProcess
+
+
+CONTEXTS: Mapping[str, multiprocessing.context.BaseContext] = {
+    "fork": _ForkContext(),
+    "spawn": _SpawnContext(),
+    "forkserver": _ForkServerContext(),
+}
+"""By start method."""

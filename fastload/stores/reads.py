@@ -1,0 +1,120 @@
+"""Who waits for reads, and how all of them end: when a loader is closed, when the work that they
+are for has failed, and when the program ends.
+
+A read is made by a thread that nothing waits for at the end of a program (`threads`). Who wants its
+bytes waits in steps of a twentieth of a second, and looks each time whether its `Reads` were ended;
+so do the waits for a place among the requests, for a neighbour's fetch, and between two attempts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from fastload.errors import CancelledReadError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LOOK = 0.05
+"""Seconds between two looks."""
+
+
+class Reads:
+    """Reads that end together. All methods may be called by any thread."""
+
+    def __init__(self, words: str = "", *parts_of: Reads) -> None:
+        """
+        Args:
+            words: why they ended, and the remedy, for who still waits then.
+            parts_of: reads whose end is the end of these. All are of the program's.
+        """
+        self._words = words
+        self._parts_of = parts_of
+        self._ended = False
+
+    def end(self) -> None:
+        """Who waits for one of these gets a CancelledReadError within `LOOK` seconds; so do all
+        later ones."""
+        self._ended = True
+
+    def check(self) -> None:
+        """Raises CancelledReadError: they were ended."""
+        for whole in self._parts_of or (() if self is _PROGRAM else (_PROGRAM,)):
+            whole.check()  # its words first: they say more
+        if self._ended:
+            raise CancelledReadError(self._words)
+
+    @contextlib.contextmanager
+    def here(self) -> Iterator[None]:
+        """Reads of this thread are of these, while the block runs."""
+        before = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(before)
+
+
+_PROGRAM = Reads(
+    "the program ends, and nothing is read any more; let its main thread wait for threads that "
+    "still read."
+)
+_current: ContextVar[Reads] = ContextVar("fastload reads", default=_PROGRAM)
+
+
+def current() -> Reads:
+    """Those that a read in this thread would be of."""
+    return _current.get()
+
+
+def sleep(seconds: float) -> None:
+    """Sleep. Raises CancelledReadError: the reads of this thread were ended."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        current().check()
+        time.sleep(min(left, LOOK))
+
+
+class ReaderPool(ThreadPoolExecutor):
+    """Threads whose tasks read. What a task reads is of the reads of the thread that handed it in.
+    As a context manager, it ends the reads of its tasks where the block ends by an exception."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        """`name`: of the threads."""
+        super().__init__(threads, name)
+        self._reads = Reads("what was read is of no use any more, as something else has failed.")
+
+    def submit(
+        self, function: Callable[P, T], /, *arguments: P.args, **options: P.kwargs
+    ) -> Future[T]:
+        reads = Reads("", current(), self._reads)
+        return super().submit(_within, reads, partial(function, *arguments, **options))
+
+    def give_up(self) -> None:
+        """Drop the tasks that have not started, end the reads of the others, and wait for them."""
+        self._reads.end()
+        self.shutdown(wait=True, cancel_futures=True)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.shutdown(wait=True)
+        else:
+            self.give_up()
+
+
+def _within(reads: Reads, task: Callable[[], T]) -> T:
+    with reads.here():
+        return task()
+
+
+# At the end of a program Python joins the threads of executors before anything that is registered
+# with `atexit`. What is registered here comes before that, as it does for those of
+# `concurrent.futures` itself; the last comes first.
+with contextlib.suppress(RuntimeError):  # the program ends already
+    threading._register_atexit(_PROGRAM.end)  # type: ignore[attr-defined]
