@@ -91,6 +91,7 @@ def test_every_package_is_on_the_page_and_every_package_on_the_page_is_there() -
     assert found == set(packages_on_the_page())
 
 
+@pytest.mark.slow
 def test_packages_import_only_those_above_them_in_the_table() -> None:
     position = {package: number for number, package in enumerate(packages_on_the_page())}
     wrong = [

@@ -169,6 +169,7 @@ def test_the_command_prints_tables_and_writes_files(photographs: Path, tmp_path:
     assert len((tmp_path / "r.csv").read_text().splitlines()) == len(results.measurements) + 1
 
 
+@pytest.mark.slow
 def test_without_a_folder_it_makes_images_and_leaves_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def row(contestant: str, mode: str, parameters: Any = (), **metrics: float) -> M
 # -- kernels
 
 
+@pytest.mark.slow
 def test_kernels_are_compared_with_what_they_take_the_place_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

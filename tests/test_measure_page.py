@@ -481,6 +481,7 @@ def test_console_has_nothing_to_complain_of(browser: Any, page: Path) -> None:
     assert browser.get_log("browser") == []
 
 
+@pytest.mark.slow
 @needs_charts
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_the_paper(browser: Any, page: Path, scheme: str) -> None:

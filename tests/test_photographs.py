@@ -57,6 +57,7 @@ def test_progress_rises_to_one(tmp_path: Path) -> None:
     assert shares[-1] == 1.0
 
 
+@pytest.mark.slow
 def test_sizes_and_settings_are_those_of_photographs(folder: Path) -> None:
     files = sorted(folder.rglob("*.jpg"))
     sizes, samplings = [], set()

@@ -145,6 +145,7 @@ def test_a_value_a_channel_lies_outside(launched: list[str]) -> None:
     check(launched, ["drawn"], (pixels(), np.arange(COUNT)), transform)
 
 
+@pytest.mark.slow
 def test_masks_are_cut_as_their_images(launched: list[str]) -> None:
     source = {"image": pixels(), "mask": pixels(1), "label": np.arange(COUNT)}
     transform = v2.RandomCrop(8, padding=3, fill={tv_tensors.Image: 7, "others": 1})
@@ -155,6 +156,7 @@ def test_masks_are_cut_as_their_images(launched: list[str]) -> None:
     check(launched, kernels, source, v2.Compose([*CROPS["padded"], *FLOATS]))
 
 
+@pytest.mark.slow
 def test_what_follows_that_is_more_than_a_conversion_gets_bytes(launched: list[str]) -> None:
     source = (pixels(), np.arange(COUNT) % 3)
     jitter = v2.Compose([*CROPS["padded"], v2.ColorJitter(0.4)])

@@ -245,6 +245,7 @@ def _fill_from(path: Path, seed: int) -> None:
         decoder.decode(data, [(0, 0, 8, 8)])
 
 
+@pytest.mark.slow
 def test_several_processes_fill_one_index(tmp_path: Path) -> None:
     path = tmp_path / "index"
     context = multiprocessing.get_context("fork")

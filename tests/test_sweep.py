@@ -1043,6 +1043,7 @@ def test_rounds_take_all_cells_in_turn_and_every_second_one_backwards(
     assert sweep.settings["rounds"] == 4
 
 
+@pytest.mark.slow
 def test_what_is_larger_than_what_did_not_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(cell: Cell, *arguments: Any, **more: Any) -> Row:
         assert cell.batch * cell.processes < 64, "may exhaust the machine"

@@ -321,6 +321,7 @@ def test_weights_without_a_network_are_an_error_of_ours(
     assert raised.value.__cause__ is not None
 
 
+@pytest.mark.slow
 def test_weights_of_a_language_model_come_from_a_folder_too(tmp_path: Path) -> None:
     first: Any = create("transformers:roberta-tiny", num_classes=50)
     first.network.save_pretrained(tmp_path)

@@ -17,6 +17,7 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload import Views
+from fastload.backends.cache import CacheOptions
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.geometry import View
@@ -46,9 +47,7 @@ def batches(source: Any, transform: Any, backend: str, cache: Path, **options: A
     if backend == "dali":
         pytest.importorskip("nvidia.dali")
     if backend == "cache":
-        options["options"] = fastload.backends.cache.CacheOptions(
-            directory=cache / "cache", progress=False
-        )
+        options["options"] = CacheOptions(directory=cache / "cache", progress=False)
     workers = int(backend not in ("torch", "auto"))
     with fastload.create_loader(
         source,
@@ -142,9 +141,7 @@ def test_views_resume_and_are_substituted(tmp_path: Path, backend: str) -> None:
     options: dict[str, Any] = {"on_error": "substitute", "backend": backend, "shuffle": True}
     options["num_workers"] = int(backend != "torch")
     if backend == "cache":
-        options["options"] = fastload.backends.cache.CacheOptions(
-            directory=tmp_path / "cache", progress=False
-        )
+        options["options"] = CacheOptions(directory=tmp_path / "cache", progress=False)
     with fastload.create_loader(folder, 4, transform=TWO_AND_ONE, **options) as loader:
         next(iter(loader))
         state = loader.state_dict()
