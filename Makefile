@@ -67,7 +67,7 @@ lint: $(INSTALLED) ## ruff, clang-format, mypy --strict, and words that are not 
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 	$(BIN)/python scripts/plain_words.py
 
 # Tests start Python a hundred times. Where a shell forbids to keep byte code, each would compile fastload again: 15 s of
