@@ -171,6 +171,20 @@ def test_what_is_refused(
         open_source(path, **options)
 
 
+def test_columns_of_one_name_and_of_other_types_are_refused_in_words(
+    tmp_path: Path, own_cache: Path
+) -> None:
+    same = pa.Table.from_arrays([pa.array(PHOTOS[:1]), [3], [4]], ["image", "label", "label"])
+    pq.write_table(same, tmp_path / "x.parquet")
+    with pytest.raises(SourceError, match="2 columns named 'label'"):
+        open_source(tmp_path / "x.parquet")
+    assert len(open_source(tmp_path / "x.parquet", fields=("image",)).source) == 1
+    write(tmp_path / "two" / "train-0.parquet", {"image": structs(), "label": [0] * 7})
+    write(tmp_path / "two" / "train-1.parquet", {"image": structs(), "label": [0.5] * 7})
+    with pytest.raises(SourceError, match="label double; .*label int64"):
+        open_source(tmp_path / "two")
+
+
 def test_several_splits_or_other_columns_are_refused(data: Path) -> None:
     write(data / "test-00000-of-00001.parquet", {"image": structs(), "label": [0] * 7})
     with pytest.raises(SourceError, match=r"holds splits \(.*train.*\)"):

@@ -67,8 +67,14 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
     for path, file in zip(files, opened, strict=True):
         if not file.schema_arrow.equals(schema):
             raise SourceError(
-                f"{path}: has other columns than {files[0]} ({', '.join(file.schema_arrow.names)}; "
-                f"{', '.join(schema.names)}); give the files of one data set."
+                f"{path}: has other columns than {files[0]} ({_shown(file.schema_arrow)}; "
+                f"{_shown(schema)}); give the files of one data set."
+            )
+    for column in schema.names if options.fields is None else options.fields:
+        if schema.names.count(column) > 1:
+            raise SourceError(
+                f"{files[0]}: has {schema.names.count(column)} columns named {column!r}; give each "
+                "a name of its own, or say which to read: open_source(..., fields=...)."
             )
     if not sum(file.metadata.num_rows for file in opened):
         raise SourceError(f"{name}: has no rows.")
@@ -76,6 +82,11 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
     found = open_table(table, options, packed=packed, notes=notes, details=details)
     check_samples(packed, len(found.source), spec)
     return found
+
+
+def _shown(schema: Any) -> str:
+    """The columns, with their types."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 class _ParquetTable(ArrowTable):
