@@ -144,20 +144,16 @@ void BaselineDecoder::plan(const Box& box) {
 
 // The blocks of a chunk, and the tables that they are looked up in.
 void BaselineDecoder::plan_blocks(Stream& stream) {
-    grow(stream.coefficients, size_t{64} * kMostBlocks + 64 + 1);
     const int begin = kMostBlocks - most_mcus_ * blocks_;
     for (int i = begin; i < kMostBlocks; ++i) {
         const Component& component = frame_.component[component_of_[(i - begin) % blocks_]];
         CodeTables& dc = dc_tables_[component.dc_table];
         CodeTables& ac = ac_tables_[component.ac_table];
         const bool mean = planes_[component_of_[(i - begin) % blocks_]].block == 1;
-        stream.blocks[i] = {&dc.full(), mean ? &ac.passing() : &ac.full(),
-                            stream.coefficients.data() + 64 * i};
+        stream.blocks[i].tables = {&dc.full(), mean ? &ac.passing() : &ac.full()};
     }
-    for (int i = kMostBlocks; i < kMostBlocks + 2; ++i) {
-        stream.blocks[i] = {&kIdle<DoubleEntry>, &kIdle<DoubleEntry>,
-                            stream.coefficients.data() + 64 * kMostBlocks};
-    }
+    for (int i = kMostBlocks; i < kMostBlocks + 2; ++i)
+        stream.blocks[i].tables = {&kIdle<DoubleEntry>, &kIdle<DoubleEntry>};
 }
 
 // The same for what is stepped over.
@@ -168,11 +164,11 @@ void BaselineDecoder::plan_skipping(Stream& stream) {
     const int begin = kMostBlocks - most_mcus_ * blocks_;
     for (int i = begin; i < kMostBlocks; ++i) {
         const Component& component = frame_.component[component_of_[(i - begin) % blocks_]];
-        stream.skipped[i] = {&dc_tables_[component.dc_table].skipping(),
-                             &ac_tables_[component.ac_table].skipping()};
+        stream.skipped[i].tables = {&dc_tables_[component.dc_table].skipping(),
+                                    &ac_tables_[component.ac_table].skipping()};
     }
     for (int i = kMostBlocks; i < kMostBlocks + 2; ++i)
-        stream.skipped[i] = {&kIdle<Entry>, &kIdle<Entry>};
+        stream.skipped[i].tables = {&kIdle<Entry>, &kIdle<Entry>};
 }
 
 // At the first MCU.
@@ -310,8 +306,6 @@ bool BaselineDecoder::decode_rows(int row, int count, int column, const Box& box
             const int blocks = mcus[k] * blocks_;
             tasks[chunks] = {stream.source.state, stream.blocks + kMostBlocks - blocks, blocks,
                              means};
-            std::memset(tasks[chunks].blocks[0].coefficients, 0,
-                        sizeof(int16_t) * 64 * static_cast<size_t>(blocks));
             busy[chunks++] = k;
         }
         if (chunks == 0) return true;
@@ -334,7 +328,7 @@ bool BaselineDecoder::decode_rows(int row, int count, int column, const Box& box
 // in work: DC coefficients in place of differences, and samples.
 void BaselineDecoder::make_samples(Stream& stream, int row, int in_work, int mcus, const Box& box) {
     const int blocks = mcus * blocks_;
-    const Block<DoubleEntry>* const chunk = stream.blocks + kMostBlocks - blocks;
+    Block<DoubleEntry>* const chunk = stream.blocks + kMostBlocks - blocks;
     const auto column = static_cast<int>(stream.mcu - mcus - int64_t{row} * columns_);
     const int before = std::min(std::max(first_column_ - column, 0), mcus);  // left of the box
     for (int i = 0; i < frame_.components; ++i) {
@@ -344,7 +338,7 @@ void BaselineDecoder::make_samples(Stream& stream, int row, int in_work, int mcu
         uint32_t dc = stream.dc[i];
         for (int first = plane.first_block; first < blocks; first += blocks_) {
             for (int k = first; k < first + in_mcu; ++k) {
-                int16_t& coefficient = *chunk[k].coefficients;
+                int16_t& coefficient = chunk[k].coefficients[0];
                 dc += static_cast<uint32_t>(int32_t{coefficient});
                 coefficient = static_cast<int16_t>(dc);
             }
@@ -355,7 +349,7 @@ void BaselineDecoder::make_samples(Stream& stream, int row, int in_work, int mcu
             uint8_t* const out =
                 samples_of(plane, i, row, in_work, down, component.h * (column + before), box);
             if (out == nullptr) continue;
-            kernels_.to_samples({chunk, plane.order[down] + before * component.h,
+            kernels_.to_samples({chunk, plane.order[down] + before * component.h, nullptr,
                                  (mcus - before) * component.h, plane.quantisers, out, plane.stride,
                                  plane.block});
         }
@@ -373,8 +367,6 @@ uint8_t* BaselineDecoder::samples_of(Plane& plane, int component, int row, int i
 }
 
 void BaselineDecoder::place_row(int row, const Box& box) {
-    uint16_t order[kMostBlocks];
-    for (int i = 0; i < kMostBlocks; ++i) order[i] = static_cast<uint16_t>(i);
     for (int i = 0; i < frame_.components; ++i) {
         const Component& component = frame_.component[i];
         Plane& plane = planes_[i];
@@ -385,13 +377,11 @@ void BaselineDecoder::place_row(int row, const Box& box) {
                 if (out == nullptr) break;
                 const int count = std::min(stop - column, kMostBlocks),
                           y = row * component.v + down;
-                Block<DoubleEntry> blocks[kMostBlocks];
-                for (int k = 0; k < count; ++k) {
-                    blocks[k].coefficients = scans_.block(i, y, column + k);
-                    blocks[k].result = kEndAdvance | scans_.reach(i, y, column + k);
-                }
-                kernels_.to_samples(
-                    {blocks, order, count, plane.quantisers, out, plane.stride, plane.block});
+                KeptBlock blocks[kMostBlocks];
+                for (int k = 0; k < count; ++k)
+                    blocks[k] = {scans_.block(i, y, column + k), scans_.reach(i, y, column + k)};
+                kernels_.to_samples({nullptr, nullptr, blocks, count, plane.quantisers, out,
+                                     plane.stride, plane.block});
             }
         }
     }

@@ -53,7 +53,6 @@ class BaselineDecoder {
         uint32_t dc[kMostComponents] = {};  // of the block before, modulo 2^32
         // The chunk's blocks are the last before the two idle ones, so that it may be shorter.
         Block<DoubleEntry> blocks[kMostBlocks + 2];
-        std::vector<int16_t> coefficients;
         Block<Entry> skipped[kMostBlocks + 2];  // the same where they are stepped over
     };
     static constexpr int kStreams = 2;

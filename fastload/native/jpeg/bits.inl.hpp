@@ -33,7 +33,12 @@ inline void refill(BitState& state) {
 
 template <typename E>
 inline void drop(BitState& state, E entry) {
+#if defined(__BMI2__)
+    // It takes the low six bits by itself, which compilers forget.
+    __asm__("shlx %q[entry], %[bits], %[bits]" : [bits] "+r"(state.bits) : [entry] "r"(entry));
+#else
     state.bits <<= entry & 63;
+#endif
     state.count -= static_cast<uint32_t>(entry);
 }
 

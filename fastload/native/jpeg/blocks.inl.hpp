@@ -7,62 +7,61 @@
 // What is left as branches is rare.
 #pragma once
 
+#include <cstring>
+
 #include "jpeg/bits.inl.hpp"
 #include "jpeg/kernels.hpp"
+#include "simd.hpp"
 
 namespace fastload::jpeg {
 namespace {
 
-// A chunk's place in its blocks.
+// A chunk's place in its blocks: what stays in registers, of which there are just enough for two
+// chunks at a time.
 template <typename E>
 struct Place {
     Block<E>* block;
-    const CodeTable<E>* table;    // of the next symbol
-    const CodeTable<E>* ac;       // of this block
-    const CodeTable<E>* next_dc;  // of the next block
-    uint64_t k = 0;               // in this block
+    const CodeTable<E>* table;  // of the next symbol
+    uint64_t k = 0;             // in this block
 
-    explicit Place(Block<E>* first)
-        : block(first), table(first->dc), ac(first->ac), next_dc(first[1].dc) {}
+    explicit Place(Block<E>* first) : block(first), table(first->tables.dc) {}
 
     // After `entry`, after which the place in the block is `position`. Never a branch, which
     // compilers like to make of it.
     void move(E entry, uint64_t position) {
         k = position;
-        table = ac;
-        Block<E>* const next = block + 1;
+        table = block->tables.ac;
 #if defined(__x86_64__)
         __asm__(
             "testl %[flag], %k[entry]\n\tcmovneq %[dc], %[table]\n\tcmovneq %[next], "
             "%[block]\n\tcmovneq %[zero], %[k]"
             : [table] "+r"(table), [block] "+r"(block), [k] "+r"(k)
-            : [entry] "r"(entry), [dc] "r"(next_dc), [next] "r"(next), [zero] "r"(uint64_t{0}),
-              [flag] "i"(kEnd)
+            : [entry] "r"(entry), [dc] "m"(block[1].tables.dc), [next] "r"(block + 1),
+              [zero] "rm"(uint64_t{0}), [flag] "i"(kEnd)
             : "cc");
 #else
         const bool end = (entry & kEnd) != 0;
-        table = end ? next_dc : table;
-        block = end ? next : block;
+        table = end ? block[1].tables.dc : table;
+        block = end ? block + 1 : block;
         k = end ? 0 : k;
 #endif
-        ac = block->ac;
-        next_dc = block[1].dc;
-    }
-
-    // The next symbol alone, where a lookup does not settle it, or goes on after the end of the
-    // block. Only a run of zeros may do that, and what fills a block ends it. 0 where the data are
-    // bad.
-    Entry resolve(uint64_t bits, Entry looked_up) const {
-        const Entry single = table->code.resolve(bits, looked_up);
-        const uint32_t position = static_cast<uint32_t>(k) + advance_of(single);
-        if ((position & kFilled) == 0) return single;
-        if (position != kFilled && single >> 16 != 0) return 0;
-        // As if by an end, but to the position that tells a full block; the last coefficient stays.
-        const int advance = kEndAdvance + (position == kFilled ? kFilled - static_cast<int>(k) : 0);
-        return entry(static_cast<int>(single & kLengthMask), advance,
-                     static_cast<int>(single >> 16));
     }
 };
+
+// The next symbol alone at place `k` of a block, where a lookup does not settle it, or goes on
+// after the end of the block. Only a run of zeros may do that, and what fills a block ends it. 0
+// where the data are bad. Not inline: one lookup in 20 comes here, and the others need the
+// registers.
+__attribute__((noinline, cold)) Entry resolve(const Code& code, uint64_t k, uint64_t bits,
+                                              Entry looked_up) {
+    const Entry single = code.resolve(bits, looked_up);
+    const uint32_t position = static_cast<uint32_t>(k) + advance_of(single);
+    if ((position & kFilled) == 0) return single;
+    if (position != kFilled && single >> 16 != 0) return 0;
+    // As if by an end, but to the position that tells a full block; the last coefficient stays.
+    const int advance = kEndAdvance + (position == kFilled ? kFilled - static_cast<int>(k) : 0);
+    return entry(static_cast<int>(single & kLengthMask), advance, static_cast<int>(single >> 16));
+}
 
 // Calls `step`, false where the data are bad, until all blocks before `stop` are done; so many
 // times for one refill.
@@ -79,14 +78,24 @@ inline __attribute__((always_inline)) bool for_each_step(BitState& state, Place<
     return true;
 }
 
+constexpr int kBlockBytes = 64 * sizeof(int16_t);
+
+// At which byte of a block each coefficient lies: on the stack, where it takes no register.
+struct PlaceBytes {
+    uint8_t at[256];
+    PlaceBytes() { std::memcpy(at, kPlaces.byte, sizeof at); }
+};
+
 // One lookup of `decode_blocks`: false where the data are bad.
-inline __attribute__((always_inline)) bool decode_step(BitState& state, Place<DoubleEntry>& place) {
+inline __attribute__((always_inline)) bool decode_step(BitState& state, Place<DoubleEntry>& place,
+                                                       const PlaceBytes& places) {
     DoubleEntry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
     uint64_t k = place.k + advance_of(entry);
     uint64_t first = place.k + (entry >> 48);
     if (__builtin_expect((k & kFilled) != 0, 0)) {
         refill(state);
-        const Entry single = place.resolve(state.bits, static_cast<Entry>(entry));
+        const Entry single =
+            resolve(place.table->code, place.k, state.bits, static_cast<Entry>(entry));
         if (single == 0) return false;
         drop(state, single);
         refill(state);
@@ -95,10 +104,12 @@ inline __attribute__((always_inline)) bool decode_step(BitState& state, Place<Do
         first = k == (kEndAdvance | kFilled) ? kFilled : k;  // of an end, where nothing lies
     }
     drop(state, entry);
-    int16_t* const coefficients = place.block->coefficients;
-    // The second first: where there is none, its place is the first one's.
-    coefficients[kPlaces.at[k]] = static_cast<int16_t>(entry >> 32);
-    coefficients[kPlaces.at[first]] = static_cast<int16_t>(entry >> 16);
+    auto* const bytes = reinterpret_cast<uint8_t*>(place.block->coefficients);
+    // The second first: where there is none, its place is the first one's. Of 32 bits the lower
+    // half.
+    const auto one = static_cast<uint32_t>(entry >> 16), two = static_cast<uint32_t>(entry >> 32);
+    std::memcpy(bytes + places.at[k], &two, 2);
+    std::memcpy(bytes + places.at[first], &one, 2);
     place.block->result = static_cast<int32_t>(k);
     place.move(entry, k);
     return true;
@@ -106,19 +117,30 @@ inline __attribute__((always_inline)) bool decode_step(BitState& state, Place<Do
 
 template <int kSteps>
 inline __attribute__((always_inline)) bool decode_until(const Block<DoubleEntry>* stop,
-                                                        BitState& state,
-                                                        Place<DoubleEntry>& place) {
+                                                        BitState& state, Place<DoubleEntry>& place,
+                                                        const PlaceBytes& places) {
     return for_each_step<kSteps>(state, place, stop,
-                                 [](BitState& bits, auto& at) __attribute__((always_inline)) {
-                                     return decode_step(bits, at);
+                                 [&](BitState& bits, auto& at) __attribute__((always_inline)) {
+                                     return decode_step(bits, at, places);
                                  });
+}
+
+// All coefficients zero.
+inline void clear(const BlocksTask<DoubleEntry>& task) {
+    for (int i = 0; i < task.count; ++i) {
+        auto* const bytes = reinterpret_cast<uint8_t*>(task.blocks[i].coefficients);
+        for (int at = 0; at < kBlockBytes; at += kVectorBytes)
+            Simd::store(bytes + at, Simd::zero());
+    }
 }
 
 template <int kSteps>
 bool decode_steps(BlocksTask<DoubleEntry>& task) {
+    const PlaceBytes places;
+    clear(task);
     BitState state = begin(task.bits);
     Place<DoubleEntry> place(task.blocks);
-    if (!decode_until<kSteps>(task.blocks + task.count, state, place)) return false;
+    if (!decode_until<kSteps>(task.blocks + task.count, state, place, places)) return false;
     task.bits = state;
     return true;
 }
@@ -130,6 +152,9 @@ bool decode_blocks(BlocksTask<DoubleEntry>& task) {
 // Two chunks whose data are apart: the lookups of the one wait while the other's are made.
 template <int kSteps>
 bool decode_two_steps(BlocksTask<DoubleEntry>& a, BlocksTask<DoubleEntry>& b) {
+    const PlaceBytes places;
+    clear(a);
+    clear(b);
     BitState first = begin(a.bits), second = begin(b.bits);
     Place<DoubleEntry> first_place(a.blocks), second_place(b.blocks);
     const Block<DoubleEntry>* const first_stop = a.blocks + a.count;
@@ -138,12 +163,12 @@ bool decode_two_steps(BlocksTask<DoubleEntry>& a, BlocksTask<DoubleEntry>& b) {
         refill(first);
         refill(second);
         for (int i = 0; i < kSteps; ++i) {
-            if (!decode_step(first, first_place)) return false;
-            if (!decode_step(second, second_place)) return false;
+            if (!decode_step(first, first_place, places)) return false;
+            if (!decode_step(second, second_place, places)) return false;
         }
     }
-    if (!decode_until<kSteps>(first_stop, first, first_place)) return false;
-    if (!decode_until<kSteps>(second_stop, second, second_place)) return false;
+    if (!decode_until<kSteps>(first_stop, first, first_place, places)) return false;
+    if (!decode_until<kSteps>(second_stop, second, second_place, places)) return false;
     a.bits = first;
     b.bits = second;
     return true;
@@ -161,7 +186,7 @@ inline __attribute__((always_inline)) bool skip_step(BitState& state, Place<Entr
     uint64_t k = place.k + advance_of(entry);
     if (__builtin_expect((k & kFilled) != 0, 0)) {
         refill(state);
-        entry = place.resolve(state.bits, entry);
+        entry = resolve(place.table->code, place.k, state.bits, entry);
         if (entry == 0) return false;
         drop(state, entry);
         refill(state);

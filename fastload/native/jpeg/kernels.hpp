@@ -113,17 +113,20 @@ constexpr int kMostBlocks = 48;
 // that there are at most 64 a block; and what the last refill reads beyond.
 constexpr size_t kMostChunkBytes = size_t{kMostBlocks} * 64 * kMostStepBits / 8 + 24;
 
-// Where coefficient k - 1 of the zigzag lies in a block; beyond the last, the place after the
-// block. At 0, where entries that do nothing write theirs, the first.
+// Where coefficient k - 1 of the zigzag lies in a block, and at which of its bytes; beyond the
+// last, the place after them. At 0, where entries that do nothing write theirs, the first.
 struct Places {
     static constexpr uint8_t kZigzag[64] = {
         0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
         41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
         30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
     };
-    uint8_t at[256] = {};
+    uint8_t at[256] = {}, byte[256] = {};
     constexpr Places() {
-        for (int k = 1; k < 256; ++k) at[k] = k <= 64 ? kZigzag[k - 1] : 64;
+        for (int k = 1; k < 256; ++k) {
+            at[k] = k <= 64 ? kZigzag[k - 1] : 64;
+            byte[k] = static_cast<uint8_t>(2 * at[k]);
+        }
     }
 };
 inline constexpr Places kPlaces;
@@ -136,18 +139,32 @@ struct BitState {
     uint32_t count = 0;
 };
 
+// What the entries of a block are looked up in.
+template <typename E>
+struct Tables {
+    const CodeTable<E>* dc = nullptr;
+    const CodeTable<E>* ac = nullptr;
+};
+
 // A block that is decoded or skipped.
 template <typename E>
-struct Block {
-    const CodeTable<E>* dc = nullptr;  // what its entries are looked up in
-    const CodeTable<E>* ac = nullptr;
-    // decode_blocks: 64 coefficients in natural order, zeros before, and one place more, which is
-    // scratch. The first is the difference to the block before of its component.
-    int16_t* coefficients = nullptr;
-    // decode_blocks: kEndAdvance and, in zigzag order, the position after the last coefficient
-    // (kFilled for all places). skip_blocks: the sum of the DC differences of all blocks up to this
-    // one, from the first of the chunk.
-    int32_t result = 0;
+struct Block;
+
+template <>
+struct alignas(32) Block<DoubleEntry> {
+    // In natural order; the first is the difference to the block before of its component. After
+    // them is a place that is scratch.
+    int16_t coefficients[64 + 1];
+    // kEndAdvance and, in zigzag order, the position after the last coefficient (kFilled for all
+    // places).
+    int32_t result;
+    Tables<DoubleEntry> tables;
+};
+
+template <>
+struct Block<Entry> {
+    int32_t result;  // the sum of the DC differences up to this one, from the first of the chunk
+    Tables<Entry> tables;
 };
 
 template <typename E>
@@ -172,11 +189,19 @@ struct BandTask {
     uint32_t end_run;  // in and out: blocks that end before their next coefficient
 };
 
+// A block of an image whose coefficients are kept: 64 of them in natural order, and how many there
+// are in zigzag order up to the last that may not be zero.
+struct KeptBlock {
+    const int16_t* coefficients;
+    int reach;
+};
+
 // Blocks of one component, side by side in the image, from coefficients to samples.
 struct SamplesTask {
     const Block<DoubleEntry>* blocks;  // as decode_blocks leaves them, but that the first
                                        // coefficient is the DC coefficient
     const uint16_t* order;             // which of them
+    const KeptBlock* kept;             // or all of these, where `blocks` is null
     int count;
     const int16_t* quantisers;  // natural order
     uint8_t* out;  // the first sample of the first block; kRowTail writable after the last

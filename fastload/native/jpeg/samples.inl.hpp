@@ -166,16 +166,21 @@ inline V as_if_shifted(V first, V others) {
 constexpr int kFirstShift = kConstantBits - kPassBits, kSecondShift = kConstantBits + kPassBits + 3;
 constexpr int kCorner = 10;  // so many coefficients in zigzag order lie in the upper left quarter
 
+inline KeptBlock block_of(const SamplesTask& task, int number) {
+    if (task.blocks == nullptr) return task.kept[number];
+    const Block<DoubleEntry>& block = task.blocks[task.order[number]];
+    return {block.coefficients, block.result & (kEndAdvance - 1)};
+}
+
 // The coefficients of as many blocks as there are lanes, from block `first` of the task on. After
 // the last block, that one again; it lands in the slack. Returns how far the coefficients reach.
 inline int take_blocks(const SamplesTask& task, int first, const int16_t* (&blocks)[kLanes]) {
     int reach = 0;
     for (int lane = 0; lane < kLanes; ++lane) {
-        const auto& block =
-            task.blocks[task.order[first + lane < task.count ? first + lane : task.count - 1]];
+        const KeptBlock block =
+            block_of(task, first + lane < task.count ? first + lane : task.count - 1);
         blocks[lane] = block.coefficients;
-        const int own = block.result & (kEndAdvance - 1);
-        reach = own > reach ? own : reach;
+        reach = block.reach > reach ? block.reach : reach;
     }
     return reach;
 }
@@ -280,7 +285,7 @@ void to_fewer_samples(const SamplesTask& task) {
 void to_means(const SamplesTask& task) {
     for (int i = 0; i < task.count; ++i) {
         const auto product =
-            static_cast<int16_t>(task.blocks[task.order[i]].coefficients[0] * task.quantisers[0]);
+            static_cast<int16_t>(block_of(task, i).coefficients[0] * task.quantisers[0]);
         const int value = (product + 4) >> 3;
         task.out[i] = static_cast<uint8_t>((value < -128 ? -128 : value > 127 ? 127 : value) + 128);
     }
