@@ -58,8 +58,24 @@ FILES = {
 }
 """The files whose code runs, and what each is for here. 30 is the goal; what is not used is not
 entered: no framework, no log of spans, no columns that are moved, no place of colour, no kernels of
-a GPU. Each of these is about one thing that the first batch needs. Fewer would merge files that are
-about different things, or have callers ask whether a path is a URL, which only stores know."""
+a GPU. Each of these is about one thing that the first batch needs. What was looked at, and stays:
+
+- `fingerprint`, `files`: states and indexes say which data they are of. Taken later, when one asks,
+  it would be of the files as they are then, which may not be those that were served. The index of
+  `native/seek` asks for it before the first batch in any case.
+- `compat/dataloader`: a Loader is a DataLoader from its construction on; that calls the constructor
+  of its base class.
+- `backends/__init__`: it chooses; `backends/base` is what those that it chooses from share.
+- `machine`: cores, for all that start threads; the folder of caches, for all that keep files.
+- `stores`: what tells a URL from a path is known there alone. Each caller that asks before would
+  know it, too.
+- `native/extension` beside `native/pool`: it is asked where the core was not built, too, and then
+  the pool, which is made of its classes, is of no use.
+- `sources/formats` beside `opening`: a table of what there is, and the search in it; `image_files`
+  is asked by archives, tables and annotations, too, which are no formats of their own.
+- `sources/kinds` beside `columns`: what becomes of rows, open to other packages, and what rows are.
+- `loader/build` makes orders and opens data itself: each is done once, in the order in which it is
+  read there. In files of their own they would be two more to pass."""
 
 SCRIPT = """
 import json, sys, threading
