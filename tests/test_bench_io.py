@@ -100,3 +100,10 @@ def test_a_local_folder_is_refused(tmp_path: Path) -> None:
     folder = images.write_photo_folder(tmp_path / "data", classes=2, per_class=1)
     with pytest.raises(ConfigurationError, match="not read from a store; give the URL"):
         run_io_benchmark(settings(str(folder)))
+
+
+def test_without_a_url_and_with_options_that_mean_nothing_it_says_how_it_is_called() -> None:
+    for given in ([], ["s3://bucket/train", "--html", "page.html"]):
+        done = CliRunner().invoke(app, ["bench", "io", *given])
+        assert done.exit_code == 2
+        assert ("--html" if given else "url") in done.output

@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
@@ -80,7 +80,8 @@ def _options(settings: type[Any]) -> Iterator[tuple[inspect.Parameter, Callable[
     """For each field its option, and what makes its value of what was typed."""
     hints = get_type_hints(settings, include_extras=True)
     for field in fields(settings):
-        hint, default = hints[field.name], field.default
+        hint = hints[field.name]
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
         if not hasattr(hint, "__metadata__"):
             continue
         kind, info = get_args(hint)
@@ -196,6 +197,13 @@ class Files:
             raise typer.Exit(130)
 
 
+@dataclass(frozen=True)
+class FilesWithoutPage(Files):
+    """Of a benchmark that has no charts: `--html` is no option."""
+
+    html: Path | None = None
+
+
 def _write_json(results: Results, path: Path) -> None:
     from fastload.tools.measure.results import to_json, write_text
 
@@ -254,7 +262,7 @@ def decode(settings: DecodeSettings, files: Files) -> None:
 
 
 @bench.command()
-@takes(settings=IoSettings, files=Files)
+@takes(settings=IoSettings, files=FilesWithoutPage)
 def io(settings: IoSettings, files: Files) -> None:
     """Measure what an object store or web server gives, and whether a trainer would wait for it.
 
@@ -264,8 +272,6 @@ def io(settings: IoSettings, files: Files) -> None:
     with plain_errors():
         from fastload.tools.bench.io import print_io, run_io_benchmark
 
-        if files.html is not None:
-            raise ConfigurationError("--html: there is no page of this benchmark; use --json.")
         files.check()
         console = output()
         with progress_of_rounds(console) as report:
