@@ -12,22 +12,23 @@ A cache takes some 0.6 MB an image, two of them are there at a time, and memory 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 from torchvision.transforms import v2
 
 import fastload
 from benchmarks.packing import linked
 from fastload.backends.cache import CacheOptions
+from fastload.machine import usable_cores
 
 BATCH = 64
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(224), v2.RandomHorizontalFlip()])
-MOST_EPOCHS = 12
-"""That are waited for a cache to be whole."""
 EPOCHS = 5
 """Of each of the two caches, in turn; the median counts."""
 
@@ -38,6 +39,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=6000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--demand", type=float, nargs="+", default=[0.15, 1.0])
+    parser.add_argument(
+        "--patience", type=float, default=120, help="seconds that are waited for a whole cache"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -45,21 +49,26 @@ def main() -> None:
         if not count:
             parser.error(f"{options.folder}: there are no JPEGs in folders of classes in it")
         for demand in options.demand:
-            compare(folder, count, demand, options.rounds)
+            compare(folder, count, demand, options.rounds, options.patience)
 
 
-def compare(folder: Path, count: int, demand: float, rounds: int) -> None:
+def compare(folder: Path, count: int, demand: float, rounds: int, patience: float) -> None:
     first, second, epochs = list[float](), list[float](), list[int]()
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(dir=folder) as there:
-            plain, filling, waited, filled, built = one_round(folder / "source", there, demand)
-        first.append(filling / plain)
+            plain, filling, taken, filled, built = one_round(
+                folder / "source", there, demand, patience
+            )
+        waited = len(filling)
+        first.append(filling[0] / plain)
         epochs.append(waited)
         if filled:
             second.append(built / filled)
         rates = f"then {count / filled:,.0f} and {count / built:,.0f} images/s" if filled else ""
         print(
-            f"demand {demand:g}: plain {plain:.2f} s, while filling {filling:.2f} s; "
+            f"demand {demand:g}: plain {plain:.2f} s, while filling {filling[0]:.2f} s at first, "
+            f"{statistics.fmean(filling):.2f} s on average, at most {max(filling):.2f} s; filling "
+            f"took {taken:.1%} of the processor time; "
             f"{'whole' if filled else 'not whole'} after {waited} epochs {rates}",
             flush=True,
         )
@@ -75,9 +84,12 @@ def spread(ratios: Sequence[float]) -> str:
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
-def one_round(source: Path, there: str, demand: float) -> tuple[float, float, int, float, float]:
-    """Seconds of a plain epoch and of the first one that fills, epochs until the cache was whole,
-    seconds of an epoch from it (0: it was not), and from one that was built before."""
+def one_round(
+    source: Path, there: str, demand: float, patience: float
+) -> tuple[float, list[float], float, float, float]:
+    """Seconds of a plain epoch, and of each one until the cache was whole; the share of the
+    machine's processor time that the process that fills had taken till then; seconds of an epoch
+    from the cache (0: it was not whole), and from one that was built before."""
     with loader_of(source) as loader:
         epoch(loader, 0)  # fills the index of seek points
         fastest = epoch(loader, 0)
@@ -85,13 +97,13 @@ def one_round(source: Path, there: str, demand: float) -> tuple[float, float, in
         plain = epoch(loader, pause)
     options = CacheOptions(directory=Path(there) / "filled", fill="while-training", progress=False)
     with loader_of(source, options) as loader:
-        filling = epoch(loader, pause)
-        waited = 1
-        while "being filled" in loader.explain() and waited < MOST_EPOCHS:
-            epoch(loader, pause)
-            waited += 1
+        filling, taken = list[float](), 0.0
+        while not filling or ("being filled" in loader.explain() and sum(filling) < patience):
+            filling.append(epoch(loader, pause))
+            taken = max(taken, processes_seconds())
+        taken /= sum(filling) * usable_cores()
         if "being filled" in loader.explain():
-            return plain, filling, waited, 0.0, 0.0
+            return plain, filling, taken, 0.0, 0.0
         built_options = CacheOptions(directory=Path(there) / "built", progress=False)
         seconds: dict[bool, list[float]] = {True: [], False: []}
         with loader_of(source, built_options) as other:
@@ -100,7 +112,16 @@ def one_round(source: Path, there: str, demand: float) -> tuple[float, float, in
                 if turn > 1:  # the first of each reads what the page cache may not have
                     seconds[turn % 2 == 1].append(spent)
     filled, built = statistics.median(seconds[True]), statistics.median(seconds[False])
-    return plain, filling, waited, filled, built
+    return plain, filling, taken, filled, built
+
+
+def processes_seconds() -> float:
+    """Processor time of the processes that this one has started and that have not ended."""
+    seconds = 0.0
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            seconds += sum(process.cpu_times()[:2])
+    return seconds
 
 
 def loader_of(source: Path, options: CacheOptions | None = None) -> fastload.Loader:

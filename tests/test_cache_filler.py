@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import struct
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from tests.waiting import LIMIT, has_ended
 def no_low_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests keep the cores busy."""
     monkeypatch.setattr(filler, "NICE", 0)
+    monkeypatch.setattr(filler, "START_COST", 0.0)
 
 
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip()])
@@ -236,3 +239,67 @@ def test_what_would_change_pixels_or_cannot_be_is_refused(tmp_path: Path) -> Non
             options=CacheOptions(fill="later"),  # type: ignore[arg-type]
         )
     assert not (tmp_path / "cache").exists()
+
+
+# -- what filling may take
+
+
+def test_the_share_is_what_waiting_leaves() -> None:
+    now = [0.0]
+    pace = filler.Pace(lambda: now[0])
+    for waited, share in ((0.25, 0.75), (1.0, filler.LEAST_SHARE), (0.0, 1.0)):
+        with pace.waiting():
+            now[0] += waited
+        assert not pace.look() or waited == 1.0
+        now[0] += max(0.0, 1.0 - waited)
+        assert pace.look() or waited == 1.0
+        assert pace.share == share
+    assert pace.saved == pytest.approx(0.75 + filler.LEAST_SHARE + 1.0)
+
+
+def test_a_trainer_that_always_waits_starts_no_process_until_its_share_has_paid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filler, "START_COST", 1e9)
+    data = write_photo_folder(tmp_path / "data")
+    with loader_of(data, tmp_path / "cache") as loader:
+        for _ in range(2):
+            epoch_of(loader)
+        assert "being filled by a process that starts when" in loader.explain()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_one_rank_of_a_node_fills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, directory = write_photo_folder(tmp_path / "data"), tmp_path / "cache"
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with loader_of(data, directory) as loader:
+        wanted = epoch_of(loader)
+        assert "being filled by the first rank of this node" in loader.explain()
+        fastload.build_cache(data, directory, progress=False)
+        for _ in range(2):  # batches of the next epoch are asked for in this one
+            epoch_of(loader)
+        decoded = loader.stats().decoded
+        loader.set_epoch(0)
+        assert_equal(epoch_of(loader), wanted)
+        assert loader.stats().decoded == decoded
+
+
+def test_the_threads_that_fill_keep_to_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processor time and the clock are the test's own: work is 0.1 s a call."""
+    now = [0.0, 0.0]
+    monkeypatch.setattr(filler.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(filler.time, "process_time", lambda: now[1])
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(filler.time, "sleep", sleep)
+    monkeypatch.setattr(filler, "usable_cores", lambda: 2)
+    with tempfile.TemporaryFile() as file:
+        os.pwrite(file.fileno(), struct.pack("<dq", 0.05, 0), 0)
+        paced = filler._Paced(file.fileno())
+        for at in range(50):
+            paced(at)
+            now[0], now[1] = now[0] + 0.1, now[1] + 0.1
+        assert now[1] / (2 * now[0]) == pytest.approx(0.05, rel=0.1)
+        assert os.pread(file.fileno(), 8, 8) == struct.pack("<q", 49)

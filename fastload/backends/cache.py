@@ -18,13 +18,13 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-from fastload.backends.base import BackendOptions, Context, Fit, Traits, Workload
+from fastload.backends.base import BackendOptions, Context, Fit, HostBatch, Traits, Workload
 from fastload.backends.maker import BatchInWork, BatchMaker, PixelMaker, Threads
 from fastload.backends.pixels_native import make_pixels
 from fastload.backends.rows import Buffers, RowReader, settled_size
 from fastload.cache.build import build_cache, default_directory
 from fastload.cache.choice import why_filled
-from fastload.cache.filler import Filler
+from fastload.cache.filler import Filler, Pace, fills_here
 from fastload.cache.manifest import Variant, is_cache, read_manifest
 from fastload.cache.reading import open_cache
 from fastload.cache.resident import ResidentSource, arrays_of, in_memory, is_mapped, nbytes_of
@@ -150,6 +150,9 @@ class CacheBackend(BatchMaker):
         """Fills the cache, until it is whole or cannot be."""
         self._not_filled = ""
         """Why it cannot be, by this process."""
+        self._elsewhere = False
+        """Whether another rank of this node fills it."""
+        self._pace = Pace()
         self._looked_in = -1
         """The epoch in which it was last seen whether another process has filled it."""
         self._replaced: list[tuple[RowReader, PixelMaker]] = []
@@ -198,11 +201,33 @@ class CacheBackend(BatchMaker):
     def submit(self, draws: Draws) -> None:
         if self._filler is not None and self._filler.ended():
             self._end_filling(self._filler)
-        elif self._not_filled and draws.epoch != self._looked_in and is_cache(self._directory):
-            self._not_filled = ""  # another process has filled it
+        elif self._filler is not None:
+            self._keep_pace(self._filler)
+        elif draws.epoch != self._looked_in and self._filled_by_another():
+            self._not_filled, self._elsewhere = "", False  # another process has filled it
             self._take_over()
         self._looked_in = draws.epoch
         super().submit(draws)
+
+    def receive(self) -> HostBatch:
+        with self._pace.waiting():
+            return super().receive()
+
+    def _filled_by_another(self) -> bool:
+        """Whether a cache is there that this process does not fill."""
+        return bool(self._not_filled or self._elsewhere) and is_cache(self._directory)
+
+    def _keep_pace(self, filler: Filler) -> None:
+        """Start the process that fills when that costs little, and tell it what it may take."""
+        if self._pace.look():
+            filler.tell(self._pace.share)
+        if not filler.started and self._pace.pays_for_start:
+            if is_cache(self._directory):  # another process has filled it
+                filler.stop()
+                self._filler = None
+                self._take_over()
+            else:
+                filler.start()
 
     def _end_filling(self, filler: Filler) -> None:
         """Serve the cache from here on, if there is one now."""
@@ -226,7 +251,9 @@ class CacheBackend(BatchMaker):
     def _open(self) -> tuple[RowReader, PixelMaker]:
         if not self._fills or is_cache(self._directory):
             return self._from(self._opened_source())
-        if self._filler is None and not self._not_filled:
+        self._elsewhere = not fills_here()
+        if self._filler is None and not self._not_filled and not self._elsewhere:
+            self._pace = Pace()
             self._filler = Filler(
                 self._context.source,
                 self._directory,
@@ -324,8 +351,13 @@ class CacheBackend(BatchMaker):
         directory = self._directory
         if self._filler is not None:
             return (
-                f"in {directory}, being filled by process {self._filler.pid} at low priority; "
-                "batches are decoded from the files until it is whole"
+                f"in {directory}, {self._filler.describe()}; batches are decoded from the files "
+                "until it is whole"
+            )
+        if self._elsewhere:
+            return (
+                f"in {directory}, being filled by the first rank of this node; batches are decoded "
+                "from the files until it is whole"
             )
         if self._not_filled:
             return f"{directory} could not be filled: {self._not_filled}"

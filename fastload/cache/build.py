@@ -76,6 +76,7 @@ def build_cache(
     progress: bool = True,
     on_error: OnError = "raise",
     split: str | None = None,
+    pace: Callable[[int], None] | None = None,
 ) -> Path:
     """Decode all samples once and keep them as memory-mapped tensors. A cache that is there already
     is reused.
@@ -101,6 +102,7 @@ def build_cache(
         on_error: "raise", or "substitute": note the bad sample in the cache, which then fails again
             when it is loaded, so that the loader substitutes it as from any other backend.
         split: of a source that holds several, which part: "train", "val", "test".
+        pace: called by each thread before a few samples, with the first of them; it may sleep.
 
     Returns:
         The directory.
@@ -130,7 +132,7 @@ def build_cache(
         if directory is None
         else Path(directory).expanduser().absolute()
     )
-    build = _Build(source, target, variant, num_workers, progress, on_error)
+    build = _Build(source, target, variant, num_workers, progress, on_error, pace)
     manifest = build.existing()
     if manifest is None:
         try:
@@ -165,6 +167,7 @@ class _Build:
     num_workers: int | None
     progress: bool
     on_error: OnError
+    pace: Callable[[int], None] | None = None
 
     def existing(self) -> Manifest | None:
         """The manifest of the wanted cache, if it is there. Raises CacheError: damaged, or
@@ -212,7 +215,7 @@ class _Build:
             threads = self.num_workers
             if threads is None:
                 threads = usable_cores() if samples.parallel else 1
-            with _Pool(max(1, threads)) as pool:
+            with _Pool(max(1, threads), self.pace) as pool:
                 needed, typical, sizes = self._survey(samples, pool)
                 before = self._left(partial)
                 free = _free(self.target.parent) + _size(partial)
@@ -417,8 +420,9 @@ class _Pool(ReaderPool):
     """Threads that work a little ahead of who takes their results; what is waiting at an error is
     dropped."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, pace: Callable[[int], None] | None) -> None:
         super().__init__(threads, "fastload-cache")
+        self._pace = pace
         self._ahead = 4 * threads  # bounds the memory
 
     def in_order(
@@ -430,14 +434,17 @@ class _Pool(ReaderPool):
         tasks = (rows[start : start + size] for start in range(0, len(rows), size))
         while True:
             for indices in islice(tasks, self._ahead + 1 - len(pending)):
-                pending.append(
-                    (indices, self.submit(lambda indices: list(map(function, indices)), indices))
-                )
+                pending.append((indices, self.submit(self._work, function, indices)))
             if not pending:
                 return
             indices, results = pending.popleft()
             yield from zip(indices, results.result(), strict=True)
             advance(len(indices))
+
+    def _work(self, function: Callable[[int], T], indices: range) -> list[T]:
+        if self._pace is not None:
+            self._pace(indices.start)
+        return list(map(function, indices))
 
 
 def _is_file_name(name: str) -> bool:
