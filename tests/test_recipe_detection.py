@@ -25,7 +25,9 @@ from fastload import native
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.geometry.plan import WarpSampling
+from fastload.geometry.points import PointMap
 from fastload.recipe import Recipe
+from fastload.recipe.crops import Resize
 from fastload.recipe.operation import GeometryOperation
 from fastload.recipe.warps import Warping
 from fastload.render.warp import warp_into
@@ -505,6 +507,54 @@ def test_rotation_that_expands() -> None:
         pixels = rotation.transform(tv_tensors.Image(image.transpose(2, 0, 1)), {"angle": angle})
         assert batch["image"][0].shape == pixels.shape
         assert (batch["image"][0].int() - pixels.int()).abs().max() <= 1
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [v2.Resize((60, 94))],
+        [v2.RandomHorizontalFlip(1.0), v2.RandomVerticalFlip(0.0)],
+        [v2.RandomShortestSize([60], 94), v2.RandomApply([v2.RandomVerticalFlip(1.0)], 1.0)],
+        [v2.Resize(25), v2.CenterCrop((20, 30))],
+        [v2.RandomHorizontalFlip(1.0), v2.ClampBoundingBoxes()],
+    ],
+)
+@pytest.mark.parametrize("sanitize", [[], [v2.SanitizeBoundingBoxes()]], ids=["all", "sanitized"])
+def test_what_reaches_out_of_the_image_is_clipped_where_torchvision_does(
+    transforms: list[Any], sanitize: list[Any]
+) -> None:
+    """Crops and ClampBoundingBoxes clip; resizes and mirrorings do not. A box that ends at the edge
+    is inside, whatever the size after a resize."""
+    boxes = np.array([[3.0, 4, 20, 25], [-5, -3, 20, 9], [30, 20, 50, 31], [0, 0, 47, 30]])
+    image, ids = photo(30, 47), np.arange(len(boxes))
+    arrays = {
+        "image": image[None],
+        "boxes": Ragged.of([boxes]),
+        "labels": Ragged.of([ids]),
+    }
+    transform = v2.Compose([v2.ToImage(), *transforms, *sanitize])
+    with fastload.create_loader(arrays, 1, transform=transform) as loader:
+        (batch,) = loader
+    wanted = transform(
+        {
+            "image": Image.fromarray(image),
+            "boxes": tv_tensors.BoundingBoxes(  # type: ignore[call-overload]
+                torch.from_numpy(boxes), format="XYXY", canvas_size=(30, 47)
+            ),
+            "labels": torch.from_numpy(ids),
+        }
+    )
+    assert batch["labels"][0].tolist() == wanted["labels"].tolist()
+    moved = wanted["boxes"].as_subclass(torch.Tensor)
+    assert torch.allclose(batch["boxes"][0], moved, rtol=0, atol=1e-4)
+
+
+def test_a_resize_to_any_size_keeps_boxes_that_end_at_the_edge() -> None:
+    """47 * (61 / 47) is more than 61 in float64."""
+    points, draws = PointMap.identity(np.array([[30, 47]])), Draws(0, 0, np.arange(1))
+    for side in range(1, 201):
+        made = Resize((side, side)).move(points, draws, 0).sieved(1.0, 1.0)
+        assert made.kept(np.array([[0.0, 0, 47, 30]])).all()
 
 
 @pytest.mark.parametrize("angle", [90, -90, 180, 270, 450])

@@ -194,6 +194,9 @@ class GeometryStep:
     fits_every_image: ClassVar[bool] = False
     """Whether there is no image that it cannot be applied to."""
 
+    clips: ClassVar[bool] = True
+    """Whether boxes that reach out of the image are clipped by it, as torchvision's crops, paddings
+    and warps do, and its resizes and mirrorings do not."""
     draws_size: ClassVar[bool] = False
     """Whether the size of what it makes depends on the draws."""
     needs_objects: ClassVar[bool] = False

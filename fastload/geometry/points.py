@@ -19,6 +19,9 @@ from fastload.draws import Float64Array, Int64Array
 from fastload.geometry.plan import Geometry
 
 _SCALE, _SHIFT, _LOW, _HIGH, _SIZE, _CENTRES = range(6)
+_ROUNDING = 1e-6
+"""A box may reach out of the image by this [pixels]: a resize of one that ends at its edge, in
+float64, may come to 33.000000000000007 of 33."""
 POINT_COLUMNS = 6
 """Pairs of numbers (x, y) that a step takes."""
 
@@ -114,9 +117,10 @@ class PointMap:
         """The maps of these rows."""
         return PointMap(self.table[rows], self.steps)
 
-    def then(self, geometry: Geometry) -> PointMap:
-        """This map, and after it a geometry of images of the size that this one makes."""
-        moved = self._moved(geometry)
+    def then(self, geometry: Geometry, *, clips: bool = True) -> PointMap:
+        """This map, and after it a geometry of images of the size that this one makes. `clips`:
+        whether boxes are clipped to what the first part of it shows."""
+        moved = self._moved(geometry, clips)
         later = geometry.later
         if later is None:
             return moved
@@ -191,7 +195,7 @@ class PointMap:
             nonlocal kept
             least, (visible, smallest), ratio = block[:, 0], block[:, 1].T, block[:, 2, 0]
             corners = placed.reshape(-1, 2, 2)
-            inside = (corners >= 0) & (corners <= block[:, _SIZE][:, None])
+            inside = (corners >= -_ROUNDING) & (corners <= block[:, _SIZE][:, None] + _ROUNDING)
             sides = corners[:, 1] - corners[:, 0]
             areas, whole_sides = sides.prod(axis=1), whole[:, 2:] - whole[:, :2]
             # Products of thresholds, as a box without any area has no part of it.
@@ -284,7 +288,7 @@ class PointMap:
         table[:, -POINT_COLUMNS:] = np.stack(parts, axis=1)
         return replace(self, table=table)
 
-    def _moved(self, geometry: Geometry) -> PointMap:
+    def _moved(self, geometry: Geometry, clips: bool) -> PointMap:
         """The first part of a geometry: all that is one "move"."""
         last = self._open._last
         box, grid, window = (
@@ -298,7 +302,7 @@ class PointMap:
         )
         scale = last[:, _SCALE] * ratio
         # First to the grid: what a crop before the padding has left out; then to the window.
-        for least, most in ((-start, grid[:, ::-1] - start), (0.0, shown)):
+        for least, most in ((-start, grid[:, ::-1] - start), (0.0, shown)) if clips else ():
             low, high = np.clip(low, least, most), np.clip(high, least, most)
         mirrored = geometry.flip
         low, high = np.where(mirrored, shown - high, low), np.where(mirrored, shown - low, high)

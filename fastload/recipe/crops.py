@@ -178,6 +178,7 @@ class _RandomFlip(GeometryOperation):
     uniforms = 1
     mirrors = True
     cuts = False
+    clips = False
     fits_every_image = True
     axis: ClassVar[int]
     """0: upside-down, 1: left-right."""
@@ -265,6 +266,7 @@ class RandomResizedCrop(_FixedSize):
 class Resize(GeometryOperation):
     transforms = (v1.Resize, v2.Resize)
     cuts = False
+    clips = False
 
     size: Size | None = None
     """Exact (height, width), or None."""

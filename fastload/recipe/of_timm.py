@@ -63,6 +63,7 @@ class ResizeKeepRatio(GeometryOperation):
 
     transforms = (timm.ResizeKeepRatio,)
     cuts = False
+    clips = False
 
     size: Size
     longest: float = 0.0

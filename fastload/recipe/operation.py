@@ -242,7 +242,8 @@ class GeometryOperation(GeometryStep, Operation):
         return f"{padding.mode!r} padding shows parts of an image more than once"
 
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
-        return points.then(self._plan(stream).resolve(draws, points.sizes, points.crops))
+        geometry = self._plan(stream).resolve(draws, points.sizes, points.crops)
+        return points.then(geometry, clips=self.clips)
 
     @property
     def warp_samplings(self) -> tuple[WarpSampling, WarpSampling]:

@@ -31,6 +31,7 @@ class _RandomSize(GeometryOperation, ABC):
     """A resize to a size that is drawn. Define `sizes`."""
 
     cuts = False
+    clips = False
     draws_size = True
     uniforms = 1
 
