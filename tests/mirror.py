@@ -31,7 +31,7 @@ TESTS = {
     "test_cache_filler": "cache.choice cache.filler",
     "test_cli": "cli cli.app cli.doctor terminal tools.demo.tour",
     "test_collate": "loader.collate loader.objects",
-    "test_colour_on_host": "loader.colour_place render.host_colour render.steps",
+    "test_colour_on_host": "loader.colour_place render.gamma render.host_colour render.steps",
     "test_columns": "recipe.columns sources.boxes sources.columns sources.kinds",
     "test_cursor": "loader.cursor",
     "test_dali_backend": "backends.dali backends.dali_graph",

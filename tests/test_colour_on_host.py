@@ -20,6 +20,8 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.loader import build
 from fastload.recipe import Recipe
+from fastload.recipe.albumentations_colour import Gamma
+from fastload.render.steps import KINDS, ColourSteps
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs the native core")
 
@@ -85,6 +87,33 @@ def test_the_core_makes_the_pixels_that_torch_makes(name: str, channels: int) ->
         assert (made != images).any() or grey
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_gamma_of_many_exponents(channels: int) -> None:
+    """Tables that the core makes by the C library, and numpy; beside a step that needs the image
+    as planes, and one that does not."""
+    from fastload.render.host_colour import HostColour
+
+    count = 600
+    images = np.tile(np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1), (count, 1, 1, channels))
+    op, draws = Gamma((0.01, 4.0)), Draws(3, 0, np.arange(count))
+    found = images.copy()
+    colour = HostColour(1)
+    steps = op.colour_steps(draws, 0, (channels, 16, 16))
+    colour.run(found, steps)
+    wanted = op.apply(torch.from_numpy(images).permute(0, 3, 1, 2), draws, 0)
+    np.testing.assert_array_equal(found, wanted.permute(0, 2, 3, 1).numpy())
+    assert (found != images).any(axis=(1, 2, 3)).mean() > 0.99
+    (part,) = steps
+    for other in ("brightness", "posterize"):
+        kinds = np.stack([part.kinds[:, 0], np.full(count, KINDS.index(other), np.int32)], axis=1)
+        numbers = np.repeat(part.numbers, 2, axis=1)
+        numbers[:, 1, 0] = 1.0 if other == "brightness" else 255.0
+        again = images.copy()
+        colour.run(again, [ColourSteps(kinds, numbers)])
+        np.testing.assert_array_equal(again, found)
+    colour.close()
+
+
 @pytest.mark.parametrize("size", [(1, 1), (2, 9), (9, 2), (3, 3)])
 def test_images_of_few_pixels(size: tuple[int, int]) -> None:
     images = pictures(size=size)
@@ -133,7 +162,7 @@ def test_numbers_that_no_operation_makes_stay_within_the_image() -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"kinds": np.full((2, 1), 13, np.int32)},
+        {"kinds": np.full((2, 1), len(KINDS), np.int32)},
         {"kinds": np.zeros((3, 1), np.int32)},
         {"numbers": np.zeros((2, 1, 5), np.float32)},
         {"weights": np.zeros((2, 1), np.float32)},

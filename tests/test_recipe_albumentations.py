@@ -316,6 +316,20 @@ def test_colour_jitter(settings: dict[str, Any], most: int) -> None:
     assert away.mean() < 0.7
 
 
+@pytest.mark.parametrize("limit", [(30, 250), (100, 100), (50, 50), (200, 200)])
+def test_gamma(limit: tuple[int, int]) -> None:
+    transform = A.RandomGamma(limit, p=1)
+    op = only_op(transform)
+    exponents = op.exponents(DRAWS, 0).tolist()
+    wanted = [transform.apply(one, gamma) for one, gamma in zip(PHOTOS, exponents, strict=True)]
+    assert np.array_equal(made(op), wanted)
+    numbers = DRAWS.uniform(0, 1)[:, 0].tolist()
+    for exponent, number in zip(exponents, numbers, strict=True):
+        transform.py_random = Scripted([number])
+        drawn = transform.get_params_dependent_on_data({}, {})["gamma"]
+        assert exponent == pytest.approx(drawn, rel=1e-6)
+
+
 def test_channels_are_shuffled() -> None:
     op = only_op(A.ChannelShuffle(p=1))
     wanted = [one[..., order] for one, order in zip(PHOTOS, op.orders(DRAWS, 0), strict=True)]

@@ -20,6 +20,7 @@ from fastload.device import DeviceStage
 from fastload.draws import Draws
 from fastload.geometry import Resampling
 from fastload.recipe import Recipe
+from fastload.recipe.albumentations_colour import Gamma
 from fastload.recipe.mix import lower_batch_transform
 from fastload.render import fused
 from tests.backends import DEVICE
@@ -157,6 +158,8 @@ def test_distortions_of_colour_in_one_launch(both: Both, channels: int) -> None:
     both(lambda: run(distort, images), "recolour")
     both(lambda: run(v2.RandomChannelPermutation(), images), "recolour")
     both(lambda: run(fastload.HSV(0.5, 0.9, 0.8), images), *["recolour"] * (channels == 3))
+    gamma, draws = Gamma((0.3, 3.0)), Draws(4, 0, np.arange(12))
+    both(lambda: gamma.apply(images, draws, 0), "recolour")
 
 
 @pytest.mark.parametrize("kernel", [3, (5, 9), (1, 7)])

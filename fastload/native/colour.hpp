@@ -25,8 +25,9 @@ enum class ColourKind : int32_t {
     grey,
     permute,
     hsv,
+    gamma,
 };
-constexpr int kColourKinds = 13;
+constexpr int kColourKinds = 14;
 constexpr int kColourNumbers = 6;  // of a step
 
 // (count, size.height, size.width, channels) images, changed in place. The arrays are borrowed.
@@ -71,7 +72,8 @@ inline bool is_pointwise(ColourKind kind) {
         case ColourKind::solarize:
         case ColourKind::grey:
         case ColourKind::permute:
-        case ColourKind::hsv: return true;
+        case ColourKind::hsv:
+        case ColourKind::gamma: return true;
         default: return false;
     }
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "colour_loops.hpp"
+#include "colour_tables.inl.hpp"
 
 namespace fastload {
 namespace {
@@ -53,6 +54,13 @@ inline float grey_of(float red, float green, float blue) {
 void brightness(const Planes& p, float factor) {
     const size_t values = p.values();
     for (size_t i = 0; i < values; ++i) p.to[i] = cut(number(p.from[i]) * factor);
+}
+
+void gamma(const Planes& p, const float* exponent) {
+    GammaTable table;
+    table.make(exponent);
+    const size_t values = p.values();
+    for (size_t i = 0; i < values; ++i) p.to[i] = table.made[p.from[i]];
 }
 
 void contrast(const Planes& p, float factor, float rest) {
@@ -126,29 +134,6 @@ void turn_hue(Block& block, size_t count, float shift) {
     }
 }
 
-// What becomes of hue, saturation and value, of a step of three gains; see
-// fastload/render/hsv.py.
-struct HsvTables {
-    const float* of = nullptr;  // the gains that they were made of
-    float hue[256], saturation[256], value[256];
-
-    static float scaled(int x, float gain) {
-        const double made = x * static_cast<double>(gain);
-        return static_cast<float>(static_cast<int>(made > 0.0 ? std::min(made, 255.0) : 0.0));
-    }
-
-    void make(const float* gains) {
-        if (of == gains) return;
-        of = gains;
-        for (int x = 0; x < 256; ++x) {
-            const double turned = std::fmod(x * static_cast<double>(gains[0]), 180.0);
-            hue[x] = static_cast<float>(turned >= 0.0 ? static_cast<int>(turned) : 0);
-            saturation[x] = scaled(x, gains[1]);
-            value[x] = scaled(x, gains[2]);
-        }
-    }
-};
-
 // Of 4096 times 255 / x, and 30 / x, rounded: OpenCV's conversion of bytes to HSV.
 struct Divisors {
     int32_t saturation[256] = {}, hue[256] = {};
@@ -214,16 +199,23 @@ void permute(Block& block, size_t count, const float* numbers) {
 bool fits_blocks(ColourKind kind) {
     return kind == ColourKind::brightness || kind == ColourKind::saturation ||
            kind == ColourKind::hue || kind == ColourKind::grey || kind == ColourKind::permute ||
-           kind == ColourKind::hsv;
+           kind == ColourKind::hsv || kind == ColourKind::gamma;
 }
 
 void step_in_block(Block& block, size_t count, ColourKind kind, const float* numbers,
-                   HsvTables& tables) {
+                   Tables& tables) {
     float* const channels[3] = {block.red, block.green, block.blue};
     if (kind == ColourKind::permute) return permute(block, count, numbers);
     if (kind == ColourKind::hsv) {
-        tables.make(numbers);
-        change_hsv(block, count, tables);
+        tables.hsv.make(numbers);
+        change_hsv(block, count, tables.hsv);
+        return;
+    }
+    if (kind == ColourKind::gamma) {
+        tables.gamma.make(numbers);
+        for (float* channel : channels)
+            for (size_t i = 0; i < count; ++i)
+                channel[i] = number(tables.gamma.made[static_cast<uint8_t>(channel[i])]);
         return;
     }
     if (kind == ColourKind::grey) {
@@ -248,7 +240,7 @@ void step_in_block(Block& block, size_t count, ColourKind kind, const float* num
 void step_in_blocks(const Planes& p, ColourKind kind, const float* numbers) {
     const size_t plane = p.plane();
     Block block;
-    HsvTables tables;
+    Tables tables;
     float* const channels[3] = {block.red, block.green, block.blue};
     for (size_t first = 0; first < plane; first += Block::kMost) {
         const size_t count = std::min(Block::kMost, plane - first);
@@ -435,6 +427,7 @@ void colour_step(const Planes& p, ColourKind kind, const float* numbers, const C
         case ColourKind::brightness: return brightness(p, numbers[0]);
         case ColourKind::contrast: return contrast(p, numbers[0], numbers[1]);
         case ColourKind::posterize: return posterize(p, numbers[0]);
+        case ColourKind::gamma: return gamma(p, numbers);
         case ColourKind::solarize: return solarize(p, numbers[0]);
         case ColourKind::sharpness: return sharpness(p, numbers[0]);
         case ColourKind::autocontrast: return autocontrast(p);
@@ -503,7 +496,7 @@ bool recolour_in_blocks(const ColourTable& table, ptrdiff_t first, size_t plane,
         }))
         return false;
     Block block;
-    HsvTables tables;
+    Tables tables;
     float mean = 0.0f;
     bool contrasts = false;  // whether the first of these steps is one of contrast
     for (int begin = 0, end = 0; begin < table.steps; begin = end, contrasts = true) {

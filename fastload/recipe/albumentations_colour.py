@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fastload.draws import Draws
+from fastload.recipe.colour import require_grey_or_rgb, shape_of
 from fastload.recipe.operation import PixelOperation
 from fastload.recipe.warps import Pair, between
+from fastload.render import fused
 from fastload.render.device import column
+from fastload.render.gamma import adjust_gamma, gamma_tables
+from fastload.render.steps import KINDS, NUMBERS, ColourSteps, Steps
 from fastload.render.transfer import on_device
 
 
@@ -42,6 +47,33 @@ class BrightnessContrast(PixelOperation):
             added = column((means * on_device(parts, images.device)).to(torch.float32))
         scaled = pixels * column(on_device(factors.astype(np.float32), images.device)) + added
         return scaled.clamp_(0.0, 255.0).to(images.dtype)
+
+
+@dataclass(frozen=True)
+class Gamma(PixelOperation):
+    """Pixels raised to a power on the scale 0..1, by a table."""
+
+    has_steps = True
+    of_any_size = True
+    pointwise = True
+
+    exponent: Pair
+    """Bounds, above 0."""
+
+    def exponents(self, draws: Draws, stream: int) -> npt.NDArray[np.float32]:
+        """(B,): uniform."""
+        return between(self.exponent, draws.uniform(stream, 1)[:, 0]).astype(np.float32)
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        require_grey_or_rgb(self, images)
+        if fused.active(images):
+            return fused.run(images, self.colour_steps(draws, stream, shape_of(images)))
+        return adjust_gamma(images, gamma_tables(self.exponents(draws, stream)))
+
+    def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
+        numbers = np.zeros((len(draws), 1, NUMBERS), dtype=np.float32)
+        numbers[:, 0, 0] = self.exponents(draws, stream)
+        return [ColourSteps(np.full((len(draws), 1), KINDS.index("gamma"), np.int32), numbers)]
 
 
 @dataclass(frozen=True)

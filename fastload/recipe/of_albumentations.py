@@ -29,7 +29,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.geometry import Interpolation
 from fastload.geometry.points import PointMap
-from fastload.recipe.albumentations_colour import BrightnessContrast, CoarseDropout
+from fastload.recipe.albumentations_colour import BrightnessContrast, CoarseDropout, Gamma
 from fastload.recipe.albumentations_geometry import (
     AffineMap,
     FixedCut,
@@ -530,6 +530,12 @@ def _brightness_contrast(transform: Any, image: ImageState) -> Operations:
     return _sometimes((op,), transform, image, image)
 
 
+def _gamma(transform: Any, image: ImageState) -> Operations:
+    _require_bytes(image)
+    low, high = (part / 100.0 for part in read_bounds(transform.gamma_limit))
+    return _sometimes((Gamma((low, high)),), transform, image, image)
+
+
 def _blur(transform: Any, image: ImageState) -> Operations:
     _require_bytes(image)
     low, high = transform.blur_limit
@@ -634,6 +640,7 @@ for name, kinds, lowering in (
     ("ColorJitter", (albumentations.ColorJitter,), _colour_jitter),
     ("RandomChannelPermutation", (albumentations.ChannelShuffle,), _shuffled),
     ("BrightnessContrast", (albumentations.RandomBrightnessContrast,), _brightness_contrast),
+    ("Gamma", (albumentations.RandomGamma,), _gamma),
     ("GaussianBlur", (albumentations.GaussianBlur,), _blur),
     ("CoarseDropout", (albumentations.CoarseDropout,), _coarse_dropout),
 ):

@@ -26,6 +26,7 @@ from fastload.render.steps import KINDS
     GREY,
     PERMUTE,
     CHANGE_HSV,
+    GAMMA,
 ) = (tl.constexpr(n) for n in range(len(KINDS)))
 """As `fastload.render.steps.KINDS`; below 0: the sample as it is."""
 _TO_WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23, see `fastload.render.kernels`
@@ -139,6 +140,16 @@ def _change_hsv(red, green, blue, of_hue, of_saturation, of_value):
 
 
 @triton.jit
+def _raised(value, exponent):
+    """A byte raised to a power on the scale 0..1; see `fastload.render.gamma`."""
+    part, exponent = value.to(tl.float64) * (1.0 / 255.0), exponent.to(tl.float64)
+    made = tl.exp2(exponent * tl.log2(tl.maximum(part, 1e-30)))
+    made = tl.where(exponent == 1.0, part, made)
+    made = tl.where(part == 0.0, 0.0, made)  # exponents are above 0
+    return tl.minimum(made * 255.0, 255.0).to(tl.int32).to(tl.float32)
+
+
+@triton.jit
 def _recoloured(kind, red, green, blue, mean, factor, rest, third, CHANNELS: tl.constexpr):
     """Steps that make a pixel of that pixel."""
     if kind == BRIGHTNESS:
@@ -189,6 +200,8 @@ def _recoloured(kind, red, green, blue, mean, factor, rest, third, CHANNELS: tl.
     elif kind == CHANGE_HSV:
         if CHANNELS == 3:
             red, green, blue = _change_hsv(red, green, blue, factor, rest, third)
+    elif kind == GAMMA:
+        red, green, blue = _raised(red, factor), _raised(green, factor), _raised(blue, factor)
     return red, green, blue
 
 

@@ -27,6 +27,7 @@ KINDS = (
     "grey",
     "permute",
     "hsv",
+    "gamma",
 )
 """What a step may be. The same list is in `render/kernels_colour.py` and `native/colour.hpp`."""
 NUMBERS = 6
@@ -35,7 +36,7 @@ six times the shift of the hue; the mask of the bits that are kept; the smallest
 inverted; 1 minus the factor (sharpness); for affine the (2, 3) matrix that takes the position of an
 output pixel (x, y, 1), in pixels from the centre, to that in the input, -1..1 from edge to edge;
 the channels that red and green are to be (permute), blue is the third; the factors of hue,
-saturation and value (hsv)."""
+saturation and value (hsv); the exponent (gamma)."""
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,12 @@ class Plain {
                 });
             case ColourKind::hsv:
                 return coloured([&](uint8_t* pixel) { change_hsv(pixel, numbers); });
+            case ColourKind::gamma:
+                return values([&](uint8_t value) {
+                    const double made = std::pow(value * (1.0 / 255.0), double{first}) * 255.0;
+                    return static_cast<uint8_t>(std::isnan(made) ? 0.0
+                                                                 : std::clamp(made, 0.0, 255.0));
+                });
         }
     }
 

@@ -1,0 +1,25 @@
+"""Bytes raised to a power on the scale 0..1, as albumentations' `gamma_transform`: by a table of
+256 numbers, cut to whole ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastload.render.transfer import on_device
+
+_PARTS = np.arange(256) * (1.0 / 255.0)
+
+
+def gamma_tables(exponents: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    """(B, 256): what becomes of each byte, of (B,) exponents above 0."""
+    # Of one number each, as there: numpy has ways of its own for 1, 2 and 0.5.
+    made = [(_PARTS ** float(exponent) * 255).astype(np.uint8) for exponent in exponents]
+    return np.stack(made) if made else np.zeros((0, 256), np.uint8)
+
+
+def adjust_gamma(images: torch.Tensor, tables: npt.NDArray[np.uint8]) -> torch.Tensor:
+    """(B, C, H, W) uint8 by (B, 256) tables."""
+    found = on_device(tables, images.device).gather(1, images.flatten(1).long())
+    return found.view(images.shape)
