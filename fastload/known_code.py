@@ -285,12 +285,58 @@ _SEEDING_FUNCTIONS = (
     ("lightning_fabric.utilities.seed", "pl_worker_init_function"),
 )
 _SEEDING_MODULES = (random, np, torch, os)
+# What it may look up in these modules and in what it has from them: that which sets, reads or makes
+# seeds, or says how much of the machine a worker takes.
+_SEEDING_ATTRIBUTES = frozenset(
+    {
+        "SeedSequence",
+        "bit_length",
+        "cpu_count",
+        "cuda",
+        "default_rng",
+        "encode",
+        "environ",
+        "generate_state",
+        "get",
+        "get_rng_state",
+        "get_state",
+        "getenv",
+        "getpid",
+        "getrandbits",
+        "getstate",
+        "iinfo",
+        "initial_seed",
+        "int32",
+        "int64",
+        "integers",
+        "item",
+        "manual_seed",
+        "manual_seed_all",
+        "max",
+        "nice",
+        "randint",
+        "random",
+        "sched_setaffinity",
+        "seed",
+        "set_num_interop_threads",
+        "set_num_threads",
+        "set_rng_state",
+        "set_state",
+        "setstate",
+        "spawn",
+        "uint32",
+        "uint64",
+        "urandom",
+        "use_deterministic_algorithms",
+    }
+)
 
 
 def only_seeds(init: Any) -> bool:
     """Whether a `worker_init_fn` sets the seeds of Python's, numpy's or torch's random numbers, and
     does nothing else that a data set could notice: it reads no other globals than these modules,
-    numbers and built-in functions, and writes to nothing."""
+    numbers and built-in functions, calls nothing of theirs but `_SEEDING_ATTRIBUTES`, and writes to
+    nothing."""
     if isinstance(init, functools.partial):
         return _is_seeding_function(init.func) and not any(
             map(callable, (*init.args, *init.keywords.values()))
@@ -307,6 +353,9 @@ def only_seeds(init: Any) -> bool:
         if step.opname.startswith(
             ("STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "IMPORT", "MAKE_FUNCTION", "DELETE")
         ):
+            return False
+        looks_up = step.opname in ("LOAD_ATTR", "LOAD_METHOD")
+        if looks_up and step.argval not in _SEEDING_ATTRIBUTES:
             return False
         if "DEREF" in step.opname and not _is_data(_free(init).get(step.argval, MISSING)):
             return False

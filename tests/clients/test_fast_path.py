@@ -333,6 +333,35 @@ def change_dataset(worker: int) -> None:
     info.dataset.transform = v1.Compose([v1.Resize((4, 4)), v1.ToTensor()])
 
 
+SHIFTS = {"by": 1}
+
+
+def change_a_table(worker: int) -> None:
+    SHIFTS.update(by=5)
+
+
+def change_the_dtype(worker: int) -> None:
+    torch.set_default_dtype(torch.float64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("init", [change_a_table, change_the_dtype])
+def test_a_worker_init_fn_that_changes_what_samples_are_made_by_is_called(
+    folder: str, init: Any
+) -> None:
+    existing = DataLoader(
+        images(folder, target_transform=lambda y: y + SHIFTS["by"]),
+        3,
+        num_workers=1,
+        worker_init_fn=init,
+    )
+    theirs = list(existing)
+    with fastload.from_dataloader(existing) as loader:
+        for (pixels, labels), (others, other_labels) in zip(loader, theirs, strict=True):
+            assert pixels.dtype == others.dtype
+            assert torch.equal(labels, other_labels)
+
+
 @pytest.mark.parametrize(
     ("init", "backend"), [(set_seeds, "turbojpeg:"), (change_dataset, "torch:")]
 )
