@@ -22,7 +22,7 @@ import numpy as np
 
 from fastload import stores
 from fastload.distribution import install_command
-from fastload.errors import SourceError
+from fastload.errors import SourceError, counted
 from fastload.files import replacing
 from fastload.machine import cache_home
 from fastload.sources import folders
@@ -73,8 +73,9 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
     for column in schema.names if options.fields is None else options.fields:
         if schema.names.count(column) > 1:
             raise SourceError(
-                f"{files[0]}: has {schema.names.count(column)} columns named {column!r}; give each "
-                "a name of its own, or say which to read: open_source(..., fields=...)."
+                f"{files[0]}: has {counted(schema.names.count(column), 'column')} named "
+                f"{column!r}; give each a name of its own, or say which to read: "
+                "open_source(..., fields=...)."
             )
     if not sum(file.metadata.num_rows for file in opened):
         raise SourceError(f"{name}: has no rows.")
