@@ -74,8 +74,8 @@ def build(
 
 @cache.command("list")
 def list_() -> None:
-    """The caches that loaders and `fastload cache build` have made where they are kept unless a
-    folder is named."""
+    """List the caches that loaders and `fastload cache build` have made in the usual folder, under
+    ~/.cache/fastload."""
     with plain_errors():
         from fastload.machine import cache_home
 
@@ -103,11 +103,15 @@ def list_() -> None:
 @cache.command()
 def trim(
     to: Annotated[
-        str, typer.Option(help="How much to leave: 20GB, 1.5TiB; 0 removes everything.")
+        str,
+        typer.Option(
+            help="How much to leave: 20GB, 1.5TiB; 0 removes everything. Without it: what "
+            "FASTLOAD_TIER_SIZE allows."
+        ),
     ] = "",
 ) -> None:
-    """Remove what was used longest ago of the remote data that are kept on this disk. Loaders fetch
-    it again."""
+    """Of the remote data kept on this disk, remove what was used longest ago. Loaders fetch it
+    again when they need it."""
     with plain_errors():
         from fastload.stores.tier import Tier, bytes_of, tier, tier_folder
 

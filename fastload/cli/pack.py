@@ -26,7 +26,7 @@ def pack(
             help="tar (as WebDataset), parquet (as Hugging Face) or cache (decoded pixels)."
         ),
     ] = "tar",
-    size: Annotated[str, typer.Option(help="Of a shard, about.")] = "1GB",
+    size: Annotated[str, typer.Option(help="How large a shard is, about.")] = "1GB",
     short_side: Annotated[
         int | None,
         typer.Option(
@@ -34,7 +34,7 @@ def pack(
             "are copied, byte for byte."
         ),
     ] = None,
-    quality: Annotated[int, typer.Option(help="Of these JPEGs.")] = 90,
+    quality: Annotated[int, typer.Option(help="Of the JPEGs that --short-side makes.")] = 90,
     shuffle: Annotated[
         int | None, typer.Option(help="Mix the samples, by this seed.", metavar="SEED")
     ] = None,

@@ -179,11 +179,10 @@ def open_source(
             behind (`.DS_Store`, `__MACOSX`) is left out in any case.
         masks: serve a mask of each object, drawn from its polygons or run lengths (COCO's RLE) in
             the picture as the trainer gets it: a column `masks` in place of `polygons`.
-        keypoint_pairs: of keypoints (N, K, 2) or (N, K, 3) of each object, the numbers of those
-        that
-            are a left and a right one, [(1, 2), (3, 4)]: they change places where a picture is
-            mirrored. (): none do. None: as COCO's file says by their names; else all keep their
-            order, and a transform that mirrors is said to do so.
+        keypoint_pairs: of keypoints (N, K, 2) or (N, K, 3) of each object, the numbers of a left
+            and a right one, [(1, 2), (3, 4)]: they change places where a picture is mirrored. ():
+            none do. None: as the names of the points in COCO's file say; where there are none, all
+            keep their order, and a warning says so if the transform mirrors.
         format: "folder" (one folder a class), "images" (all images in a folder, without labels),
             "table", "pairs", "coco", "panoptic", "voc", "yolo", "openimages", "tar", "zip",
             "parquet", "lance", "mds", "cifar", "idx", "arrays", "dataset", "huggingface",
