@@ -55,6 +55,7 @@ FILES = {
     "sources/kinds.py": "what becomes of the rows of a column",
     "sources/opening.py": "which format it is",
     "stores/__init__.py": "bytes of what a path or a URL names",
+    "stores/reads.py": "ends reads when the loader is closed: of which store, is not asked before",
 }
 """The files whose code runs, and what each is for here. 30 is the goal; what is not used is not
 entered: no framework, no log of spans, no columns that are moved, no place of colour, no kernels of
