@@ -91,7 +91,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 
 def _source(paths: list[str], **columns: np.ndarray[Any, Any]) -> Source:
-    boxes = {name: ValueArray(array, role=name) for name, array in columns.items()}
+    roles = {"keypoints": "keypoints:none"}
+    boxes = {n: ValueArray(array, role=roles.get(n, n)) for n, array in columns.items()}
     labels = ValueArray(np.arange(len(paths)))
     return Source(
         {"image": EncodedFiles(PathTable.of(paths)), **boxes, "label": labels},

@@ -3,21 +3,29 @@ torchvision's reference for keypoints does."""
 
 from __future__ import annotations
 
-import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torchvision import datasets, tv_tensors
 from torchvision.transforms import v2
 
 import fastload
 from fastload.errors import ConfigurationError, SourceError
+from fastload.geometry.plan import Composition
+from fastload.recipe import GeometryOperation, Recipe
 from fastload.sources.keypoints import COCO_PERSON, pairs_of_names
 from fastload.sources.kinds import kind_named
 from tests.backends import Contestant, contestants
 from tests.test_sources_detection import SIZES, coco_document, write_coco
+
+try:
+    import albumentations
+except ImportError:
+    albumentations = None
 
 SIDES = ("eye", "ear", "shoulder", "elbow", "wrist", "hip", "knee", "ankle")
 NAMES = ["nose", *(f"{side}_{part}" for part in SIDES for side in ("left", "right"))]
@@ -131,30 +139,150 @@ def test_names_say_what_is_left_and_right(names: list[str], pairs: Any) -> None:
     ("names", "count", "pairs"),
     [(None, 17, COCO_PERSON), (None, 16, None), (NAMES[:5], 5, ((1, 2), (3, 4))), (NAMES, 5, None)],
 )
-def test_what_a_file_does_not_say_is_said_to_be_unknown(
-    names: Any, count: int, pairs: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_points_whose_sides_a_file_does_not_say_are_not_mirrored(
+    names: Any, count: int, pairs: Any, tmp_path: Path
 ) -> None:
     path = write_people(tmp_path, names, count)
     source = fastload.open_source(path).source
     kind: Any = source.values["keypoints"].kind
     assert kind.pairs == pairs
-    said = "'keypoints': the points of an object keep their order in mirrored pictures"
-    for transform in (v2.RandomHorizontalFlip(), v2.CenterCrop(24)):
-        caplog.clear()
-        with fastload.create_loader(source, batch_size=1, transform=transform) as loader:
-            explained = str(loader.explain())
-        mirrors = isinstance(transform, v2.RandomHorizontalFlip)
-        assert (said in explained) == (said in caplog.text) == (pairs is None and mirrors)
-        assert ("keypoint_pairs=[(1, 2)" in explained) == (pairs is None and mirrors)
-    for given in ((), [(0, 1)]):
-        caplog.clear()
+    flip = v2.RandomHorizontalFlip()
+    fastload.create_loader(source, batch_size=1, transform=v2.CenterCrop(24)).close()
+    for transform in (flip, v2.RandomApply([flip])):
+        if pairs is None:
+            with pytest.raises(
+                ConfigurationError, match=r"points of 'keypoints'.*_pairs=.* \[\] and none say"
+            ):
+                fastload.create_loader(source, batch_size=1, transform=transform)
+        else:
+            fastload.create_loader(source, batch_size=1, transform=transform).close()
+    for given in ((), [], [(0, 1)]):
         paired = fastload.open_source(path, keypoint_pairs=given).source
         assert paired.fingerprint != source.fingerprint
-        with (
-            caplog.at_level(logging.WARNING),
-            fastload.create_loader(paired, batch_size=1, transform=v2.RandomHorizontalFlip()),
-        ):
-            assert said not in caplog.text
+        fastload.create_loader(paired, batch_size=1, transform=flip).close()
+
+
+def posed(points: Any, **given: Any) -> Any:
+    """Two images of 48 x 56, the first with two objects that have these points."""
+    arrays = {
+        "image": np.zeros((2, 48, 56, 3), np.uint8),
+        "boxes": fastload.Ragged.of([np.array([[8.0, 4, 40, 36]] * 2), np.zeros((0, 4))]),
+        "keypoints": fastload.Ragged.of([points, points[:0]]),
+        "labels": fastload.Ragged.of([[1, 2], []]),
+    }
+    return fastload.open_source(arrays, **given).source
+
+
+TWO_POINTS = np.array([[[8.0, 4, 0], [40, 36, 2]], [[10, 5, 1], [20, 30, 2]]])
+FLIP = v2.RandomHorizontalFlip(1.0)
+
+
+@pytest.mark.parametrize(
+    ("points", "flipped"),
+    [
+        (TWO_POINTS[:, :1, :2], [[[47, 4]], [[45, 5]]]),
+        (TWO_POINTS[:, 0, :2], [[47, 4], [45, 5]]),
+        (TWO_POINTS[:, 0], [[47, 4, 0], [45, 5, 1]]),
+    ],
+)
+def test_a_single_point_of_each_object_needs_no_pairs(points: Any, flipped: Any) -> None:
+    source = posed(points)
+    with fastload.create_loader(source, batch_size=2, transform=FLIP) as loader:
+        (batch,) = loader
+    assert batch["keypoints"].values.tolist() == flipped
+
+
+def test_without_pairs_points_are_those_of_torchvision() -> None:
+    """Those that are not labelled, too."""
+    with fastload.create_loader(
+        posed(TWO_POINTS, keypoint_pairs=[]), batch_size=2, transform=FLIP
+    ) as loader:
+        (batch,) = loader
+    canvas: Any = {"canvas_size": (48, 56)}
+    wanted = FLIP(tv_tensors.KeyPoints(torch.from_numpy(TWO_POINTS[..., :2]), **canvas))
+    assert torch.equal(batch["keypoints"].values[..., :2], wanted.as_subclass(torch.Tensor))
+    assert np.array_equal(batch["keypoints"].values[..., 2], TWO_POINTS[..., 2])
+
+
+@dataclass(frozen=True)
+class Upside(GeometryOperation):
+    """Mirrors without saying so."""
+
+    cuts = False
+
+    def compose(self, composition: Composition, uniforms: Any) -> None:
+        composition.flip(np.ones(len(composition.extent), dtype=np.bool_), 0)
+
+
+def test_whatever_mirrors_is_refused() -> None:
+    unknown, none = posed(TWO_POINTS), posed(TWO_POINTS, keypoint_pairs=[])
+    some: list[Any] = [
+        v2.RandomApply([v2.ColorJitter(0.1), v2.RandomVerticalFlip()]),
+        v2.Compose([fastload.Mosaic(24), FLIP]),
+    ]
+    if albumentations is not None:
+        flip, other = albumentations.HorizontalFlip(p=1.0), albumentations.ToGray(p=1.0)
+        some += [
+            albumentations.Compose([one], bbox_params=albumentations.BboxParams("pascal_voc"))
+            for one in (
+                albumentations.OneOf([other, flip]),
+                albumentations.SomeOf([other, flip], n=1, replace=False),
+                albumentations.Sequential([other, albumentations.OneOf([other, flip])]),
+                albumentations.Transpose(),
+            )
+        ]
+    for transform in some:
+        fastload.create_loader(none, batch_size=1, transform=transform).close()
+        with pytest.raises(ConfigurationError, match=r"points of 'keypoints' are left and right"):
+            fastload.create_loader(unknown, batch_size=1, transform=transform)
+    views = fastload.Views(v2.CenterCrop(24), v2.Compose([FLIP, v2.CenterCrop(24)]))
+    assert any(op.exchanges_sides for op in Recipe.from_transform(views).ops)
+    for transform in (v2.RandomHorizontalFlip(0.0), v2.RandomRotation(20), v2.RandomAffine(9)):
+        fastload.create_loader(unknown, batch_size=1, transform=transform).close()
+    recipe = Recipe((Upside(),))
+    with fastload.create_loader(none, batch_size=2, transform=recipe) as loader:
+        assert next(iter(loader))["keypoints"].values[0, 0].tolist() == [8, 43, 0]
+    with (
+        fastload.create_loader(unknown, batch_size=2, transform=recipe) as loader,
+        pytest.raises(ConfigurationError, match=r"has mirrored an image.*Give the pairs"),
+    ):
+        next(iter(loader))
+
+
+def test_a_dataloader_gives_what_it_gave(tmp_path: Path) -> None:
+    """Torchvision moves points and exchanges none, and nothing is asked for."""
+    pytest.importorskip("pycocotools")
+    write_people(tmp_path, None, 16)
+    annotated = datasets.CocoDetection(
+        str(tmp_path / "train2017"),
+        str(tmp_path / "annotations" / "person_keypoints_train2017.json"),
+        transforms=v2.Compose([v2.ToImage(), FLIP]),
+    )
+    wrapped = datasets.wrap_dataset_for_transforms_v2(annotated, target_keys=["boxes", "labels"])
+    for dataset in (wrapped, Posed()):
+        theirs: Any = torch.utils.data.DataLoader(dataset, 2, collate_fn=_as_they_are)
+        with fastload.from_dataloader(theirs) as ours:
+            for batch, wanted in zip(ours, theirs, strict=True):
+                for (image, target), (other, its) in zip(batch, wanted, strict=True):
+                    assert torch.equal(image, other)
+                    assert target.keys() == its.keys()
+                    assert all(np.array_equal(target[name], its[name]) for name in its)
+
+
+class Posed(torch.utils.data.Dataset[Any]):
+    """Samples with torchvision's points, mirrored by its transform."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        points: Any = tv_tensors.KeyPoints(TWO_POINTS[..., :2], canvas_size=(48, 56))  # type: ignore[call-overload]
+        image = tv_tensors.Image(torch.full((3, 48, 56), index, dtype=torch.uint8))
+        return FLIP(image, {"keypoints": points})
+
+
+def _as_they_are(samples: list[Any]) -> list[Any]:
+    return samples
 
 
 def test_pairs_that_are_none_are_refused(tmp_path: Path) -> None:
@@ -166,8 +294,9 @@ def test_pairs_that_are_none_are_refused(tmp_path: Path) -> None:
         fastload.open_source(path, keypoint_pairs=[(1, 2), (3, 17)])
     with pytest.raises(ConfigurationError, match="has no keypoints"):
         fastload.open_source({"x": np.arange(4)}, keypoint_pairs=[(1, 2)])
-    for role in ("keypoints:1,2", "keypoints:2", "keypoints:1-2,2-3", "keypoints:1-2,"):
-        with pytest.raises((SourceError, ConfigurationError)):
-            kind_named(role)
-    with pytest.raises(SourceError, match="'boxes' have no settings"):
-        kind_named("boxes:1-2")
+    for setting in ("1,2", "2", "1-2,2-3", "1-2,", "", ",", "none,1-2", "1-2-3", "01-2", "1--2"):
+        with pytest.raises(SourceError, match=f"role 'keypoints:{setting}'.*[Mm]ust be"):
+            kind_named(f"keypoints:{setting}")
+    for setting in ("1-2", ""):
+        with pytest.raises(SourceError, match="'boxes' have no settings"):
+            kind_named(f"boxes:{setting}")

@@ -81,6 +81,34 @@ def test_boxes_and_outlines_of_coco(tmp_path: Path) -> None:
     assert text.count('class="crowd"') >= 1
 
 
+def test_keypoints_are_mirrored_where_their_sides_are_known(tmp_path: Path) -> None:
+    document = coco_document()
+    for one in document["annotations"]:
+        one["keypoints"] = [*one["bbox"][:2], 2, 0, 0, 0]
+    write_coco(tmp_path / "data", document)
+    given = [str(tmp_path / "data"), "--versions", "1", "--output", str(tmp_path / "page.html")]
+    flip = "RandomHorizontalFlip"
+    text, said = looked_at(*given)
+    assert flip not in text
+    assert "which points of 'keypoints' are left and right is not known" in said
+    for pairs in ("none", "0-1"):
+        text, said = looked_at(*given, "--keypoint-pairs", pairs)
+        assert flip in text
+        assert "not known" not in said
+    (tmp_path / "own.py").write_text(
+        "from torchvision.transforms import v2\nflip = v2.RandomHorizontalFlip(1.0)\n"
+    )
+    given += ["--transform", f"{tmp_path / 'own.py'}:flip"]
+    for more, wanted in (
+        ([], "--keypoint-pairs 1-2,3-4"),
+        (["--keypoint-pairs", "1"], "must be numbers of points"),
+    ):
+        result = CliRunner().invoke(app, ["look", *given, *more])
+        assert result.exit_code == 1
+        assert wanted in " ".join(result.output.split())
+    assert flip in looked_at(*given, "--keypoint-pairs", "0-1")[0]
+
+
 def test_masks_of_objects(tmp_path: Path) -> None:
     document = coco_document()
     document["annotations"][0] |= {
@@ -106,7 +134,7 @@ def test_masks_of_objects(tmp_path: Path) -> None:
 def test_epochs_differ_and_seeds_repeat(tmp_path: Path) -> None:
     write_coco(tmp_path / "data")
     source = fastload.open_source(tmp_path / "data").source
-    transform = default_transform(64, has_boxes=True)
+    transform = default_transform(64, source)
     first, again, other = (
         shown_rows(source, transform, count=2, versions=2, seed=seed) for seed in (1, 1, 2)
     )

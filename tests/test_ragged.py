@@ -88,7 +88,7 @@ def columns() -> dict[str, Any]:
         "boxes": RaggedArray(Ragged.of(BOXES), role="boxes"),
         "labels": RaggedArray(Ragged.of([ids % 7 for ids in IDS]), role="instances"),
         "ids": RaggedArray(Ragged.of(IDS), role="instances"),
-        "keypoints": RaggedArray(Ragged.of(POINTS), role="keypoints"),
+        "keypoints": RaggedArray(Ragged.of(POINTS), role="keypoints:none"),
         "polygons": RaggedArray(polygons_of(OUTLINES), role="polygons"),
         "tokens": RaggedArray(Ragged.of(TOKENS)),
         "index": ValueArray(np.arange(SAMPLES)),

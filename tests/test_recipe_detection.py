@@ -280,7 +280,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
         "image": EncodedFiles(PathTable.of(paths["image"])),
         "mask": EncodedFiles(PathTable.of(paths["mask"]), role="mask"),
         "boxes": RaggedArray(Ragged.of(BOXES), role="boxes"),
-        "keypoints": RaggedArray(Ragged.of(POINTS), role="keypoints"),
+        "keypoints": RaggedArray(Ragged.of(POINTS), role="keypoints:none"),
         "ids": RaggedArray(Ragged.of(IDS), role="instances"),
         "index": ValueArray(np.arange(SAMPLES)),
     }

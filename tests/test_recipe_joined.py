@@ -63,7 +63,9 @@ def columns_of(root: Path, *, masks: bool = True) -> dict[str, Any]:
         "image": EncodedFiles(PathTable.of(paths["image"])),
         "mask": EncodedFiles(PathTable.of(paths["mask"]), role="mask"),
         "boxes": RaggedArray(Ragged.of(BOXES), role="boxes"),
-        "keypoints": RaggedArray(Ragged.of([b.reshape(-1, 2, 2) for b in BOXES]), role="keypoints"),
+        "keypoints": RaggedArray(
+            Ragged.of([b.reshape(-1, 2, 2) for b in BOXES]), role="keypoints:none"
+        ),
         "labels": RaggedArray(Ragged.of(LABELS), role="instances"),
         "index": ValueArray(np.arange(SAMPLES)),
     }

@@ -389,6 +389,18 @@ def test_images_with_nothing_to_learn_from_are_left_out(tmp_path: Path) -> None:
     assert found.shape.num_classes == 3
 
 
+def test_keypoints_are_left_out(tmp_path: Path) -> None:
+    """Which are left and right need not be known to mirror images that are learnt from."""
+    document = coco_document()
+    for one in document["annotations"]:
+        one["keypoints"] = [1, 2, 2, 3, 4, 1]
+    write_coco(tmp_path, document)
+    assert "keypoints" in fastload.open_source(tmp_path, split="train2017").source.columns
+    found = opened(tmp_path)
+    assert {"image", "boxes", "labels"} <= set(found.source.columns)
+    assert "keypoints" not in found.source.columns
+
+
 def test_boxes_of_voc_are_meant_where_it_has_masks_too(tmp_path: Path) -> None:
     write_voc(tmp_path)
     (tmp_path / "SegmentationClass").mkdir()

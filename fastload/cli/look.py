@@ -25,13 +25,21 @@ def look(
         str | None,
         typer.Option(
             help="Your transform, as file.py:name; a function without arguments is called. Its "
-            "file is run. Without it: a random crop and a flip."
+            "file is run. Without it: a random crop and a flip, which is left out where it is not "
+            "known which keypoints are left and right."
         ),
     ] = None,
     masks: Annotated[
         bool,
         typer.Option("--masks", help="Draw a mask of each object, as create_loader(masks=True)."),
     ] = False,
+    keypoint_pairs: Annotated[
+        str | None,
+        typer.Option(
+            help="Keypoints that change places in mirrored pictures, counted from 0: 1-2,3-4; none "
+            "for none. Without it: as the names in COCO's file say."
+        ),
+    ] = None,
     images: Annotated[int, typer.Option(min=1, help="How many samples, spread evenly.")] = 12,
     versions: Annotated[int, typer.Option(min=0, help="How often each is transformed.")] = 3,
     size: Annotated[int, typer.Option(min=8, help="Pixels of the crop without --transform.")] = 320,
@@ -43,16 +51,19 @@ def look(
     with plain_errors():
         import fastload
         from fastload.files import replacing
+        from fastload.sources.keypoints import pairs_of, unpaired
         from fastload.tools.look.page import page
         from fastload.tools.look.samples import default_transform, shown_rows, transform_in
 
-        opened = fastload.open_source(source, split=split, masks=masks, format=format)
-        found = opened.source
-        chosen = (
-            default_transform(size, has_boxes=bool(found.instances))
-            if transform is None
-            else transform_in(transform)
+        opened = fastload.open_source(
+            source,
+            split=split,
+            masks=masks,
+            format=format,
+            keypoint_pairs=None if keypoint_pairs is None else pairs_of(keypoint_pairs),
         )
+        found = opened.source
+        chosen = default_transform(size, found) if transform is None else transform_in(transform)
         rows = shown_rows(found, chosen, count=images, versions=versions, seed=seed)
         text = page(
             rows,
@@ -65,3 +76,10 @@ def look(
             part.write_text(text, encoding="utf-8")
         words = f"{counted(len(rows), 'sample')} of {found.summary}"
         output().print(f"{to}  {words}", soft_wrap=True)
+        if transform is None and (name := unpaired(found)) is not None:
+            output().print(
+                f"Not mirrored: which points of {name!r} are left and right is not known. Give "
+                "--keypoint-pairs, such as 1-2,3-4, or none.",
+                soft_wrap=True,
+                markup=False,
+            )

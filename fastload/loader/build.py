@@ -318,7 +318,7 @@ def _on_backend(
         objects.check_backend(split, source, traits, backend)
         collate = objects.collate_of(config, source, several_views=split.several_views)
         padded = traits.pads_images and objects.pads(config, source, split)
-        notes += objects.unpaired(recipe, source)
+        objects.check_pairs(recipe, source)
     built = cls(
         Context(
             source=source,

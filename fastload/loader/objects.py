@@ -3,10 +3,6 @@ batches get. Only where there are such columns, or `collate=` is given."""
 
 from __future__ import annotations
 
-import logging
-from typing import Any
-
-import numpy as np
 import torch
 
 from fastload import native
@@ -18,9 +14,7 @@ from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.columns import PASCAL_VOC, ColumnOperation
 from fastload.recipe.mix import Mix
 from fastload.sources.base import Source
-from fastload.sources.keypoints import is_points
-
-logger = logging.getLogger("fastload")
+from fastload.sources.keypoints import GIVE_PAIRS, unpaired
 
 
 def check(config: LoaderConfig, source: Source, *, turned: bool) -> None:
@@ -162,33 +156,15 @@ def check_split(split: SplitRecipe, source: Source, config: LoaderConfig, *, sie
         )
 
 
-def unpaired(recipe: Recipe, source: Source) -> tuple[str, ...]:
-    """A note, which is logged too, on keypoints that a recipe mirrors and of which it is not known
-    which are left and which right."""
-    if not any(map(_mirrors, recipe.ops)):
-        return ()
-    for name, column in source.values.items():
-        if is_points(column) and _points_of_each(column) > 1 and ":" not in column.role:
-            note = (
-                f"{name!r}: the points of an object keep their order in mirrored pictures, in "
-                "which a left eye looks like a right one. Say which change places: "
-                "open_source(..., keypoint_pairs=[(1, 2), (3, 4)]), or () for none"
-            )
-            logger.warning("%s: %s.", source.name, note)
-            return (note,)
-    return ()
-
-
-def _mirrors(op: Any) -> bool:
-    """Whether an operation, or one of those among which it chooses, mirrors images."""
-    return bool(getattr(op, "mirrors", False)) or any(map(_mirrors, getattr(op, "ops", ())))
-
-
-def _points_of_each(column: Any) -> int:
-    """Points of an object."""
-    some = column.at(np.arange(min(1, len(column))))
-    rows = some.values if column.ragged else some
-    return int(rows.shape[-2]) if rows.ndim > 2 else 1
+def check_pairs(recipe: Recipe, source: Source) -> None:
+    """Raise ConfigurationError if a recipe mirrors keypoints of which it is not known which are
+    left and which right."""
+    mirrors = any(op.exchanges_sides for op in recipe.ops)
+    if mirrors and (name := unpaired(source)) is not None:
+        raise ConfigurationError(
+            f"transform: it mirrors images, in which a left eye looks like a right one, and "
+            f"{source.name} does not say which points of {name!r} are left and right. {GIVE_PAIRS}"
+        )
 
 
 def pads(config: LoaderConfig, source: Source, split: SplitRecipe) -> bool:

@@ -262,6 +262,10 @@ class QuarterTurns(Warping):
     def draws_size(self) -> bool:  # type: ignore[override]
         return True
 
+    @property
+    def exchanges_sides(self) -> bool:
+        return self.transposes and self.p > 0
+
     def size_after(self, size: Size | None) -> Size | None:
         return size if size is not None and size[0] == size[1] else None
 

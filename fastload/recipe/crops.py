@@ -192,6 +192,10 @@ class _RandomFlip(GeometryOperation):
     def from_transform(cls, transform: Any, image: ImageState) -> _RandomFlip:
         return cls(float(transform.p))
 
+    @property
+    def exchanges_sides(self) -> bool:
+        return self.p > 0
+
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
         composition.flip(uniforms[:, 0] < self.p, self.axis)
 

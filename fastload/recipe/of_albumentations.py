@@ -274,8 +274,7 @@ def _require_kept(
 def _flat(ops: Sequence[Operation]) -> list[Operation]:
     found = []
     for op in ops:
-        inner = getattr(op, "groups", None)
-        found += [op] if inner is None else _flat([one for group, *_ in inner for one in group])
+        found += _flat(op.inner) if op.inner else [op]
     return found
 
 

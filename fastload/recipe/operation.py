@@ -80,6 +80,16 @@ class Operation:
     pixels of a sample. Crops and flips that come after it may then run before it; no other
     operation that moves pixels may."""
 
+    @property
+    def inner(self) -> tuple[Operation, ...]:
+        """The operations that it is made of, of which a sample may go through some alone."""
+        return ()
+
+    @property
+    def exchanges_sides(self) -> bool:
+        """Whether it may mirror images, so that left and right change places."""
+        return any(op.exchanges_sides for op in self.inner)
+
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> Operation | None:
         """The operation that does what a transform of one of the types in `transforms` does to an
@@ -205,6 +215,10 @@ class GeometryOperation(GeometryStep, Operation):
     batches. In both cases `compose` draws its random numbers and makes its geometry, and the same
     code renders it.
     """
+
+    @property
+    def exchanges_sides(self) -> bool:
+        return self.mirrors
 
     def size_after(self, size: Size | None) -> Size | None:
         if size is None or self.draws_size:

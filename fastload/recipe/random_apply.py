@@ -33,24 +33,24 @@ class _SomeSamples(PixelOperation):
         raise NotImplementedError
 
     @property
-    def _ops(self) -> Operations:
+    def inner(self) -> Operations:
         return tuple(op for ops, *_ in self.groups for op in ops)
 
     @property
     def moves_pixels(self) -> bool:  # type: ignore[override]
-        return any(op.moves_pixels for op in self._ops)
+        return any(op.moves_pixels for op in self.inner)
 
     @property
     def pointwise(self) -> bool:  # type: ignore[override]
-        return all(op.pointwise for op in self._ops)
+        return all(op.pointwise for op in self.inner)
 
     @property
     def has_steps(self) -> bool:  # type: ignore[override]
-        return all(op.has_steps for op in self._ops)
+        return all(op.has_steps for op in self.inner)
 
     @property
     def of_any_size(self) -> bool:  # type: ignore[override]
-        return all(op.of_any_size for op in self._ops)
+        return all(op.of_any_size for op in self.inner)
 
     def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
         # What becomes of a sample does not depend on the others, so those that are left out may be
@@ -64,11 +64,11 @@ class _SomeSamples(PixelOperation):
         ]
 
     def size_after(self, size: Size | None) -> Size | None:
-        return reduce(lambda known, op: op.size_after(known), self._ops, size)
+        return reduce(lambda known, op: op.size_after(known), self.inner, size)
 
     @property
     def loses_points(self) -> str:
-        return next((op.loses_points for op in self._ops if op.loses_points), "")
+        return next((op.loses_points for op in self.inner if op.loses_points), "")
 
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
         numbers = count()
@@ -88,7 +88,7 @@ class _SomeSamples(PixelOperation):
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         if self.has_steps and images.dtype == torch.uint8 and fused.active(images):
-            for op in self._ops:
+            for op in self.inner:
                 require_grey_or_rgb(op, images)
             return fused.run(images, self.colour_steps(draws, stream, shape_of(images)))
         return self._some(images, draws, stream, "apply")

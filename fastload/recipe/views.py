@@ -60,8 +60,12 @@ class Branches(Operation):
     branches: tuple[tuple[Operation, ...], ...]
 
     @property
+    def inner(self) -> tuple[Operation, ...]:
+        return tuple(op for branch in self.branches for op in branch)
+
+    @property
     def is_opaque(self) -> bool:  # type: ignore[override]
-        return any(op.is_opaque for branch in self.branches for op in branch)
+        return any(op.is_opaque for op in self.inner)
 
     def size_after(self, size: Size | None) -> Size | None:
         return None

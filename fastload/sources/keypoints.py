@@ -22,6 +22,11 @@ Pairs = tuple[tuple[int, int], ...]
 COCO_PERSON: Pairs = tuple((number, number + 1) for number in range(1, 17, 2))
 """Of COCO's 17 points of a person: the nose, and eyes, ears, shoulders, elbows, wrists, hips, knees
 and ankles, left and right."""
+GIVE_PAIRS = (
+    "Give the pairs that change places: open_source(..., keypoint_pairs=[(1, 2), (3, 4)]), or "
+    "fastload look --keypoint-pairs 1-2,3-4; [] and none say that there are none."
+)
+"""The remedy where points were to be mirrored of which they are not known."""
 _NONE = "none"
 _SIDES = {"left": "right", "right": "left", "l": "r", "r": "l"}
 
@@ -38,8 +43,9 @@ class KeyPoints(Kind):
     "keypoints:1-2,3-4" (see `role_of`) the points 1 and 2, and 3 and 4, counted from 0 in the last
     but one dimension, change places where a picture is mirrored, by whichever axis; mirrored by
     both it is turned, and they do not. As in torchvision's reference, a point of such a column
-    whose third number is 0, which in COCO is not labelled, becomes (0, 0, 0). Without pairs all
-    keep their order."""
+    whose third number is 0, which in COCO is not labelled, becomes (0, 0, 0). With the role
+    "keypoints:none" all keep their order. With "keypoints" it is not known which are left and
+    right, and objects of several points are not mirrored."""
 
     name = "keypoints"
     keys = ("keypoints",)
@@ -47,7 +53,7 @@ class KeyPoints(Kind):
     of_instances = True
 
     def __init__(self, pairs: Pairs | None = None) -> None:
-        """`pairs`: None where they are not known."""
+        """`pairs`: () for none, None where they are not known."""
         self.pairs = pairs
 
     def of(self, setting: str) -> KeyPoints:
@@ -60,7 +66,7 @@ class KeyPoints(Kind):
                 f"3): x and y in pixels; got {rows.dtype} of shape {rows.shape}. Give the column "
                 "another name if it holds something else."
             )
-        count = rows.shape[-2] if rows.ndim > 2 else 1
+        count = _points_of_each(rows)
         beyond = [pair for pair in self.pairs or () if max(pair) >= count]
         if beyond:
             raise SourceError(
@@ -71,14 +77,19 @@ class KeyPoints(Kind):
     def transform(self, rows: AnyArray, points: PointMap) -> AnyArray:
         result = rows.astype(rows.dtype if rows.dtype.kind == "f" else np.dtype(np.float32))
         result[..., :2] = points.points(rows[..., :2].astype(np.float64), clip=False, centres=True)
-        if self.pairs is None:
+        if self.pairs is None and _points_of_each(rows) > 1 and points.mirrored.any():
+            # By an operation that does not say that it mirrors; see `unpaired`.
+            raise ConfigurationError(
+                "transform: it has mirrored an image, and it is not known which keypoints are left "
+                f"and right. {GIVE_PAIRS}"
+            )
+        if not self.pairs:
             return result
-        if self.pairs:
-            order = np.arange(rows.shape[-2])
-            for first, second in self.pairs:
-                order[[first, second]] = second, first
-            mirrored = points.mirrored
-            result[mirrored] = result[mirrored][..., order, :]
+        order = np.arange(rows.shape[-2])
+        for first, second in self.pairs:
+            order[[first, second]] = second, first
+        mirrored = points.mirrored
+        result[mirrored] = result[mirrored][..., order, :]
         if rows.shape[-1] == 3:
             result[result[..., 2] == 0] = 0
         return result
@@ -86,14 +97,25 @@ class KeyPoints(Kind):
 
 @functools.cache
 def _of(setting: str) -> KeyPoints:
-    if setting == _NONE:
-        return KeyPoints(())
-    numbers = [[int(n) for n in re.findall(r"\d+", pair)] for pair in setting.split(",")]
-    if role_of([tuple(pair) for pair in numbers]) != f"{KeyPoints.name}:{setting}":
-        raise SourceError(
-            f"role 'keypoints:{setting}': pairs are numbers of points, such as keypoints:1-2,3-4."
+    try:
+        return KeyPoints(pairs_of(setting))
+    except ConfigurationError as error:
+        raise SourceError(f"role 'keypoints:{setting}': {error}") from error
+
+
+def pairs_of(text: str) -> Pairs:
+    """The pairs that a text such as "1-2,3-4" stands for, as in a role; "none": none. Raises
+    ConfigurationError: it is no such text."""
+    if text == _NONE:
+        return ()
+    numbers = [[int(one) for one in re.findall(r"[0-9]+", pair)] for pair in text.split(",")]
+    pairs = tuple((pair[0], pair[-1]) for pair in numbers if pair)
+    if not pairs or ",".join(f"{one}-{other}" for one, other in pairs) != text:
+        raise ConfigurationError(
+            f"keypoint pairs {text!r}: must be numbers of points, such as 1-2,3-4; none for none."
         )
-    return KeyPoints(tuple((first, second) for first, second in numbers))
+    role_of(pairs)  # complains of a point that is in two
+    return pairs
 
 
 def role_of(pairs: Sequence[Any] | None) -> str:
@@ -107,7 +129,7 @@ def role_of(pairs: Sequence[Any] | None) -> str:
     if not fits or not all(isinstance(number, int) and number >= 0 for number in every):
         raise ConfigurationError(
             f"keypoint_pairs={list(pairs)!r}: must be pairs of numbers of points, counted from 0, "
-            "each point at most once, such as [(1, 2), (3, 4)]; () for none."
+            "each point at most once, such as [(1, 2), (3, 4)]; [] for none."
         )
     return f"{KeyPoints.name}:" + (",".join(f"{one}-{other}" for one, other in given) or _NONE)
 
@@ -135,8 +157,24 @@ def with_pairs(source: Source, pairs: Sequence[Any]) -> Source:
     return replace(source, columns=columns, fingerprint=fingerprint_of(source.fingerprint, role))
 
 
+def unpaired(source: Source) -> str | None:
+    """The first column with several points of each object of which it is not known which are left
+    and right; None: there is none such, and pictures may be mirrored."""
+    for name, column in source.values.items():
+        if is_points(column) and column.kind.pairs is None:  # type: ignore[attr-defined]
+            some: Any = column.at(np.arange(min(1, len(source))))
+            if _points_of_each(some.values if column.ragged else some) > 1:
+                return name
+    return None
+
+
 def is_points(column: Any) -> bool:
     return isinstance(column.kind, KeyPoints)
+
+
+def _points_of_each(rows: AnyArray) -> int:
+    """Points of an object; a single one has no counterpart."""
+    return int(rows.shape[-2]) if rows.ndim > 2 else 1
 
 
 def pairs_of_names(names: Sequence[str]) -> Pairs | None:

@@ -65,7 +65,7 @@ class Kind:
         SourceError: there is none such."""
         raise SourceError(
             f"role '{self.name}:{setting}': columns of {self.name!r} have no settings; leave out "
-            "what comes after the colon."
+            "the colon and what comes after it."
         )
 
     def check(self, rows: AnyArray, name: str) -> None:
@@ -245,7 +245,7 @@ def register_kind(kind: Kind) -> None:
 def kind_named(role: str) -> Kind:
     """The kind of a column. Raises SourceError: there is none of this name, or it has no such
     setting."""
-    name, _, setting = role.partition(":")
+    name, colon, setting = role.partition(":")
     found = _found(name)
     if found is None:
         raise SourceError(
@@ -253,7 +253,7 @@ def kind_named(role: str) -> Kind:
             f"{', '.join(sorted({*_kinds, *_ELSEWHERE}))}. Derive one from "
             "fastload.sources.Kind and make it known with fastload.sources.register_kind."
         )
-    return found.of(setting) if setting else found
+    return found.of(setting) if colon else found
 
 
 def pixel_kind(name: str) -> PixelKind:

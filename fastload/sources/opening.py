@@ -180,9 +180,9 @@ def open_source(
         masks: serve a mask of each object, drawn from its polygons or run lengths (COCO's RLE) in
             the picture as the trainer gets it: a column `masks` in place of `polygons`.
         keypoint_pairs: of keypoints (N, K, 2) or (N, K, 3) of each object, the numbers of a left
-            and a right one, [(1, 2), (3, 4)]: they change places where a picture is mirrored. ():
-            none do. None: as the names of the points in COCO's file say; where there are none, all
-            keep their order, and a warning says so if the transform mirrors.
+            and a right one, [(1, 2), (3, 4)]: they change places where a picture is mirrored. []:
+            none do. None: as the names of the points in COCO's file say; where there are none, a
+            transform that mirrors is refused.
         format: "folder" (one folder a class), "images" (all images in a folder, without labels),
             "table", "pairs", "coco", "panoptic", "voc", "yolo", "openimages", "tar", "zip",
             "parquet", "lance", "mds", "cifar", "idx", "arrays", "dataset", "huggingface",

@@ -22,6 +22,7 @@ from fastload.loader import Loader
 from fastload.sources import Opened, open_source
 from fastload.sources.base import Source
 from fastload.sources.folders import sampled_rows, split_of, splits_of
+from fastload.sources.keypoints import is_points
 from fastload.sources.voc import is_voc
 from fastload.train.config import DataConfig, TrainConfig
 from fastload.train.masks import NO_CLASS, mask_classes
@@ -70,7 +71,9 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
     num_classes = _num_classes(sources, config)
     notes: list[str] = []
     if config.task == "detection":
-        opened, left_out = with_objects(opened)
+        opened, left_out = with_objects(_without_points(opened))
+        if isinstance(validation, Opened):
+            validation = _without_points(validation)
         source = opened.source
         if left_out:
             notes.append(f"left out of training: {counted(left_out, 'image')} without objects")
@@ -370,6 +373,15 @@ def _largest_label(source: Source, task: str) -> int:
             "give the classes names."
         )
     return int(labels.values.max(initial=first - 1)) + 1 - first
+
+
+def _without_points(opened: Opened) -> Opened:
+    """Without keypoints, of which these networks learn nothing: which of them are left and right
+    need not be known to mirror images."""
+    source = opened.source
+    points = [name for name, column in source.values.items() if is_points(column)]
+    kept = {name: column for name, column in source.columns.items() if name not in points}
+    return replace(opened, source=replace(source, columns=kept)) if points else opened
 
 
 def with_objects(opened: Opened) -> tuple[Opened, int]:

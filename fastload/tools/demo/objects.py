@@ -22,6 +22,7 @@ from fastload.backends.base import PixelDifference
 from fastload.errors import ConfigurationError, FastloadError, counted
 from fastload.files import replacing
 from fastload.sources import FORMATS, Opened, Source
+from fastload.sources.keypoints import unpaired
 from fastload.tools.demo import DemoSettings
 from fastload.tools.look.page import page
 from fastload.tools.look.samples import default_transform, shown_rows
@@ -61,7 +62,7 @@ def tour_of_objects(opened: Opened, settings: DemoSettings, console: Console, de
     for note in opened.notes:
         console.print(note, soft_wrap=True, markup=False)
     _section(console, "2. What the model will see")
-    transform = default_transform(_SIDE, has_boxes=True)
+    transform = default_transform(_SIDE, source)
     _write_page(source, transform, settings.page, console)
     _section(console, "3. The same objects from every backend")
     with tempfile.TemporaryDirectory(prefix="fastload-demo-") as temporary:
@@ -89,11 +90,18 @@ def _write_page(source: Source, transform: v2.Compose, to: Path, console: Consol
     with replacing(to) as part:
         part.write_text(text, encoding="utf-8")
     console.print(
-        f"{to}: {counted(len(rows), 'sample')}, as stored and cropped and mirrored in "
+        f"{to}: {counted(len(rows), 'sample')}, as stored and {_done(source)} in "
         f"{counted(_VERSIONS, 'epoch')}, with boxes and labels. Open it in a browser.",
         soft_wrap=True,
         markup=False,
     )
+
+
+def _done(source: Source) -> str:
+    """What the transform does to images, in words."""
+    if (name := unpaired(source)) is None:
+        return "cropped and mirrored"
+    return f"cropped (not mirrored: it is not known which {name} are left and right)"
 
 
 @dataclass(frozen=True)
@@ -135,9 +143,9 @@ class _Seen:
 
 
 def _compare(run: _Run, console: Console) -> bool:
+    steps = ", ".join(type(step).__name__ for step in run.transform.transforms)
     console.print(
-        f"RandomResizedCrop({_SIDE}), flip, SanitizeBoundingBoxes, shuffled, batches of "
-        f"{run.batch_size}; pixels are 0 to 255.",
+        f"{steps}, shuffled, batches of {run.batch_size} of {_SIDE} x {_SIDE} pixels of 0 to 255.",
         soft_wrap=True,
     )
     console.print()

@@ -17,6 +17,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.errors import ConfigurationError
 from fastload.sources import Ragged, Source
+from fastload.sources.keypoints import unpaired
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,15 @@ class Row:
     """As it is stored, then as the transform makes it in epoch 0, 1..."""
 
 
-def default_transform(size: int, *, has_boxes: bool) -> v2.Compose:
-    """What is shown where no transform is given: a random crop to a square, and a flip."""
-    steps: list[Any] = [
-        v2.RandomResizedCrop(size, scale=(0.3, 1.0)),
-        v2.RandomHorizontalFlip(),
-    ]
-    return v2.Compose([*steps, v2.SanitizeBoundingBoxes(min_size=1)] if has_boxes else steps)
+def default_transform(size: int, source: Source) -> v2.Compose:
+    """What is shown where no transform is given: a random crop to a square, and a flip, unless the
+    source has keypoints of which it is not known which are left and right."""
+    steps: list[Any] = [v2.RandomResizedCrop(size, scale=(0.3, 1.0))]
+    if unpaired(source) is None:
+        steps.append(v2.RandomHorizontalFlip())
+    if source.instances:
+        steps.append(v2.SanitizeBoundingBoxes(min_size=1))
+    return v2.Compose(steps)
 
 
 def transform_in(reference: str) -> Any:
