@@ -425,6 +425,29 @@ def test_columns_come_in_the_order_of_the_data_set(
         open_source(tmp_path / "out")
 
 
+@pytest.mark.parametrize("format", ["tar", "parquet"])
+@pytest.mark.parametrize("name", ["label", "text", "npy", "vector"])
+def test_arrays_of_any_name_are_read_back(
+    tmp_path: Path, format: str, name: str, own_cache: Path
+) -> None:
+    values = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    pixels = np.stack([images.photo(8, 8, seed=n) for n in range(4)])
+    given = Source({"image": PixelArray(pixels), name: ValueArray(values)}, "these", "arrays")
+    packed(given, tmp_path / "out", format=format)
+    served = open_source(tmp_path / "out").source.values[name].at(np.arange(4))
+    assert (served.dtype, served.tolist()) == (values.dtype, values.tolist())
+
+
+def test_numbers_that_parquet_has_no_type_for_are_named(tmp_path: Path) -> None:
+    pixels = np.stack([images.photo(8, 8, seed=n) for n in range(4)])
+    waves = ValueArray(np.arange(4) * 1j)
+    given = Source({"image": PixelArray(pixels), "wave": waves}, "these", "arrays")
+    with pytest.raises(SourceError, match="'wave' holds complex128, which Parquet has no type"):
+        packed(given, tmp_path / "out", format="parquet")
+    packed(given, tmp_path / "tar")
+    assert open_source(tmp_path / "tar").source.values["wave"].at(np.array([2])).tolist() == [2j]
+
+
 @pytest.mark.parametrize(
     ("first", "then", "words"),
     [

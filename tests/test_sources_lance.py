@@ -38,7 +38,10 @@ def test_columns_and_deleted_rows(tmp_path: Path) -> None:
     source, left = opened.source, [k for k in range(12) if k not in (3, 7)]
     assert (source.format, len(source), source.classes) == ("Lance data set", 10, ("a", "b"))
     assert list(source.columns) == ["image", "id", "label", "boxes"]
-    assert opened.notes == ("left out: 1 column of neither images nor numbers: words (string)",)
+    assert opened.notes == (
+        "left out: 1 column of neither images nor numbers: words (texts, served where fields names "
+        "them)",
+    )
     order = np.array([9, 2, 3, 3])
     assert source.encoded["image"].read_many(order) == [IMAGES[left[k]] for k in order]
     assert source.values["id"].at(order).tolist() == [left[k] for k in order]
@@ -98,3 +101,15 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     (damaged / "_versions").mkdir(parents=True)
     with pytest.raises(SourceError, match="cannot be read as Lance"):
         open_source(damaged)
+
+
+@pytest.mark.parametrize("blobs", [False, True])
+def test_a_row_without_bytes_is_named(tmp_path: Path, blobs: bool) -> None:
+    kind = {b"lance-encoding:blob": b"true"} if blobs else None
+    field = pa.field("image", pa.large_binary(), metadata=kind)
+    values = pa.array([IMAGES[0], None, *IMAGES[2:]], pa.large_binary())
+    lance.write_dataset(pa.table([values], schema=pa.schema([field])), str(tmp_path / "x.lance"))
+    column = open_source(tmp_path / "x.lance").source.encoded["image"]
+    assert column.read_many(np.array([3, 0, 2])) == [IMAGES[3], IMAGES[0], IMAGES[2]]
+    with pytest.raises(OSError, match="no bytes"):
+        column.read_many(np.array([2, 1, 0]))

@@ -253,3 +253,34 @@ def test_bad_lists(rows: Any, message: str, tmp_path: Path, own_cache: Path) -> 
     columns = {"image": structs(slice(0, 2)), "boxes": pa.array(rows, kind)}
     with pytest.raises(SourceError, match=message):
         open_source(write(tmp_path / "a.parquet", columns))
+
+
+@pytest.mark.parametrize("kind", ["binary_view", "dictionary"])
+def test_images_of_every_type_of_bytes(kind: str, tmp_path: Path, own_cache: Path) -> None:
+    values = pa.array(PHOTOS, pa.binary_view() if kind == "binary_view" else pa.binary())
+    if kind == "dictionary":
+        values = values.dictionary_encode()
+    words = pa.array(["b", "a"] * 3 + ["b"], pa.string_view())
+    source = open_source(write(tmp_path / "x.parquet", {"image": values, "label": words})).source
+    assert [source.encoded["image"].read(row) for row in range(7)] == PHOTOS
+    assert source.values["label"].at(np.arange(7)).tolist() == [1, 0, 1, 0, 1, 0, 1]
+    assert source.classes == ("a", "b")
+
+
+def test_lists_of_one_length_are_rows_of_an_array(tmp_path: Path, own_cache: Path) -> None:
+    matrices = np.arange(42, dtype=np.float32).reshape(7, 2, 3)
+    kind = pa.list_(pa.list_(pa.float32(), 3), 2)
+    columns = {"image": PHOTOS, "matrix": pa.array(matrices.tolist(), kind)}
+    source = open_source(write(tmp_path / "x.parquet", columns)).source
+    served = source.values["matrix"].at(np.array([5, 0, 6]))
+    assert served.dtype == np.float32
+    assert np.array_equal(served, matrices[[5, 0, 6]])
+
+
+@pytest.mark.parametrize("row", [None, [1.0, None]])
+def test_lists_of_one_length_with_gaps(row: Any, tmp_path: Path, own_cache: Path) -> None:
+    rows = pa.array([[1.0, 2.0], row] + [[3.0, 4.0]] * 5, pa.list_(pa.float32(), 2))
+    path = write(tmp_path / "x.parquet", {"image": PHOTOS, "pair": rows})
+    with pytest.raises(SourceError, match="column 'pair' has "):
+        open_source(path)
+    assert list(open_source(path, fields=["image"]).source.columns) == ["image"]

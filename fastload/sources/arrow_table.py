@@ -63,9 +63,9 @@ def open_table(
 
     - Columns of images are those of bytes, or of structs with a field `bytes`, whose first value is
       an image. One called mask, seg, segmentation, annotation or label holds masks.
-    - Columns of numbers are served as they are, lists of them as rows of variable length, which
-      are of objects where they are called `boxes`, `labels` and so on. `ClassLabel` of Hugging
-      Face gives the classes.
+    - Columns of numbers are served as they are, lists of one length that the type says as rows of
+      an array, other lists as rows of variable length, which are of objects where they are called
+      `boxes`, `labels` and so on. `ClassLabel` of Hugging Face gives the classes.
     - A column of words called `label` is one of classes, sorted.
     - Other columns of words are texts, served where `options.fields` names them, or `fastload pack`
       has written them as such.
@@ -148,7 +148,7 @@ def open_table(
 def _is_text(kind: Any) -> bool:
     types = importlib.import_module("pyarrow.types")
     kind = kind.value_type if types.is_dictionary(kind) else kind
-    return bool(types.is_string(kind) or types.is_large_string(kind))
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def _is_list(kind: Any) -> bool:
@@ -156,9 +156,8 @@ def _is_list(kind: Any) -> bool:
     types = importlib.import_module("pyarrow.types")
     depth = 0
     while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        # One of equal lengths alone is a row of an array, which is not served so far.
         if depth == 0 and types.is_fixed_size_list(kind):
-            return False
+            return False  # one of equal lengths alone is a row of an array
         kind, depth = kind.value_type, depth + 1
     return depth > 0 and (types.is_integer(kind) or types.is_floating(kind))
 
@@ -215,8 +214,11 @@ def _values(
     types = importlib.import_module("pyarrow.types")
     kind = table.schema.field(field).type
     kind = kind.value_type if types.is_dictionary(kind) else kind
+    is_label, shape = field == "label" and _is_text(kind), list[int]()
+    while types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
     is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-    is_label = field == "label" and (types.is_string(kind) or types.is_large_string(kind))
     if not is_number and not is_label:
         return None, None
     parts, row = [], 0
@@ -228,7 +230,9 @@ def _values(
                 "column out: open_source(..., fields=...)."
             )
         row += len(values)
-        parts.append(np.array(values.to_pylist()) if is_label else values.to_numpy(False))
+        parts.append(
+            np.array(values.to_pylist()) if is_label else _numbers(table, field, values, shape)
+        )
     found = np.concatenate(parts)
     if is_number:
         return np.ascontiguousarray(found), None
@@ -242,6 +246,20 @@ def _values(
     return np.array([numbers[label] for label in found.tolist()], dtype=np.int64), names
 
 
+def _numbers(table: ArrowTable, field: str, values: Any, shape: Sequence[int]) -> npt.NDArray[Any]:
+    """(rows, *shape) of numbers; of a shape, fixed-size lists of them. Raises SourceError."""
+    rows = len(values)
+    for _ in shape:
+        values = values.flatten()
+        if values.null_count:
+            raise SourceError(
+                f"{table.name}: column {field!r} has lists with values that are missing; fill "
+                "them, or leave the column out: open_source(..., fields=...)."
+            )
+    found: npt.NDArray[Any] = values.to_numpy(False)
+    return found.reshape(rows, *shape)
+
+
 def _holds_images(table: ArrowTable, field: str) -> bool:
     """Whether it holds bytes, and those of the first row begin as an image does."""
     kind = table.schema.field(field).type
@@ -250,7 +268,8 @@ def _holds_images(table: ArrowTable, field: str) -> bool:
         if kind.get_field_index("bytes") < 0:
             return False
         kind = kind.field("bytes").type
-    if not (types.is_binary(kind) or types.is_large_binary(kind)):
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if not (types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)):
         return False
     first = table.first(field)
     if first is None:

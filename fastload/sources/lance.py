@@ -122,8 +122,12 @@ class LanceImages(EncodedImages):
     def read_many(self, indices: Int64Array) -> list[bytes]:
         rows = indices.tolist()
         if _is_blob(self.dataset.schema.field(self.field)):
-            return [blob.readall() for blob in self.dataset.take_blobs(self.field, indices=rows)]
-        values = self.dataset.take(rows, columns=[self.field]).column(0).to_pylist()
+            blobs = self.dataset.take_blobs(self.field, indices=rows)
+            if len(blobs) != len(rows):  # some versions of Lance leave out those without bytes
+                raise OSError(f"{len(rows) - len(blobs)} of {len(rows)} rows have no bytes")
+            values = [None if blob is None else blob.readall() for blob in blobs]
+        else:
+            values = self.dataset.take(rows, columns=[self.field]).column(0).to_pylist()
         found = []
         for row, value in zip(rows, values, strict=True):
             data = value.get("bytes") if isinstance(value, dict) else value

@@ -194,6 +194,8 @@ def _images_in(opened: Sequence[Any], field: str) -> Iterator[Any]:
             if str(values.type).startswith("struct"):
                 field_of = importlib.import_module("pyarrow.compute").struct_field
                 values = field_of(values, "bytes")
+            if str(values.type).startswith("dictionary"):
+                values = values.dictionary_decode()
             yield values
 
 

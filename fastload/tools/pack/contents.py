@@ -50,9 +50,10 @@ class Field:
 
     @property
     def prefix(self) -> str:
-        """Of the ending in a tar shard: `left.` for `0001.left.jpg`; empty for columns called as
-        what they are: image, label, text."""
-        return "" if self.name in ("image", "label", "text") else f"{self.name}."
+        """Of the ending in a tar shard: `left.` for `0001.left.jpg`, `label.` for labels that are
+        no whole numbers; empty for columns called as what they are: image, label, text."""
+        named = self.name in ("image", "label", "text") and self.name == self.how
+        return "" if named else f"{self.name}."
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Contents:
         if not source.images:
             raise SourceError(f"{source.name}: has no images; only data sets of images are packed.")
         self.fields = tuple(
-            _field(name, column, source.name) for name, column in source.columns.items()
+            _field(name, column, source.name, options) for name, column in source.columns.items()
         )
         self._readers = {
             name: EncodedReader(column, DecodeSettings()) for name, column in source.encoded.items()
@@ -234,7 +235,7 @@ def class_counts(source: Source, rows: npt.NDArray[np.int64]) -> Counter[str]:
     )
 
 
-def _field(name: str, column: Any, source: str) -> Field:
+def _field(name: str, column: Any, source: str, options: PackOptions) -> Field:
     role = column.role
     if "." in name or "/" in name or name != name.lower() or not name:
         raise SourceError(
@@ -283,6 +284,11 @@ def _field(name: str, column: Any, source: str) -> Field:
     first = np.asarray(column.at(np.array([0], dtype=np.int64)))
     if first.dtype.hasobject:
         raise SourceError(f"{source}: column {name!r} holds {first.dtype}, not numbers.")
+    if options.format == "parquet" and first.dtype.kind not in "biuf":
+        raise SourceError(
+            f"{source}: column {name!r} holds {first.dtype}, which Parquet has no type for; pack "
+            "to format='tar'."
+        )
     whole = first.ndim == 1 and first.dtype.kind in "iu" and name == "label"
     return Field(name, role, "label" if whole else "array")
 
