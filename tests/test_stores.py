@@ -3,6 +3,7 @@ and faults."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import re
@@ -129,6 +130,45 @@ def test_pairs_tables_and_images_by_fsspec(tmp_path: Path, own_cache: Path) -> N
         ours, theirs = ((x if isinstance(x, tuple | list) else (x,)) for x in (ours, theirs))
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     system.rm("/here", recursive=True)
+
+
+def test_a_host_is_that_of_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fsspec", reason="fsspec, of the extra `remote`, is not installed")
+    memory: Any = importlib.import_module("fsspec.implementations.memory")
+    registry: Any = importlib.import_module("fsspec.registry")
+
+    class OfHost(memory.MemoryFileSystem):  # type: ignore[misc]
+        """As SFTP and FTP are: with a host, which their paths are without."""
+
+        protocol = "hosted"
+
+        def __init__(self, host: str, **options: Any) -> None:
+            super().__init__(**options)
+            self.store = {"/data/x": memory.MemoryFile(self, "/data/x", host.encode())}
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return "/" + path.removeprefix("hosted://").partition("/")[2]
+
+        @staticmethod
+        def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
+            return {"host": path.removeprefix("hosted://").partition("/")[0]}
+
+    monkeypatch.setitem(registry._registry, "hosted", OfHost)
+    for host in ("one", "two"):
+        assert stores.read(f"hosted://{host}/data/x") == host.encode()
+    stores.forget()
+
+
+def test_an_object_for_a_folder_is_none_of_its_files(server: ObjectServer) -> None:
+    photo = images.jpeg(images.photo(20, 20, seed=1))
+    server.objects |= {"bucket/d/": b"", "bucket/d/a/": b"", "bucket/d/a/x.jpg/": photo}
+    server.objects |= {"bucket/d/a/y.jpg": photo, "bucket/d/c/z.jpg": photo}
+    assert stores.entries("s3://bucket/d") == [("a", True), ("c", True)]
+    assert stores.entries("s3://bucket/d/a") == [("x.jpg", True), ("y.jpg", False)]
+    opened = open_source("s3://bucket/d", strict=True)
+    assert [opened.source.encoded["image"].read(row) for row in range(2)] == [photo, photo]
+    assert (len(opened.source), opened.notes) == (2, ())
 
 
 def test_a_file_url_is_a_path(local: Path) -> None:

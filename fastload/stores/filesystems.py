@@ -13,7 +13,7 @@ from fastload.stores.base import Entry, Piece, Store
 class FileSystemStore(Store):
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self._system: Any = importlib.import_module("fsspec").filesystem(url.partition("://")[0])
+        self._system: Any = importlib.import_module("fsspec").url_to_fs(url)[0]  # the host, too
 
     def _path(self, name: str) -> str:
         return str(self._system._strip_protocol(f"{self.url}/{name}" if name else self.url))

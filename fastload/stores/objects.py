@@ -100,8 +100,10 @@ class ObjectStore(Store):
             Entry(name.rstrip("/").rpartition("/")[2], True) for name in found["common_prefixes"]
         ]
         for item in found["objects"]:
-            base = item["path"].removeprefix(prefix)
-            if base:  # some programs write an object for the folder itself
+            # Some programs write an object `folder/` for the folder itself, whose path here is
+            # without the slash.
+            if item["path"].strip("/") != folder:
+                base = item["path"].removeprefix(prefix)
                 entries.append(Entry(base, False, item["size"], _etag(item)))
         return entries
 
