@@ -206,6 +206,7 @@ def test_fingerprint_follows_the_samples_and_not_the_place(tmp_path: Path) -> No
             [":a:", "must follow each other"],
         ),
         ({"a.jpg": PHOTO, "a.png": MASK}, ["a.png", "already, as a.jpg", "prefix it"]),
+        ({"a.b.png": PHOTO, "a.b.cls": b"1"}, ["a.b.cls", "at the first dot", "here 'a'"]),
         ({"a.jpg": PHOTO, "a.cls": b"cat"}, ["a.cls", "b'cat'", "decimal number"]),
         ({"a.jpg": PHOTO, "a.cls": b"-1"}, ["a.cls", "label -1", "0 or more"]),
         ({"a.jpg": PHOTO, "a.json": b"{}"}, ["a.json", "fields="]),

@@ -186,3 +186,22 @@ def test_damage_in_an_image_is_an_error_of_that_image(tmp_path: Path) -> None:
     loader = fastload.create_loader(path, 3, split="train", transform=SHAPE)
     with loader, pytest.raises(DecodeError, match=r"dog/0\.jpg"):
         next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("../a/x.jpg", r"\.\./a/x\.jpg leads out"), ("a\\x.jpg", r"a\\x\.jpg has a backslash")],
+)
+def test_names_whose_folder_is_not_known(tmp_path: Path, name: str, message: str) -> None:
+    photo = images.jpeg(images.photo(20, 30, seed=1))
+    path = write(tmp_path / "x.zip", {name: photo, "b/y.jpg": photo})
+    with pytest.raises(SourceError, match=message):
+        open_source(path)
+
+
+def test_a_folder_may_be_named_as_itself(tmp_path: Path) -> None:
+    photo = images.jpeg(images.photo(20, 30, seed=1))
+    path = write(tmp_path / "x.zip", {"./a/x.jpg": photo, "b/y.jpg": photo})
+    source = open_source(path).source
+    assert source.classes == ("a", "b")
+    assert source.values["label"].at(np.arange(2)).tolist() == [0, 1]

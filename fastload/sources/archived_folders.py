@@ -34,7 +34,13 @@ def archived_folders(
     """
     assert files.names is not None
     names = [files.names[row] for row in range(len(files))]
-    parents = [os.path.dirname(path).split("/") for path in names]
+    parents = [[part for part in os.path.dirname(path).split("/") if part != "."] for path in names]
+    for path, folder in zip(names, parents, strict=True):
+        if ".." in folder:
+            raise SourceError(
+                f"{name}: {path} leads out of a folder (..), so that its class is unknown; make "
+                "the archive again from the folder above those of the classes."
+            )
     common = len(os.path.commonprefix(parents))  # noqa: RUF071 - of lists
     tops = ["".join(folder[common : common + 1]) for folder in parents]
     if len(set(tops)) == 1:

@@ -234,7 +234,8 @@ def _samples_in(
                 raise SourceError(
                     f"{path}:{file.name}: the sample has this field already, as "
                     f"{sample[name][1].name}; remove one, or prefix it: <key>.left.jpg, "
-                    "<key>.right.jpg."
+                    "<key>.right.jpg. (To WebDataset, too, a key ends at the first dot of the "
+                    f"file name, here {key!r}.)"
                 )
             sample[name] = (kind, file)
         if sample:

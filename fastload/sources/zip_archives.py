@@ -110,6 +110,11 @@ def _members(path: str, left_out: LeftOut) -> EncodedFiles:
     if twice:
         raise SourceError(f"{path}: {twice[0]} is in it twice; {remedy}")
     for name, member in found:
+        if "\\" in name:
+            raise SourceError(
+                f"{path}: {name} has a backslash in it, which is a folder to some programs and a "
+                f"letter to others; {remedy}"
+            )
         if member.file_size > _LARGEST:
             raise SourceError(f"{path}: {name} claims {member.file_size:,} bytes; {remedy}")
         if member.flag_bits & _ENCRYPTED:
