@@ -143,7 +143,8 @@ class Draws:
             uniforms = np.empty((len(self), count), dtype=np.float64)
             native.uniforms(*self._counter, stream, uniforms)
             return uniforms
-        words = np.stack(self._words(stream, (count + 1) // 2), axis=-1).reshape(len(self), -1)
+        blocks = (count + 1) // 2
+        words = np.stack(self._words(stream, blocks), axis=-1).reshape(len(self), 4 * blocks)
         high, low = words[:, : 2 * count : 2], words[:, 1 : 2 * count : 2]
         # The upper 27 and 26 bits of two words, as in the reference code of the Mersenne Twister's
         # genrand_res53.

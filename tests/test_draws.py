@@ -131,6 +131,11 @@ def test_the_native_core_computes_the_same_numbers(
         assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 
+def test_no_samples_have_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastload.draws.native_draws", lambda: None)
+    assert Draws(0, 0, np.arange(0)).uniform(0, 5).shape == (0, 5)
+
+
 def test_the_native_core_is_used_where_it_is_built() -> None:
     assert (native_draws() is not None) == native.available()
 

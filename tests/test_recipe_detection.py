@@ -517,6 +517,17 @@ def test_rotation_that_expands() -> None:
         [v2.RandomShortestSize([60], 94), v2.RandomApply([v2.RandomVerticalFlip(1.0)], 1.0)],
         [v2.Resize(25), v2.CenterCrop((20, 30))],
         [v2.RandomHorizontalFlip(1.0), v2.ClampBoundingBoxes()],
+        [v2.Pad((2, 7, 1, 0))],
+        [v2.Pad(9), v2.RandomHorizontalFlip(1.0), v2.CenterCrop((25, 50))],
+        [v2.CenterCrop((40, 51))],
+        [v2.RandomCrop((40, 57), padding=5)],
+        [v2.RandomCrop((30, 47)), v2.Resize((50, 60))],
+        [v2.RandomCrop((30, 47), padding=0)],
+        [v2.RandomZoomOut(p=0.0), v2.Resize((60, 94))],
+        [v2.RandomZoomOut(side_range=(1.0, 1.0), p=1.0)],
+        [v2.RandomIoUCrop(sampler_options=[1.0]), v2.Resize((60, 94))],
+        [fastload.Letterbox(60)],
+        [fastload.FixedSizeCrop((30, 60))],
     ],
 )
 @pytest.mark.parametrize("sanitize", [[], [v2.SanitizeBoundingBoxes()]], ids=["all", "sanitized"])

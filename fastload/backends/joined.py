@@ -407,6 +407,7 @@ def _one(geometry: Geometry, row: int) -> Geometry:
         size=geometry.size[one],
         window=geometry.window[one],
         flip=geometry.flip[one],
+        flipped_first=None if geometry.flipped_first is None else geometry.flipped_first[one],
     )
 
 

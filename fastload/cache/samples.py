@@ -251,7 +251,7 @@ def shrunk_points(sizes: npt.NDArray[np.int64], short_side: int | None) -> Point
     after = np.maximum(shrunk_sizes(before, short_side), 1)
     whole = [np.concatenate([np.zeros_like(part), part], axis=1) for part in (before, after)]
     shrunk = Geometry(whole[0], after, whole[1], np.zeros(before.shape, dtype=np.bool_))
-    return PointMap.identity(before).then(shrunk)
+    return PointMap.identity(before).then(shrunk, clips="nothing")
 
 
 def shrink(pixels: Pixels, role: str, short_side: int | None) -> Pixels:

@@ -62,6 +62,8 @@ class Composition:
         self.given: Int64Array | None = None
         """(B, 4) top, left, height, width: the crop that the next operation makes, where that
         depends on the objects in the image."""
+        self.mirrored_first: BoolArray | None = None
+        """(B, 2): left-right, upside-down: what was mirrored before the resize; None: nothing."""
         self._resized = False
 
     def fail(self, rows: npt.ArrayLike, message: str) -> None:
@@ -103,6 +105,8 @@ class Composition:
         )
         self._fold()
         self._resized = True
+        if self.mirror.any():
+            self.mirrored_first = self.mirror[:, ::-1].copy()
         self.grid = np.broadcast_to(size, self.start.shape)
         self.start = np.zeros_like(self.start)
         self.extent = self.grid

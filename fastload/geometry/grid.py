@@ -42,18 +42,28 @@ def fold(positions: Positions, limit: Positions, mode: PaddingMode) -> Positions
     return result
 
 
-def nearest(positions: Positions, length: Positions, size: Positions, *, exact: bool) -> Positions:
+def nearest(
+    positions: Positions,
+    length: Positions,
+    size: Positions,
+    *,
+    exact: bool,
+    mirrored: Any = False,
+) -> Positions:
     """Which of `length` rows each position in a grid of `size` rows shows, in torch's
     single-precision arithmetic.
 
     torch.nn.functional.interpolate: "nearest" takes floor(i * scale), "nearest-exact" floor((i +
-    0.5) * scale).
+    0.5) * scale). Where `mirrored` (bool, or such an array), rows and positions are counted from
+    the other end. Example of 5 rows in a grid of 2: 0 and 2; mirrored, 2 and 4.
     """
     scale = _single(length) / _single(size)
+    positions = positions + mirrored * (size - 1 - 2 * positions)
     shifted = _single(positions) + np.float32(0.5) if exact else _single(positions)
     found: Any = shifted * scale  # not negative
     found = found.long() if isinstance(found, torch.Tensor) else found.astype(np.int64)
-    result: Positions = found.clip(max=length - 1)
+    found = found.clip(max=length - 1)
+    result: Positions = found + mirrored * (length - 1 - 2 * found)
     return result
 
 

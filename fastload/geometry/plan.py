@@ -21,6 +21,12 @@ from fastload.geometry.drawn import DrawnStep
 Int32Array = npt.NDArray[np.int32]
 
 Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
+Clips = Literal["nothing", "window", "both"]
+"""What boxes that reach out of the image are clipped to: what is shown in the end, padding
+included; or first to the image, or what is cut out of it, and then to that."""
+MaskInterpolation = Literal["nearest", "nearest-exact"]
+"""Of masks: torchvision resamples them with "nearest", or with "nearest-exact" where that is asked
+for."""
 Fill = tuple[float, ...]
 """One value for every channel, or one a channel, on the scale of the pixels that an operation
 meets, as torchvision has it: 0..255 before a scaling ToDtype, 0..1 after it. (A `GeometryPlan`
@@ -54,6 +60,8 @@ class Resampling:
     """Of what a `Geometry` has `later`."""
     coloured: bool = False
     """Whether `Geometry.colour` is for this column."""
+    of_masks: MaskInterpolation = "nearest"
+    """Of an operation: how the masks are resampled that belong to the images."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,9 @@ class Geometry:
     """What is done to the images that this makes, pixel by pixel, before they are the outputs."""
     colour: ImageColour | None = None
     """What is done to the source images before all that, where `Resampling.coloured`."""
+    flipped_first: BoolArray | None = None
+    """(B, 2) bool, as `flip`: whether the box was mirrored when it was resampled; None: none of
+    them. Only the nearest pixel is another one then: it is counted from the other end."""
 
     def __len__(self) -> int:
         return int(self.box.shape[0])
@@ -194,9 +205,9 @@ class GeometryStep:
     fits_every_image: ClassVar[bool] = False
     """Whether there is no image that it cannot be applied to."""
 
-    clips: ClassVar[bool] = True
-    """Whether boxes that reach out of the image are clipped by it, as torchvision's crops, paddings
-    and warps do, and its resizes and mirrorings do not."""
+    clips: ClassVar[Clips] = "window"
+    """What boxes are clipped to by it: as torchvision's crops, paddings and warps do, and its
+    resizes and mirrorings do not."""
     draws_size: ClassVar[bool] = False
     """Whether the size of what it makes depends on the draws."""
     needs_objects: ClassVar[bool] = False
@@ -214,6 +225,10 @@ class GeometryStep:
     @property
     def resampling(self) -> Resampling | None:
         """Interpolation and antialiasing, if it resizes."""
+        return None
+
+    def clipped_rows(self, sizes: Int64Array, draws: Draws, stream: int) -> BoolArray | None:
+        """(B,): in which of B images of these (B, 2) sizes it clips boxes; None: in all."""
         return None
 
     def padding_for(self, size: tuple[int, int] | None) -> Padding | None:
@@ -265,7 +280,7 @@ class GeometryPlan:
     out_size: tuple[int, int] | None = None
     """(height, width) of every output, or None where it depends on the image."""
     interpolation: Interpolation = "bilinear"
-    """Of the one resampling, for images; masks are always resampled with "nearest"."""
+    """Of the one resampling, for images."""
     antialias: bool = True
     padding_mode: PaddingMode = "constant"
     """How rows and columns of the window outside the grid are made; reflections are about the edges
@@ -278,6 +293,7 @@ class GeometryPlan:
     """What the composed operations are followed by, where that does not compose with them."""
     colour: ColourPlan | None = None
     """What is done to the colours of whole images before."""
+    mask_interpolation: MaskInterpolation = "nearest"
 
     @property
     def resampling(self) -> Resampling:
@@ -295,9 +311,11 @@ class GeometryPlan:
 
     @property
     def mask_resampling(self) -> Resampling:
-        """How it makes those of the masks that belong to them: nearest, with a fill of their
-        own."""
-        made = Resampling("nearest", False, self.padding_mode, self.mask_fill, as_stored=True)
+        """How it makes those of the masks that belong to them: of the nearest pixel, with a fill
+        of their own."""
+        made = Resampling(
+            self.mask_interpolation, False, self.padding_mode, self.mask_fill, as_stored=True
+        )
         if self.later is None:
             return made
         return replace(
@@ -369,6 +387,7 @@ class GeometryPlan:
             errors=composition.errors,
             bicubic=composition.bicubic,
             colour=None if self.colour is None else self.colour.resolve(draws),
+            flipped_first=composition.mirrored_first,
         )
         return geometry if self.later is None else self.later.after(geometry, draws, crops)
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.draws import Float64Array, Int64Array
-from fastload.geometry.plan import Geometry
+from fastload.geometry.plan import Clips, Geometry
 
 _SCALE, _SHIFT, _LOW, _HIGH, _SIZE, _CENTRES = range(6)
 _ROUNDING = 1e-6
@@ -40,8 +40,9 @@ PointStep = Literal["move", "warp", "sieve", "within", "grid", "back"]
 - "within": boxes whose centre is not in a window become its upper left corner.
 - "grid" and "back": which pixel of the image before each pixel shows, for masks. A "grid" is one
   `Geometry`: of x and of y the start and length of its box, the size that this is resampled to, the
-  start and length of the window, and whether it is mirrored. A "back" is the matrix of a warp, from
-  output to input. Points and boxes have nothing to do with them.
+  start and length of the window, and the sum of 1 where it is mirrored, 2 where the box was when it
+  was resampled, and 4 for "nearest-exact". A "back" is the matrix of a warp, from output to
+  input. Points and boxes have nothing to do with them.
 """
 _MATRIX = [0, 1, 2, 3, 5]
 """Rows of a block of "warp" or "back" that hold the nine numbers of its matrix, and `Warp.centres`.
@@ -117,10 +118,22 @@ class PointMap:
         """The maps of these rows."""
         return PointMap(self.table[rows], self.steps)
 
-    def then(self, geometry: Geometry, *, clips: bool = True) -> PointMap:
-        """This map, and after it a geometry of images of the size that this one makes. `clips`:
-        whether boxes are clipped to what the first part of it shows."""
-        moved = self._moved(geometry, clips)
+    def then(
+        self,
+        geometry: Geometry,
+        *,
+        clips: Clips = "window",
+        applies: npt.NDArray[np.bool_] | None = None,
+        exact: bool = False,
+    ) -> PointMap:
+        """This map, and after it a geometry of images of the size that this one makes.
+
+        Args:
+            clips: what boxes are clipped to by the first part of it.
+            applies: (B,), which rows it clips; None: all.
+            exact: whether that part resamples masks with "nearest-exact".
+        """
+        moved = self._moved(geometry, clips, applies, exact)
         later = geometry.later
         if later is None:
             return moved
@@ -288,7 +301,13 @@ class PointMap:
         table[:, -POINT_COLUMNS:] = np.stack(parts, axis=1)
         return replace(self, table=table)
 
-    def _moved(self, geometry: Geometry, clips: bool) -> PointMap:
+    def _moved(
+        self,
+        geometry: Geometry,
+        clips: Clips,
+        applies: npt.NDArray[np.bool_] | None,
+        exact: bool,
+    ) -> PointMap:
         """The first part of a geometry: all that is one "move"."""
         last = self._open._last
         box, grid, window = (
@@ -301,9 +320,15 @@ class PointMap:
             for part in (_SHIFT, _LOW, _HIGH, _CENTRES)
         )
         scale = last[:, _SCALE] * ratio
-        # First to the grid: what a crop before the padding has left out; then to the window.
-        for least, most in ((-start, grid[:, ::-1] - start), (0.0, shown)) if clips else ():
-            low, high = np.clip(low, least, most), np.clip(high, least, most)
+        bounds: list[tuple[Any, Float64Array]] = [] if clips == "nothing" else [(0.0, shown)]
+        if clips == "both":
+            bounds.insert(0, (-start, grid[:, ::-1] - start))
+        for least, most in bounds:
+            clipped = np.clip(low, least, most), np.clip(high, least, most)
+            if applies is not None:
+                ends = zip(clipped, (low, high), strict=True)
+                clipped = tuple(np.where(applies[:, None], *end) for end in ends)  # type: ignore[assignment]
+            low, high = clipped
         mirrored = geometry.flip
         low, high = np.where(mirrored, shown - high, low), np.where(mirrored, shown - low, high)
         scale, shift = np.where(mirrored, -scale, scale), np.where(mirrored, shown - shift, shift)
@@ -311,7 +336,10 @@ class PointMap:
         moved = self._open._replaced([scale, shift, low, high, shown, centres])
         if not self._traced:
             return moved
-        parts = [box[:, 1::-1], box[:, :1:-1], grid[:, ::-1], start, shown, mirrored]
+        how = 1 * mirrored + 4 * exact
+        if geometry.flipped_first is not None:
+            how = how + 2 * geometry.flipped_first
+        parts = [box[:, 1::-1], box[:, :1:-1], grid[:, ::-1], start, shown, how]
         block = np.stack(parts, axis=1).astype(np.float64)
         steps = (*moved.steps[:-1], "grid", "move")
         before, last = moved.table[:, :-POINT_COLUMNS], moved._last

@@ -55,7 +55,12 @@ class Encoded:
 class Geometries:
     @staticmethod
     def given(
-        box: Int32s, size: Int32s, window: Int32s, flip: Bools, bicubic: Bools | None = None
+        box: Int32s,
+        size: Int32s,
+        window: Int32s,
+        flip: Bools,
+        bicubic: Bools | None = None,
+        flip_first: Bools | None = None,
     ) -> Geometries: ...
     @staticmethod
     def drawn_crops(

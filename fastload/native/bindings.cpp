@@ -96,14 +96,17 @@ size_t count_of(const Input<bool, 2>& flip, const Optional<bool, 1>& bicubic = {
 }
 
 Geometries given(Input<int32_t, 2> box, Input<int32_t, 2> size, Input<int32_t, 2> window,
-                 Input<bool, 2> flip, Optional<bool, 1> bicubic) {
+                 Input<bool, 2> flip, Optional<bool, 1> bicubic, Optional<bool, 2> flip_first) {
     const size_t count = count_of(flip, bicubic);
+    require(!flip_first || (flip_first->shape(0) == count && flip_first->shape(1) == 2),
+            "flip_first (B, 2) is needed");
     require(box.shape(1) == 4 && size.shape(1) == 2 && window.shape(1) == 4,
             "box (B, 4), size (B, 2), window (B, 4) are needed");
     require(box.shape(0) == count && size.shape(0) == count && window.shape(0) == count,
             "box, size, window and flip differ in length");
-    return {given_geometry(box.data(), size.data(), window.data(), flip.data(), data_of(bicubic)),
-            count, kept(box, size, window, flip, bicubic)};
+    return {given_geometry(box.data(), size.data(), window.data(), flip.data(), data_of(bicubic),
+                           data_of(flip_first)),
+            count, kept(box, size, window, flip, bicubic, flip_first)};
 }
 
 Geometries drawn_crops(Input<double, 2> uniforms, Input<bool, 2> flip, Pair size, Range scale,
@@ -308,7 +311,7 @@ std::unique_ptr<Ticket> join(Pool& pool, const Encoded& images, Input<int32_t, 2
                              const std::array<float, 3>& fill, Array<uint8_t, 4> out,
                              int64_t max_pixels, bool exif, bool whole,
                              std::optional<nb::handle> index) {
-    const Geometries members = given(box, size, window, still, {});
+    const Geometries members = given(box, size, window, still, {}, {});
     const size_t count = members.count, pictures = seen.shape(0), samples = out.shape(0);
     require(count == static_cast<size_t>(images.count), "images and geometries differ in length");
     require(corners.shape(0) == count && corners.shape(1) == 2, "corners (T, 2) are needed");
@@ -477,7 +480,7 @@ NB_MODULE(_core, m) {
 
     nb::class_<Geometries>(m, "Geometries")
         .def_static("given", &given, "box"_a, "size"_a, "window"_a, "flip"_a,
-                    "bicubic"_a.none() = nb::none())
+                    "bicubic"_a.none() = nb::none(), "flip_first"_a.none() = nb::none())
         .def_static("drawn_crops", &drawn_crops, "uniforms"_a, "flip"_a, "size"_a, "scale"_a,
                     "ratio"_a, "log_ratio"_a, "bicubic"_a.none() = nb::none())
         .def_static("padded_crops", &padded, "uniforms"_a, "flip"_a, "size"_a, "before"_a,

@@ -155,8 +155,12 @@ Outcome resolve(const GeometrySource& source, int row, Size image, Geometry& geo
 }
 
 GeometrySource given_geometry(const int32_t* boxes, const int32_t* sizes, const int32_t* windows,
-                              const bool* flips, const bool* bicubic) {
+                              const bool* flips, const bool* bicubic, const bool* flips_first) {
     return planned(flips, bicubic, [=](int row, Size, Geometry& geometry) -> Outcome {
+        if (flips_first != nullptr) {
+            geometry.mirror_first = flips_first[2 * int64_t{row}];
+            geometry.upside_down_first = flips_first[2 * int64_t{row} + 1];
+        }
         const int32_t* box = boxes + 4 * int64_t{row};
         const int32_t* size = sizes + 2 * int64_t{row};
         const int32_t* window = windows + 4 * int64_t{row};

@@ -15,7 +15,11 @@ struct Geometry {
     Box window;
     bool mirror = false;       // left-right
     bool upside_down = false;  // top-bottom
-    bool bicubic = false;      // resampled so where the others of the batch are bilinear
+    // Which of the two was done before the resize: it has counted nearest pixels from the other
+    // end.
+    bool mirror_first = false;
+    bool upside_down_first = false;
+    bool bicubic = false;  // resampled so where the others of the batch are bilinear
 };
 
 // The geometry of sample `row`, whose image has this size.
@@ -52,9 +56,10 @@ struct PaddedCropPlan {
 };
 
 // Arrays of the Geometry of fastload/geometry/plan.py, one row a sample. Borrowed, as all arrays
-// here; `bicubic` may be null, for none.
+// here; `bicubic` and `flips_first` may be null, for none.
 GeometrySource given_geometry(const int32_t* boxes, const int32_t* sizes, const int32_t* windows,
-                              const bool* flips, const bool* bicubic);
+                              const bool* flips, const bool* bicubic,
+                              const bool* flips_first = nullptr);
 
 // A plan for all samples, with random numbers and flips (left-right, top-bottom) for each. Equal to
 // fastload/geometry/boxes.py and fastload/recipe, bit for bit: the same IEEE operations in the same

@@ -26,25 +26,30 @@ bool whole(double value, double low, double high, int64_t& out) {
 
 // One `Geometry`, along x or y.
 struct Axis {
-    int64_t box, length, grid, start, shown, mirrored;
+    int64_t box, length, grid, start, shown, how;
 
     // `numbers`: of x or y, two apart.
     bool read(const double* numbers) {
         const double side = kLargestSide;
         return whole(numbers[0], 0, side, box) && whole(numbers[2], 1, side, length) &&
                whole(numbers[4], 1, side, grid) && whole(numbers[6], -side, side, start) &&
-               whole(numbers[8], 1, side, shown) && whole(numbers[10], 0, 1, mirrored);
+               whole(numbers[8], 1, side, shown) && whole(numbers[10], 0, 7, how);
     }
 
     // Which position of the image before is shown at one of the output, or -1 for padding.
     int64_t source(int64_t at) const {
+        const bool mirrored = (how & 1) != 0, mirrored_first = (how & 2) != 0,
+                   exact = (how & 4) != 0;
         const int64_t place = start + (mirrored ? shown - 1 - at : at);
         if (place < 0 || place >= grid) return -1;
         if (length == grid) return box + place;
         // In single precision, as torch's nearest.
         const float scale = static_cast<float>(length) / static_cast<float>(grid);
-        const auto found = static_cast<int64_t>(std::floor(static_cast<float>(place) * scale));
-        return box + std::min(found, length - 1);
+        const auto counted = static_cast<float>(mirrored_first ? grid - 1 - place : place);
+        const auto found =
+            std::min(static_cast<int64_t>(std::floor((counted + (exact ? 0.5f : 0.0f)) * scale)),
+                     length - 1);
+        return box + (mirrored_first ? length - 1 - found : found);
     }
 };
 

@@ -594,6 +594,7 @@ def _geometries(geometry: Geometry | FusedGeometry) -> _core.Geometries:
         np.ascontiguousarray(geometry.window, dtype=np.int32),
         np.ascontiguousarray(geometry.flip, dtype=np.bool_),
         geometry.bicubic,
+        geometry.flipped_first,
     )
 
 

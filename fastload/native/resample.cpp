@@ -106,9 +106,12 @@ void Taps::copy(const AxisRequest& request, Filter filter) {
     for (int i = 0; i < count; ++i) {
         length[i] = 1;
         weights[static_cast<size_t>(i) * 2] = 1 << 14;
-        first[i] = same ? grid_[i]
-                        : std::min(static_cast<int>(std::floor((grid_[i] + shift) * scale)),
-                                   request.input - 1);
+        const bool back = request.mirror_first && !same;  // counted from the other end
+        const int grid = back ? request.output - 1 - grid_[i] : grid_[i];
+        const int found = same ? grid
+                               : std::min(static_cast<int>(std::floor((grid + shift) * scale)),
+                                          request.input - 1);
+        first[i] = back ? request.input - 1 - found : found;
         contiguous &= i == 0 || first[i] == first[i - 1] + 1;
     }
 }
@@ -195,20 +198,20 @@ void Resampler::begin(const Geometry& geometry, const ResampleOptions& options, 
     if (geometry.bicubic && options.filter == Filter::bilinear) options_.filter = Filter::bicubic;
     window_ = {window.height, window.width};
     const auto plan = [&](int& start, int& length, int before, int output, int window_start,
-                          int window_length, bool mirror, Taps& taps) {
+                          int window_length, bool mirror, bool mirror_first, Taps& taps) {
         const int first = (start + before) >> shift,
                   stop = (start + before + length + (1 << shift) - 1) >> shift;
-        taps.build(
-            {stop - first, output, window_start, window_length, mirror,
-             std::ldexp(start + before - (first << shift), -shift), std::ldexp(length, -shift)},
-            options_);
+        taps.build({stop - first, output, window_start, window_length, mirror,
+                    std::ldexp(start + before - (first << shift), -shift),
+                    std::ldexp(length, -shift), mirror_first},
+                   options_);
         start = first;
         length = stop - first;
     };
     plan(box.left, box.width, lead.width, geometry.size.width, window.left, window.width,
-         geometry.mirror, columns_);
+         geometry.mirror, geometry.mirror_first, columns_);
     plan(box.top, box.height, lead.height, geometry.size.height, window.top, window.height,
-         geometry.upside_down, rows_);
+         geometry.upside_down, geometry.upside_down_first, rows_);
     columns_.keep_inside();
     is_split_ = false;
     if (kernels_.split != nullptr && !columns_.copies) {

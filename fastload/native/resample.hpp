@@ -42,6 +42,7 @@ struct AxisRequest {
     // reduced in decoding.
     double from = 0.0;
     double extent = 0.0;
+    bool mirror_first = false;  // as of `Geometry`
 };
 
 // For each position of a window along one axis: which input positions it is made of, and how much

@@ -7,6 +7,7 @@ and from version to version. Here is what each spelling means.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, cast, get_args
@@ -14,12 +15,16 @@ from typing import Any, cast, get_args
 import torch
 from PIL import Image
 from torchvision import tv_tensors
+from torchvision.transforms.v2 import functional
 
 from fastload.errors import ConfigurationError
 from fastload.geometry import Fill, Interpolation, PaddingMode
+from fastload.geometry.plan import MaskInterpolation
 from fastload.recipe.operation import ImageState, NotLowerableError
 
 _PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+_KEEPS_EXACT = "interpolation" in inspect.signature(functional.resize_mask).parameters
+"""Versions of torchvision before it took an interpolation always used "nearest"."""
 _IMAGE_KINDS = (tv_tensors.Image, torch.Tensor, Image.Image)
 
 
@@ -35,6 +40,13 @@ def read_interpolation(value: Any, image: ImageState) -> Interpolation:
     if name == "nearest" and not image.tensor:
         name = "nearest-exact"
     return cast(Interpolation, name)
+
+
+def read_mask_interpolation(value: Any) -> MaskInterpolation:
+    """Of masks, by the setting for images: torchvision's `resize_mask` keeps "nearest-exact", and
+    takes "nearest" for all others."""
+    exact = str(getattr(value, "value", value)).lower() == "nearest-exact"
+    return "nearest-exact" if exact and _KEEPS_EXACT else "nearest"
 
 
 def read_antialias(value: Any, image: ImageState) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,14 @@ import numpy as np
 from fastload.draws import Draws, Float64Array, Int64Array
 from fastload.geometry import Interpolation, Resampling
 from fastload.geometry.boxes import Composition
+from fastload.geometry.plan import MaskInterpolation
 from fastload.geometry.points import PointMap
 from fastload.recipe import transforms as own
 from fastload.recipe.attributes import (
     check_settings,
     read_antialias,
     read_interpolation,
+    read_mask_interpolation,
     read_pair,
 )
 from fastload.recipe.operation import GeometryOperation, ImageState, Size, register
@@ -43,6 +45,7 @@ class BBoxSafeRandomCrop(GeometryOperation):
     p: float = 1.0
     interpolation: Interpolation = "bilinear"
     antialias: bool = True
+    mask_interpolation: MaskInterpolation = field(default="nearest", repr=False)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -54,6 +57,7 @@ class BBoxSafeRandomCrop(GeometryOperation):
             erosion_rate=transform.erosion_rate,
             interpolation=read_interpolation(transform.interpolation, image),
             antialias=read_antialias(transform.antialias, image),
+            mask_interpolation=read_mask_interpolation(transform.interpolation),
         )
 
     @property
@@ -70,7 +74,9 @@ class BBoxSafeRandomCrop(GeometryOperation):
 
     @property
     def resampling(self) -> Resampling | None:
-        return None if self.size is None else Resampling(self.interpolation, self.antialias)
+        if self.size is None:
+            return None
+        return Resampling(self.interpolation, self.antialias, of_masks=self.mask_interpolation)
 
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
         # No boxes are known where only the size of the output is asked for.

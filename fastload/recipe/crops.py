@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import torchvision.transforms as v1
 from torchvision.transforms import v2
 
-from fastload.draws import BoolArray, Float64Array, Int64Array
+from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
 from fastload.errors import ConfigurationError
 from fastload.geometry import Fill, Interpolation, Padding, PaddingMode, Resampling
 from fastload.geometry.boxes import (
@@ -21,12 +21,14 @@ from fastload.geometry.boxes import (
     resized_sizes,
 )
 from fastload.geometry.drawn import DrawnCrop, DrawnFlip
+from fastload.geometry.plan import MaskInterpolation
 from fastload.recipe.attributes import (
     check_settings,
     read_antialias,
     read_bounds,
     read_fills,
     read_interpolation,
+    read_mask_interpolation,
     read_padding,
     read_pair,
 )
@@ -132,6 +134,13 @@ class RandomCrop(_FixedSize):
         padding = np.maximum(composition.extent - target, 0)
         composition.crop(pick(uniforms, padding + 1), target)
 
+    def clipped_rows(self, sizes: Int64Array, draws: Draws, stream: int) -> BoolArray | None:
+        """Torchvision leaves alone what has the size already."""
+        if any(self.padding or ()):
+            return None
+        made: BoolArray = (sizes != self.size).any(axis=1)
+        return made
+
     def drawn(self) -> DrawnCrop | None:
         left, top, right, bottom = self.padding or (0, 0, 0, 0)
         return None if self.pad_if_needed else DrawnCrop(self.size, (top, left), (bottom, right))
@@ -178,7 +187,7 @@ class _RandomFlip(GeometryOperation):
     uniforms = 1
     mirrors = True
     cuts = False
-    clips = False
+    clips = "nothing"
     fits_every_image = True
     axis: ClassVar[int]
     """0: upside-down, 1: left-right."""
@@ -270,7 +279,7 @@ class RandomResizedCrop(_FixedSize):
 class Resize(GeometryOperation):
     transforms = (v1.Resize, v2.Resize)
     cuts = False
-    clips = False
+    clips = "nothing"
 
     size: Size | None = None
     """Exact (height, width), or None."""
@@ -280,6 +289,7 @@ class Resize(GeometryOperation):
     max_size: int | None = None
     interpolation: Interpolation = "bilinear"
     antialias: bool = True
+    mask_interpolation: MaskInterpolation = field(default="nearest", repr=False)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -304,6 +314,7 @@ class Resize(GeometryOperation):
             None if transform.max_size is None else int(transform.max_size),
             read_interpolation(transform.interpolation, image),
             read_antialias(transform.antialias, image),
+            read_mask_interpolation(transform.interpolation),
         )
 
     @property
@@ -312,7 +323,7 @@ class Resize(GeometryOperation):
 
     @property
     def resampling(self) -> Resampling:
-        return Resampling(self.interpolation, self.antialias)
+        return Resampling(self.interpolation, self.antialias, of_masks=self.mask_interpolation)
 
     @property
     def fits_every_image(self) -> bool:  # type: ignore[override]

@@ -62,7 +62,7 @@ class RandomIoUCrop(GeometryOperation):
             found = self._drawn(size, boxes, draws.take(slice(row, row + 1)), stream)
             if found is not None:
                 crops[row], applies[row] = found, True
-        return super().move(points.within(crops, applies, stream), draws, stream)
+        return self._moved(points.within(crops, applies, stream), draws, stream, applies)
 
     def _drawn(
         self, size: Int64Array, boxes: Float64Array, draws: Draws, stream: int

@@ -15,7 +15,7 @@ it may run before the pixels are put together: to resample a blend is to blend w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from fastload.draws import BoolArray, Draws, Float64Array, Int64Array, StagedDra
 from fastload.errors import ConfigurationError, counted
 from fastload.geometry import Fill, Geometry, GeometryPlan, Interpolation
 from fastload.geometry.boxes import pick
+from fastload.geometry.plan import MaskInterpolation
 from fastload.geometry.points import PointMap, PointStep
 from fastload.recipe import transforms as own
 from fastload.recipe.attributes import (
@@ -32,6 +33,7 @@ from fastload.recipe.attributes import (
     read_antialias,
     read_floats,
     read_interpolation,
+    read_mask_interpolation,
     read_pair,
 )
 from fastload.recipe.operation import ImageState, Operation, Size, register
@@ -67,6 +69,7 @@ class Mosaic(JoinOperation):
     images: int = 4
     """4: upper left, upper right, lower left, lower right of the centre; 9: the middle, and around
     it from above clockwise. A tile is one of them, by its number from 0."""
+    mask_interpolation: MaskInterpolation = field(default="nearest", repr=False)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -81,6 +84,7 @@ class Mosaic(JoinOperation):
             interpolation=read_interpolation(transform.interpolation, image),
             antialias=read_antialias(transform.antialias, image),
             images=transform.images,
+            mask_interpolation=read_mask_interpolation(transform.interpolation),
         )
 
     @property
@@ -91,8 +95,13 @@ class Mosaic(JoinOperation):
     @property
     def plan(self) -> GeometryPlan:
         """How the pixels of its tiles are made, and what is between them."""
-        sampling = self.interpolation, self.antialias, "constant"
-        return GeometryPlan((), None, *sampling, self.fill, self.mask_fill)  # type: ignore[arg-type]
+        return GeometryPlan(
+            interpolation=self.interpolation,
+            antialias=self.antialias,
+            fill=self.fill,
+            mask_fill=self.mask_fill,
+            mask_interpolation=self.mask_interpolation,
+        )
 
     def size_after(self, size: Size | None) -> Size:
         return self.canvas
@@ -427,7 +436,9 @@ class Joint:
         `path`."""
         start = PointMap.identity(sizes, traced=traced)
         placed = self.placed(members, sizes)
-        start = start if placed is None else start.then(placed)
+        if placed is not None and self.mosaic is not None:
+            exact = self.mosaic[1].mask_interpolation == "nearest-exact"
+            start = start.then(placed, clips="both", exact=exact)
         table: npt.NDArray[np.float64] | None = None
         steps: tuple[PointStep, ...] = ()
         for number, layer in enumerate(self.layers(draws, count)):

@@ -63,7 +63,7 @@ class ResizeKeepRatio(GeometryOperation):
 
     transforms = (timm.ResizeKeepRatio,)
     cuts = False
-    clips = False
+    clips = "nothing"
 
     size: Size
     longest: float = 0.0

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 import torch
 
-from fastload.draws import Draws
+from fastload.draws import BoolArray, Draws
 from fastload.errors import ConfigurationError, counted
 from fastload.geometry import GeometryPlan, Padding, Resampling
 from fastload.geometry.plan import GeometryStep, WarpSampling
@@ -192,7 +192,14 @@ class Operation:
     def identity(self) -> str:
         """Equal for equal operations in any process; part of saved states."""
         inside = type(self).__module__.startswith("fastload.recipe.")
-        return repr(self) if inside else f"{type(self).__module__}.{self!r}"
+        name = repr(self) if inside else f"{type(self).__module__}.{self!r}"
+        # Fields that came later are not in `repr`: recipes without them keep their fingerprints.
+        late = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]  # subclasses are
+            if not field.repr and field.compare and getattr(self, field.name) != field.default
+        ]
+        return " ".join([name, *late])
 
     def reason_not_placed(self, before: Operation | None) -> str:
         """Why it fits neither where images are decoded nor on batches. `before`: the operation
@@ -256,8 +263,16 @@ class GeometryOperation(GeometryStep, Operation):
         return f"{padding.mode!r} padding shows parts of an image more than once"
 
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
-        geometry = self._plan(stream).resolve(draws, points.sizes, points.crops)
-        return points.then(geometry, clips=self.clips)
+        return self._moved(points, draws, stream, self.clipped_rows(points.sizes, draws, stream))
+
+    def _moved(
+        self, points: PointMap, draws: Draws, stream: int, applies: BoolArray | None
+    ) -> PointMap:
+        """`applies`: as of `PointMap.then`."""
+        sizes = points.sizes
+        geometry = self._plan(stream).resolve(draws, sizes, points.crops)
+        exact = self.resampling is not None and self.resampling.of_masks == "nearest-exact"
+        return points.then(geometry, clips=self.clips, applies=applies, exact=exact)
 
     @property
     def warp_samplings(self) -> tuple[WarpSampling, WarpSampling]:
@@ -278,7 +293,12 @@ class GeometryOperation(GeometryStep, Operation):
         make."""
         resampling, padding = self.resampling or Resampling(), self.padding_for(None) or Padding()
         return GeometryPlan(
-            ((stream, self),), None, resampling.interpolation, resampling.antialias, *padding
+            ((stream, self),),
+            None,
+            resampling.interpolation,
+            resampling.antialias,
+            *padding,
+            mask_interpolation=resampling.of_masks,
         )
 
 

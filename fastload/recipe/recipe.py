@@ -415,8 +415,8 @@ class _GeometryPrefix:
     - what treats all pixels alike (Normalize, conversions to grey): exact after crops without
       padding and flips, so only these may follow.
 
-    A flip before a resize is made after it. For masks, which are resampled by the nearest pixel,
-    that may choose the neighbour where two are equally near.
+    A flip before a resize is made after it; the nearest pixels of masks are then counted from the
+    other end (`Geometry.flipped_first`).
     """
 
     size: Size | None
@@ -473,7 +473,12 @@ class _GeometryPrefix:
         """The operations since the last that did not compose."""
         resampling, padding = self._resampling or Resampling(), self._padding or Padding()
         plan = GeometryPlan(
-            tuple(self.taken), self.size, resampling.interpolation, resampling.antialias, *padding
+            tuple(self.taken),
+            self.size,
+            resampling.interpolation,
+            resampling.antialias,
+            *padding,
+            mask_interpolation=resampling.of_masks,
         )
         return _Stage(self.warp, plan)
 

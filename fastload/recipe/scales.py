@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from fastload.draws import Float64Array, Int64Array
+from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
 from fastload.geometry import Fill, Interpolation, Padding, Resampling
 from fastload.geometry.boxes import Composition, pick
+from fastload.geometry.plan import MaskInterpolation
 from fastload.recipe import transforms as own
 from fastload.recipe.attributes import (
     check_settings,
@@ -21,6 +22,7 @@ from fastload.recipe.attributes import (
     read_fill,
     read_floats,
     read_interpolation,
+    read_mask_interpolation,
     read_pair,
 )
 from fastload.recipe.operation import GeometryOperation, ImageState, Size, register
@@ -31,12 +33,13 @@ class _RandomSize(GeometryOperation, ABC):
     """A resize to a size that is drawn. Define `sizes`."""
 
     cuts = False
-    clips = False
+    clips = "nothing"
     draws_size = True
     uniforms = 1
 
     interpolation: Interpolation = "bilinear"
     antialias: bool = True
+    mask_interpolation: MaskInterpolation = field(default="nearest", repr=False)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -46,11 +49,12 @@ class _RandomSize(GeometryOperation, ABC):
         return {
             "interpolation": read_interpolation(transform.interpolation, image),
             "antialias": read_antialias(transform.antialias, image),
+            "mask_interpolation": read_mask_interpolation(transform.interpolation),
         }
 
     @property
     def resampling(self) -> Resampling:
-        return Resampling(self.interpolation, self.antialias)
+        return Resampling(self.interpolation, self.antialias, of_masks=self.mask_interpolation)
 
     @abstractmethod
     def sizes(self, before: Int64Array, uniforms: Float64Array) -> Int64Array:
@@ -168,6 +172,9 @@ class RandomZoomOut(GeometryOperation):
     def padding_for(self, size: Size | None) -> Padding:
         return Padding("constant", self.fill, self.mask_fill)
 
+    def clipped_rows(self, sizes: Int64Array, draws: Draws, stream: int) -> BoolArray:
+        return draws.uniform(stream, self.uniforms)[:, 0] < self.p
+
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
         low, high = self.side_range
         ratio = (low + uniforms[:, 1] * (high - low))[:, None]
@@ -210,6 +217,7 @@ class _PaddedTo(GeometryOperation):
 @dataclass(frozen=True, kw_only=True)
 class FixedSizeCrop(_PaddedTo):
     transforms = (own.FixedSizeCrop,)
+    clips = "both"
     fits_every_image = True
     uniforms = 1
 
@@ -238,6 +246,7 @@ class Letterbox(_PaddedTo):
     scale_up: bool = True
     interpolation: Interpolation = "bilinear"
     antialias: bool = True
+    mask_interpolation: MaskInterpolation = field(default="nearest", repr=False)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> Letterbox:
@@ -245,12 +254,13 @@ class Letterbox(_PaddedTo):
             scale_up=bool(transform.scale_up),
             interpolation=read_interpolation(transform.interpolation, image),
             antialias=read_antialias(transform.antialias, image),
+            mask_interpolation=read_mask_interpolation(transform.interpolation),
             **cls.read_common(transform),
         )
 
     @property
     def resampling(self) -> Resampling:
-        return Resampling(self.interpolation, self.antialias)
+        return Resampling(self.interpolation, self.antialias, of_masks=self.mask_interpolation)
 
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
         target = np.array([self.size], dtype=np.int64)

@@ -54,6 +54,7 @@ class _Rows(NamedTuple):
     size: torch.Tensor
     window: torch.Tensor
     flip: torch.Tensor
+    flipped_first: torch.Tensor
     start: torch.Tensor
     """First pixel of the image."""
     width: torch.Tensor
@@ -71,11 +72,13 @@ class _Rows(NamedTuple):
         to: torch.device,
     ) -> _Rows:
         """The rows `order` of a geometry, in one copy."""
+        first = geometry.flipped_first
         parts = [
             geometry.box.T,
             geometry.size.T,
             geometry.window.T,
             geometry.flip.T,
+            (np.zeros_like(geometry.flip) if first is None else first).T,
             start[None],
             width[None],
         ]
@@ -83,7 +86,8 @@ class _Rows(NamedTuple):
             np.concatenate([*parts, np.arange(len(order))[None]], dtype=np.int64)[:, order], to
         )
         return cls(
-            table[:4], table[4:6], table[6:10], table[10:12], table[12], table[13], table[14]
+            *(table[:4], table[4:6], table[6:10], table[10:12], table[12:14]),
+            *(table[14], table[15], table[16]),
         )
 
     def part(self, rows: slice) -> _Rows:
@@ -124,7 +128,12 @@ def render_on_device(
                 out_size=out_size,
             ),
         )
-    if pixels.dtype == torch.uint8 and fused.active(pixels):
+    # The fused kernel counts the nearest pixel from one end alone.
+    from_both_ends = geometry.flipped_first is not None and resampling.interpolation in (
+        "nearest",
+        "nearest-exact",
+    )
+    if pixels.dtype == torch.uint8 and fused.active(pixels) and not from_both_ends:
         table = on_device(fused.table_of(geometry, start, width), pixels.device)
         return fused.render(pixels, table, geometry, resampling, out_size)
     filters = geometry.resamples and resampling.interpolation in ("bilinear", "bicubic")
@@ -228,7 +237,13 @@ def _gather(
     if resampling is not None:
         exact = resampling.interpolation == "nearest-exact"
         ys, xs = (
-            nearest(where, rows.box[2 + axis, :, None], rows.size[axis, :, None], exact=exact)
+            nearest(
+                where,
+                rows.box[2 + axis, :, None],
+                rows.size[axis, :, None],
+                exact=exact,
+                mirrored=rows.flipped_first[1 - axis, :, None],
+            )
             for axis, where in enumerate(positions)
         )
     first = rows.start + rows.box[0] * rows.width + rows.box[1]

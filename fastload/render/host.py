@@ -36,6 +36,7 @@ Integers = Sequence[int] | npt.NDArray[np.int32]
 Booleans = Sequence[bool] | npt.NDArray[np.bool_]
 
 _BILINEAR = Resampling()
+_NEVER = (False, False)
 
 
 @dataclass(frozen=True)
@@ -299,6 +300,7 @@ def _render_row(
         size=geometry.size[row],
         window=geometry.window[row],
         flip=geometry.flip[row],
+        flipped_first=_NEVER if geometry.flipped_first is None else geometry.flipped_first[row],
         resampling=resampling,
         out=out,
     )
@@ -311,7 +313,8 @@ def render_into(
     size: Integers,
     out: Pixels,
     window: Integers = (0, 0),
-    flip: Booleans = (False, False),
+    flip: Booleans = _NEVER,
+    flipped_first: Booleans = _NEVER,
     resampling: Resampling = _BILINEAR,
 ) -> None:
     """Write one (H, W, C) image of uint8, uint16 or float32 into its place, (h, w, C) `out`. The
@@ -345,7 +348,13 @@ def render_into(
             np.copyto(out[..., channel], part[:, ::-1, channel])
         return
     rows, columns = (
-        _shown(start[axis], end[axis], source.shape[axis], grid[axis], resampling)
+        _shown(
+            (start[axis], end[axis]),
+            source.shape[axis],
+            grid[axis],
+            resampling,
+            bool(flipped_first[1 - axis]),
+        )
         for axis in (0, 1)
     )
     rows, columns = rows[::-1] if upside_down else rows, columns[::-1] if mirrored else columns
@@ -355,14 +364,16 @@ def render_into(
         out[outside] = np.asarray(resampling.fill).astype(out.dtype)
 
 
-def _shown(start: int, end: int, length: int, limit: int, resampling: Resampling) -> Rows:
-    """Which of `length` rows each position from start to end in a grid of `limit` rows shows, -1
-    for the fill."""
-    positions = np.arange(start, end, dtype=np.int64)
+def _shown(
+    part: tuple[int, int], length: int, limit: int, resampling: Resampling, mirrored: bool
+) -> Rows:
+    """Which of `length` rows each position in a part (start, end) of a grid of `limit` rows shows,
+    -1 for the fill. `mirrored`: as of `nearest`."""
+    positions = np.arange(*part, dtype=np.int64)
     inside = rows = fold(positions, np.array(limit), resampling.padding_mode)
     if length != limit:
         exact = resampling.interpolation == "nearest-exact"
-        rows = nearest(inside, np.array(length), np.array(limit), exact=exact)
+        rows = nearest(inside, np.array(length), np.array(limit), exact=exact, mirrored=mirrored)
     return (
         np.where(positions == inside, rows, -1) if resampling.padding_mode == "constant" else rows
     )
