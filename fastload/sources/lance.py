@@ -123,7 +123,7 @@ class LanceImages(EncodedImages):
         rows = indices.tolist()
         if _is_blob(self.dataset.schema.field(self.field)):
             blobs = self.dataset.take_blobs(self.field, indices=rows)
-            if len(blobs) != len(rows):  # some versions of Lance leave out those without bytes
+            if len(blobs) != len(rows):  # else rows would be given the bytes of others
                 raise OSError(f"{len(rows) - len(blobs)} of {len(rows)} rows have no bytes")
             values = [None if blob is None else blob.readall() for blob in blobs]
         else:
