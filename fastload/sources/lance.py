@@ -14,7 +14,7 @@ import numpy as np
 
 from fastload import stores
 from fastload.distribution import install_command
-from fastload.errors import SourceError
+from fastload.errors import SourceError, counted
 from fastload.sources.arrow_table import ArrowTable, open_table
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.buffers import Int64Array
@@ -124,7 +124,7 @@ class LanceImages(EncodedImages):
         if _is_blob(self.dataset.schema.field(self.field)):
             blobs = self.dataset.take_blobs(self.field, indices=rows)
             if len(blobs) != len(rows):  # else rows would be given the bytes of others
-                raise OSError(f"{len(rows) - len(blobs)} of {len(rows)} rows have no bytes")
+                raise OSError(f"no bytes in {len(rows) - len(blobs)} of {counted(len(rows), 'row')}")
             values = [None if blob is None else blob.readall() for blob in blobs]
         else:
             values = self.dataset.take(rows, columns=[self.field]).column(0).to_pylist()
