@@ -123,8 +123,8 @@ class LanceImages(EncodedImages):
         rows = indices.tolist()
         if _is_blob(self.dataset.schema.field(self.field)):
             blobs = self.dataset.take_blobs(self.field, indices=rows)
-            if len(blobs) != len(rows):  # else rows would be given the bytes of others
-                raise OSError(f"no bytes in {len(rows) - len(blobs)} of {counted(len(rows), 'row')}")
+            if empty := len(rows) - len(blobs):  # else rows would be given the bytes of others
+                raise OSError(f"no bytes in {empty} of {counted(len(rows), 'row')}")
             values = [None if blob is None else blob.readall() for blob in blobs]
         else:
             values = self.dataset.take(rows, columns=[self.field]).column(0).to_pylist()
