@@ -54,8 +54,8 @@ void put_geometry(Numbers& map, ShapeChoices& choices, Size& size, Size to) {
                                          static_cast<double>(choices.byte() % 60 - 30),
                                          static_cast<double>(to.width),
                                          static_cast<double>(to.height),
-                                         static_cast<double>(choices.byte() & 1),
-                                         static_cast<double>(choices.byte() & 1)};
+                                         static_cast<double>(choices.byte() & 7),
+                                         static_cast<double>(choices.byte() & 7)};
     map.insert(map.end(), values, values + kStepNumbers);
     size = to;
 }

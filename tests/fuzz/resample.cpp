@@ -93,6 +93,9 @@ Geometry inside(Choices& choices, Size image, Size out) {
     geometry.mirror = (bits & 16) != 0;
     geometry.upside_down = (bits & 32) != 0;
     geometry.bicubic = (bits & 64) != 0;
+    const int before = choices.byte();
+    geometry.mirror_first = (before & 1) != 0;
+    geometry.upside_down_first = (before & 2) != 0;
     return geometry;
 }
 
@@ -107,6 +110,8 @@ Geometry hostile(Choices& choices, Size out) {
     geometry.window = box();
     if (choices.flag()) geometry.window.height = out.height;
     if (choices.flag()) geometry.window.width = out.width;
+    geometry.mirror_first = choices.flag();
+    geometry.upside_down_first = choices.flag();
     return geometry;
 }
 
@@ -168,12 +173,14 @@ class Planned {
         size_[1] = geometry.size.width;
         flips_[0] = geometry.mirror;
         flips_[1] = geometry.upside_down;
+        flips_first_[0] = geometry.mirror_first;
+        flips_first_[1] = geometry.upside_down_first;
         bicubic_ = geometry.bicubic;
-        source = given_geometry(box_, size_, window_, flips_, &bicubic_);
+        source = given_geometry(box_, size_, window_, flips_, &bicubic_, flips_first_);
     }
 
     double uniforms_[kResizedCropUniforms];
-    bool flips_[2], bicubic_;
+    bool flips_[2], flips_first_[2], bicubic_;
     int32_t box_[4], size_[2], window_[4];
 };
 
@@ -189,8 +196,28 @@ bool is_quick(const Geometry& geometry, Size out) {
 }
 
 // What is asked of an axis; as Resampler::begin asks it where nothing was reduced.
-AxisRequest axis(int length, int output, int window_start, int window_length, bool mirror) {
-    return {length, output, window_start, window_length, mirror, 0.0, static_cast<double>(length)};
+AxisRequest axis(int length, int output, int window_start, int window_length, bool mirror,
+                 bool mirror_first) {
+    AxisRequest request{length, output, window_start, window_length, mirror};
+    request.extent = length;
+    request.mirror_first = mirror_first;
+    return request;
+}
+
+// The same, but nearest pixels of an axis that was mirrored before its resize are made of the
+// mirrored axis, not mirrored before: its window begins at the other end, and is mirrored back.
+Taps plain_taps(const AxisRequest& request, const ResampleOptions& options) {
+    Taps taps;
+    taps.build(request, options);
+    if (!request.mirror_first || !taps.copies) return taps;
+    AxisRequest turned = request;
+    turned.mirror_first = false;
+    turned.mirror = !request.mirror;
+    turned.window_start = request.output - request.window_start - request.window_length;
+    taps.build(turned, options);
+    // The last input in use is the first now.
+    for (int& first : taps.first) first = taps.input_stop - 1 - taps.input_start - first;
+    return taps;
 }
 
 uint8_t rounded(int64_t sum, int precision) {
@@ -202,13 +229,13 @@ template <typename Function>
 Pixels by_plain_loops(const Geometry& geometry, ResampleOptions options, Function row) {
     if (geometry.bicubic && options.filter == Filter::bilinear) options.filter = Filter::bicubic;
     const Box& window = geometry.window;
-    Taps columns, rows;
-    columns.build(
-        axis(geometry.box.width, geometry.size.width, window.left, window.width, geometry.mirror),
-        options);
-    rows.build(axis(geometry.box.height, geometry.size.height, window.top, window.height,
-                    geometry.upside_down),
-               options);
+    const Taps columns = plain_taps(axis(geometry.box.width, geometry.size.width, window.left,
+                                         window.width, geometry.mirror, geometry.mirror_first),
+                                    options);
+    const Taps rows =
+        plain_taps(axis(geometry.box.height, geometry.size.height, window.top, window.height,
+                        geometry.upside_down, geometry.upside_down_first),
+                   options);
     Pixels out;
     for (int i = 0; i < window.height * window.width; ++i)
         out.insert(out.end(), options.fill, options.fill + 3);
@@ -318,7 +345,7 @@ void resample_rows(Choices& choices) {
         ResampleOptions used = options;
         if (geometry.bicubic && used.filter == Filter::bilinear) used.filter = Filter::bicubic;
         check_reach(axis(geometry.box.width, geometry.size.width, geometry.window.left, out.width,
-                         geometry.mirror),
+                         geometry.mirror, geometry.mirror_first),
                     used);
     }
 }
