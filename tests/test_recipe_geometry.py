@@ -170,7 +170,7 @@ EXACT = {
     "random crop, padding": [v2.RandomCrop((12, 16), padding=4, fill=77)],
     "random crop, padding of two": [v2.RandomCrop(20, padding=(3, 9), fill=(1, 2, 3))],
     "random crop, padding of four": [
-        v2.RandomCrop(15, padding=(1, 2, 3, 14), fill={tv_tensors.Image: 9, "others": 1})
+        v2.RandomCrop(15, padding=(1, 2, 3, 14), fill={tv_tensors.Mask: 1, "others": 9})
     ],
     "random crop, pad if needed": [v2.RandomCrop((25, 31), pad_if_needed=True, fill=200)],
     "random crop, both": [v2.RandomCrop((25, 31), padding=(0, 5, 2, 0), pad_if_needed=True)],

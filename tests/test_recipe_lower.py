@@ -194,7 +194,7 @@ def test_v1_and_v2_spellings_mean_the_same(
         ),
         (v2.ToDtype({tv_tensors.Mask: torch.int64, "others": None}), (MaskToDtype(torch.int64),)),
         (
-            v2.Pad(1, fill={tv_tensors.Image: (1, 2, 3), tv_tensors.Mask: 255}),
+            v2.Pad(1, fill={Image.Image: (1, 2, 3), tv_tensors.Mask: 255}),
             (Pad((1, 1, 1, 1), (1.0, 2.0, 3.0), (255.0,)),),
         ),
         (v2.Pad(1, fill={"others": 4}), (Pad((1, 1, 1, 1), (4.0,), (4.0,)),)),
@@ -531,7 +531,7 @@ def test_fills_are_on_the_scale_of_uint8_in_the_plan(
 
 def test_masks_are_filled_as_they_were_set_to() -> None:
     transform = v2.Compose(
-        [v1.ToTensor(), v2.Pad(1, fill={tv_tensors.Image: 0.5, tv_tensors.Mask: 255})]
+        [v1.ToTensor(), v2.Pad(1, fill={torch.Tensor: 0.5, tv_tensors.Mask: 255})]
     )
     plan = Recipe.from_transform(transform).split().geometry
     assert (plan.fill, plan.mask_fill) == ((128.0,), (255.0,))

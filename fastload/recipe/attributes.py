@@ -69,9 +69,29 @@ def read_floats(value: Any) -> tuple[float, ...]:
     return tuple(torch.as_tensor(value, dtype=torch.float64, device="cpu").flatten().tolist())
 
 
-def read_for_images(value: Any) -> Any:
-    """The setting for images in what may be a dict from kind of tensor to setting."""
-    return _read_by_type(value, _IMAGE_KINDS)
+def read_for_images(value: Any, image: ImageState | None) -> Any:
+    """The setting for an image in what may be a dict from kind of tensor to setting: that of its
+    exact type, as in torchvision, or of "others"; None where there is neither.
+
+    Args:
+        image: None: the first setting that is for any images.
+
+    Raises:
+        NotLowerableError: the type is not known, and it matters.
+    """
+    if image is None or not isinstance(value, Mapping):
+        return _read_by_type(value, _IMAGE_KINDS)
+    kinds: tuple[type, ...] = _IMAGE_KINDS
+    if image.known:
+        tensor = torch.Tensor if image.pure else tv_tensors.Image
+        kinds = (tensor if image.tensor else Image.Image,)
+    found = [value.get(kind, value.get("others")) for kind in kinds]
+    if any(str(other) != str(found[0]) for other in found):
+        raise NotLowerableError(
+            f"{dict(value)} differs between kinds of images, and of which kind they are after a "
+            "transform that is not known is not known; give them one value"
+        )
+    return found[0]
 
 
 def read_for_masks(value: Any) -> Any:
@@ -79,18 +99,24 @@ def read_for_masks(value: Any) -> Any:
     return _read_by_type(value, (tv_tensors.Mask,)) if isinstance(value, Mapping) else None
 
 
-def read_fill(value: Any, kinds: tuple[type, ...] = _IMAGE_KINDS) -> Fill | None:
-    chosen = _read_by_type(value, kinds)
+def read_fill(value: Any, image: ImageState) -> Fill | None:
+    """Of images."""
+    chosen = read_for_images(value, image)
     return None if chosen is None else read_floats(chosen)
 
 
-def read_fills(transform: Any) -> tuple[Fill, Fill]:
-    """Of "constant" padding of images and of masks. None is 0, as in torchvision's pad; so are
-    several numbers for masks, which torchvision would refuse."""
+def read_mask_fill(value: Any) -> Fill:
+    """Of masks. None is 0, as in torchvision; so are several numbers, which it would refuse."""
+    chosen = _read_by_type(value, (tv_tensors.Mask,))
+    fill = (0.0,) if chosen is None else read_floats(chosen)
+    return fill if len(fill) == 1 else (0.0,)
+
+
+def read_fills(transform: Any, image: ImageState) -> tuple[Fill, Fill]:
+    """Of "constant" padding of images and of masks. None is 0, as in torchvision's pad."""
     if transform.padding_mode != "constant":
         return (0.0,), (0.0,)
-    mask_fill = read_fill(transform.fill, (tv_tensors.Mask,)) or (0.0,)
-    return read_fill(transform.fill) or (0.0,), mask_fill if len(mask_fill) == 1 else (0.0,)
+    return read_fill(transform.fill, image) or (0.0,), read_mask_fill(transform.fill)
 
 
 def read_padding(value: Any) -> tuple[int, int, int, int]:

@@ -128,7 +128,7 @@ class RandAugment(_Augment):
             int(transform.magnitude),
             int(transform.num_magnitude_bins),
         )
-        return cls(*numbers, *read_settings(transform))
+        return cls(*numbers, *read_settings(transform, image))
 
     def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
         ends = (0.3, 0.3, 150.0 / 331.0 * width, 150.0 / 331.0 * height, 30.0)
@@ -147,7 +147,7 @@ class TrivialAugmentWide(_Augment):
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> TrivialAugmentWide:
-        return cls(int(transform.num_magnitude_bins), *read_settings(transform))
+        return cls(int(transform.num_magnitude_bins), *read_settings(transform, image))
 
     def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
         ends = (0.99, 0.99, 32.0, 32.0, 135.0)
@@ -184,11 +184,11 @@ def run_steps(
     return pixels
 
 
-def read_settings(transform: Any) -> tuple[Interpolation, Fill | None]:
+def read_settings(transform: Any, image: ImageState) -> tuple[Interpolation, Fill | None]:
     interpolation = read_interpolation(transform.interpolation, ImageState(tensor=True))
     if interpolation not in ("nearest", "bilinear"):
         raise NotLowerableError(f"interpolation {interpolation!r} is for PIL images only here")
-    return interpolation, read_fill(transform.fill)
+    return interpolation, read_fill(transform.fill, image)
 
 
 def _draw_steps(

@@ -87,7 +87,7 @@ class AugMix(PixelOperation):
             float(transform.alpha),
             bool(transform.all_ops),
         )
-        return cls(*numbers, *read_settings(transform))
+        return cls(*numbers, *read_settings(transform, image))
 
     @property
     def longest(self) -> int:

@@ -98,7 +98,9 @@ class MaskToDtype(PixelOperation):
 
 
 def _to_dtype(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    images, masks = read_for_images(transform.dtype), read_for_masks(transform.dtype)
+    # Images that nothing made tensors of are tensors in a batch.
+    images = read_for_images(transform.dtype, image if image.tensor else None)
+    masks = read_for_masks(transform.dtype)
     found = () if masks is None else (MaskToDtype(masks),)
     return found if images is None else (*found, ToDtype(images, bool(transform.scale)))
 

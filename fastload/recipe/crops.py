@@ -109,7 +109,9 @@ class RandomCrop(_FixedSize):
                 f"v1 RandomCrop with both padding and pad_if_needed {mode}s several times"
             )
         padding = None if padding is None else read_padding(padding)
-        return cls(read_pair(transform.size), padding, if_needed, *read_fills(transform), mode)
+        return cls(
+            read_pair(transform.size), padding, if_needed, *read_fills(transform, image), mode
+        )
 
     def padding_for(self, size: Size | None) -> Padding | None:
         pads = any(self.padding or ()) or (self.pad_if_needed and _smaller(size, self.size))
@@ -173,7 +175,9 @@ class Pad(GeometryOperation):
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> Pad:
-        return cls(read_padding(transform.padding), *read_fills(transform), transform.padding_mode)
+        return cls(
+            read_padding(transform.padding), *read_fills(transform, image), transform.padding_mode
+        )
 
     def padding_for(self, size: Size | None) -> Padding | None:
         return Padding(self.padding_mode, self.fill, self.mask_fill) if any(self.padding) else None

@@ -201,7 +201,12 @@ def lower_leaf(transform: Any, image: ImageState) -> Origin:
     for op in lowered:
         image.dtype = op.output_dtype(image.dtype)
     if kind in _CONVERSIONS:
+        image.pure = kind is not v2.ToImage and (
+            image.pure or not was_tensor or kind is v2.ToPureTensor
+        )
         image.tensor = kind not in _TO_PIL
+    elif image.tensor and not was_tensor:
+        image.pure = True
     converts = kind in _CONVERSIONS or image.tensor != was_tensor
     return Origin(called_as(transform), lowered, converts)
 

@@ -35,6 +35,8 @@ class ImageState:
 
     tensor: bool = False
     """Whether it is a tensor. (Data sets give PIL images.)"""
+    pure: bool = False
+    """Whether such a tensor is a plain one, not a `tv_tensors.Image`."""
     dtype: torch.dtype = torch.uint8
     known: bool = True
     """False after an opaque transform."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
@@ -22,6 +21,7 @@ from fastload.recipe.attributes import (
     read_fill,
     read_floats,
     read_interpolation,
+    read_mask_fill,
     read_mask_interpolation,
     read_pair,
 )
@@ -161,12 +161,11 @@ class RandomZoomOut(GeometryOperation):
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomZoomOut:
-        mask_fill = read_fill(transform.fill, (tv_tensors.Mask,)) or (0.0,)
         return cls(
             side_range=read_bounds(transform.side_range),
             p=float(transform.p),
-            fill=read_fill(transform.fill) or (0.0,),
-            mask_fill=mask_fill if len(mask_fill) == 1 else (0.0,),
+            fill=read_fill(transform.fill, image) or (0.0,),
+            mask_fill=read_mask_fill(transform.fill),
         )
 
     def padding_for(self, size: Size | None) -> Padding:

@@ -9,14 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torchvision.transforms as v1
-from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from fastload.draws import Draws, Float64Array, Int64Array
 from fastload.geometry import Fill, GeometryPlan, Interpolation, Padding, Resampling
 from fastload.geometry.boxes import pick
 from fastload.geometry.plan import LaterPlan, Warp, WarpSampling
-from fastload.recipe.attributes import check, check_settings, read_fill, read_interpolation
+from fastload.recipe.attributes import (
+    check,
+    check_settings,
+    read_fill,
+    read_interpolation,
+    read_mask_fill,
+)
 from fastload.recipe.operation import (
     GeometryOperation,
     ImageState,
@@ -56,14 +61,13 @@ class Warping(GeometryOperation):
         interpolation = read_interpolation(transform.interpolation, image)
         if interpolation == "bicubic":
             raise NotLowerableError("interpolation 'bicubic' is not among nearest, bilinear")
-        fill = read_fill(transform.fill)
+        fill = read_fill(transform.fill, image)
         if fill is None:
             raise NotLowerableError("fill=None leaves it to the kind of image; give a number")
-        mask_fill = read_fill(transform.fill, (tv_tensors.Mask,)) or (0.0,)
         return {
             "interpolation": "bilinear" if interpolation == "bilinear" else "nearest",
             "fill": fill,
-            "mask_fill": mask_fill if len(mask_fill) == 1 else (0.0,),
+            "mask_fill": read_mask_fill(transform.fill),
             "fades": image.tensor,
         }
 

@@ -1,0 +1,58 @@
+"""Fills of images and of masks, to the pixel those of torchvision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+import fastload
+from tests.images import photo
+
+KINDS: dict[str, list[Any]] = {
+    "PIL": [],
+    "Image": [v2.ToImage()],
+    "Tensor": [v2.PILToTensor()],
+    "pure": [v2.ToImage(), v2.ToPureTensor()],
+    "wrapped": [v2.PILToTensor(), v2.ToImage()],
+    "back": [v2.ToImage(), v2.ToPILImage()],
+}
+FILLS: dict[str, Any] = {
+    "each": {Image.Image: 10, tv_tensors.Image: 20, torch.Tensor: 30, tv_tensors.Mask: 40},
+    "others": {tv_tensors.Image: 20, "others": 7},
+    "image": {tv_tensors.Image: 20},
+    "tensor": {torch.Tensor: 20, tv_tensors.Mask: 3},
+    "pillow": {Image.Image: 20, "others": 3},
+}
+
+
+def by_torchvision(transform: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    image, mask = v2.Compose(transform)(Image.fromarray(photo(40, 50)), a_mask())
+    return v2.functional.pil_to_tensor(image) if isinstance(image, Image.Image) else image, mask
+
+
+def a_mask() -> Any:
+    return tv_tensors.Mask(torch.from_numpy(photo(40, 50, seed=1)[..., 0].copy())[None])
+
+
+def first_batch(chain: list[Any]) -> Any:
+    source = {"image": photo(40, 50)[None], "mask": a_mask().numpy()}
+    with fastload.create_loader(
+        source, 1, transform=v2.Compose(chain), shuffle=False, num_workers=1
+    ) as loader:
+        return next(iter(loader))
+
+
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dict_is_read_by_the_exact_type_of_images(kind: str, fill: str) -> None:
+    chain = [*KINDS[kind], v2.Pad(3, fill=FILLS[fill])]
+    image, mask = by_torchvision(chain)
+    batch = first_batch(chain)
+    assert torch.equal(batch["image"][0], image.as_subclass(torch.Tensor))
+    if kind != "pure":  # which leaves no masks in torchvision
+        assert torch.equal(batch["mask"][0].reshape(mask.shape), mask.as_subclass(torch.Tensor))
