@@ -11,6 +11,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 import fastload
+from fastload.errors import ConfigurationError
 from tests.images import photo
 
 KINDS: dict[str, list[Any]] = {
@@ -56,3 +57,33 @@ def test_a_dict_is_read_by_the_exact_type_of_images(kind: str, fill: str) -> Non
     assert torch.equal(batch["image"][0], image.as_subclass(torch.Tensor))
     if kind != "pure":  # which leaves no masks in torchvision
         assert torch.equal(batch["mask"][0].reshape(mask.shape), mask.as_subclass(torch.Tensor))
+
+
+WARPS = {
+    "rotation": v2.RandomRotation,
+    "affine": v2.RandomAffine,
+}
+
+
+@pytest.mark.parametrize("fill", [30.2, 30.5, 30.7, 31.5])
+@pytest.mark.parametrize("kind", ["PIL", "Image", "Tensor"])
+@pytest.mark.parametrize("warp", WARPS)
+@pytest.mark.parametrize("batched", [False, True])
+def test_warps_round_fractions(warp: str, kind: str, fill: float, batched: bool) -> None:
+    chain = [*KINDS[kind], WARPS[warp]((90, 90), fill=fill)]
+    if batched:
+        chain.insert(0, v2.CenterCrop(30))
+    image, mask = by_torchvision(chain)
+    batch = first_batch(chain)
+    corner = image.as_subclass(torch.Tensor)[:, 0, 0]
+    assert (batch["image"][0, :, 0, 0] == corner).all()
+    assert (batch["mask"][0].flatten()[0] == mask.flatten()[0]).all()
+
+
+def test_a_fraction_that_pixels_go_over_into_is_refused() -> None:
+    chain = [
+        v2.ToImage(),
+        v2.RandomRotation(30, fill=30.7, interpolation=v2.InterpolationMode.BILINEAR),
+    ]
+    with pytest.raises(ConfigurationError, match=r"give fill=\(31.0,\)"):
+        first_batch(chain)

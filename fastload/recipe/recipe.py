@@ -16,7 +16,7 @@ from fastload.draws import Draws, Int64Array
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.fingerprint import fingerprint_of
 from fastload.geometry import Fill, GeometryPlan, Padding, Resampling
-from fastload.geometry.plan import LaterPlan
+from fastload.geometry.plan import LaterPlan, WarpSampling
 from fastload.geometry.points import Objects, PointMap, PointStep
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.joined import Joint, Members
@@ -497,6 +497,8 @@ class _GeometryPrefix:
         """Whether an operation that warps can come next; then it does."""
         images, masks = op.warp_samplings
         around = op.padding_for(self.size)
+        if around is not None and self._dtype == torch.uint8 and not images.mixes:
+            around = _rounded(op, around, images)
         fills = None if around is None else self._in_uint8(op, around)
         if self._only_exact or fills is None:
             return False
@@ -548,6 +550,19 @@ class _GeometryPrefix:
             _one_if_equal(fill),
             _one_if_equal(_whole(op, "mask_fill", padding.mask_fill)),
         )
+
+
+def _rounded(op: GeometryOperation, around: Padding, images: WarpSampling) -> Padding:
+    """With the fills that torchvision's warps round, half to even: of masks and of tensors. Those
+    of PIL images are cut. Raises ConfigurationError: at the edge a fraction is seen."""
+    fill = tuple(float(round(value)) for value in around.fill) if images.fades else around.fill
+    if images.interpolation == "bilinear" and fill != around.fill:
+        raise ConfigurationError(
+            f"{type(op).__name__}(fill={around.fill}) goes over into uint8 pixels at the edge, and "
+            f"is no whole number; give fill={fill}, or nearest interpolation."
+        )
+    masks = tuple(float(round(value)) for value in around.mask_fill)
+    return around._replace(fill=fill, mask_fill=masks)
 
 
 def _whole(op: GeometryOperation, name: str, fill: Fill) -> Fill:

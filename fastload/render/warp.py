@@ -133,6 +133,8 @@ def warp_batch(pixels: torch.Tensor, warp: Warp, sampling: WarpSampling) -> torc
         places = torch.where(good, v.floor() * width + u.floor(), 0.0).long().view(count, 1, -1)
         flat = pixels.reshape(count, channels, -1)
         made = flat.gather(2, places.expand(-1, channels, -1)).view(count, channels, *size)
+        if sampling.fades and not pixels.is_floating_point():
+            fill = fill.round()
         return torch.where(good[:, None], made, fill.to(pixels.dtype))
     grid = torch.stack([u * (2 / width) - 1, v * (2 / height) - 1], dim=-1)
     grid = torch.where(good[..., None], grid, 2.0).to(torch.float32)
