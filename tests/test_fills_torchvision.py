@@ -1,4 +1,4 @@
-"""Fills of images and of masks, to the pixel those of torchvision."""
+"""Fills and dtypes of images and of masks, as torchvision has them."""
 
 from __future__ import annotations
 
@@ -87,3 +87,15 @@ def test_a_fraction_that_pixels_go_over_into_is_refused() -> None:
     ]
     with pytest.raises(ConfigurationError, match=r"give fill=\(31.0,\)"):
         first_batch(chain)
+
+
+def test_convert_image_dtype_is_refused_with_masks() -> None:
+    mask = a_mask()
+    assert v2.ConvertImageDtype(torch.float32)(mask).dtype == torch.float32
+    with pytest.raises(
+        ConfigurationError, match="makes masks torch.float32, too; after v2.ToImage\\(\\) give"
+    ):
+        first_batch([v2.ToImage(), v2.ConvertImageDtype(torch.float32), v2.Normalize([0.5], [1])])
+    instead = v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True)
+    batch = first_batch([v2.ToImage(), instead])
+    assert (batch["image"].dtype, batch["mask"].dtype) == (torch.float32, torch.uint8)

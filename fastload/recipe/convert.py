@@ -39,10 +39,24 @@ class ToDtype(PixelOperation):
     dtype: torch.dtype = torch.float32
     scale: bool = True
     """Map the value range as well (uint8 0..255 to float 0..1)."""
+    converts_masks: bool = field(default=False, repr=False, compare=False)
+    """Whether the transform has masks of that dtype, too, as `v2.ConvertImageDtype`: refused."""
+
+    @property
+    def loses_masks(self) -> str:  # type: ignore[override]
+        return (
+            f"v2.ConvertImageDtype makes masks {self.dtype}, too; after v2.ToImage() give "
+            f"v2.ToDtype({{tv_tensors.Image: {self.dtype}, 'others': None}}, scale=True) in its "
+            "place"
+            if self.converts_masks
+            else ""
+        )
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> ToDtype:
-        return cls(getattr(transform, "dtype", torch.get_default_dtype()))
+        dtype = getattr(transform, "dtype", torch.get_default_dtype())
+        masks = isinstance(transform, v2.ConvertImageDtype) and dtype != torch.uint8
+        return cls(dtype, converts_masks=masks)
 
     def output_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return self.dtype
