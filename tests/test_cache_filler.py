@@ -265,7 +265,7 @@ def test_a_trainer_that_always_waits_starts_no_process_until_its_share_has_paid(
     with loader_of(data, tmp_path / "cache") as loader:
         for _ in range(2):
             epoch_of(loader)
-        assert "being filled by a process that starts when" in loader.explain()
+        assert "to be filled by a process that starts as soon as" in loader.explain()
     assert not (tmp_path / "cache").exists()
 
 
@@ -274,7 +274,7 @@ def test_one_rank_of_a_node_fills(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("LOCAL_RANK", "1")
     with loader_of(data, directory) as loader:
         wanted = epoch_of(loader)
-        assert "being filled by the first rank of this node" in loader.explain()
+        assert "left to the first rank of this node" in loader.explain()
         fastload.build_cache(data, directory, progress=False)
         for _ in range(2):  # batches of the next epoch are asked for in this one
             epoch_of(loader)

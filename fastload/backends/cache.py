@@ -151,7 +151,7 @@ class CacheBackend(BatchMaker):
         self._not_filled = ""
         """Why it cannot be, by this process."""
         self._elsewhere = False
-        """Whether another rank of this node fills it."""
+        """Whether filling it is left to another rank of this node."""
         self._pace = Pace()
         self._looked_in = -1
         """The epoch in which it was last seen whether another process has filled it."""
@@ -356,8 +356,8 @@ class CacheBackend(BatchMaker):
             )
         if self._elsewhere:
             return (
-                f"in {directory}, being filled by the first rank of this node; batches are decoded "
-                "from the files until it is whole"
+                f"in {directory}, left to the first rank of this node (LOCAL_RANK 0) to fill; "
+                "batches are decoded from the files until it is whole"
             )
         if self._not_filled:
             return f"{directory} could not be filled: {self._not_filled}"

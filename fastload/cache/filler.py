@@ -121,17 +121,19 @@ class Filler:
 
     def tell(self, share: float) -> None:
         """How much of the machine's processor time it may take."""
-        os.pwrite(self._file.fileno(), _SHARED.pack(share, self._at())[:8], 0)
+        os.pwrite(self._file.fileno(), struct.pack("<d", share), 0)
 
     def _at(self) -> int:
         """The sample that it is at."""
-        said = os.pread(self._file.fileno(), _SHARED.size, 0)
-        return int(_SHARED.unpack(said)[1]) if len(said) == _SHARED.size else 0
+        return int(_SHARED.unpack(os.pread(self._file.fileno(), _SHARED.size, 0))[1])
 
     def describe(self) -> str:
         """What it does, for a person."""
         if self._process is None:
-            return "being filled by a process that starts when its share has paid for its start"
+            return (
+                "to be filled by a process that starts as soon as its share of the processor time "
+                f"amounts to the {START_COST:g} s that a start takes"
+            )
         done = f"at sample {self._at():,} of {self._samples:,}"
         return f"being filled by process {self._process.pid} at low priority, {done}"
 

@@ -201,6 +201,7 @@ def lower_leaf(transform: Any, image: ImageState) -> Origin:
     for op in lowered:
         image.dtype = op.output_dtype(image.dtype)
     if kind in _CONVERSIONS:
+        # ToImage makes a tv_tensors.Image; what else makes a tensor of a PIL image, a plain one.
         image.pure = kind is not v2.ToImage and (
             image.pure or not was_tensor or kind is v2.ToPureTensor
         )

@@ -251,9 +251,12 @@ class Objects(Column):
 
     def items(self, indices: Int64Array | list[Any]) -> Any:
         """Several samples, if there is a way of their own to make them together; else None. Usually
-        a list of them; it may be a whole batch, or anything that a collate function takes. A list
-        has keys in place of
-        indices: what a user's own sampler gives, where it is an adopted DataLoader's."""
+        a list of them; it may be a whole batch, or anything that a collate function takes.
+
+        Args:
+            indices: of the samples; as a list, the keys in their place that the user's own sampler
+                gives, where it is an adopted DataLoader's.
+        """
         return None
 
 

@@ -26,7 +26,7 @@ GIVE_PAIRS = (
     "Give the pairs that change places: open_source(..., keypoint_pairs=[(1, 2), (3, 4)]), or "
     "fastload look --keypoint-pairs 1-2,3-4; [] and none say that there are none."
 )
-"""The remedy where points were to be mirrored of which they are not known."""
+"""The remedy where a transform mirrors points whose pairs are not known."""
 _NONE = "none"
 _SIDES = {"left": "right", "right": "left", "l": "r", "r": "l"}
 

@@ -33,7 +33,7 @@ class Reads:
         """
         Args:
             words: why they ended, and the remedy, for who still waits then.
-            parts_of: reads whose end is the end of these. All are of the program's.
+            parts_of: when one of those ends, so do these. The end of the program ends all.
         """
         self._words = words
         self._parts_of = parts_of
@@ -69,7 +69,7 @@ _current: ContextVar[Reads] = ContextVar("fastload reads", default=_PROGRAM)
 
 
 def current() -> Reads:
-    """Those that a read in this thread would be of."""
+    """The `Reads` that a read made by this thread now belongs to."""
     return _current.get()
 
 
@@ -82,8 +82,8 @@ def sleep(seconds: float) -> None:
 
 
 class ReaderPool(ThreadPoolExecutor):
-    """Threads whose tasks read. What a task reads is of the reads of the thread that handed it in.
-    As a context manager, it ends the reads of its tasks where the block ends by an exception."""
+    """Threads whose tasks read. The reads of a task belong to the `Reads` of the thread that
+    submitted it. As a context manager, it ends the reads of its tasks if the block raises."""
 
     def __init__(self, threads: int, name: str) -> None:
         """`name`: of the threads."""
@@ -113,8 +113,8 @@ def _within(reads: Reads, task: Callable[[], T]) -> T:
         return task()
 
 
-# At the end of a program Python joins the threads of executors before anything that is registered
-# with `atexit`. What is registered here comes before that, as it does for those of
-# `concurrent.futures` itself; the last comes first.
+# At the end of a program `concurrent.futures` joins the threads of its executors in a function
+# that it has registered here, before those of `atexit` are called. The last one registered is
+# called first: this one, as the module above was imported before.
 with contextlib.suppress(RuntimeError):  # the program ends already
     threading._register_atexit(_PROGRAM.end)  # type: ignore[attr-defined]
