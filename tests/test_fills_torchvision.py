@@ -18,7 +18,6 @@ KINDS: dict[str, list[Any]] = {
     "PIL": [],
     "Image": [v2.ToImage()],
     "Tensor": [v2.PILToTensor()],
-    "pure": [v2.ToImage(), v2.ToPureTensor()],
     "wrapped": [v2.PILToTensor(), v2.ToImage()],
     "back": [v2.ToImage(), v2.ToPILImage()],
 }
@@ -55,8 +54,16 @@ def test_a_dict_is_read_by_the_exact_type_of_images(kind: str, fill: str) -> Non
     image, mask = by_torchvision(chain)
     batch = first_batch(chain)
     assert torch.equal(batch["image"][0], image.as_subclass(torch.Tensor))
-    if kind != "pure":  # which leaves no masks in torchvision
-        assert torch.equal(batch["mask"][0].reshape(mask.shape), mask.as_subclass(torch.Tensor))
+    assert torch.equal(batch["mask"][0].reshape(mask.shape), mask.as_subclass(torch.Tensor))
+
+
+def test_masks_are_left_alone_after_they_were_made_plain_tensors() -> None:
+    chain = [v2.ToImage(), v2.ToPureTensor(), v2.RandomHorizontalFlip(1.0)]
+    image, mask = by_torchvision(chain)
+    batch = first_batch(chain)
+    assert torch.equal(batch["image"][0], image)
+    assert torch.equal(batch["mask"][0].reshape(mask.shape), mask)
+    assert torch.equal(mask, a_mask().as_subclass(torch.Tensor))
 
 
 WARPS = {

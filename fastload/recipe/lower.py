@@ -24,7 +24,8 @@ from torchvision.transforms import v2
 from fastload.errors import ConfigurationError
 from fastload.known_code import delegate_of
 from fastload.recipe.attributes import read_antialias, read_floats, read_interpolation, read_pair
-from fastload.recipe.convert import Normalize, ToDtype
+from fastload.recipe.columns import ColumnOperation
+from fastload.recipe.convert import MaskToDtype, Normalize, ToDtype
 from fastload.recipe.crops import CenterCrop, Resize
 from fastload.recipe.operation import (
     ImageState,
@@ -194,6 +195,11 @@ def lower_leaf(transform: Any, image: ImageState) -> Origin:
                 "a hook is set on it, or a method of it was replaced; make a new one"
             )
         lowered = lowering(transform, image)
+        if image.masks_left_alone and any(map(_changes_masks, lowered)):
+            raise NotLowerableError(
+                "it comes after v2.ToPureTensor, which has made plain tensors of masks and boxes, "
+                "and does not change them; put ToPureTensor last"
+            )
     except (NotLowerableError, ConfigurationError) as error:
         image.known = False
         opaque = Opaque(transform, str(error))
@@ -206,10 +212,15 @@ def lower_leaf(transform: Any, image: ImageState) -> Origin:
             image.pure or not was_tensor or kind is v2.ToPureTensor
         )
         image.tensor = kind not in _TO_PIL
+        image.masks_left_alone |= kind is v2.ToPureTensor
     elif image.tensor and not was_tensor:
         image.pure = True
     converts = kind in _CONVERSIONS or image.tensor != was_tensor
     return Origin(called_as(transform), lowered, converts)
+
+
+def _changes_masks(op: Operation) -> bool:
+    return op.moves_pixels or isinstance(op, ColumnOperation | MaskToDtype)
 
 
 def _reason_unknown(transform: Any) -> str:

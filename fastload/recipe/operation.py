@@ -37,6 +37,8 @@ class ImageState:
     """Whether it is a tensor. (Data sets give PIL images.)"""
     pure: bool = False
     """Whether such a tensor is a plain one, not a `tv_tensors.Image`."""
+    masks_left_alone: bool = False
+    """Whether masks and boxes are plain tensors, too, which torchvision leaves as they are."""
     dtype: torch.dtype = torch.uint8
     known: bool = True
     """False after an opaque transform."""
