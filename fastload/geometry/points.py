@@ -131,7 +131,7 @@ class PointMap:
         Args:
             clips: what boxes are clipped to by the first part of it.
             applies: (B,), which rows it clips; None: all.
-            exact: whether that part resamples masks with "nearest-exact".
+            exact: whether its first part resamples masks with "nearest-exact".
         """
         moved = self._moved(geometry, clips, applies, exact)
         later = geometry.later
@@ -142,7 +142,7 @@ class PointMap:
             moved = moved._with("warp", block)
             if self._traced and later.inverse is not None:
                 moved = moved._with("back", _matrix_block(later.inverse, later.size))
-        return moved.then(later.geometry)
+        return moved.then(later.geometry, applies=applies)
 
     def only(self, rows: Int64Array, moved: PointMap) -> PointMap:
         """This map, and for these rows `moved`, which goes on from it and keeps all sizes."""
@@ -390,7 +390,10 @@ def _placed(
         scale = m[6] * x + m[7] * y + m[8]
         across, down = m[0] * x + m[1] * y + m[2], m[3] * x + m[4] * y + m[5]
         moved = np.stack([across / scale - shift, down / scale - shift], axis=-1)
-        low, high = np.zeros(()), block[:, _SIZE].reshape(-1, *ones, 2)
+        # A map that changes nothing may not have been made: what comes after it clips, or not.
+        beyond = np.where((matrix[:, :9] == np.eye(3).ravel()).all(axis=1), np.inf, 0.0)[:, None]
+        low = np.broadcast_to(-beyond, (len(beyond), 2)).reshape(-1, *ones, 2)
+        high = (block[:, _SIZE] + beyond).reshape(-1, *ones, 2)
     return np.clip(moved, low, high) if clip else moved
 
 

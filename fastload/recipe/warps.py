@@ -11,7 +11,7 @@ import torch
 import torchvision.transforms as v1
 from torchvision.transforms import v2
 
-from fastload.draws import Draws, Float64Array, Int64Array
+from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
 from fastload.geometry import Fill, GeometryPlan, Interpolation, Padding, Resampling
 from fastload.geometry.boxes import pick
 from fastload.geometry.plan import LaterPlan, Warp, WarpSampling
@@ -206,6 +206,9 @@ class RandomPerspective(Warping):
             p=float(transform.p),
             **cls.read_common(transform, image),
         )
+
+    def clipped_rows(self, sizes: Int64Array, draws: Draws, stream: int) -> BoolArray:
+        return draws.uniform(stream, self.uniforms)[:, 0] < self.p
 
     def warp(self, sizes: Int64Array, uniforms: Float64Array) -> Warp:
         extent = sizes[:, ::-1]
