@@ -189,6 +189,7 @@ def test_credentials_that_expire_meanwhile_are_renewed_once(
     assert len(first) == 8
     assert all(map(torch.equal, local_again, first + first))
     keys = [re.findall("Credential=([A-Z]+)/", signed)[0] for signed in server.signed]
-    # Not one more with the old ones than were in flight.
-    assert keys.count("NEW") >= 12
-    assert "OLD" not in keys[len(keys) // 2 :]
+    # With the old ones, those alone that were in flight: one a sample of the first of these epochs.
+    # How the threads of the two take turns is not said, so they are counted.
+    assert keys.count("OLD") <= 8
+    assert keys.count("NEW") >= 16 - keys.count("OLD")
