@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,51 @@ def test_files_that_were_written_again_are_unpacked_again(data: Path) -> None:
     path = data / "train-00001-of-00002.parquet"
     write(path, {"image": structs(slice(0, 3)), "label": [0, 0, 0]}, features=FEATURES)
     assert open_source(data).source.encoded["image"].read(6) == PHOTOS[2]
+
+
+def test_a_file_that_another_of_its_size_and_time_replaces_is_unpacked_again(data: Path) -> None:
+    """As `rsync -t` and `cp -p` leave them: the labels were of the new file, the images of the
+    old."""
+    path = data / "train-00001-of-00002.parquet"
+    options: dict[str, Any] = {"features": FEATURES, "compression": "none"}
+    write(path, {"image": structs(slice(4, 6)), "label": [0, 1]}, **options)
+    open_source(data)
+    before = path.stat()
+    write(path, {"image": structs(slice(4, 6)).take(pa.array([1, 0])), "label": [1, 0]}, **options)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert open_source(data).source.encoded["image"].read(4) == PHOTOS[5]
+
+
+def test_files_with_other_names_of_classes_are_refused(data: Path) -> None:
+    other = {**FEATURES, "label": {"names": ["dog", "cat"], "_type": "ClassLabel"}}
+    write(data / "train-00002.parquet", {"image": structs(), "label": [0] * 7}, features=other)
+    with pytest.raises(SourceError, match=r"00002\.parquet: 0 in column 'label' is 'dog', and in"):
+        open_source(data)
+    write(data / "train-00002.parquet", {"image": structs(), "label": [0] * 7})  # says nothing
+    assert len(open_source(data).source) == 14
+
+
+@pytest.mark.parametrize("folders", [False, True])
+def test_the_words_of_a_validation_split_are_those_of_the_training_split(
+    folders: bool, tmp_path: Path, own_cache: Path
+) -> None:
+    tmp_path /= "data"
+    name = "{}/0.parquet" if folders else "{}-0.parquet"
+    rows = {"train": ["ant", "bee", "cat"], "val": ["bee", "cat"], "test": ["dog"]}
+    for split, labels in rows.items():
+        pictures = PHOTOS[: len(labels)]
+        write(tmp_path / name.format(split), {"image": pictures, "label": labels})
+    val = open_source(tmp_path, split="val").source
+    assert val.classes == ("ant", "bee", "cat")
+    assert val.values["label"].at(np.arange(2)).tolist() == [1, 2]
+    assert open_source(tmp_path / name.format("val")).source.classes == val.classes
+    with pytest.raises(SourceError, match="'dog' is not among those of the training split"):
+        open_source(tmp_path, split="test")
+    assert open_source(tmp_path, split="test", classes=["dog"]).source.classes == ("dog",)
+    (tmp_path / name.format("train")).unlink()
+    with pytest.raises(SourceError, match=r"for the training data to say.*classes="):
+        open_source(tmp_path / name.format("val"))
 
 
 def test_plain_bytes_masks_numbers_and_words(tmp_path: Path, own_cache: Path) -> None:

@@ -269,6 +269,47 @@ def test_truncated_after_opening(tmp_path: Path) -> None:
         images.read(1)
 
 
+@pytest.mark.parametrize("damage", ["two", "hole", "end"])
+def test_files_after_a_block_of_zeros_are_not_lost(tmp_path: Path, damage: str) -> None:
+    """Two archives in one file, a hole where a header was, and a file whose end a download never
+    wrote: tarfile and GNU tar take what begins with zeros for the end."""
+    path = write_tar(tmp_path / "s.tar", shard(0, 4))
+    data = path.read_bytes()
+    with tarfile.open(path) as tar:
+        header = tar.getmembers()[4].offset
+    path.write_bytes(
+        {
+            "two": data + data,
+            "hole": data[:header] + bytes(512) + data[header + 512 :],
+            "end": data[:header] + bytes(2 << 20),
+        }[damage]
+    )
+    words = "zeros at the end" if damage == "end" else "more follows after the end-of-archive mark"
+    with pytest.raises(SourceError, match=rf"s\.tar: .*{words}"):
+        open_source([path])
+
+
+def test_an_archive_may_be_filled_up_to_a_record(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "s.tar", shard(0, 4))
+    path.write_bytes(path.read_bytes().ljust(1 << 20, b"\0"))  # tar -b 2048
+    assert len(open_source([path]).source) == 4
+    with tarfile.open(path) as tar:
+        last = tar.getmembers()[-1]
+    os.truncate(path, last.offset_data + -(-last.size // 512) * 512 + 512)  # a single block
+    assert len(open_source([path]).source) == 4
+
+
+def test_an_archive_of_class_folders_with_a_file_twice_is_refused(tmp_path: Path) -> None:
+    """`tar -r` appends a newer version of a file; unpacked, the last one stays."""
+    path = write_tar(tmp_path / "s.tar", {"d/cat/1.jpg": PHOTO, "d/dog/1.jpg": PHOTO})
+    with tarfile.open(path, "a") as tar:
+        newer = tarfile.TarInfo("d/cat/1.jpg")
+        newer.size = len(PHOTO)
+        tar.addfile(newer, io.BytesIO(PHOTO))
+    with pytest.raises(SourceError, match=r"d/cat/1\.jpg is in it twice.*unpack it"):
+        open_source(path)
+
+
 @pytest.mark.parametrize("name", ["s.tar.gz", "s.tgz", "s.tar"])
 def test_compressed_shards_are_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -205,3 +206,37 @@ def test_a_folder_may_be_named_as_itself(tmp_path: Path) -> None:
     source = open_source(path).source
     assert source.classes == ("a", "b")
     assert source.values["label"].at(np.arange(2)).tolist() == [0, 1]
+
+
+def test_a_directory_that_points_to_another_member_is_refused(tmp_path: Path) -> None:
+    """Each image would be served with the label of the other; `zipfile` refuses to read it."""
+    path = write(
+        tmp_path / "x.zip", {"a/1.jpg": b"\xff\xd8a", "b/2.jpg": b"\xff\xd8b"}, zipfile.ZIP_STORED
+    )
+    data = bytearray(path.read_bytes())
+    one, other = (match.start() + 42 for match in re.finditer(b"PK\1\2", data))
+    data[one : one + 4], data[other : other + 4] = data[other : other + 4], data[one : one + 4]
+    path.write_bytes(data)
+    with zipfile.ZipFile(path) as archive, pytest.raises(zipfile.BadZipFile, match="differ"):
+        archive.read("a/1.jpg")
+    with pytest.raises(SourceError, match=r"a/1\.jpg is not where the archive's directory says"):
+        open_source(path)
+
+
+@pytest.mark.parametrize("name", ["caf\u00e9", "\u72d0", "plain"])
+def test_names_in_every_encoding_are_found(tmp_path: Path, name: str) -> None:
+    files = {f"{name}/{row}.jpg": images.jpeg(images.photo(8, 8, seed=row)) for row in range(2)}
+    path = write(tmp_path / "x.zip", files | {"b/1.jpg": files[f"{name}/0.jpg"]})
+    assert len(open_source(path).source) == 3
+
+
+def test_an_inflated_image_with_another_checksum_is_an_error(tmp_path: Path) -> None:
+    files = {f"{c}/1.bmp": b"BM" + bytes(3000) for c in "ab"}
+    path = write(tmp_path / "x.zip", files)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\1\2") + 16] ^= 1
+    path.write_bytes(data)
+    source = open_source(path).source
+    assert source.encoded["image"].read(1) == files["b/1.bmp"]
+    with pytest.raises(OSError, match="checksum"):
+        source.encoded["image"].read(0)

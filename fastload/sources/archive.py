@@ -43,6 +43,8 @@ _FILE, _FOLDER = b"\x000\x37", b"5"
 _PAX, _PAX_GLOBAL, _GNU_NAME, _GNU_LINK = b"x", b"g", b"L", b"K"
 # Bytes of a long name or pax header: more is damage, not a name.
 _LARGEST_NAME = 1 << 20
+# Bytes of zeros at the end: programs fill up a record, of 10 KiB, at most 1 MiB (tar -b 2048).
+_MOST_PADDING = 1 << 20
 # Records of a pax header; real ones have a name, times, an owner and perhaps some dozen attributes.
 _MOST_RECORDS = 1000
 
@@ -256,6 +258,7 @@ def _files(
     while True:
         header = read(position, _BLOCK)
         if header == bytes(_BLOCK):
+            _check_end(path, position, read, length)
             return
         if len(header) < _BLOCK:
             raise _damaged(path, position, "no end-of-archive mark")
@@ -302,6 +305,26 @@ def _damaged(path: str, position: int, found: str) -> SourceError:
         f"{path}: {found} at byte {position:,}; the archive is truncated or damaged: fetch or "
         "write it again."
     )
+
+
+def _check_end(path: str, position: int, read: Callable[[int, int], bytes], length: float) -> None:
+    """Raises SourceError: what begins with a block of zeros is not the end of the archive. Files
+    after it would be lost: of a second archive, or of one with a hole, as a download leaves it that
+    was broken off."""
+    at = position + _BLOCK
+    while at < length and at - position <= _MOST_PADDING:
+        piece = read(at, int(min(_MOST_PADDING, length - at)))
+        if not piece:
+            return
+        if piece.strip(b"\0"):
+            raise SourceError(
+                f"{path}: more follows after the end-of-archive mark at byte {position:,}: several "
+                "archives in one file, or a hole in it. Split them or write them as one (tar "
+                "--concatenate), or fetch the file again."
+            )
+        at += len(piece)
+    if at - position > _MOST_PADDING:
+        raise _damaged(path, position, f"more than {_MOST_PADDING:,} zeros at the end, from")
 
 
 def _checksum_fits(header: bytes) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -41,6 +42,12 @@ def archived_folders(
                 f"{name}: {path} leads out of a folder (..), so that its class is unknown; make "
                 "the archive again from the folder above those of the classes."
             )
+    if len({*names}) < len(names):
+        twice = next(path for path, count in Counter(names).items() if count > 1)
+        raise SourceError(
+            f"{name}: {twice} is in it twice, so that it is unknown which of the two is meant; "
+            "unpack it, which leaves the last one, and give the folder."
+        )
     common = len(os.path.commonprefix(parents))  # noqa: RUF071 - of lists
     tops = ["".join(folder[common : common + 1]) for folder in parents]
     if len(set(tops)) == 1:

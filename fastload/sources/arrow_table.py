@@ -46,6 +46,11 @@ class ArrowTable(ABC):
         """The first value of a column of bytes, or of structs with a field `bytes`; None: it has
         none."""
 
+    def words(self) -> tuple[str, ...] | None:
+        """Names of the classes of a column `label` of words, where it is for the training data to
+        say them; None: those that are in the column. Raises SourceError: they are not known."""
+        return None
+
     @abstractmethod
     def images(self, field: str, role: str) -> tuple[EncodedImages, list[Any]]:
         """A column of such, and what of it goes into the fingerprint."""
@@ -90,7 +95,7 @@ def open_table(
             f"{name}: no column of images (bytes, or a struct with bytes, that begin as a JPEG, "
             f"PNG, WebP, GIF, BMP or TIFF does) among {', '.join(wanted)}."
         )
-    labels = _class_labels(schema)
+    labels = class_labels_of(schema)
     if options.classes is not None:
         labels["label"] = options.classes
     named = [field for field in wanted if field in labels]
@@ -195,7 +200,7 @@ def _rectangular(rows: Ragged) -> npt.NDArray[Any]:
     return np.asarray(values.reshape(len(rows), count, *values.shape[1:]))
 
 
-def _class_labels(schema: Any) -> dict[str, tuple[str, ...]]:
+def class_labels_of(schema: Any) -> dict[str, tuple[str, ...]]:
     """Names of classes by column, as Hugging Face's datasets write them into the schema."""
     with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
@@ -236,13 +241,14 @@ def _values(
     found = np.concatenate(parts)
     if is_number:
         return np.ascontiguousarray(found), None
-    names = tuple(classes) if classes is not None else tuple(sorted(set(found.tolist())))
+    names = tuple(classes) if classes is not None else table.words()
+    if names is None:
+        names = tuple(sorted(set(found.tolist())))
     numbers = {label: number for number, label in enumerate(names)}
     unknown = sorted(set(found.tolist()) - numbers.keys())
     if unknown:
-        raise SourceError(
-            f"{table.name}: the label {unknown[0]!r} is not among classes={list(names)}."
-        )
+        known = f"classes={list(names)}" if classes is not None else "those of the training split"
+        raise SourceError(f"{table.name}: the label {unknown[0]!r} is not among {known}.")
     return np.array([numbers[label] for label in found.tolist()], dtype=np.int64), names
 
 

@@ -26,7 +26,7 @@ from fastload.errors import SourceError, counted
 from fastload.files import replacing
 from fastload.machine import cache_home
 from fastload.sources import folders
-from fastload.sources.arrow_table import ArrowTable, open_table
+from fastload.sources.arrow_table import ArrowTable, class_labels_of, open_table
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles
@@ -36,6 +36,8 @@ from fastload.sources.packed import about, check_samples, with_classes
 logger = logging.getLogger("fastload")
 
 _ROWS_AT_ONCE = 1024
+# Bytes that are looked at to tell a file from another one.
+_END, _PIECE = 64 << 10, 512
 _NUMBERS_AT_ONCE = 64 * _ROWS_AT_ONCE
 
 
@@ -64,12 +66,14 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
     files, notes = _files(spec, options.split)
     opened = [_open_file(path) for path in files]
     schema = opened[0].schema_arrow
+    names = class_labels_of(schema)
     for path, file in zip(files, opened, strict=True):
         if not file.schema_arrow.equals(schema):
             raise SourceError(
                 f"{path}: has other columns than {files[0]} ({_shown(file.schema_arrow)}; "
                 f"{_shown(schema)}); give the files of one data set."
             )
+        _check_class_names(path, class_labels_of(file.schema_arrow), files[0], names)
     for column in schema.names if options.fields is None else options.fields:
         if schema.names.count(column) > 1:
             raise SourceError(
@@ -83,6 +87,31 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
     found = open_table(table, options, packed=packed, notes=notes, details=details)
     check_samples(packed, len(found.source), spec)
     return found
+
+
+def _check_class_names(
+    path: str, found: dict[str, tuple[str, ...]], first: str, names: dict[str, tuple[str, ...]]
+) -> None:
+    """Raises SourceError: a number is the label of one class in this file, of another in the
+    first."""
+    for column in found.keys() & names.keys():
+        if found[column] != names[column]:
+            number = next(
+                (
+                    n
+                    for n, pair in enumerate(zip(found[column], names[column], strict=False))
+                    if pair[0] != pair[1]
+                ),
+                min(len(found[column]), len(names[column])),
+            )
+            one, other = (
+                repr(each[number]) if number < len(each) else "no class"
+                for each in (found[column], names[column])
+            )
+            raise SourceError(
+                f"{path}: {number} in column {column!r} is {one}, and in {first} it is {other} "
+                "(the names of the ClassLabel); write the files with one list of classes."
+            )
 
 
 def _shown(schema: Any) -> str:
@@ -104,6 +133,25 @@ class _ParquetTable(ArrowTable):
         for file in self._opened:
             for batch in file.iter_batches(_NUMBERS_AT_ONCE, columns=[field]):
                 yield batch.column(0)
+
+    def words(self) -> tuple[str, ...] | None:
+        """Those of the training split beside, where this is another split."""
+        split = _split_of(self._paths[0])
+        if split in (None, "train"):
+            return None
+        labels = set[str]()
+        for file in map(_open_file, _training_files(self._paths[0])):
+            if "label" in file.schema_arrow.names:
+                for batch in file.iter_batches(_NUMBERS_AT_ONCE, columns=["label"]):
+                    labels.update(map(str, batch.column(0).unique().drop_null().to_pylist()))
+        if not labels:
+            raise SourceError(
+                f"{self.name}: its labels are words, and which number each has is for the training "
+                f"data to say: a class may be missing in the {split} split. Put the files of the "
+                "training split beside it (train-*.parquet, or a folder train), or give the "
+                "classes: fastload.open_source(..., classes=[...])."
+            )
+        return tuple(sorted(labels))
 
     def first(self, field: str) -> bytes | None:
         found = (values[0].as_py() for values in _images_in(self._opened, field) if len(values))
@@ -128,8 +176,7 @@ def _files(spec: str | list[str], split: str | None) -> tuple[list[str], tuple[s
     files = _files_in(str(spec)) if is_folder else [spec] if isinstance(spec, str) else spec
     by_split: dict[str | None, list[str]] = {}
     for path in files:
-        begin = os.path.basename(path).removesuffix(".parquet").partition("-")[0]
-        by_split.setdefault(folders.split_of(begin), []).append(path)
+        by_split.setdefault(_named_split(path), []).append(path)
     named = [str(each) for each in by_split if each is not None]
     if split is None and len(by_split) < 2:
         return files, ()
@@ -139,6 +186,26 @@ def _files(spec: str | list[str], split: str | None) -> tuple[list[str], tuple[s
             raise SourceError(f"split={split!r}: the files of {spec} name no splits; leave it out.")
         folders.refuse_splits(spec if isinstance(spec, str) else spec[0], named, split)
     return by_split[wanted], ()
+
+
+def _named_split(path: str) -> str | None:
+    """The split that the name of a file says."""
+    begin = os.path.basename(path).removesuffix(".parquet").partition("-")[0]
+    return folders.split_of(begin)
+
+
+def _split_of(path: str) -> str | None:
+    """The same, or what the name of its folder says."""
+    return _named_split(path) or folders.split_of(os.path.basename(os.path.dirname(path)))
+
+
+def _training_files(path: str) -> list[str]:
+    """The files of the training split beside a file of another one, or in a folder beside its
+    own."""
+    folder = os.path.dirname(path)
+    found = [each for each in _files_in(folder) if _named_split(each) == "train"]
+    above = folders.split_folder(stores.parent_of(folder), "train")
+    return found or ([] if above in (None, folder) else _files_in(str(above)))
 
 
 class _RangeFile(io.RawIOBase):
@@ -234,11 +301,23 @@ def _unpacked(files: Sequence[str], opened: Sequence[Any], field: str, role: str
 
 
 def _state_of(path: str) -> tuple[Any, ...]:
-    """What tells whether a file is the one that was unpacked."""
+    """What tells whether a file is the one that was unpacked. Raises OSError."""
+    size = stores.size_of(path)
     if stores.is_remote(path):
-        return path, stores.size_of(path), int(stores.versions_of([path])[0])
-    status = os.stat(path)
-    return os.path.realpath(path), status.st_size, status.st_mtime_ns
+        version = int(stores.versions_of([path])[0])
+        return path, size, version, b"" if version else _some_of(path, size)
+    # Not by its time alone: copies that keep it (rsync -t, cp -p) replace one file by another.
+    return os.path.realpath(path), size, os.stat(path).st_mtime_ns, _some_of(path, size)
+
+
+def _some_of(path: str, size: int) -> bytes:
+    """Digest of a file's end, where Parquet says how large each part is and which numbers are in
+    it, and of 32 pieces spread evenly over the rest. Raises OSError."""
+    least = max(0, size - _END)
+    starts = [least, *np.linspace(0, max(0, least - _PIECE), 32).astype(np.int64).tolist()]
+    lengths = [size - least, *[min(_PIECE, least)] * 32]
+    ranges = [stores.Range(path, *each) for each in zip(starts, lengths, strict=True)]
+    return hashlib.blake2b(b"".join(stores.read_many(ranges)), digest_size=16).digest()
 
 
 def _ends(data: Path, table: Path) -> Int64Array | None:

@@ -29,8 +29,9 @@ from fastload.sources.folders import sampled_bytes
 from fastload.sources.image_files import DOCUMENTS, LeftOut, is_image_name, is_never_data
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".yaml", ".yml")
-_LOCAL_HEADER = struct.Struct("<4s22xHH")
-"""Signature, lengths of the name and the extra field (section 4.3.7)."""
+_LOCAL_HEADER = struct.Struct("<4s4xH16xHH")
+"""Signature, method, lengths of the name and the extra field (section 4.3.7)."""
+_UTF8 = 0x800
 _LARGEST = 1 << 30
 """Bytes of an image: deflate makes up to 1,032 times as many of what it is given."""
 _METHODS = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "zstandard", 95: "xz"}
@@ -136,7 +137,8 @@ def _members(path: str, left_out: LeftOut) -> EncodedFiles:
         -1 if member.compress_type == zipfile.ZIP_STORED else member.file_size
         for _, member in found
     ]
-    return InflatedFiles(**values_of(files), sizes=np.array(sizes, dtype=np.int64))
+    sums = np.array([member.CRC for _, member in found], dtype=np.uint32)
+    return InflatedFiles(**values_of(files), sizes=np.array(sizes, dtype=np.int64), sums=sums)
 
 
 def _unzip(path: str) -> str:
@@ -151,17 +153,20 @@ def _is_about_itself(name: str) -> bool:
 
 def _starts(path: str, members: list[zipfile.ZipInfo], packed: Int64Array) -> Int64Array:
     """(N,) int64: where the bytes of each member begin, after its own header. Raises SourceError:
-    there is no such header, or they go beyond the end of the file."""
+    there is no such header, it is of another member, or they go beyond the end of the file."""
     starts = np.zeros(len(members), dtype=np.int64)
     with open_regular(path, buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         for row, member in enumerate(members):
-            header = os.pread(file.fileno(), _LOCAL_HEADER.size, member.header_offset)
-            signature, name, extra = (
-                _LOCAL_HEADER.unpack(header) if len(header) == _LOCAL_HEADER.size else (b"", 0, 0)
+            # As the standard library has decoded the name that the directory says.
+            name = member.orig_filename.encode("utf-8" if member.flag_bits & _UTF8 else "cp437")
+            header = os.pread(file.fileno(), _LOCAL_HEADER.size + len(name), member.header_offset)
+            signature, method, length, extra = _LOCAL_HEADER.unpack_from(
+                header.ljust(_LOCAL_HEADER.size, b"\0")
             )
-            starts[row] = member.header_offset + _LOCAL_HEADER.size + name + extra
-            if signature != b"PK\3\4" or starts[row] + packed[row] > size:
+            starts[row] = member.header_offset + _LOCAL_HEADER.size + length + extra
+            same = (method, length) == (member.compress_type, len(name)) and header.endswith(name)
+            if signature != b"PK\3\4" or not same or starts[row] + packed[row] > size:
                 raise SourceError(
                     f"{path}: {member.filename} is not where the archive's directory says; the "
                     "file is truncated or damaged, fetch it again."
@@ -175,6 +180,8 @@ class InflatedFiles(EncodedFiles):
 
     sizes: Any = None
     """(N,) int64: bytes of each image; -1 where it is stored as it is."""
+    sums: Any = None
+    """(N,) uint32: CRC-32 of each image."""
 
     def read(self, index: int) -> bytes:
         return self._inflated(index, super().read(index), int(self.sizes[index]))
@@ -192,7 +199,7 @@ class InflatedFiles(EncodedFiles):
 
     def take(self, indices: Int64Array) -> InflatedFiles:
         taken = super().take(indices)
-        return InflatedFiles(**values_of(taken), sizes=self.sizes[indices])
+        return InflatedFiles(**values_of(taken), sizes=self.sizes[indices], sums=self.sums[indices])
 
     def _inflated(self, index: int, data: bytes, size: int) -> bytes:
         """Raises OSError: they are damaged."""
@@ -205,4 +212,6 @@ class InflatedFiles(EncodedFiles):
             raise OSError(f"{self.describe(index)}: is damaged ({error}).") from error
         if len(found) != size:
             raise OSError(f"{self.describe(index)}: is damaged (its size is not {size}).")
+        if zlib.crc32(found) != self.sums[index]:
+            raise OSError(f"{self.describe(index)}: is damaged (its checksum is another).")
         return found
