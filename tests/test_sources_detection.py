@@ -339,6 +339,10 @@ BAD_COCO: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "id twice": (changed("id", 900), "annotation 900.*its id is that of another"),
     "image id twice": (lambda d: d["images"][1].update(id=50), "image id 50 is there twice"),
     "category twice": (lambda d: d["categories"][1].update(id=3), "category id 3 is there twice"),
+    "image twice": (
+        lambda d: d["images"][1].update(file_name="0.jpg"),
+        "lists the image 0.jpg twice.*make them one",
+    ),
     "missing file": (lambda d: d["images"][2].update(file_name="x.jpg"), "x.jpg is missing.*add"),
     "absolute": (lambda d: d["images"][2].update(file_name="/x/x.jpg"), "/x/x.jpg is missing"),
     "a word": (changed("bbox", "all"), r"annotations\[2\].bbox.*correct the file"),
@@ -374,6 +378,15 @@ def test_coco_beside_its_images(tmp_path: Path) -> None:
     for spec, split in ((tmp_path, "train"), (tmp_path / "train", None)):
         source = fastload.open_source(spec, split=split).source
         assert rows(source, "labels") == CLASSES
+
+
+def test_images_of_coco_are_not_those_of_a_data_set_beside_it(tmp_path: Path) -> None:
+    write_images(tmp_path / "train")
+    write_images(tmp_path / "mine" / "train")
+    (tmp_path / "mine" / "train.json").write_text(json.dumps(coco_document()))
+    for spec in (tmp_path / "mine", tmp_path / "mine" / "train.json"):
+        source = fastload.open_source(spec).source
+        assert source.describe(0) == str(tmp_path / "mine" / "train" / "0.jpg")
 
 
 def test_lvis(tmp_path: Path) -> None:
@@ -437,6 +450,23 @@ def test_classes_of_voc_are_those_of_all_splits(tmp_path: Path) -> None:
         fastload.open_source(tmp_path, classes=("dog", "fox"))
     with pytest.raises(ConfigurationError, match=r"test\.txt cannot be read"):
         fastload.open_source(tmp_path, split="test")
+
+
+def test_a_class_of_boxes_without_area_counts_in_every_split(tmp_path: Path) -> None:
+    write_voc(tmp_path)
+    flat = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>2</ymax></bndbox>"
+    one = xml(4).replace("</annotation>", f"<object><name>ant</name>{flat}</object></annotation>")
+    (tmp_path / "Annotations" / "4.xml").write_text(one)
+    for split in ("train", "val", None):
+        source = fastload.open_source(tmp_path, split=split).source
+        assert source.classes == ("ant", *NAMES)
+
+
+def test_voc_lists_of_one_class_are_refused(tmp_path: Path) -> None:
+    write_voc(tmp_path)
+    (tmp_path / "ImageSets" / "Main" / "dog_train.txt").write_text("4 -1\n1  1\n")
+    with pytest.raises(SourceError, match=r"dog_train\.txt: is a list of one class.*'4 -1'"):
+        fastload.open_source(tmp_path, split="dog_train")
 
 
 def test_files_of_voc(tmp_path: Path) -> None:
@@ -527,6 +557,11 @@ def test_files_of_yolo(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"x\.txt: the image of these labels is missing"):
         fastload.open_source(tmp_path)
     stray.unlink()
+    labels = tmp_path / "labels" / "train" / "0.txt"
+    labels.rename(labels.with_suffix(".TXT"))
+    with pytest.raises(SourceError, match=r"0\.TXT: the image of these labels is missing"):
+        fastload.open_source(tmp_path)
+    labels.with_suffix(".TXT").rename(labels)
     image = tmp_path / "images" / "train" / "0.jpg"
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -537,6 +572,7 @@ def test_files_of_yolo(tmp_path: Path) -> None:
 
 
 BAD_YAML = {
+    "train: images/train\nnames: [yes, no, x]": (SourceError, "one of names as True.*quotes"),
     "train: images/train\nnames: {1: a, 2: b}": (SourceError, "count from 0 without gaps"),
     "train: images/train": (SourceError, "has no names"),
     "train: images/train\nnc: 2\nnames: [a, b, c]": (SourceError, "nc is 2, and there are 3"),

@@ -235,7 +235,7 @@ def test_kaggle(tmp_path: Path) -> None:
     assert any("train.csv" in note for note in opened.notes)
     found = message(SourceError, tmp_path, split="test")
     assert "no table of their labels" in found
-    assert "train.csv does not name them" in found
+    assert "train.csv is of the train split" in found
 
 
 def test_numbers_are_labels_as_they_are(tmp_path: Path) -> None:

@@ -173,6 +173,15 @@ def test_files_that_are_not_as_they_should_be(tmp_path: Path) -> None:
         fastload.open_source(path)
 
 
+def test_two_files_of_one_split_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    fastload.open_source(tmp_path, split="train")
+    (tmp_path / "challenge-2018-train-annotations-bbox.csv").write_text(path.read_text())
+    with pytest.raises(SourceError, match="are of one split; remove one"):
+        fastload.open_source(tmp_path, split="train")
+    assert len(fastload.open_source(path).source)
+
+
 def test_a_table_of_other_columns_is_not_taken_for_it(tmp_path: Path) -> None:
     path = write(tmp_path)
     text = list(csv.reader(path.read_text().splitlines()))

@@ -155,6 +155,11 @@ def segment(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (segment("bbox", [100, 0, 5, 5]), "segment 2307 of 3.jpg: .* lies outside"),
         (segment("bbox", [9, 9, -5, 5]), "segment 2307 of 3.jpg: .* reversed"),
         (segment("category_id", 4), "segment 2307 of 3.jpg: there is no category 4"),
+        (segment("id", 0), "segment 0 of 3.jpg: ids count from 1"),
+        (
+            lambda made: made["annotations"][1].update(file_name="0.png"),
+            "lists the image 0.png twice",
+        ),
         (segment("id", 203), r"the segment \(of 3.png\) id 203 is there twice"),
         (lambda made: made["annotations"].pop(), "0.jpg has no annotation"),
         (lambda made: made["annotations"][0].update(image_id=7), "of image 7, which is not in"),

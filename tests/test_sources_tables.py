@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastload.errors import SourceError
+from fastload.errors import ConfigurationError, SourceError
 from fastload.sources import open_source, tables
 from tests.test_sources_folders import touch
 
@@ -75,6 +75,12 @@ def test_the_names_may_look_like_anything_where_they_are_given(tmp_path: Path) -
     )
 
 
+def test_a_class_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    table(tmp_path, ["cat", "dog"])
+    with pytest.raises(ConfigurationError, match="classes: .* has one of them twice"):
+        open_source(tmp_path, classes=["cat", "dog", "cat"])
+
+
 def test_labels_that_are_names_of_folders_are_those_folders(tmp_path: Path) -> None:
     """ImageFolder sorts 0, 1, 10, 11, 2: the label 2 is the folder 2, whose number is 4."""
     touch(tmp_path, *(f"train/{name}/1.jpg" for name in TWELVE))
@@ -116,6 +122,38 @@ def test_a_training_split_elsewhere_is_another_data_set(tmp_path: Path) -> None:
     touch(tmp_path, "train/x/1.jpg", "train/y/1.jpg")
     table(tmp_path / "birds" / "flat", ["b", "a"])
     assert open_source(tmp_path / "birds" / "flat").source.classes == ("a", "b")
+
+
+def test_labels_of_one_split_are_not_those_of_another(tmp_path: Path) -> None:
+    """Where splits number their images alike, each table names images of the others."""
+    touch(tmp_path, *(f"train_images/{row:03}.jpg" for row in range(4)))
+    touch(tmp_path, *(f"test_images/{row:03}.jpg" for row in range(2)))
+    (tmp_path / "train.csv").write_text("file,label\n000,1\n001,0\n002,1\n003,0\n")
+    assert numbers(tmp_path, split="train") == [1, 0, 1, 0]
+    for place, options in ((tmp_path, {"split": "test"}), (tmp_path / "test_images", {})):
+        assert "train.csv is of the train split" in refusal(place, **options)
+    (tmp_path / "test.csv").write_text("file,label\n000.jpg,0\n")
+    assert "test.csv: no row for 001.jpg" in refusal(tmp_path, split="test")
+    (tmp_path / "test.csv").write_text("file,label\n000.jpg,0\n001.jpg,1\n")
+    (tmp_path / "labels.csv").write_text("file,label\n000.jpg,1\n001.jpg,1\n")
+    assert numbers(tmp_path, split="test") == [0, 1]
+    (tmp_path / "test.csv").unlink()
+    (tmp_path / "labels.csv").write_text(
+        "file,label\nx/train/000.jpg,1\nx/train/001.jpg,1\nx/test/000.jpg,0\nx/test/001.jpg,1\n"
+    )
+    assert numbers(tmp_path, split="test") == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["label,id\n1,0\n2,1\n0,2\n", "label,x\n1,0\n2,1\n0,2\n", "1,0.jpg\n2,1.jpg\n0,2.jpg\n"],
+)
+def test_labels_that_look_like_names_of_images(tmp_path: Path, text: str) -> None:
+    touch(tmp_path, "0.jpg", "1.jpg", "2.jpg")
+    (tmp_path / "labels.csv").write_text(text)
+    assert numbers(tmp_path) == [1, 2, 0]
+    (tmp_path / "labels.csv").write_text("1 0\n2 1\n0 2\n")
+    assert "labels.csv names them in several columns" in refusal(tmp_path)
 
 
 def calls_in(module: Any, function: Callable[[], Any]) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -125,10 +124,10 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
     Boxes without area are left out, and counted.
 
     Raises:
-        SourceError: no such split; ids twice; an annotation of an image or a category that is not
-            listed; a box that is reversed, not finite or outside of its image; a polygon of less
-            than three corners; with `masks`, run lengths that are not those of the image; a file
-            that is missing. The message names file and annotation.
+        SourceError: no such split; ids or files of images twice; an annotation of an image or a
+            category that is not listed; a box that is reversed, not finite or outside of its
+            image; a polygon of less than three corners; with `masks`, run lengths that are not
+            those of the image; a file that is missing. The message names file and annotation.
     """
     is_file = spec.lower().endswith(".json")
     path = file_of_split(spec, {"": spec} if is_file else _files_of(spec), options.split)
@@ -136,6 +135,7 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
     nameless = next((image.id for image in document.images if not image.name), None)
     if nameless is not None:
         raise SourceError(f"{path}: the image {nameless} has no file_name; add it.")
+    once_each(path, [image.name for image in document.images])
     root = image_root(path, document.images[0].name if document.images else "")
     categories = sorted(document.categories, key=lambda category: category.id)
     numbers = {category.id: label for label, category in enumerate(categories)}
@@ -393,6 +393,17 @@ def positions(path: str, what: str, ids: list[int]) -> dict[int, int]:
     return made
 
 
+def once_each(path: str, names: list[str]) -> None:
+    """Raise SourceError if a file has two entries, each of which has a part of its objects."""
+    if len(set(names)) < len(names):
+        seen: set[str] = set()
+        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise SourceError(
+            f"{path}: lists the image {twice} twice, so that neither entry has all its objects; "
+            "make them one."
+        )
+
+
 def _where(path: str, number: int, one: _Annotation) -> str:
     named = f"annotation {one.id}" if one.id is not None else f"annotations[{number}]"
     return f"{path}: {named} (of image {one.image_id})"
@@ -436,7 +447,7 @@ def file_of_split(root: str, files: dict[str, str], split: str | None) -> str:
     if split in files:
         return files[split]
     wanted = folders.split_of(split or "")
-    named = [name for name in files if wanted and _split_in(name) == wanted]
+    named = [name for name in files if wanted and folders.split_in_words(name) == wanted]
     if len(named) == 1:
         return files[named[0]]
     kind = SourceError if split is None else ConfigurationError
@@ -448,34 +459,29 @@ def file_of_split(root: str, files: dict[str, str], split: str | None) -> str:
     )
 
 
-def _split_in(name: str) -> str | None:
-    """The split that a name says, or one of its words: custom_train."""
-    said = {folders.split_of(word) for word in (name, *re.split(r"[-_. ]", name))} - {None}
-    return next(iter(said)) if len(said) == 1 else None
-
-
 def image_root(path: str, first: str) -> str:
-    """The folder that `file_name` is relative to."""
+    """The folder that `file_name` is relative to.
+
+    Images of a file in `annotations/` are looked for beside that first, those of another one where
+    it lies: what is beside that folder may be another data set, with images of the same names.
+    """
     folder, name = os.path.split(path)
     above = os.path.dirname(folder)
     split = name.removesuffix(".json")
     for kind in (*_KINDS, *_OTHER_KINDS):
         split = split.removeprefix(kind)
-    places = [
-        os.path.join(above, split),
-        os.path.join(above, "images", split),
-        folder,
-        os.path.join(above, "images"),
-        os.path.join(folder, split),
-        os.path.join(folder, "images", split),
-        os.path.join(folder, "images"),
-        os.path.join(folder, "data"),
-        above,
-    ]
-    wanted = _split_in(split)
-    for root in (above, folder, os.path.join(above, "images")) if wanted else ():
-        names = folders.subfolders(root) if os.path.isdir(root) else []
-        places += [os.path.join(root, name) for name in names if folders.split_of(name) == wanted]
+    wanted = folders.split_in_words(split)
+    roots = [above, folder] if os.path.basename(folder) == _FOLDER else [folder, above]
+    places = []
+    for root in roots:
+        images = os.path.join(root, "images")
+        places += [os.path.join(root, split), os.path.join(images, split), root, images]
+        places += [os.path.join(root, "data")]
+        for whole in (root, images) if wanted else ():
+            names = folders.subfolders(whole) if os.path.isdir(whole) else []
+            places += [
+                os.path.join(whole, name) for name in names if folders.split_of(name) == wanted
+            ]
     for place in places:
         if os.path.isfile(os.path.join(place, first)):
             return place

@@ -217,6 +217,13 @@ def split_of(name: str) -> str | None:
     )
 
 
+def split_in_words(name: str) -> str | None:
+    """The split that a name says as a whole, or that its words say: custom_train, LOC_val_solution.
+    None where they say none, or several."""
+    said = {split_of(word) for word in (name, *re.split(r"[-_. ]", name))} - {None}
+    return next(iter(said)) if len(said) == 1 else None
+
+
 def splits_in(names: Iterable[str]) -> dict[str, str]:
     """Those of the names that are splits, by the split, the likeliest to be wanted first.
 

@@ -49,7 +49,9 @@ class _Row(NamedTuple):
 
 def is_open_images(spec: object) -> bool:
     """A folder with such a file of boxes, or the file itself."""
-    return isinstance(spec, str) and any(map(_has_boxes, _files_of(spec).values()))
+    return isinstance(spec, str) and any(
+        _has_boxes(path) for paths in _files_of(spec).values() for path in paths
+    )
 
 
 def open_open_images(spec: str, options: OpenOptions) -> Opened:
@@ -196,19 +198,19 @@ def _flag(text: str, where: str) -> int:
 # -- Where everything is ---------------------------------------------------------------------------
 
 
-def _files_of(spec: str) -> dict[str, str]:
+def _files_of(spec: str) -> dict[str, list[str]]:
     """The files of boxes, by split."""
     if os.path.isfile(spec):
-        return {"": spec} if spec.lower().endswith(".csv") else {}
+        return {"": [spec]} if spec.lower().endswith(".csv") else {}
     root = glob.escape(spec)
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for pattern in OPEN_IMAGES_SIGNS:
         for path in sorted(glob.glob(f"{root}/{pattern}")):
             folder = os.path.dirname(path)
             name = os.path.basename(path).removesuffix(_BOXES).strip("-")
             if path.endswith(_OF_FIFTYONE):
                 name = os.path.relpath(os.path.dirname(folder), spec).strip(".")
-            found.setdefault(name.split("-")[-1], path)
+            found.setdefault(name.split("-")[-1], []).append(path)
     return found
 
 
@@ -226,7 +228,7 @@ def _has_boxes(path: str) -> bool:
 def _of_split(spec: str, split: str | None) -> str:
     files = _files_of(spec)
     if split is None and len(files) == 1:
-        return next(iter(files.values()))
+        return _only(next(iter(files.values())))
     if list(files) == [""]:
         raise ConfigurationError(f"split={split!r}: {spec} has one file; leave split out.")
     named = folders.split_named(files, split or "")
@@ -234,7 +236,17 @@ def _of_split(spec: str, split: str | None) -> str:
         kind = SourceError if split is None else ConfigurationError
         first = folders.split_named(files, "train") or next(iter(files))
         raise kind(f"{spec}: has annotations of {', '.join(files)}; say which: split={first!r}.")
-    return files[named]
+    return _only(files[named])
+
+
+def _only(paths: list[str]) -> str:
+    """The one file of a split."""
+    if len(paths) > 1:
+        raise SourceError(
+            f"{' and '.join(paths)} are of one split; remove one of them, or give the file in the "
+            "place of the folder."
+        )
+    return paths[0]
 
 
 def _split_of(path: str) -> str:

@@ -459,6 +459,8 @@ def _strings(name: str, value: Sequence[str] | None) -> tuple[str, ...] | None:
         raise ConfigurationError(
             f"{name}={value!r}: expected a list of strings, such as [{value!r}]."
         )
+    if value is not None and len(set(value)) < len(tuple(value)):
+        raise ConfigurationError(f"{name}: {list(value)} has one of them twice; name each once.")
     return None if value is None else tuple(value)
 
 

@@ -25,7 +25,13 @@ from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.beside import looks_like_panoptic
 from fastload.sources.buffers import Int64Array, PathTable
-from fastload.sources.coco import file_of_split, image_root, missing_files, positions
+from fastload.sources.coco import (
+    file_of_split,
+    image_root,
+    missing_files,
+    once_each,
+    positions,
+)
 from fastload.sources.columns import EncodedImages, Values
 from fastload.sources.masks import Shapes, runs_of
 from fastload.sources.ragged import Ragged, offsets_of
@@ -35,6 +41,7 @@ PANOPTIC_SIGNS = ("annotations/panoptic_*.json", "panoptic_*.json")
 _KIND = "panoptic_"
 _NO_CLASS = 255
 """Of pixels that belong to no segment, whose id is 0; as in masks of PASCAL VOC."""
+_LARGEST_ID = (1 << 24) - 1
 
 
 class _Image(msgspec.Struct):
@@ -84,7 +91,8 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
     `source.details["category_ids"]` has the id of each.
 
     Raises:
-        SourceError: no such split; ids twice, in an image or in the file; an annotation of an image
+        SourceError: no such split; ids or files twice; an id of 0, which is that of pixels without
+            a segment; an annotation of an image
             or a category that is not listed; an image without an annotation; a box that is
             reversed, not finite or outside of its image; a missing file. The message names it.
     """
@@ -103,6 +111,8 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
         )
     positions(path, "image", [image.id for image in document.images])
     of_image = _annotations(path, document)
+    once_each(path, [image.file_name for image in document.images])
+    once_each(path, [one.file_name for one in of_image])
     root = image_root(path, document.images[0].file_name if document.images else "")
     pngs = path.removesuffix(".json")
     for folder, names in (
@@ -120,6 +130,11 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
         kept = 0
         for segment in one.segments_info:
             where = f"{path}: the segment {segment.id} of {image.file_name}"
+            if not 0 < segment.id <= _LARGEST_ID:
+                raise SourceError(
+                    f"{where}: ids count from 1, as pixels of 0 belong to no segment, up to "
+                    f"{_LARGEST_ID:,}, which three bytes hold; give it another, in the PNG too."
+                )
             if segment.category_id not in label:
                 raise SourceError(
                     f"{where}: there is no category {segment.category_id} in the file; add it, or "

@@ -19,7 +19,14 @@ from fastload.errors import SourceError, and_more, counted
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
-from fastload.sources.folders import classified_images, files_in, split_folder, split_of, subfolders
+from fastload.sources.folders import (
+    classified_images,
+    files_in,
+    split_folder,
+    split_in_words,
+    split_of,
+    subfolders,
+)
 from fastload.sources.image_files import LeftOut, is_image_name
 
 IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpg", "jpeg", "JPEG", "png")
@@ -35,6 +42,10 @@ _LABELS = (
     "breed",
     "species",
     "wnid",
+)
+_FILES = (
+    *("file", "filename", "file_name", "filepath", "path", "image", "images", "img", "image_id"),
+    *("imageid", "image_name", "image_path", "image_file", "id", "id_code", "name"),
 )
 _LARGEST = 1 << 28
 """Bytes of a table; ten million rows have some 200 million."""
@@ -72,7 +83,7 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
     folder = _images_in(root)
     assert folder is not None, "is_labelled_by_table said so"
     left_out = LeftOut(root, strict=options.strict)
-    images = []
+    images: list[str] = []
     for name in files_in(folder, left_out):
         if is_image_name(name):
             images.append(name)
@@ -319,8 +330,11 @@ def _chosen(folder: str, images: Sequence[str]) -> _Table:
         for name in files_in(place)
         if name.lower().endswith(_TABLES) and "submission" not in name.lower()
     ]
-    read = {path: _read(path, places) for path in paths}
+    split = _split_of(folder)
+    read = {path: _read(path, places, split) for path in paths}
     tables = [table for table in read.values() if isinstance(table, _Table)]
+    if split is not None:
+        tables = [table for table in tables if _split_said_by(table.path) == split] or tables
     if not tables:
         reasons = [f"{os.path.basename(path)} {reason}" for path, reason in read.items()]
         beside = f" ({', '.join(reasons)})" if paths else ""
@@ -341,8 +355,18 @@ def _chosen(folder: str, images: Sequence[str]) -> _Table:
     return fullest[0]
 
 
-def _read(path: str, places: dict[str, int]) -> _Table | str:
-    """The table, if one of its columns names these images; else why it is none, for a message."""
+def _split_said_by(table: str) -> str | None:
+    return split_in_words(os.path.splitext(os.path.basename(table))[0])
+
+
+def _read(path: str, places: dict[str, int], split: str | None) -> _Table | str:
+    """The table, if one of its columns names these images; else why it is none, for a message.
+
+    `split`: of the images. Those of another split may have the same names, 0.jpg and 1.jpg.
+    """
+    said = _split_said_by(path)
+    if split is not None and said not in (None, split):
+        return f"is of the {said} split"
     try:
         rows = list(_cells(stores.read_up_to(path, _LARGEST).decode("utf-8-sig")))
     except (OSError, UnicodeDecodeError, csv.Error):
@@ -353,12 +377,20 @@ def _read(path: str, places: dict[str, int]) -> _Table | str:
     even = [row for row in rows if len(row) == width]
 
     def place_of(cell: str) -> int | None:
-        return places.get(os.path.basename(cell.strip()))
+        above, name = os.path.split(cell.strip())
+        if above and split is not None:  # the innermost folder that says a split
+            said = next(filter(None, map(split_of, reversed(above.split("/")))), None)
+            if said not in (None, split):
+                return None
+        return places.get(name)
 
-    hits = [sum(place_of(row[column]) is not None for row in even) for column in range(width)]
-    if width < 2 or not any(hits):
+    named = [{place_of(row[column]) for row in even} - {None} for column in range(width)]
+    most = max(map(len, named), default=0)
+    if width < 2 or not most:
         return "does not name them"
-    column = hits.index(max(hits))
+    column = _file_column([place for place in range(width) if len(named[place]) == most], even)
+    if column is None:
+        return "names them in several columns (write their names with extensions, 1.jpg)"
     if len(even) != len(rows):
         odd = next(number for number, row in enumerate(rows, 1) if len(row) != width)
         raise SourceError(
@@ -367,8 +399,8 @@ def _read(path: str, places: dict[str, int]) -> _Table | str:
         )
     # The first row has names of columns if it names no file and no other split's, which would have
     # an extension too.
-    named = place_of(rows[0][column]) is None and not is_image_name(rows[0][column])
-    header = [cell.strip().lower() for cell in rows[0]] if named else None
+    titled = place_of(rows[0][column]) is None and not is_image_name(rows[0][column])
+    header = [cell.strip().lower() for cell in rows[0]] if titled else None
     numbered = enumerate(rows, 1)
     ours = [
         (number, place, row)
@@ -376,6 +408,22 @@ def _read(path: str, places: dict[str, int]) -> _Table | str:
         if (place := place_of(row[column])) is not None
     ]
     return _Table(path, ours, header, column)
+
+
+def _file_column(columns: list[int], rows: list[list[str]]) -> int | None:
+    """Of columns that name as many images each the one that means files; None: it is not known.
+
+    Labels that are numbers may be names of images, too, of 0.jpg and 1.jpg.
+    """
+    if len(columns) > 1:
+        extended = [column for column in columns if any(is_image_name(row[column]) for row in rows)]
+        titles = [cell.strip().lower() for cell in rows[0]]
+        columns = (
+            extended
+            or [column for column in columns if titles[column] in _FILES]
+            or [column for column in columns if titles[column] not in _LABELS]
+        )
+    return columns[0] if len(columns) == 1 else None
 
 
 class _TooLongError(Exception):

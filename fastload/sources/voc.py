@@ -73,6 +73,7 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
     found = Annotations(numbers={"difficult": []})
     images: list[str] = []
     names: list[str] = []
+    known: set[str] = set()
     there = _images_by_stem(root)
     taken: dict[str, str] = {}
     for stem in stems:
@@ -86,11 +87,13 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
             )
         images.append(image)
         names += _add(found, annotation, path)
+        known |= _classes_in(annotation)
     classes = options.classes
     if classes is None:
-        # Of all annotations: each split by itself might lack a class, and count differently.
-        rest = [_parsed(_path(root, stem)) for stem in sorted({*everything} - {*stems})]
-        known = {*names, *(_class_of(item) for one in rest for item in one.findall("object"))}
+        # Of all annotations and all objects, those that are left out too: each split by itself
+        # might lack a class, and count differently.
+        for stem in sorted({*everything} - {*stems}):
+            known |= _classes_in(_parsed(_path(root, stem)))
         classes = _CLASSES if known <= set(_CLASSES) else tuple(sorted(known))
     label = {name: position for position, name in enumerate(classes)}
     unknown = next((name for name in names if name not in label), None)
@@ -187,7 +190,15 @@ def _listed(root: str, split: str) -> list[str]:
             f"split={split!r}: the list {path} cannot be read ({error}); give the name of a list "
             "that is there."
         ) from None
-    stems = [line.split()[0] for line in lines if line.strip()]
+    cells = [line.split() for line in lines if line.strip()]
+    if any(len(line) > 1 for line in cells):
+        line = next(line for line in cells if len(line) > 1)
+        raise SourceError(
+            f"{path}: is a list of one class, with a number after each name that says whether it "
+            f"is in the image ({' '.join(line)[:40]!r}), so that it is not known which images are "
+            "wanted; give the split of all classes, or write a list of the names alone."
+        )
+    stems = [line[0] for line in cells]
     if len(set(stems)) < len(stems):
         twice = next(stem for place, stem in enumerate(stems) if stem in stems[:place])
         raise SourceError(f"{path}: names {twice} twice; remove one of the lines.")
@@ -220,6 +231,10 @@ def _image_of(
         f"{_path(root, stem)}: its image {os.path.join(root, _IMAGES, listed)} is missing; add it, "
         "or remove the annotation."
     )
+
+
+def _classes_in(annotation: ElementTree.Element) -> set[str]:
+    return {_class_of(item) for item in annotation.findall("object")}
 
 
 def _class_of(item: ElementTree.Element) -> str:

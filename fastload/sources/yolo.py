@@ -68,6 +68,12 @@ def open_yolo(spec: str, options: OpenOptions) -> Opened:
     names = [str(given[key]) for key in sorted(given)] if isinstance(given, dict) else given
     if not isinstance(names, list) or not names:
         raise SourceError(f"{path}: has no names; list those of the classes: names: [cat, dog].")
+    odd = next((name for name in names if type(name) not in (str, int)), None)
+    if odd is not None or None in names:
+        raise SourceError(
+            f"{path}: YAML reads one of names as {odd!r}, which is no word (it takes yes, no, on, "
+            'off for true and false); put it into quotes: names: ["no", "yes"].'
+        )
     if data.get("nc", len(names)) != len(names):
         raise SourceError(
             f"{path}: nc is {data['nc']}, and there are {len(names)} names; correct it."
@@ -229,7 +235,7 @@ def _check_labels(folder: str, files: list[str]) -> None:
     for place in sorted({os.path.dirname(labels) for labels in expected} - beside):
         if not os.path.isdir(place):
             continue
-        names = [name for name in folders.files_in(place) if name.endswith(".txt")]
+        names = [name for name in folders.files_in(place) if name.lower().endswith(".txt")]
         paths = [os.path.join(place, name) for name in names if name != "classes.txt"]
         alone = [path for path in paths if path not in expected]
         if alone:
