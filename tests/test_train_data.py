@@ -269,6 +269,32 @@ def test_training_images_are_augmented_as_asked(tmp_path: Path, augment: str) ->
         assert all((shifts - image).abs().amax((1, 2, 3)).min() < 1e-6 for image in images)
 
 
+@pytest.mark.parametrize(
+    ("training", "validation", "fits"),
+    [(1, 1, True), (255, 250, True), (1, 255, False), (255, 1, False), (1, 3, False), (1, 0, True)],
+)
+def test_masks_of_validation_mean_what_those_of_training_mean(
+    tmp_path: Path, training: int, validation: int, fits: bool
+) -> None:
+    """The threshold is that of the training masks: a 1 beside 255 would be no pixel of the class,
+    and a class 3 would be one beside 1."""
+    for split, largest in (("train", training), ("val", validation)):
+        for part in ("images", "masks"):
+            (tmp_path / split / part).mkdir(parents=True)
+            mask = np.zeros((8, 8), np.uint8)
+            mask[:4] = largest
+            Image.fromarray(mask).save(tmp_path / split / part / "1.png")
+    for asked in ({}, {"num_classes": 1}):
+        settings: dict[str, Any] = {"task": "segmentation", "batch_size": 1, **asked}
+        if fits:
+            with opened(tmp_path, **settings) as data:
+                assert data.shape.num_classes == 1
+            continue
+        with pytest.raises(SourceError, match=rf"up to {validation}, and those of .* {training}"):
+            with opened(tmp_path, **settings):
+                pass
+
+
 @pytest.mark.parametrize("augment", ["crop-flip", "rrc-flip", "scale-crop"])
 def test_masks_move_with_their_images(tmp_path: Path, augment: str) -> None:
     for split, count in (("train", 8), ("val", 3)):

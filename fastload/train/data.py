@@ -25,7 +25,7 @@ from fastload.sources.folders import sampled_rows, split_of, splits_of
 from fastload.sources.keypoints import is_points
 from fastload.sources.voc import is_voc
 from fastload.train.config import DataConfig, TrainConfig
-from fastload.train.masks import NO_CLASS, mask_classes
+from fastload.train.masks import NO_CLASS, check_alike, mask_classes
 from fastload.train.models import Shape
 from fastload.train.settings import NONE, did_you_mean
 from fastload.train.texts import TOKENS, VALIDATION, open_texts
@@ -339,7 +339,10 @@ def _num_classes(sources: Sequence[Source], config: TrainConfig) -> int:
     the same."""
     asked = config.model.num_classes
     if config.task == "segmentation":
-        return mask_classes(sources[0]) if asked is None else asked
+        found = mask_classes(sources[0]) if asked is None else asked
+        for other in sources[1:] if found == 1 else ():
+            check_alike(sources[0], other)
+        return found
     if config.task == "masked-lm":
         return 1 if asked is None else asked
     names = sources[0].classes or ()

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.cache.samples import samples_of
-from fastload.errors import ConfigurationError, DecodeError
+from fastload.errors import ConfigurationError, DecodeError, SourceError
 from fastload.files import DecodeSettings
 from fastload.machine import usable_cores
 from fastload.sources.base import Source
@@ -45,8 +45,24 @@ def mask_classes(source: Source) -> int:
     )
 
 
+def check_alike(train: Source, val: Source) -> None:
+    """Of one class of pixels: what the values of the validation masks mean, those of training say.
+
+    Raises SourceError: these are of another kind, such as 0 and 1 beside 0 and 255.
+    """
+    largest = [int(np.flatnonzero(mask_values(each)[0])[-1]) for each in (val, train)]
+    kinds = [1 if each == 1 else 2 if each < 128 else 3 for each in largest]
+    if 0 not in largest and kinds[0] != kinds[1]:
+        raise SourceError(
+            f"{val.name}: its masks have values up to {largest[0]}, and those of {train.name} up "
+            f"to {largest[1]}, so that which pixels are of the class would be read otherwise; "
+            "write both alike, as 0 and 1 or as 0 and 255."
+        )
+
+
 _counted_masks: dict[tuple[str, int], tuple[npt.NDArray[np.int64], int]] = {}
-"""What `mask_values` found last: the number of classes and the positive weight need the same."""
+"""What `mask_values` found of the last two data sets, of training and of validation: the number of
+classes and the positive weight need the same."""
 
 
 def mask_values(source: Source) -> tuple[npt.NDArray[np.int64], int]:
@@ -59,7 +75,8 @@ def mask_values(source: Source) -> tuple[npt.NDArray[np.int64], int]:
     if key not in _counted_masks:
         masks = {name: column for name, column in source.images.items() if column.role == "mask"}
         found = _histogram(Source(masks, source.fingerprint, source.name))
-        _counted_masks.clear()
+        for old in list(_counted_masks)[:-1]:
+            del _counted_masks[old]
         _counted_masks[key] = found
     return _counted_masks[key]
 
