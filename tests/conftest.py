@@ -34,8 +34,9 @@ SLOW_OF_THE_CONTRACT = re.compile(
 wherever all backends are tried."""
 
 WHOLE = 1500
-"""How long a whole run of a tool may take [seconds]. On one core with 12 others that want it, the
-command of the GPU benchmark took more than the five minutes that a test has."""
+"""How long a whole run of a tool, or a test of faults, may take [seconds]. On one core with 12
+others that want it, the command of the GPU benchmark took more than the five minutes that a test
+has."""
 
 
 def pytest_configure() -> None:
@@ -89,7 +90,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SLOW_OF_THE_CONTRACT.search(item.name):
             item.add_marker(pytest.mark.slow)
-        if item.get_closest_marker("whole") and not item.get_closest_marker("timeout"):
+        long = item.get_closest_marker("whole") or item.get_closest_marker("reliability")
+        if long and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(WHOLE))
     # Fast ones first; else as they were.
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)

@@ -116,7 +116,7 @@ def object_server() -> Iterator[ObjectServer]:
             self._send(status, data, headers, with_body=with_body, cut=cut)
             if fault == "stall":
                 self.wfile.flush()
-                state.ended.wait(60)
+                state.ended.wait(1000)
 
         def _list(self) -> None:
             state.requests.append((self.command, self.path, ""))
@@ -154,7 +154,7 @@ def object_server() -> Iterator[ObjectServer]:
             if fault == "slow":
                 time.sleep(0.3)
             if fault == "mute":
-                state.ended.wait(60)
+                state.ended.wait(1000)
             if fault in ("reset", "mute"):
                 self.close_connection = True
                 return True

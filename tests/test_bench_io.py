@@ -16,6 +16,7 @@ from fastload.tools.bench.io import run_io_benchmark, verdict
 from fastload.tools.measure.results import Measurement, Round
 from tests import images
 from tests.objectserver import ObjectServer
+from tests.waiting import LIMIT
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_as_many_are_in_flight_as_asked(
     """Each read waits until four threads have come: with fewer in flight none would end."""
     from fastload.stores.base import Store
 
-    barrier = threading.Barrier(4, timeout=60)
+    barrier = threading.Barrier(4, timeout=LIMIT)
     read = Store.read
 
     def together(self: Store, *wanted: object) -> bytes:

@@ -42,6 +42,7 @@ from fastload.sources.columns import EncodedFiles, PixelArray, PixelImages, Valu
 from tests import images
 from tests.test_cache_build import SIZES, decoded, objects, spoil, write_images
 from tests.test_render_device import torchvision_pixels
+from tests.waiting import LIMIT
 
 Make = Callable[..., CacheBackend]
 
@@ -245,7 +246,7 @@ def test_cancel_waits_for_what_still_writes(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(_Slice, "wait", waiting)
     backend = cache_backend(array_source(), CROP_AND_FLIP)
     backend.submit(Draws(5, 0, np.arange(8)))
-    assert started.wait(60)
+    assert started.wait(LIMIT)
     try:
         backend.cancel()
         assert ended.is_set()

@@ -551,7 +551,7 @@ def test_close_frees_a_thread_that_waits(backend: DaliBackend) -> None:
     waiting = threading.Thread(target=wait)
     waiting.start()
     backend.close()
-    waiting.join(20)
+    waiting.join(LIMIT)
     assert not waiting.is_alive()
     assert raised
 
@@ -595,7 +595,7 @@ def test_threads_end_with_the_backend_closed_or_abandoned(
             assert not any(thread.is_alive() for thread in threads)
         del backend
         for thread in threads:
-            thread.join(20)
+            thread.join(LIMIT)
             assert not thread.is_alive()
 
 

@@ -311,7 +311,6 @@ FOUR_ROWS = bytes.fromhex(
 )
 
 
-@pytest.mark.timeout(60)
 def test_rows_are_not_skipped_where_libjpeg_would_never_return(pool: Any) -> None:
     """In an image of four rows of blocks to one, jpeg_skip_scanlines waited for blocks after the
     last ones, for ever."""

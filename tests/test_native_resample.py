@@ -17,6 +17,7 @@ from PIL import Image
 
 from fastload import native
 from tests import warm
+from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
 
@@ -64,7 +65,7 @@ def resize_all(home: Path, backends: str, *cases: str) -> None:
         [sys.executable, "-X", "faulthandler", "-c", _LOAD, backends, *cases],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=LIMIT,
         env={"MALLOC_PERTURB_": "173", "PATH": "/usr/bin:/bin", "HOME": str(home)},
     )
     assert done.returncode == 0, (

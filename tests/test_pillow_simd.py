@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from fastload.cli import pillow_simd as command
 from fastload.cli.app import app
 from fastload.errors import BackendUnavailableError, ConfigurationError
+from tests.waiting import LIMIT
 
 SIMD = "12.1.1.post0"
 pytestmark = pytest.mark.slow
@@ -61,7 +62,7 @@ class Place:
             [sys.executable, "-m", "pip", "--python", self.python, *words],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=LIMIT,
             env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
             check=False,
         )

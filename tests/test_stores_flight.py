@@ -11,6 +11,7 @@ import pytest
 from fastload.stores import base
 from fastload.stores.base import Entry, Piece, Range, Store, StoreError
 from fastload.stores.flight import FEWEST, MOST, Flight
+from tests.waiting import LIMIT, wait_until
 
 
 class Clock:
@@ -90,7 +91,7 @@ class FakeStore(Store):
             self.most_at_once = max(self.most_at_once, self.at_once)
         try:
             if name == self.stalls and first:
-                self.go_on.wait(60)
+                self.go_on.wait(LIMIT)
             time.sleep(0.001)
             return Piece(name.encode().ljust(10)[:length])
         finally:
@@ -134,8 +135,5 @@ def test_an_error_frees_what_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     store = FakeStore()
     with pytest.raises(StoreError, match="503"):
         store.infos_of([str(row) for row in range(100)])
-    until = time.monotonic() + 30
-    while store.flight._in_flight and time.monotonic() < until:
-        time.sleep(0.01)
-    assert store.flight._in_flight == 0
+    wait_until(lambda: store.flight._in_flight == 0)
     assert store.read_many([Range("a", 0, 3)] * 2) == [b"a  "] * 2

@@ -10,6 +10,7 @@ import threading
 import time
 
 from fastload.stores.threads import Threads
+from tests.waiting import LIMIT
 
 
 def test_as_many_threads_as_tasks_at_once_and_no_more() -> None:
@@ -17,14 +18,14 @@ def test_as_many_threads_as_tasks_at_once_and_no_more() -> None:
     for _ in range(3):
         for _ in range(5):
             threads.submit(barrier.wait)  # type: ignore[arg-type]
-        barrier.wait(30)
+        barrier.wait(LIMIT)
         time.sleep(0.05)  # in which they are found idle
     assert 5 <= len(threads._threads) <= 10
     started = list(threads._threads)
     del threads
     gc.collect()
     for thread in started:
-        thread.join(30)
+        thread.join(LIMIT)
         assert not thread.is_alive()
 
 
@@ -41,6 +42,6 @@ def test_a_program_ends_though_a_task_does_not() -> None:
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT, check=True
     )
     assert (done.stdout, done.stderr) == ("end\n", "")

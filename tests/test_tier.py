@@ -29,6 +29,7 @@ from fastload.stores.tier import Tier, bytes_of, digest_of
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.objectserver import ObjectServer
+from tests.waiting import LIMIT, wait_until
 
 RESIZE = v2.Resize((16, 16))
 NAMES = [digest_of("s3://b/x", row, 1000, 7) for row in range(12)]
@@ -47,14 +48,7 @@ def local(tmp_path: Path, server: ObjectServer) -> Path:
 def tier(tmp_path: Path) -> Iterator[Tier]:
     made = Tier(tmp_path / "tier", 1 << 30)
     yield made
-    wait_for(lambda: not made._looking)
-
-
-def wait_for(condition: Any) -> None:
-    until = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until(lambda: not made._looking)
 
 
 def files_of(tier: Tier) -> list[Path]:
@@ -167,9 +161,9 @@ def test_it_is_bounded(tmp_path: Path) -> None:
         if os.path.exists(tier._path(name)):
             os.utime(tier._path(name), (time.time() - 7200,) * 2)
         if row % 20 == 0:
-            wait_for(lambda: not tier._looking)
+            wait_until(lambda: not tier._looking)
             assert tier.usage().bytes <= 112_500
-    wait_for(lambda: not tier._looking)
+    wait_until(lambda: not tier._looking)
     assert tier.usage().files > 50
 
 
@@ -179,7 +173,7 @@ def test_what_is_in_use_is_not_pushed_out(tmp_path: Path) -> None:
     names = [digest_of("s3://b/x", row, 1000, 7) for row in range(128)]
     for name in names:
         tier.put(name, bytes(1000))
-        wait_for(lambda: not tier._looking)
+        wait_until(lambda: not tier._looking)
     assert sum(tier.get(name) is not None for name in names) > 12
 
 
@@ -274,7 +268,7 @@ def test_a_killed_filler_holds_nobody_up(tier: Tier) -> None:
         assert waiting.is_alive()  # for the other one, which has the locks
         process.send_signal(signal.SIGKILL)
         process.wait()
-        waiting.join(30)
+        waiting.join(LIMIT)
     assert found == [b"x", b"x"]
     left = tier.folder / "00" / ".half.1.2.tmp"
     os.utime(left, (time.time() - 7200,) * 2)

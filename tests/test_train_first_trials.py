@@ -17,6 +17,7 @@ from fastload.cli.app import app
 from fastload.train.config import ScheduleConfig
 from tests.images import write_photo_folder
 from tests.train_job import SIDE, write_arrays
+from tests.waiting import LIMIT
 
 
 class Run:
@@ -198,7 +199,7 @@ def test_ctrl_c_exits_130(tmp_path: Path) -> None:
             if line.startswith("epoch 1/"):
                 break
         process.send_signal(signal.SIGINT)
-        rest = process.communicate(timeout=60)[0]
+        rest = process.communicate(timeout=LIMIT)[0]
     assert process.returncode == 130, rest
     assert "the same command goes on from there" in rest
     assert json.loads((tmp_path / "out" / "epochs.jsonl").read_text().splitlines()[0])["epoch"] == 0

@@ -191,7 +191,7 @@ class Gate:
     def fill(self, draws: Draws, out: Any) -> Any:
         self.calls += 1
         self.entered.release()
-        assert self.opened.wait(60)
+        assert self.opened.wait(LIMIT)
         return self.inner.fill(draws, out)
 
 
@@ -213,7 +213,7 @@ def test_cancel_drops_what_is_queued_and_waits_for_what_runs(
     cancelled.join(0.2)
     assert cancelled.is_alive()  # the running slice still writes to its buffer
     gate.opened.set()
-    cancelled.join(60)
+    cancelled.join(LIMIT)
     assert not cancelled.is_alive()
     backend.submit(draws_of(7, epoch=9))
     batch = backend.receive()
@@ -244,7 +244,7 @@ def test_forgotten_backends_leave_no_threads(folder: Path) -> None:
         threads = loader_threads()
         del backend
         for thread in threads:
-            thread.join(60)
+            thread.join(LIMIT)
     assert not loader_threads()
 
 

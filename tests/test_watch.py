@@ -18,6 +18,7 @@ from fastload.errors import ConfigurationError
 from fastload.tools.watch.record import GpuMoment, GpuTotals, Moment, Watched, merged, read_watched
 from fastload.tools.watch.report import closing, line
 from fastload.tools.watch.verdict import verdict, verdict_of_shares
+from tests.waiting import LIMIT
 
 ROOT = Path(__file__).parents[1]
 
@@ -262,7 +263,7 @@ def test_exit_code_output_and_options_pass_through(tmp_path: Path) -> None:
     )
     for dashes in ((), ("--",)):
         process = start(*dashes, sys.executable, "-c", script, "--every", "--help", folder=tmp_path)
-        out, err = process.communicate("", timeout=120)
+        out, err = process.communicate("", timeout=LIMIT)
         assert process.returncode == 7, err
         assert out == "['--every', '--help'] \n"
         assert "err" in err
@@ -281,12 +282,12 @@ def test_a_signal_passes_to_the_script_and_its_end_back(
     process = start(sys.executable, "-c", script + "\nwhile True: time.sleep(0.1)", folder=tmp_path)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    process.communicate(timeout=120)
+    process.communicate(timeout=LIMIT)
     assert process.returncode == 33
     process = start(
         sys.executable, "-c", f"import os; os.kill(os.getpid(), {int(number)})", folder=tmp_path
     )
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == -number, err
     assert f"ended by signal {int(number)} ({number.name})" in err
 
@@ -301,7 +302,7 @@ def test_a_script_that_is_killed_and_what_it_leaves_behind(tmp_path: Path) -> No
         "print(child.pid, flush=True); time.sleep(1.5); os.kill(os.getpid(), 9)"
     )
     process = start(sys.executable, "-c", script, folder=tmp_path)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=LIMIT)
     try:
         assert process.returncode == -9, err
         assert "ended by signal 9 (SIGKILL), as the system does when memory runs out" in err
@@ -321,7 +322,7 @@ def test_what_cannot_be_started_or_is_missing_is_said(tmp_path: Path) -> None:
         (["--html", "/nowhere/a.html", "x"], "/nowhere/a.html: there is no folder /nowhere"),
     ):
         process = start(*given, folder=tmp_path, options=())
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=LIMIT)
         assert process.returncode == 1
         assert words in err
 
@@ -354,7 +355,7 @@ def test_a_trainer_whose_workers_are_slow_waits_for_data(tmp_path: Path) -> None
         folder=tmp_path,
         options=("--json", str(tmp_path / "w.json"), "--no-html"),
     )
-    _, err = done.communicate(timeout=300)
+    _, err = done.communicate(timeout=LIMIT)
     assert done.returncode == 0, err
     watched = read_watched(tmp_path / "w.json")
     assert [gpu.used for gpu in watched.gpus] == [False, True]

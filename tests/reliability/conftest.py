@@ -9,6 +9,7 @@ import pytest
 _HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before the one of all tests, which looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _HERE in item.path.parents:

@@ -19,6 +19,9 @@ import pytest
 
 __all__ = ["Ended", "outside"]
 
+PATIENCE = 60
+"""How long what a scenario started may take to end after it: it notices in a second on a machine
+that has nothing else to do [seconds]."""
 _ANSWER = "answer: "
 _CALL = f"""
 import importlib, sys, msgspec
@@ -41,14 +44,14 @@ class Ended:
     """Standard output and standard error, as they came."""
     seconds: float
     survivors: list[str]
-    """Command lines of processes that it started and that were still there some seconds after its
-    end; killed since."""
+    """Command lines of processes that it started and that were still there a minute after its end;
+    killed since."""
 
 
 def outside(
     scenario: Callable[..., Any],
     *arguments: Any,
-    limit: float = 240,
+    limit: float = 600,
     status: int | None = 0,
     under: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
@@ -94,7 +97,7 @@ def outside(
             time.sleep(0.5)
         finally:
             seconds = time.monotonic() - started
-            survivors = _survivors(mark, 0 if late else 5)
+            survivors = _survivors(mark, 0 if late else PATIENCE)
             process.kill()
             process.wait()
         output.seek(0)

@@ -21,13 +21,14 @@ from fastload.errors import ConfigurationError, FastloadError, StateMismatchErro
 from tests import images
 from tests.backends import CONTESTANTS, Contestant, contestants
 from tests.reliability.outside import outside
+from tests.waiting import LIMIT, wait_until
 
 RESIZE = v2.Resize((16, 16))
 ARRAYS = (np.zeros((24, 8, 8, 3), np.uint8), np.arange(24))
 
 
 class Slow(torch.utils.data.Dataset[Any]):
-    """A sample takes a while, or for ever."""
+    """A sample takes a while."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -38,6 +39,18 @@ class Slow(torch.utils.data.Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         time.sleep(self.seconds)
         return torch.zeros(3), index
+
+
+class Gated(Slow):
+    """A sample takes until a file is there."""
+
+    def __init__(self, opened: Path) -> None:
+        super().__init__(0.0)
+        self.opened = opened
+
+    def __getitem__(self, index: int) -> Any:
+        wait_until(self.opened.exists)
+        return super().__getitem__(index)
 
 
 def iterate_in_two_threads(name: str, folder: str) -> list[str]:
@@ -78,18 +91,19 @@ def test_two_threads_on_one_loader(contestant: Contestant, tmp_path: Path) -> No
         )
 
 
-def test_the_second_thread_gets_an_error_while_the_first_one_waits() -> None:
-    with fastload.create_loader(Slow(1.0), 2, backend="torch", num_workers=1) as loader:
+def test_the_second_thread_gets_an_error_while_the_first_one_waits(tmp_path: Path) -> None:
+    gated = Gated(tmp_path / "opened")
+    with fastload.create_loader(gated, 2, backend="torch", num_workers=1) as loader:
         first = iter(loader)
         waiting = threading.Thread(target=next, args=(first,))
         waiting.start()
-        time.sleep(0.2)
-        started = time.monotonic()
+        wait_until(lambda: bool(loader._progress.one_thread._inside))
         with pytest.raises(
             FastloadError, match="another thread is waiting in iter\\(\\) or next\\(\\)"
         ):
             iter(loader)
-        assert time.monotonic() - started < 1
+        assert waiting.is_alive(), "the error came while the first one waited"
+        gated.opened.touch()
         waiting.join()
         _, indices = next(first)
         assert indices.tolist() == [2, 3], "the first thread goes on undisturbed"
@@ -110,7 +124,7 @@ def test_closing_ends_a_wait(workers: int) -> None:
     waiting.start()
     time.sleep(0.5)
     loader.close()
-    waiting.join(30)
+    waiting.join(LIMIT)
     assert not waiting.is_alive()
     assert "closed" in str(ended[-1])
 

@@ -20,9 +20,12 @@ from fastload import native
 from tests import images
 from tests.reliability.outside import outside
 from tests.test_native_pool import whole
+from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
 ROOT = Path(__file__).parents[2]
+HANGS = 120
+"""After so long a child that should need milliseconds hangs, on any machine [seconds]."""
 
 
 def submit(pool: Any, data: bytes, rows: int, size: tuple[int, int] = (64, 80)) -> tuple[Any, Any]:
@@ -33,7 +36,7 @@ def submit(pool: Any, data: bytes, rows: int, size: tuple[int, int] = (64, 80)) 
 def use_as_a_child(pool: Any, data: bytes) -> int:
     """Four threads at once submit and wait; the number of rows that are wrong. Killed by the alarm
     if they hang."""
-    signal.alarm(10)
+    signal.alarm(HANGS)
     wrong: list[Any] = []
 
     def work() -> None:
@@ -97,7 +100,7 @@ def ask_for_a_batch_of_the_parent() -> list[Any]:
     over.wait()
     child = os.fork()
     if child == 0:
-        signal.alarm(10)
+        signal.alarm(HANGS)
         words = []
         for pending in (flying, over):
             try:
@@ -136,7 +139,7 @@ def stress(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return programs
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     ("build", "mode", "number"),
     [
@@ -150,7 +153,7 @@ def test_stress(stress: dict[str, Path], build: str, mode: str, number: int) -> 
     """Forks are not tried with ThreadSanitizer, which knows no threads in the child of a process
     with threads."""
     done = subprocess.run(
-        [stress[build], mode, str(number)], capture_output=True, text=True, timeout=100
+        [stress[build], mode, str(number)], capture_output=True, text=True, timeout=LIMIT
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ThreadSanitizer" not in done.stderr

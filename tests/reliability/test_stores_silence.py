@@ -19,9 +19,14 @@ from tests.objectserver import ObjectServer
 from tests.waiting import wait_until
 
 URL = "s3://bucket/train"
-SOON = 8.0
-"""Seconds: an interpreter with torch in it takes one to end, beside other tests more. Without a
-byte of an answer a request takes 15, and is made five times."""
+SOON = 120.0
+"""Seconds: an interpreter with torch in it takes one to end, on a busy machine far more. Who waits
+for an answer waits longer by far: the limits of these programs are PATIENT."""
+PATIENT = """
+    from datetime import timedelta
+    from fastload.stores import objects
+    objects._SILENCE = objects._ANSWER = timedelta(seconds=1000)
+"""
 BACKENDS = {
     "turbojpeg": "backend='turbojpeg'",
     "python": "backend='turbojpeg', options=TurboJpegOptions(decoder='pillow')",
@@ -30,8 +35,7 @@ BACKENDS = {
     "cache": "backend='cache', options=CacheOptions(directory='cache', progress=False)",
     "filling": "backend='cache', options=CacheOptions(directory='cache', fill='while-training')",
 }
-START = """
-    import gc, os, signal, sys, time
+START = f"""{PATIENT}    import gc, os, signal, sys, time
     import fastload.errors
     from fastload import create_loader
     from fastload.backends.cache import CacheOptions
@@ -45,7 +49,7 @@ START = """
         sys.stdin.readline()
 
     def loader():
-        return create_loader("{url}", 2, transform=v2.Resize((16, 16)), {backend})
+        return create_loader("{{url}}", 2, transform=v2.Resize((16, 16)), {{backend}})
 """
 
 pytestmark = pytest.mark.reliability
@@ -160,7 +164,7 @@ def test_close_collection_and_the_end_of_a_program(
                 one.close()
                 thread.join()
                 took = time.monotonic() - began
-                assert took < 4, took
+                assert took < 60, took
                 print("ended" if "closed" in str(errors[0]) else errors[0], flush=True)
                 del one
             threading.Thread(target=lambda: next(iter(loader())), daemon=True).start()
@@ -179,7 +183,7 @@ def test_close_collection_and_the_end_of_a_program(
                 del one
                 gc.collect()
                 took = time.monotonic() - began
-                assert took < 4, took
+                assert took < 60, took
                 print("ended", flush=True)
             one = loader()
             batches = iter(one)
@@ -210,7 +214,8 @@ def test_ctrl_c_while_a_data_set_is_opened(
     else:
         server.faults["list"] = ["mute"] * 99
     if what == "index":
-        program = Program([sys.executable, "-m", "fastload", "index", URL], tmp_path)
+        command = f"{textwrap.dedent(PATIENT)}\nfrom fastload.cli import main\nmain()"
+        program = Program([sys.executable, "-c", command, "index", URL], tmp_path)
     else:
         program = started(tmp_path, "loader()", "backend='turbojpeg'", url=url)
     path = "shard-" if what == "shards" else "list-type"

@@ -27,7 +27,6 @@ from tests import images
 from tests.backends import Contestant, contestants
 from tests.reliability.outside import outside
 from tests.reliability.test_processes import SAMPLES, labels_of, loader_of
-from tests.warm import free_port
 
 RESIZE = v2.Resize((16, 16))
 
@@ -188,12 +187,13 @@ def test_time_goes_backwards(
 # -- two ranks
 
 
-def rank_main(rank: int, port: int, folder: str, backend: str) -> None:
-    os.environ.update(
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2"
-    )
+def rank_main(rank: int, folder: str, backend: str) -> None:
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
+    # Over a file: no port is chosen that another program could take before it is bound.
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
+    )
     with loader_of(backend, folder, on_error="substitute", own=f"{folder}/own{rank}") as loader:
         found, steps = [], 0
         for _, labels in loader:
@@ -209,7 +209,7 @@ def rank_main(rank: int, port: int, folder: str, backend: str) -> None:
 
 
 def two_ranks(folder: str, backend: str) -> Any:
-    torch.multiprocessing.spawn(rank_main, (free_port(), folder, backend), nprocs=2)  # type: ignore[no-untyped-call]
+    torch.multiprocessing.spawn(rank_main, (folder, backend), nprocs=2)  # type: ignore[no-untyped-call]
     return torch.load(f"{folder}/gathered.pt")
 
 
