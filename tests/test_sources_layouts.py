@@ -318,6 +318,21 @@ def test_masks_with_an_ending_of_their_own(tmp_path: Path) -> None:
     assert "no partner train_labels/c_L.*" in message(SourceError, tmp_path, split="train")
 
 
+def test_a_mask_of_another_number_is_no_partner(tmp_path: Path) -> None:
+    touch(tmp_path, "images/1.jpg", "images/2.jpg", "masks/11.png", "masks/21.png")
+    assert "1.jpg: this image has no partner masks/1.*" in message(SourceError, tmp_path)
+
+
+@pytest.mark.parametrize("other", ["labels", "imgs"])
+def test_two_folders_of_masks_or_of_images_are_refused(tmp_path: Path, other: str) -> None:
+    touch(tmp_path, "images/1.jpg", "masks/1.png")
+    (tmp_path / other).mkdir()
+    (tmp_path / other / "1.txt").write_text("0 0.5 0.5 0.1 0.1")
+    assert len(open_source(tmp_path).source) == 1
+    touch(tmp_path, f"{other}/1.png")
+    assert f"and {other} both hold images" in message(SourceError, tmp_path)
+
+
 def test_pascal_voc(tmp_path: Path) -> None:
     touch(
         tmp_path,

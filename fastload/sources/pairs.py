@@ -56,10 +56,14 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
     """Open image and mask pairs: columns `image` and `mask`, sorted by the image's path.
 
     Partners have the same path below their folders but for the extension, and for an ending that
-    all masks have (`1.png` and `1_L.png`). Where both folders have folders of splits in them, or
+    all masks have (`1.png` and `1_L.png`); `11.png` is no mask of `1.png`. Two folders of masks, or
+    of images, are refused. Where both folders have folders of splits in them, or
     lists say which image is in which split, `options.split` must name one.
     """
     base, image_folder, mask_folder = _folders(root) or ("", "", "")
+    if base == root:
+        _refuse_two(root, image_folder, _IMAGES, "images")
+        _refuse_two(root, mask_folder, _MASKS, "masks")
     listed = None
     splits = pair_splits(root)
     if splits:
@@ -201,6 +205,21 @@ def _folders(root: str) -> tuple[str, str, str] | None:
     return base, name, beside
 
 
+def _refuse_two(root: str, chosen: str, names: tuple[str, ...], what: str) -> None:
+    """Raise SourceError if another folder holds images, too: it is not known which is meant."""
+    for name in names:
+        other = os.path.join(root, name)
+        if name == chosen or not stores.is_folder(other):
+            continue
+        if next(folders.images_below(root, name), None) is not None and not (
+            os.path.isdir(other) and os.path.samefile(other, os.path.join(root, chosen))
+        ):
+            raise SourceError(
+                f"{root}: {chosen} and {name} both hold images, so that it is not known which are "
+                f"the {what}; move the other one out of the folder, or rename it."
+            )
+
+
 def _names(path: str) -> frozenset[str]:
     """The names in a list of images, without folder and extension.
 
@@ -249,4 +268,6 @@ def _ending(images: dict[str, str], masks: dict[str, str]) -> str:
         return ""
     first = next(iter(masks))
     longest = max((stem for stem in images if first.startswith(stem)), key=len, default=first)
-    return first[len(longest) :]
+    ending = first[len(longest) :]
+    # 11.png beside 1.png is another number.
+    return "" if longest[-1:].isdigit() and ending[:1].isdigit() else ending
