@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+FULLY_FINGERPRINTED = 16 << 20
+"""Bytes of an array of which all count."""
+
 
 def fingerprint_of(*parts: Any) -> str:
     """32 hex digits (BLAKE2b) over strings, bytes, ints and numpy arrays; stable over processes and
@@ -32,7 +35,7 @@ def fingerprint_of(*parts: Any) -> str:
 
 
 def _blocks_of(
-    array: npt.NDArray[Any], whole: int = 16 << 20, block: int = 4096
+    array: npt.NDArray[Any], whole: int = FULLY_FINGERPRINTED, block: int = 4096
 ) -> Iterator[npt.NDArray[Any]]:
     """The array, or above `whole` bytes evenly spread blocks of its rows: at least `block` bytes
     each."""

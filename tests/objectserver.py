@@ -24,6 +24,8 @@ class ObjectServer:
     """By `bucket/name` (or "list"), what the next requests get: "503", "403", "reset", "truncated",
     "slow", "stall" (half of the body, then nothing), "mute" (nothing); a status may be followed by
     words for the body."""
+    unversioned: bool = False
+    """Whether answers say neither an ETag nor when an object was changed."""
     expired: str = ""
     """The access key that gets an error in place of an object; "" for none."""
     signed: list[str] = field(default_factory=list)
@@ -105,6 +107,7 @@ def object_server() -> Iterator[ObjectServer]:
             whole, status = len(data), 200
             found = re.fullmatch(r"bytes=(\d+)-(\d*)", asked)
             headers = {"ETag": f'"{etag(data)}"', "Last-Modified": "Sun, 22 Nov 2026 10:00:00 GMT"}
+            headers = {} if state.unversioned else headers
             if found is not None:
                 start, end = int(found[1]), int(found[2] or whole - 1)
                 if start >= whole:

@@ -29,6 +29,7 @@ from fastload.decode import get_decoder
 from fastload.decode.image import decode_image
 from fastload.errors import CacheError, ConfigurationError, DecodeError
 from fastload.files import DecodeSettings
+from fastload.sources import open_source
 from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import (
@@ -692,6 +693,12 @@ def test_an_array_of_another_shape(cache: Path) -> None:
 def test_images_past_the_end(cache: Path) -> None:
     offsets = np.load(cache / "image.offsets.npy")
     np.save(cache / "image.offsets.npy", offsets + 1)
+
+    def of_an_older_version(document: Any) -> None:  # which had no checksums
+        document.pop("checksum")
+        document["columns"]["image"]["arrays"]["offsets"]["checksum"] = None
+
+    edit(cache, of_an_older_version)
     with pytest.raises(
         CacheError, match=r"image.offsets.npy: images reach past the end of image.npy"
     ):
@@ -778,3 +785,45 @@ def test_a_lock_that_cannot_be_made_is_an_error_and_no_wait(folder: str) -> None
         exclusive_lock(Path(folder, "fastload.lock")),
     ):
         pass
+
+
+@pytest.mark.parametrize("what", ["classes", "channels", "label", "sizes"])
+def test_what_was_changed_in_a_cache_is_not_served(tmp_path: Path, what: str) -> None:
+    """Names of classes and labels that were exchanged, sizes that fit another image as well."""
+    folder = images.write_photo_folder(tmp_path / "data")
+    cache = fastload.build_cache(folder, tmp_path / "cache", progress=False)
+    document = json.loads((cache / "manifest.json").read_text())
+    if what == "classes":
+        document["classes"].reverse()
+    elif what == "channels":
+        document["columns"]["image"]["channels"] = 1
+    else:
+        name = {"label": "label.npy", "sizes": "image.sizes.npy"}[what]
+        values = np.load(cache / name)
+        os.chmod(cache / name, 0o600)
+        with open(cache / name, "r+b") as file:
+            file.seek(256)
+            file.write(np.ascontiguousarray(values[::-1]).tobytes())
+    if what in ("classes", "channels"):
+        (cache / "manifest.json").write_text(json.dumps(document, indent=1))
+    with pytest.raises(CacheError, match="not what was written"):
+        open_source(cache)
+
+
+@pytest.mark.parametrize("which", ["image", "label"])
+def test_a_large_array_that_was_changed_in_one_row_is_not_that_of_the_cache(
+    tmp_path: Path, which: str
+) -> None:
+    """Of more than 16 MiB the fingerprint knows some rows only: the cache of the array before the
+    change was taken for that of the array after it."""
+    arrays = {
+        "image": np.zeros((5800, 32, 32, 3), np.uint8),
+        "label": np.zeros((5800, 400), np.int64),
+    }
+    first = fastload.build_cache(arrays, tmp_path / "cache", progress=False)
+    assert fastload.build_cache(arrays, first, progress=False) == first
+    fingerprint = open_source(arrays).source.fingerprint
+    arrays[which][17] = 1
+    assert open_source(arrays).source.fingerprint == fingerprint
+    with pytest.raises(CacheError, match=rf"other numbers of '{which}' than .*rm -r"):
+        fastload.build_cache(arrays, first, progress=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +172,44 @@ def test_local_data_have_no_index(local: Path) -> None:
     refused = CliRunner().invoke(app, ["index", str(local)])
     assert refused.exit_code != 0
     assert "lies on a local disk" in refused.output
+
+
+def test_of_a_server_that_says_no_versions_no_index_is_kept(
+    tmp_path: Path, server: ObjectServer, own_cache: Path
+) -> None:
+    """A shard of the same size with other images and labels was served with the labels of the
+    one before."""
+    server.unversioned = True
+    photo = images.jpeg(images.photo(8, 8))
+    for label in (b"1", b"2"):
+        shard = io.BytesIO()
+        with tarfile.open(fileobj=shard, mode="w") as tar:
+            for name, data in (("0.jpg", photo), ("0.cls", label)):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+        server.objects["bucket/s.tar"] = shard.getvalue()
+        source = open_source(f"{server.url}/bucket/s.tar").source
+        assert source.values["label"].at(np.arange(1)).tolist() == [int(label)]
+    assert not (own_cache / "index").exists()
+    refused = CliRunner().invoke(app, ["index", f"{server.url}/bucket/s.tar"])
+    assert refused.exit_code == 1
+    assert "says no versions of the images" in refused.output.replace("\n", " ")
+
+
+def test_an_index_that_is_none_is_made_again(
+    local: Path, server: ObjectServer, own_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whole by its checksum, and not what fastload writes: one may lie with the data."""
+    open_source("s3://bucket/train")
+    (path,) = (own_cache / "index").iterdir()
+    header, arrays = read_index(path)
+    arrays = {name: np.array(array) for name, array in arrays.items()}
+    for wrong in (
+        {**header, "columns": {"image": 3}},
+        {**header, "columns": None},
+        {name: value for name, value in header.items() if name != "stamp"},
+    ):
+        write_index(path, wrong, arrays)
+        assert len(open_source("s3://bucket/train").source) == 8
+    assert caplog.text.count("the index is not used") == 3

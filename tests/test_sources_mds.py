@@ -4,6 +4,7 @@ installed."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,7 @@ def set_head(numbers: Any, data: bytearray) -> None:
         (lambda shards: shards[0]["raw_data"].update(basename="../x.mds"), no_change, "not the na"),
         (lambda shards: shards[0]["raw_data"].update(basename="gone.mds"), no_change, "not there"),
         (lambda shards: shards[0].update(samples="4"), no_change, "cannot be read"),
+        (lambda shards: shards.append(shards[0]), no_change, r"names shard\.00000\.mds twice"),
         (no_change, set_number(0, 7), "offsets are damaged"),
         (no_change, set_number(1, 1 << 31), "offsets are damaged"),
         (no_change, set_number(2, 0), "offsets are damaged"),
@@ -243,6 +245,45 @@ def test_what_is_asked_for_and_is_not_there(folder: Path, tmp_path: Path) -> Non
     )
     with pytest.raises(DecodeError, match=r"p\[0\]"):
         open_source(cut).source.pixels["p"].pixels(0)
+
+
+def test_pictures_of_more_than_8_bits_are_served_as_files_of_them_are(tmp_path: Path) -> None:
+    """The upper 8 of 16 bits, and none of 32; Pillow's conversion to RGB makes 255 of most."""
+    values = np.arange(20, dtype=np.uint16).reshape(4, 5) * 3000
+    pictures = [Image.fromarray(values), Image.fromarray(values.astype(np.int32) * 7)]
+    pictures.append(Image.fromarray(values.astype(np.float32)))
+    rows = [
+        {
+            "p": np.array([*one.size, len(one.mode)], "<u4").tobytes()
+            + one.mode.encode()
+            + one.tobytes()
+        }
+        for one in pictures
+    ]
+    folder = write_mds(tmp_path / "mds", [rows], {"p": "pil"}, {"p": None})
+    column = open_source(folder).source.pixels["p"]
+    (tmp_path / "files").mkdir()
+    pictures[0].save(tmp_path / "files" / "0.png")
+    with fastload.create_loader(open_source(tmp_path / "files", format="images"), 1) as loader:
+        batch = next(iter(loader))
+    as_file = batch if isinstance(batch, torch.Tensor) else batch[0]
+    assert np.array_equal(column.pixels(0), as_file[0].permute(1, 2, 0).numpy())
+    for index in (1, 2):
+        with pytest.raises(DecodeError, match=r"p\[\d\].*32 bits"):
+            column.pixels(index)
+
+
+def test_an_index_that_is_no_text_is_an_error(tmp_path: Path, folder: Path) -> None:
+    """And so is one of another program in a folder of images, which need not be JSON at all."""
+    broken = shutil.copytree(folder, tmp_path / "mds")
+    data = (broken / "index.json").read_bytes()
+    (broken / "index.json").write_bytes(data.replace(b"samples", b"s\xffmples"))
+    with pytest.raises(SourceError):
+        open_source(broken)
+    (tmp_path / "data" / "a").mkdir(parents=True)
+    (tmp_path / "data" / "a" / "1.jpg").write_bytes(jpeg(photo(8, 8)))
+    (tmp_path / "data" / "index.json").write_bytes(data.replace(b"samples", b"s\xffmples"))
+    assert len(open_source(tmp_path / "data").source) == 1
 
 
 def test_shards_of_its_own_writer(tmp_path: Path) -> None:

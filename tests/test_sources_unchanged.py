@@ -296,7 +296,7 @@ def test_bits_that_are_left_out_are_said(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastload.decode.image._narrowed", set())
+    monkeypatch.setattr("fastload.narrowed._narrowed", set())
     data = folder(tmp_path, [png16(pixels) for pixels in PIXELS[3]], ".png")
     with contestant.create(data, tmp_path, batch_size=6, transform=v2.CenterCrop(24)) as loader:
         found = next(iter(loader))[0].cpu()

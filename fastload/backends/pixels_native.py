@@ -20,13 +20,13 @@ from fastload.backends.maker import BatchInWork, PixelMaker, Threads
 from fastload.backends.pixels_python import PythonPixels
 from fastload.backends.rows import Buffers, RowReader, settled_size
 from fastload.cache.resident import is_mapped
-from fastload.decode.image import say_narrowed
 from fastload.decode.libraries import core_formats, others_by_pillow
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError, counted
 from fastload.exif import turned_sizes
 from fastload.geometry import Geometry, GeometryPlan, View
 from fastload.geometry.points import PointMap
+from fastload.narrowed import say_narrowed
 from fastload.native.pool import Compressed, FusedGeometry, NativePool, Pending, fuse
 from fastload.native.seek import SeekIndexOption, open_seek_index
 from fastload.recipe.recipe import view_column

@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -23,6 +24,7 @@ import numpy.typing as npt
 
 from fastload.cache import progress as progress_file
 from fastload.cache.manifest import (
+    HEADER_BYTES,
     ColumnEntry,
     Manifest,
     Variant,
@@ -42,12 +44,12 @@ from fastload.cache.samples import (
 )
 from fastload.cache.writing import ColumnWriter, write_values
 from fastload.errors import CacheError, ConfigurationError, DecodeError, OnError, counted
-from fastload.files import DecodeSettings, sync_folder
-from fastload.fingerprint import fingerprint_of
+from fastload.files import DecodeSettings, read_regular, sync_folder
+from fastload.fingerprint import FULLY_FINGERPRINTED, fingerprint_of
 from fastload.geometry.points import PointMap
 from fastload.machine import cache_home, usable_cores
 from fastload.sources.base import Source
-from fastload.sources.columns import ValueArray, Values
+from fastload.sources.columns import Column, PixelImages, ValueArray, Values
 from fastload.sources.opening import open_source
 from fastload.stores.reads import ReaderPool
 from fastload.terminal import progress
@@ -197,6 +199,11 @@ class _Build:
                 raise CacheError(
                     f"{target}: column {name!r} is cached as {columns[name].role}, and it is "
                     f"{column.role} by now (an older fastload built this cache). {remedy(target)}"
+                )
+            if self.variant.short_side is None and not _same_array(target, manifest, name, column):
+                raise CacheError(
+                    f"{target}: holds other numbers of {name!r} than {self.source.name} has by now "
+                    f"(it was changed in a few rows since). {remedy(target)}"
                 )
         return manifest
 
@@ -445,6 +452,26 @@ class _Pool(ReaderPool):
         if self._pace is not None:
             self._pace(indices.start)
         return list(map(function, indices))
+
+
+def _same_array(directory: Path, manifest: Manifest, name: str, column: Column) -> bool:
+    """Whether a large array that is cached as it is has the numbers that are cached: of those the
+    fingerprint knows a few rows only. Read whole, which takes a second a gigabyte."""
+    stored = column.in_array() if isinstance(column, PixelImages | Values) else None
+    entry = manifest.columns.get(name)
+    found = None if entry is None else entry.arrays["array"]
+    if stored is None or found is None or found.checksum is None or manifest.failed:
+        return True
+    rows = len(stored)
+    if stored.array.nbytes <= FULLY_FINGERPRINTED or found.shape != (rows, *stored.array.shape[1:]):
+        return True
+    step = max(1, (16 << 20) * len(stored.array) // stored.array.nbytes)
+    checksum = 0
+    for start in range(0, rows, step):
+        part = stored.array[stored.rows_of(np.arange(start, min(start + step, rows)))]
+        checksum = zlib.crc32(np.ascontiguousarray(part).data.cast("B"), checksum)
+    header = read_regular(directory / found.file, most=HEADER_BYTES)
+    return zlib.crc32(header, checksum) == found.checksum
 
 
 def _is_file_name(name: str) -> bool:

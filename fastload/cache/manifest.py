@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from fastload.errors import CacheError, ConfigurationError
-from fastload.files import MAX_PIXELS, read_regular
+from fastload.files import MAX_PIXELS, open_regular, read_regular
 from fastload.fingerprint import fingerprint_of
 
 FORMAT = "fastload-cache"
@@ -24,6 +24,9 @@ VERSION_RAGGED = 2
 """Of caches with columns of rows of variable length, which older versions of fastload cannot
 read."""
 FILE_NAME = "manifest.json"
+HEADER_BYTES = 256
+"""Of the header of each `.npy` file: room for any shape; a multiple of 64, as the format asks, so
+that pixels are aligned."""
 
 
 @dataclass(frozen=True)
@@ -179,13 +182,20 @@ def read_manifest(directory: Path) -> Manifest:
             f"{VERSION} to {VERSION_RAGGED}. "
             f"{remedy(directory)}"
         )
+    checksum = document.pop("checksum", None)  # none of a version before there were any
+    if checksum not in (None, zlib.crc32(json.dumps(document).encode())):
+        raise CacheError(f"{path}: its manifest is not what was written. {remedy(directory)}")
     return manifest
 
 
-def is_as_written(directory: Path) -> bool:
-    """Whether a manifest that could be read says what was written."""
-    document = json.loads(read_regular(directory / FILE_NAME))
-    return bool(document.pop("checksum", None) == zlib.crc32(json.dumps(document).encode()))
+def checksum_of(path: Path) -> int:
+    """What `ArrayFile.checksum` says of a file that holds what was written. Raises OSError."""
+    with open_regular(path, buffering=0) as file:
+        header = file.read(HEADER_BYTES)
+        checksum = 0
+        while block := file.read(4 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return zlib.crc32(header, checksum)
 
 
 def remedy(directory: Path) -> str:

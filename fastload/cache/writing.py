@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.cache.manifest import (
+    HEADER_BYTES,
     ArrayFile,
     ColumnEntry,
     Manifest,
-    is_as_written,
+    checksum_of,
     read_manifest,
     remedy,
 )
@@ -33,10 +34,6 @@ from fastload.geometry.points import PointMap
 from fastload.sources.columns import Values
 from fastload.sources.kinds import Rows, transformed
 from fastload.sources.ragged import Ragged, offsets_of
-
-_HEADER_BYTES = 256
-"""Of the whole header: room for any shape; a multiple of 64, as the format asks, so that pixels are
-aligned."""
 
 
 class NpyWriter:
@@ -58,13 +55,13 @@ class NpyWriter:
         # Closed by `finish` or `close`.
         self._file = open(path, "r+b" if kept else "xb", buffering=0)  # noqa: SIM115
         if kept and _begins_with(path, kept, checksum):
-            self._file.truncate(_HEADER_BYTES + kept)
-            self._file.seek(_HEADER_BYTES + kept)
+            self._file.truncate(HEADER_BYTES + kept)
+            self._file.seek(HEADER_BYTES + kept)
         elif kept:
             self._file.close()
             raise ValueError(f"{path}: not the {kept} bytes that were written")
         else:
-            self._file.write(bytes(_HEADER_BYTES))
+            self._file.write(bytes(HEADER_BYTES))
 
     def append(self, array: npt.NDArray[Any]) -> None:
         """Write the bytes of an array after the others. Raises OSError, such as ENOSPC."""
@@ -86,10 +83,10 @@ class NpyWriter:
         text = repr(
             {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         )
-        header = b"\x93NUMPY\x01\x00" + (_HEADER_BYTES - 10).to_bytes(2, "little")
-        header += text.encode("latin1").ljust(_HEADER_BYTES - 11) + b"\n"
-        assert len(header) == _HEADER_BYTES
-        self._file.truncate(_HEADER_BYTES + self.nbytes)
+        header = b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little")
+        header += text.encode("latin1").ljust(HEADER_BYTES - 11) + b"\n"
+        assert len(header) == HEADER_BYTES
+        self._file.truncate(HEADER_BYTES + self.nbytes)
         self._file.seek(0)
         self._file.write(header)
         os.fsync(self._file.fileno())
@@ -253,11 +250,9 @@ def verify_cache(directory: str | os.PathLike[str]) -> Manifest:
         raise CacheError(
             f"{path}: an older fastload built this cache, without checksums. {remedy(path)}"
         )
-    if not is_as_written(path):
-        raise CacheError(f"{path}: its manifest is not what was written. {remedy(path)}")
     for array in arrays:
         try:
-            found = _checksum_of(path / array.file)
+            found = checksum_of(path / array.file)
         except OSError as error:
             raise CacheError(
                 f"{path / array.file}: cannot be read: {error}. {remedy(path)}"
@@ -275,18 +270,8 @@ def _begins_with(path: Path, count: int, checksum: int) -> bool:
     """Whether so many bytes of this CRC-32 follow the header. Raises OSError."""
     found = 0
     with open_regular(path, buffering=0) as file:
-        file.seek(_HEADER_BYTES)
+        file.seek(HEADER_BYTES)
         while count and (block := file.read(min(count, 4 << 20))):
             found = zlib.crc32(block, found)
             count -= len(block)
     return count == 0 and found == checksum
-
-
-def _checksum_of(path: Path) -> int:
-    """What `NpyWriter.checksum` was for the file, if it holds what was written. Raises OSError."""
-    with open_regular(path, buffering=0) as file:
-        header = file.read(_HEADER_BYTES)
-        checksum = 0
-        while block := file.read(4 << 20):
-            checksum = zlib.crc32(block, checksum)
-    return zlib.crc32(header, checksum)

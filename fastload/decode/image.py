@@ -41,6 +41,7 @@ from fastload.decode.libraries import (
 from fastload.errors import DecodeError
 from fastload.exif import turned_size, upright
 from fastload.files import DecodeSettings
+from fastload.narrowed import say_narrowed
 from fastload.sources.columns import EncodedImages, PixelFormat
 from fastload.sources.unchanged import format_of
 
@@ -281,21 +282,6 @@ def _one_channel(pixels: Pixels) -> Pixels:
             "grey or palette PNG"
         )
     return first
-
-
-_narrowed: set[str] = set()
-"""The first image of which bits were left out, once that was logged."""
-
-
-def say_narrowed(which: str) -> None:
-    """Log, once a process, that images of 16 bits are served as 8. `which`: the first of them."""
-    if not _narrowed:
-        _narrowed.add(which)
-        logger.warning(
-            "%s: 16 bits a sample, of which the upper 8 are served, as of all such images. "
-            "mode='unchanged' of create_loader and open_source keeps them.",
-            which,
-        )
 
 
 def say_if_narrowed(data: bytes, header: ImageHeader, name: str) -> None:

@@ -229,13 +229,21 @@ def _endings() -> str:
     return hashlib.blake2b(" ".join(known).encode(), digest_size=8).hexdigest()
 
 
+def says_versions(source: Source) -> bool:
+    """Whether the store says of all images which version they are: else an index would be taken
+    for that of an object of the same size which has other images in it, and other labels."""
+    files = (c for c in source.columns.values() if isinstance(c, EncodedFiles) and c.is_remote)
+    return all(c.versions is not None and bool((c.versions != 0).all()) for c in files)
+
+
 def save(opened: Opened, seen: stores.Seen, where: IndexPlace, to: Path | None = None) -> bool:
-    """Keep what opening a data set found; False where it has columns that an index cannot hold.
+    """Keep what opening a data set found; False where it has columns that an index cannot hold, or
+    images of which the store says no version.
 
     Raises:
         OSError: the file cannot be written.
     """
-    found = source_as_arrays(opened)
+    found = source_as_arrays(opened) if says_versions(opened.source) else None
     if found is None:
         return False
     header, arrays = found
@@ -258,19 +266,20 @@ def load(where: IndexPlace) -> Opened | None:
         _fetch(where)
     try:
         header, arrays = read_index(where.path)
+        opened = source_from_arrays(header, arrays)
+        of, stamp, counts = header["of"], dict(header["stamp"]), dict(header["counts"])
     except FileNotFoundError:
         return None
-    except (OSError, SourceError, ValueError, KeyError) as error:
+    except (OSError, SourceError, ValueError, KeyError, TypeError, AttributeError) as error:
         logger.warning("%s: the index is not used: %s", where.key["place"], error)
         return None
-    if header["of"] != where.key:
+    if of != where.key or not says_versions(opened.source):
         return None
-    same, asked = stores.unchanged(header["stamp"], header["counts"], MOST_REQUESTS)
+    same, asked = stores.unchanged(stamp, counts, MOST_REQUESTS)
     if not same:
         logger.info("%s: has changed since its index was made.", where.key["place"])
         return None
-    opened = source_from_arrays(header, arrays)
-    total = len(header["stamp"])
+    total = len(stamp)
     words = "all of its folders are as they were"
     if asked < total:
         words = f"{asked:,} of its {total:,} folders were compared with the store and are the same"

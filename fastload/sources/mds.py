@@ -23,6 +23,7 @@ from fastload import stores
 from fastload.errors import DecodeError, SourceError, counted
 from fastload.files import check_regular
 from fastload.fingerprint import fingerprint_of
+from fastload.narrowed import say_narrowed
 from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source, columns_left_out
 from fastload.sources.buffers import Int64Array, PathTable
@@ -70,7 +71,7 @@ def is_mds(spec: object) -> bool:
         return False
     try:
         found = msgspec.json.decode(stores.read(path))
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, ValueError):  # of msgspec's, and of bytes that are no UTF-8
         return False
     shards = found.get("shards") if isinstance(found, dict) else None
     return isinstance(shards, list) and any(
@@ -146,8 +147,10 @@ def open_mds(folder: str, options: OpenOptions) -> Opened:
 def _read_index(path: str) -> _Index:
     try:
         index = msgspec.json.decode(stores.read(path), type=_Index)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError) as error:
         raise SourceError(f"{path}: cannot be read ({error}); copy it again.") from error
+    if not index.shards:
+        raise SourceError(f"{path}: names no shards; copy the data set again.")
     first = index.shards[0]
     columns = (first.column_names, first.column_encodings, first.column_sizes)
     for shard in index.shards:
@@ -168,6 +171,10 @@ def _read_index(path: str) -> _Index:
             raise SourceError(f"{path}: {name} has a negative number of samples or bytes.")
         if os.path.basename(name) != name or name in ("", ".", ".."):
             raise SourceError(f"{path}: {name!r} is not the name of a file of this folder.")
+    names = [shard.raw_data.basename for shard in index.shards]
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SourceError(f"{path}: names {twice} twice; make the index again.")
     return index
 
 
@@ -336,6 +343,14 @@ class StoredPictures(PixelImages):
             image = Image.frombuffer(mode, (width, height), data[12 + length :], "raw", mode, 0, 1)
             if self.kind.as_stored and mode not in ("L", "P"):
                 raise ValueError(f"a mask of mode {mode!r}; masks have the modes L and P")
+            if mode.startswith("I;16"):
+                say_narrowed(self.describe(index))
+                # The high byte, as of all images; Pillow's conversion would clip at 255.
+                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            elif mode in ("I", "F"):
+                raise ValueError(
+                    f"pixels of 32 bits (Pillow's mode {mode}) have no scale that fits 8 bits"
+                )
             wanted = image if self.kind.as_stored else image.convert("RGB")
         except (OSError, ValueError) as error:
             raise DecodeError(f"{self.describe(index)}: cannot be read ({error}).") from error

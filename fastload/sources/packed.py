@@ -38,7 +38,7 @@ def about(spec: Any) -> About | None:
         return None
     try:
         found = msgspec.json.decode(stores.read(path), type=About)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError) as error:
         raise SourceError(
             f"{path}: cannot be read ({error}); copy it again, or remove it: the shards are then "
             "read without the names of classes."
