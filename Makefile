@@ -80,7 +80,7 @@ RUN_TESTS := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tes
 test: lint ## lint, then all tests but those of test-whole and test-reliability; PYTEST="-k resume" passes options on
 	$(RUN_TESTS) -m "not whole and not reliability" $(PYTEST)
 
-test-fast: $(INSTALLED) ## the tests that take less than a second each, for the everyday loop
+test-fast: $(INSTALLED) ## the quick tests, some 6,000, on two of the backends, for the everyday loop
 	$(RUN_TESTS) -m "not slow and not whole and not reliability" $(PYTEST)
 
 test-whole: $(INSTALLED) ## whole runs of our tools, and of Ray and Lightning where they are installed

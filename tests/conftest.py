@@ -7,6 +7,7 @@ before it is used: the process that hands out tests to others (`-n 2`) runs none
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import re
@@ -27,11 +28,13 @@ if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
-SLOW_OF_THE_CONTRACT = re.compile(
-    r"test_breaking_off_fifty_times_leaks_nothing|\[(.*-)?torch-[1-9]"
+SLOW_WHERE_ALL_BACKENDS_ARE_TRIED = re.compile(
+    r"test_breaking_off_fifty_times_leaks_nothing|\[(.*-)?"
+    r"(torch-[1-9]|turbojpeg-threads|cache-disk|cache-ram|cache-device|dali)(-.*)?\]$"
 )
-"""Marked here, since the file of the contract stays as it is: also what starts worker processes,
-wherever all backends are tried."""
+"""Marked here, since the file of the contract stays as it is: of tests that try all backends, `make
+test-fast` has those of torch without worker processes, which runs transforms as they are, and of
+turbojpeg, which runs our own; what breaks for one of the others alone, `make test` finds."""
 
 WHOLE = 1500
 """How long a whole run of a tool, or a test of faults, may take [seconds]. On one core with 12
@@ -47,10 +50,15 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """What packages and test files define is not looked through by the garbage collector: a full
     collection, as tests of leaks ask for, takes some 10 ms instead of 200."""
     gc.disable()
+    if hasattr(session.config, "workerinput"):  # one of several, which run all tests
+        # Where Trio is installed, importing it looks through all objects that there are, twice: 2 s
+        # of processor time once torch is imported.
+        with contextlib.suppress(ImportError):
+            import hypothesis  # noqa: F401
     try:
         return (yield)
     finally:
@@ -88,7 +96,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # each other in a loop that takes a core each (10 times the processor time on 2 cores).
     torch.set_num_threads(1)
     for item in items:
-        if SLOW_OF_THE_CONTRACT.search(item.name):
+        if SLOW_WHERE_ALL_BACKENDS_ARE_TRIED.search(item.name):
             item.add_marker(pytest.mark.slow)
         long = item.get_closest_marker("whole") or item.get_closest_marker("reliability")
         if long and not item.get_closest_marker("timeout"):

@@ -196,6 +196,7 @@ def test_without_a_folder_it_makes_images_and_leaves_none(
     assert not list(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_all_decoders_are_rows_measured_or_with_what_to_install(photographs: Path) -> None:
     results = run_decode_benchmark(small(photographs, images=8, threads=(1,)))
     seen = {row.contestant for row in results.measurements}
@@ -211,6 +212,7 @@ def test_all_decoders_are_rows_measured_or_with_what_to_install(photographs: Pat
     )
 
 
+@pytest.mark.slow
 def test_a_decoder_asked_for_by_name_and_absent_is_a_row(
     photographs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +331,7 @@ def with_contestant(monkeypatch: pytest.MonkeyPatch, contestant: type[Contestant
     monkeypatch.setattr(decoders, "_CLASSES", (*decoders._CLASSES, ours))
 
 
+@pytest.mark.slow
 def test_a_wrong_decoder_shows(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_contestant(monkeypatch, Brighter)
     results = run_decode_benchmark(small(photographs, images=8, decoders=("ours", "simplejpeg")))
@@ -346,6 +349,7 @@ def test_a_wrong_decoder_shows(photographs: Path, monkeypatch: pytest.MonkeyPatc
     assert largest.median <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["resize256", "crop224"])
 def test_the_reference_is_torchvisions_and_ours_agree(photographs: Path, mode: str) -> None:
     images = read_images(photographs, 8).good
@@ -387,6 +391,7 @@ class Careless(Pillow):
         return np.zeros((*size, 3), dtype=np.uint8)
 
 
+@pytest.mark.slow
 def test_damaged_files_are_named_and_not_timed(
     damaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,6 +412,7 @@ def test_damaged_files_are_named_and_not_timed(
     assert any("cmyk.jpeg" in note and "JPEG of 4 components" in note for note in results.notes)
 
 
+@pytest.mark.slow
 def test_damaged_files_in_the_output(damaged: Path) -> None:
     options = ["--time", 0, "--rounds", 1, "--modes", "crop224", "--from", "memory", "--threads", 1]
     done = bench_decode(damaged, *options, "--decoders", "simplejpeg,pillow")
@@ -417,6 +423,7 @@ def test_damaged_files_in_the_output(damaged: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_image_that_fails_only_in_the_rounds_is_a_failure(
     photographs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,6 +442,7 @@ def test_an_image_that_fails_only_in_the_rounds_is_a_failure(
     assert row.rounds[0].samples == 7
 
 
+@pytest.mark.slow
 def test_a_contestant_whose_library_breaks_is_a_row(
     photographs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -473,6 +481,7 @@ def stand_in(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_pixels_and_says_what_it_took(
     photographs: Path, stand_in: Path
 ) -> None:
@@ -497,6 +506,7 @@ def test_another_process_gives_the_same_pixels_and_says_what_it_took(
     assert work.metrics["psnr_db"] == 40.0
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_an_error_with_a_remedy(photographs: Path, tmp_path: Path) -> None:
     broken = tmp_path / "PIL"
     broken.mkdir()
@@ -530,6 +540,7 @@ def test_it_is_measured_once_it_is_built(
     ]
 
 
+@pytest.mark.slow
 def test_where_it_cannot_be_built_the_row_says_why(
     photographs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -550,6 +561,7 @@ def test_where_it_cannot_be_built_the_row_says_why(
 # -- Reading, threads ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cold_reads_come_from_disk_or_are_left_out(
     photographs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -593,6 +605,7 @@ def test_default_threads_go_up_to_the_usable_cores(monkeypatch: pytest.MonkeyPat
         assert default_threads() == expected
 
 
+@pytest.mark.slow
 def test_thread_counts_of_libraries_are_restored(photographs: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)

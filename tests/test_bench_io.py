@@ -32,6 +32,7 @@ def settings(url: str = "s3://bucket/train", **more: object) -> IoSettings:
     return IoSettings(url, **{"in_flight": (1, 4), "seconds": 0.0, "rounds": 2, **more})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_images_are_read_whole_one_a_request(bucket: ObjectServer) -> None:
     found = run_io_benchmark(settings())
     reads = [path for method, path, part in bucket.requests if (method, part) == ("GET", "")]
@@ -47,6 +48,7 @@ def test_images_are_read_whole_one_a_request(bucket: ObjectServer) -> None:
         assert min(sizes) <= each.median <= max(sizes)
 
 
+@pytest.mark.slow
 def test_as_many_are_in_flight_as_asked(
     bucket: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +83,7 @@ def test_the_verdict_says_what_is_needed_and_what_gives_it() -> None:
     assert "S3 answers 5,500" in verdict(rows, 8000, "s3://bucket")
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_writes_json(bucket: ObjectServer, tmp_path: Path) -> None:
     out = tmp_path / "io.json"
     given = ["s3://bucket/train", "--in-flight", "2", "--time", "0", "--rounds", "1"]

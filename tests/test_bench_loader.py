@@ -198,6 +198,7 @@ def test_sweeps_have_a_row_for_each_value(folder: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_missing_backend_says_once_what_to_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +257,7 @@ def test_ctrl_c_prints_and_saves_what_was_measured(
     assert 1 <= len(_row(results, "turbojpeg").rounds) < 9
 
 
+@pytest.mark.slow
 def test_command_prints_a_table_and_writes_the_files(folder: Path, tmp_path: Path) -> None:
     command = [
         "bench",

@@ -44,6 +44,7 @@ def test_a_short_run(
     assert all(row.rounds for row in rows)
 
 
+@pytest.mark.slow
 def test_the_pipeline_of_yolo_in_both_forms(tmp_path: Path) -> None:
     pytest.importorskip("cv2")
     photographs = write_photo_folder(tmp_path / "photos", classes=2, per_class=3)

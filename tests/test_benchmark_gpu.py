@@ -93,6 +93,7 @@ def only(monkeypatch: pytest.MonkeyPatch, module: Any, *names: str) -> None:
 # -- correctness
 
 
+@pytest.mark.slow
 def test_streams_finds_nothing_wrong_with_loaders_that_are_right(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -500,6 +501,7 @@ def test_the_advice_follows_from_the_difference(beside: float, apart: float, adv
 # -- the command
 
 
+@pytest.mark.slow
 def test_goals_are_judged_from_the_rows() -> None:
     large, small = idle.mode("resnet50"), idle.mode("resnet18")
     rows = [

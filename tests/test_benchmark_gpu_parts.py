@@ -305,6 +305,7 @@ class Batches:
     def close(self) -> None: ...
 
 
+@pytest.mark.slow
 def test_the_longest_gap_of_a_long_training_is_found_with_its_epoch_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -563,6 +564,7 @@ def test_what_is_carried_in_several_calls_is_kept(tmp_path: Path) -> None:
     assert [path.read_text() for path in sorted(keep.glob("brought/dali.*/piece.*"))] == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_results_of_several_calls_make_one_page() -> None:
     settings = {"device": "cuda:0"}
     first = new_results("gpu", settings, [row("bf16", trainer.TRAINER, wrong=1)], notes=["1"])

@@ -126,6 +126,7 @@ def test_a_process_that_ends_is_an_error(setting: Setting) -> None:
         Peer(PILLOW_SMALL, setting, ["/bin/false"], "stream")
 
 
+@pytest.mark.slow
 def test_crops_are_drawn_as_torchvision_draws_them() -> None:
     draw = random.Random(0)
     ours = np.array([_crop(draw, 500, 300) for _ in range(4000)])
@@ -186,6 +187,7 @@ def test_every_bar_is_about_rows_that_take_part() -> None:
     assert all(verdict.found is not None for verdict in compared)
 
 
+@pytest.mark.slow
 def test_other_photographs_get_a_cache_of_their_own_in_the_same_work_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ def test_version() -> None:
     assert fastload_command("--version").out.strip() == fastload.__version__
 
 
+@pytest.mark.slow
 def test_the_light_commands_do_not_import_torch() -> None:
     code = "import sys; sys.argv = ['fastload', '--version']\n"
     code += (
@@ -362,6 +363,7 @@ def test_a_large_folder_is_sampled_not_copied(photographs: Path, tmp_path: Path)
 # -- doctor ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_doctor_lists_decoders_backends_and_limits() -> None:
     done = fastload_command("doctor")
     assert done.code == 0, done.out
@@ -379,6 +381,7 @@ def test_doctor_lists_decoders_backends_and_limits() -> None:
         assert re.search(rf"^\s+\w+\s+{backend.name}\s", done.out, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_doctor_json_has_the_same_findings() -> None:
     findings = json.loads(fastload_command("doctor", "--json").out)
     assert {"group", "name", "value", "status", "advice"} == set(findings[0])
@@ -390,6 +393,7 @@ def test_doctor_json_has_the_same_findings() -> None:
     assert versions["torch"] == torch.__version__
 
 
+@pytest.mark.slow
 def test_doctor_does_not_say_that_all_is_well_under_a_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -418,6 +422,7 @@ def test_doctor_tells_a_missing_library_from_a_missing_build(
     assert "compiler" in fails("No module named 'fastload.native._core'").advice
 
 
+@pytest.mark.slow
 def test_without_the_core_a_loader_says_so_once(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -436,6 +441,7 @@ def test_without_the_core_a_loader_says_so_once(
     assert "it was not built" in said[0]
 
 
+@pytest.mark.slow
 def test_doctor_fails_when_something_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "torchvision.ops.nms", lambda *_: (_ for _ in ()).throw(RuntimeError("no operator"))
@@ -526,6 +532,7 @@ def test_doctor_tells_pillow_simd_from_pillow(monkeypatch: pytest.MonkeyPatch) -
 # -- cache -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cache_build_then_info(photographs: Path, tmp_path: Path) -> None:
     target = tmp_path / "cache"
     built = fastload_command(
@@ -554,6 +561,7 @@ def test_cache_build_then_info(photographs: Path, tmp_path: Path) -> None:
     assert min(images.shape[2:]) == 64
 
 
+@pytest.mark.slow
 def test_cache_build_goes_where_loaders_look(photographs: Path, own_cache: Path) -> None:
     done = fastload_command("cache", "build", str(photographs / "val"))
     assert done.code == 0, done.err
@@ -582,6 +590,7 @@ def test_cache_info_of_something_else_is_one_message(tmp_path: Path) -> None:
     assert done.err.startswith(f"fastload: {tmp_path}: no fastload cache here")
 
 
+@pytest.mark.slow
 def test_cache_info_of_a_data_set_finds_its_caches(
     photographs: Path, own_cache: Path, tmp_path: Path
 ) -> None:

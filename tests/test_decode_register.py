@@ -91,6 +91,7 @@ def test_it_is_listed_with_the_others() -> None:
     )
 
 
+@pytest.mark.slow
 def test_fastload_bench_decode_measures_it(folder: Path) -> None:
     settings = DecodeSettings(
         folder,

@@ -88,6 +88,7 @@ def test_the_smallest_jpegs_that_there_are_are_read(
         assert by_core(data)[1] == ""
 
 
+@pytest.mark.slow
 def test_the_smallest_png_that_there_is_is_read() -> None:
     data = images._save(Image.new("1", (4000, 4000)), format="PNG", compress_level=9)
     assert by_python(data) is not None

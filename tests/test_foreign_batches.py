@@ -233,6 +233,7 @@ class Whereabouts(Dataset[Any]):
         return {"number": index, "noise": torch.rand(2), "process": os.getpid()}
 
 
+@pytest.mark.slow
 def test_replacements_are_made_in_the_workers() -> None:
     """In this process they would draw from the random state that the trainer is using."""
 
@@ -311,6 +312,7 @@ class SometimesBroken(Dataset[Any]):
         return torch.zeros(3, 4, 4), index
 
 
+@pytest.mark.slow
 def test_a_sample_that_its_dataset_cannot_read_is_replaced_or_reported() -> None:
     with fastload.create_loader(SometimesBroken(), 4, on_error="substitute") as loader:
         assert sum(len(labels) for _, labels in loader) == 8

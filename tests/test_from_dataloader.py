@@ -71,6 +71,7 @@ def check_same(ours: Any, theirs: Any, tolerance: float) -> None:
         assert (images - other_images).abs().mean() <= tolerance
 
 
+@pytest.mark.slow
 def test_an_evaluation_loader_gives_the_same_batches(folder: Path) -> None:
     existing = DataLoader(ImageFolder(str(folder), EVALUATION), batch_size=4, num_workers=2)
     with fastload.from_dataloader(existing) as loader:
@@ -112,6 +113,7 @@ def test_a_distributed_sampler_gives_rank_and_seed(folder: Path) -> None:
     assert len(labels) == 22  # one comes twice, as under the DataLoader
 
 
+@pytest.mark.slow
 def test_a_collate_function_and_worker_init_run_in_torch(folder: Path) -> None:
     started: Callable[[int], None] = print_nothing
     existing = DataLoader(
@@ -145,6 +147,7 @@ def test_weighted_and_subset_samplers_are_kept(folder: Path) -> None:
         assert [labels.tolist() for _, labels in loader] == [[2, 0], [1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_foreign_datasets_go_through_torch(workers: int) -> None:
     for dataset in (

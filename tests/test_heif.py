@@ -87,6 +87,7 @@ def test_a_file_that_is_cut_off_is_refused_wherever_it_ends(ending: str) -> None
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", WRITERS)
 def test_whatever_is_in_a_damaged_file_it_is_an_image_or_a_decode_error(ending: str) -> None:
     data, rng = WRITERS[ending](0), np.random.default_rng(0)

@@ -180,6 +180,7 @@ def test_a_state_goes_on_in_another_precision(dtype: torch.dtype | None) -> None
         other.load_state_dict(one.state_dict())  # floats from bytes: not only rounded
 
 
+@pytest.mark.slow
 def test_losing_the_loader_stops_its_thread() -> None:
     backend = Recorder()
     loader = loader_over(backend, EpochOrder(8, 2))
@@ -342,6 +343,7 @@ def test_a_killed_worker_is_an_error_within_seconds(tmp_path: Path) -> None:
                 next(iterator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error", [ConnectionResetError(104, "Connection reset by peer"), EOFError()]
 )
@@ -376,6 +378,7 @@ def test_an_error_of_the_users_collate_function_is_no_worker_error() -> None:
             next(iter(loader))
 
 
+@pytest.mark.slow
 def test_closing_after_a_worker_was_killed_raises_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -636,6 +639,7 @@ def test_one_intraop_thread_in_one_thread_only() -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_a_default_device_of_the_users_changes_nothing(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path, per_class=4)
     transform = v2.Compose(

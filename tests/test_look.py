@@ -48,6 +48,7 @@ def looked_at(*arguments: str) -> tuple[str, str]:
     return Path(arguments[arguments.index("--output") + 1]).read_text(), result.output
 
 
+@pytest.mark.slow
 def test_boxes_and_outlines_of_coco(tmp_path: Path) -> None:
     document = coco_document()
     document["annotations"][0]["iscrowd"] = 1
@@ -81,6 +82,7 @@ def test_boxes_and_outlines_of_coco(tmp_path: Path) -> None:
     assert text.count('class="crowd"') >= 1
 
 
+@pytest.mark.slow
 def test_keypoints_are_mirrored_where_their_sides_are_known(tmp_path: Path) -> None:
     document = coco_document()
     for one in document["annotations"]:
@@ -131,6 +133,7 @@ def test_masks_of_objects(tmp_path: Path) -> None:
     assert nothing == [0, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_epochs_differ_and_seeds_repeat(tmp_path: Path) -> None:
     write_coco(tmp_path / "data")
     source = fastload.open_source(tmp_path / "data").source
@@ -149,6 +152,7 @@ def test_epochs_differ_and_seeds_repeat(tmp_path: Path) -> None:
         assert not np.array_equal(one.pixels, changed.versions[1].pixels)
 
 
+@pytest.mark.slow
 def test_a_transform_of_ones_own(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path / "data", classes=2, per_class=2)
     file = tmp_path / "transforms.py"

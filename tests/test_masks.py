@@ -203,6 +203,7 @@ def drawn(shapes: Ragged, points: PointMap) -> Any:
     return made.values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reach", [0.0, 0.4, 30.0])
 def test_polygons_are_drawn_as_pycocotools_draws_them(reach: float) -> None:
     rng = np.random.default_rng(int(reach * 10))
@@ -264,6 +265,7 @@ def from_border(pixels: Any, polygon: Any) -> Any:
     return np.linalg.norm(centres - nearest, axis=-1).min(axis=1)
 
 
+@pytest.mark.slow
 def test_polygons_are_within_a_pixel_of_their_masks() -> None:
     """Where they differ from what pycocotools draws of the source, resampled by the nearest pixel,
     it is at the border: by a pixel along x and along y."""
@@ -419,6 +421,7 @@ def test_a_picture_of_another_size(contestant: Contestant, tmp_path: Path) -> No
     assert 47 not in batch["image_id"].tolist()
 
 
+@pytest.mark.slow
 def test_a_failed_image_has_no_masks(tmp_path: Path) -> None:
     write_coco(tmp_path)
     (tmp_path / "train2017" / "3.jpg").write_bytes(b"damaged")

@@ -178,6 +178,7 @@ def test_one_at_a_time_where_contestants_would_disturb_each_other() -> None:
     assert log == [*alone["a"], *alone["b"], *alone["b"], *alone["a"]]
 
 
+@pytest.mark.slow
 def test_the_clock_is_around_the_run_unless_the_work_says_otherwise() -> None:
     def burn(call: int) -> Work:
         end = time.process_time() + 0.05
@@ -303,6 +304,7 @@ input()
 """
 
 
+@pytest.mark.slow
 def test_cpu_time_of_children_counts_while_they_live_and_when_they_have_ended() -> None:
     before = cpu_seconds()
     with subprocess.Popen(

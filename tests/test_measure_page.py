@@ -283,6 +283,7 @@ def test_tables_are_in_the_order_of_the_charts_below_a_verdict(tmp_path: Path) -
     assert cells[1 : len(bars) + 1] == [name.split(",")[0] for name in bars]
 
 
+@pytest.mark.slow
 @needs_charts
 def test_charts_are_as_wide_as_the_page_and_no_line_crosses_their_labels(tmp_path: Path) -> None:
     from fastload.tools.measure import charts

@@ -110,6 +110,7 @@ class Counter:
 # -- One call --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_arguments_and_answers_are_objects() -> None:
     done = called("double", np.arange(1 << 18))
     assert done.code == 0
@@ -127,6 +128,7 @@ def test_reports_come_at_once_and_what_is_printed_is_kept(tmp_path: Path) -> Non
     assert (tmp_path / "log").read_text().splitlines() == ["before", "counting 0"]
 
 
+@pytest.mark.slow
 def test_what_is_raised_is_reported_and_the_reports_are_kept() -> None:
     seen: list[int] = []
     done = called("fails", 2, on_report=seen.append)
@@ -158,6 +160,7 @@ def test_last_words_of_what_says_nothing_to_us(words: str, code: int, expected: 
     assert len(done.words) <= 300
 
 
+@pytest.mark.slow
 def test_what_is_killed_is_reported_by_its_signal() -> None:
     done = called("kills_itself")
     assert done.code == -signal.SIGKILL
@@ -187,6 +190,7 @@ def test_a_rank_that_fails_ends_the_others_and_is_reported_first() -> None:
 # -- An object that lives there --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_object_answers_until_it_is_closed(tmp_path: Path) -> None:
     child = Child(cwd=ROOT)
     child.open(f"{__name__}:Counter", 5, str(tmp_path / "kept"))
@@ -201,6 +205,7 @@ def test_an_object_answers_until_it_is_closed(tmp_path: Path) -> None:
     assert child.code == 0
 
 
+@pytest.mark.slow
 def test_errors_of_ours_come_as_they_are() -> None:
     child = Child(cwd=ROOT)
     with pytest.raises(BackendUnavailableError, match="pip install it"):
@@ -238,6 +243,7 @@ def test_what_takes_too_long_is_ended_with_all_its_processes(
     wait_until(lambda: has_ended(pid))
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_GRACE", 0.2)
 
@@ -255,6 +261,7 @@ def test_ctrl_c_ends_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     wait_until(lambda: has_ended(int((tmp_path / "pid").read_text())))
 
 
+@pytest.mark.slow
 def test_nothing_is_left_in_the_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

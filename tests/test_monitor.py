@@ -869,6 +869,7 @@ def _steps(wait: float, count: int) -> list[Step]:
     return list(make())
 
 
+@pytest.mark.slow
 def test_timelines_share_one_scale(tmp_path: Path) -> None:
     pytest.importorskip(
         "matplotlib", reason='needs matplotlib: pip install "torch-fastload[report]"'

@@ -71,6 +71,7 @@ def pillow_draft(data: bytes, shift: int) -> Image.Image:
         return image.convert("RGB")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("simd", ["avx512", "avx2", "sse4.1", "neon", "plain"])
 def test_the_pixels_are_those_of_pillows_draft(simd: Simd) -> None:
     try:
@@ -173,6 +174,7 @@ def loaded(folder: Path, options: TurboJpegOptions, **changes: Any) -> Loader:
     )
 
 
+@pytest.mark.slow
 def test_a_loader_decodes_large_photographs_reduced(folder: Path) -> None:
     with (
         loaded(folder, TurboJpegOptions()) as exact,
@@ -192,6 +194,7 @@ def test_a_loader_decodes_large_photographs_reduced(folder: Path) -> None:
     assert counts["own"] >= 6
 
 
+@pytest.mark.slow
 def test_what_is_not_twice_its_output_is_decoded_exactly(folder: Path) -> None:
     transform = v2.Resize((160, 220))
     with (
@@ -201,6 +204,7 @@ def test_what_is_not_twice_its_output_is_decoded_exactly(folder: Path) -> None:
         assert torch.equal(next(iter(exact))[0], next(iter(draft))[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

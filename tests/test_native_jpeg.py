@@ -131,6 +131,7 @@ def test_every_small_size(subsampling: str) -> None:
     assert decoder.pool.decoded["own"] > 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("simd", SIMD)
 def test_every_instruction_set(simd: str) -> None:
     try:

@@ -277,6 +277,7 @@ def test_a_forked_child_gets_threads_of_its_own(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @built
 def test_waiting_leaves_the_gil_to_others(pool: Any) -> None:
     """A thread that waits for a batch of another pool's making lets Python go on: it counts while

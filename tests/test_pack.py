@@ -626,6 +626,7 @@ def test_a_cache_notes_what_cannot_be_read(folder: Path, tmp_path: Path) -> None
 # -- Elsewhere
 
 
+@pytest.mark.slow
 def test_to_an_object_store(
     folder: Path, tmp_path: Path, server: ObjectServer, own_cache: Path
 ) -> None:
@@ -753,6 +754,7 @@ def command(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["pack", *arguments])
 
 
+@pytest.mark.slow
 def test_the_command(folder: Path, tmp_path: Path) -> None:
     said = command(str(folder), str(tmp_path / "out"), "--size", "9KB", "--split", "0.5,0.5")
     assert said.exit_code == 0

@@ -49,6 +49,7 @@ def test_class_folders_of_equal_size_in_both_parts(folder: Path) -> None:
     assert len(set(digest(folder).values())) == COUNT, "no image twice"
 
 
+@pytest.mark.slow
 def test_progress_rises_to_one(tmp_path: Path) -> None:
     shares: list[float] = []
     write_photographs(tmp_path, 8, progress=shares.append)
@@ -98,6 +99,7 @@ def test_gradients_are_heavy_tailed_and_spectra_fall_as_in_nature(folder: Path) 
     assert -3.3 < np.mean(slopes) < -2.0, "power falls with the square of the frequency, roughly"
 
 
+@pytest.mark.slow
 def test_scenes_can_be_is_measurable_by_colour(folder: Path) -> None:
     def mean_colours(part: str) -> tuple[np.ndarray, list[str]]:
         files = sorted((folder / part).rglob("*.jpg"))

@@ -234,6 +234,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return Source(columns, "albumentations", "albumentations", "dict")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:ShiftScaleRotate")
 @pytest.mark.parametrize("rules", [{}, RULES], ids=["all", "dropped"])
 @pytest.mark.parametrize("chain", CHAINS)
@@ -502,6 +503,7 @@ def one_of_each(batches: list[Any]) -> tuple[Any, Any]:
     return images, masks
 
 
+@pytest.mark.slow
 def test_what_runs_as_it_was_written_is_given_what_it_takes() -> None:
     """Bytes in colour, of whatever a data set gives; and no tensors, whose rows are channels."""
     palette = [Image.fromarray(one).convert("P") for one in PHOTOS[:3]]
@@ -519,6 +521,7 @@ def test_what_runs_as_it_was_written_is_given_what_it_takes() -> None:
         next(iter(loader))
 
 
+@pytest.mark.slow
 def test_a_transform_of_ones_own_leaves_the_users_object_alone() -> None:
     transform = A.Compose([Cross(p=1)], seed=3)
     before = transform.py_random.getstate()

@@ -448,6 +448,7 @@ def test_augmix_draws_what_torchvision_lists(all_ops: bool) -> None:
         assert drawn == (given | {-n for n in given} if signed else given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.3, 1.0, 2.5])
 def test_the_weights_of_augmix_have_dirichlets_distribution(alpha: float) -> None:
     """The first two moments: 1 / 2 and 1 / (4 (2 alpha + 1)) of the sample itself, and those of

@@ -661,6 +661,7 @@ def test_a_safe_crop_holds_all_boxes(source: Source) -> None:
         fastload.RandomSizedBBoxSafeCrop(8, erosion_rate=2)
 
 
+@pytest.mark.slow
 def test_objects_are_dropped_by_what_is_left_of_them() -> None:
     # The crop shows 10 to 30: all of the first, 6 of 10 columns of the second, 3 of the third.
     corners = [[12.0, 12, 22, 22], [24, 12, 34, 22], [27, 12, 37, 22], [12, 12, 14, 14]]

@@ -203,6 +203,7 @@ def close(found: Any, wanted: Any, atol: float = 1e-4) -> bool:
     return np.allclose(found.cpu().numpy(), wanted, rtol=0, atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("images", [4, 9])
 @pytest.mark.parametrize("by", [by_torchvision, by_opencv])
 def test_a_mosaic_is_the_published_one(source: Source, by: Resize, images: int) -> None:
@@ -248,6 +249,7 @@ def flipped(image: Any, boxes: Any) -> tuple[Any, Any]:
     )
 
 
+@pytest.mark.slow
 def test_what_follows_goes_on_with_the_mosaic(unmasked: Source) -> None:
     """The whole of it: a mosaic, the affine map, a crop, a blend with another such, a flip."""
     transforms = [
@@ -323,6 +325,7 @@ def unclipped_areas(placed: Any, draws: Draws, stream: int) -> Any:
     return (ends.max(axis=1) - ends.min(axis=1)).prod(axis=1)
 
 
+@pytest.mark.slow
 def test_without_a_mosaic_it_is_a_letterbox(source: Source) -> None:
     """And `p` is the part of the samples that are mosaics."""
     alone = v2.Compose([fastload.Mosaic(SIDE, p=0.0, mask_fill=3), v2.CenterCrop(SIDE)])
@@ -509,6 +512,7 @@ def test_a_rectangle_of_the_partner_is_put_over_the_picture(
     assert changed > 10
 
 
+@pytest.mark.slow
 def test_objects_of_the_partner_are_pasted_by_their_masks(
     outlined: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -592,6 +596,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.slow
 @contestants()
 @pytest.mark.parametrize("name", CHAINS)
 def test_all_backends_and_resumed_epochs_have_the_same_samples(
@@ -693,6 +698,7 @@ def test_masks_of_objects_follow(contestant: Contestant, tmp_path: Path) -> None
 # -- What cannot be read, and what is refused
 
 
+@pytest.mark.slow
 @contestants("torch-0", "turbojpeg", "cache-disk")
 def test_a_part_that_cannot_be_read(contestant: Contestant, tmp_path: Path) -> None:
     columns = columns_of(tmp_path)
@@ -722,6 +728,7 @@ def test_a_part_that_cannot_be_read(contestant: Contestant, tmp_path: Path) -> N
             same(own, other)
 
 
+@pytest.mark.slow
 @contestants("torch-0", "turbojpeg", "cache-disk")
 def test_a_partner_that_cannot_be_read(contestant: Contestant, tmp_path: Path) -> None:
     """Nothing of the sample is left, its masks included; then another takes its place."""

@@ -257,6 +257,7 @@ def test_parts_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None
     np.testing.assert_array_equal(on_device(images, rows, resizes, Resampling(fill=(3.0,))), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("antialias", [True, False])
 def test_the_order_of_summation_on_the_device_changes_nothing(
@@ -288,6 +289,7 @@ def rounded_to(bits: int, values: torch.Tensor) -> torch.Tensor:
     return torch.ldexp((mantissa * 2.0 ** (bits + 1)).round() * 2.0 ** -(bits + 1), exponent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_products_with_rounded_operands_change_nothing(
     monkeypatch: pytest.MonkeyPatch, interpolation: str

@@ -114,6 +114,7 @@ CROPS: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "channels"),
     [
@@ -132,6 +133,7 @@ def test_crops_and_flips_are_drawn_by_one_kernel(
     check(launched, ["drawn"], source, v2.Compose(CROPS[name]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])
 def test_normalising_and_the_dtype_to_deliver_are_in_the_same_launch(
     launched: list[str], dtype: Any
@@ -140,6 +142,7 @@ def test_normalising_and_the_dtype_to_deliver_are_in_the_same_launch(
     check(launched, ["drawn"], (pixels(), np.arange(COUNT)), transform, dtype=dtype)
 
 
+@pytest.mark.slow
 def test_a_value_a_channel_lies_outside(launched: list[str]) -> None:
     transform = v2.RandomCrop(8, padding=3, fill=(9, 120, 250))
     check(launched, ["drawn"], (pixels(), np.arange(COUNT)), transform)
@@ -167,12 +170,14 @@ def test_what_follows_that_is_more_than_a_conversion_gets_bytes(launched: list[s
     check(launched, ["drawn", "normalise"], source, floats, batch_transform=mixing)
 
 
+@pytest.mark.slow
 def test_a_subset_takes_its_own_rows(launched: list[str]) -> None:
     opened = open_source((pixels(count=30), np.arange(30)))
     source = replace(opened, source=opened.source.take(np.arange(3, 23, 2)))
     check(launched, ["drawn"], source, v2.RandomCrop(8, padding=3))
 
 
+@pytest.mark.slow
 def test_samples_that_come_twice_have_draws_of_their_own(launched: list[str]) -> None:
     source = (pixels(), np.arange(COUNT))
     given: dict[str, Any] = {"sampler": [4, 1, 1, 1, 0, 4, 4], "shuffle": False}
@@ -183,6 +188,7 @@ def test_samples_that_come_twice_have_draws_of_their_own(launched: list[str]) ->
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_nothing_but_the_order_of_an_epoch_travels(
     launched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +210,7 @@ def test_nothing_but_the_order_of_an_epoch_travels(
     assert set(sent) == {3 + COUNT}, "of all ranks"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "epoch", "index"),
     [(0, 0, 0), (1, 1, 1), (2**64 - 1, 2**32 - 1, 2**40 - 9), (0xC0FFEE << 33, 16, 2**32 - 4)],
@@ -238,6 +245,7 @@ def plan_of(transform: Any) -> GeometryPlan:
     return Recipe.from_transform(transform).split(SIZE).geometry
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "transform",
     [

@@ -116,6 +116,7 @@ def test_every_instruction_set(tmp_path: Path, simd: str) -> None:
     assert decoder.counts == (4, 4 * (len(boxes) - 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BASELINE)
 def test_damaged_files_get_the_verdict_that_they_have_without_an_index(
     tmp_path: Path, kind: str
@@ -216,6 +217,7 @@ def test_a_damaged_index_gives_the_same_pixels(tmp_path: Path) -> None:
     assert refused > 50
 
 
+@pytest.mark.slow
 def test_an_index_stays_below_its_limit(tmp_path: Path) -> None:
     index = open_index(tmp_path / "index", limit=12_000)
     decoder = Decoder()
@@ -291,6 +293,7 @@ def epochs(source: Path, count: int, seek_index: Any, **options: Any) -> tuple[l
         return made, loader.stats().decoded, loader.explain()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft", [False, True])
 def test_a_loader_fills_an_index_and_uses_it(tmp_path: Path, draft: bool) -> None:
     folder, path = make_folder(tmp_path / "data"), tmp_path / "index.seek"
@@ -311,6 +314,7 @@ def test_a_loader_fills_an_index_and_uses_it(tmp_path: Path, draft: bool) -> Non
             torch.testing.assert_close(three, one, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_the_index_of_auto_is_in_the_cache_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,6 +340,7 @@ def test_a_named_index_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         epochs(folder, 1, tmp_path / "nowhere" / "index")
 
 
+@pytest.mark.slow
 def test_the_command_fills_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     folder = make_folder(tmp_path / "data")

@@ -43,6 +43,7 @@ def test_the_rule_follows_the_data_and_the_transform(
     assert f"{backend}: " in loader.explain()
 
 
+@pytest.mark.slow
 def test_tuning_measures_the_candidates_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def same(one: fastload.Loader, other: fastload.Loader) -> bool:
         return all(torch.equal(a, b) for x, y in pairs for a, b in zip(x, y, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["s3://bucket/train", "s3://bucket/s-{0..1}.tar", "{web}"])
 def test_the_second_opening_reads_nothing_but_listings(
     spec: str, local: Path, server: ObjectServer

@@ -78,6 +78,7 @@ def test_a_split_of_a_bucket(local: Path, server: ObjectServer) -> None:
         open_source("s3://bucket/nothing")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place",
     [
@@ -104,6 +105,7 @@ def test_tar_shards(place: str, local: Path, server: ObjectServer, tmp_path: Pat
     )
 
 
+@pytest.mark.slow
 def test_pairs_tables_and_images_by_fsspec(tmp_path: Path, own_cache: Path) -> None:
     fsspec = pytest.importorskip("fsspec", reason="fsspec, of the extra `remote`, is not installed")
     system = fsspec.filesystem("memory")
@@ -410,6 +412,7 @@ def test_the_files_of_awss_tools(
     assert re.search(r"Credential=OFTHEFILE/\d+/eu-west-7/", signing.signed[-1])
 
 
+@pytest.mark.slow
 def test_credentials_are_nowhere(
     signing: ObjectServer,
     local: Path,

@@ -52,6 +52,7 @@ def test_one_file_of_idx_images(place: str, server: ObjectServer, tmp_path: Path
     check_same(f"{place.format(web=server.url)}/{images}", folder / images)
 
 
+@pytest.mark.slow
 def test_cifar(server: ObjectServer, tmp_path: Path) -> None:
     folder = cifar10(tmp_path / "data")
     archive = packed(folder)

@@ -9,6 +9,8 @@ import textwrap
 import threading
 import time
 
+import pytest
+
 from fastload.stores.threads import Threads
 from tests.waiting import LIMIT
 
@@ -29,6 +31,7 @@ def test_as_many_threads_as_tasks_at_once_and_no_more() -> None:
         assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_a_program_ends_though_a_task_does_not() -> None:
     program = textwrap.dedent(
         """

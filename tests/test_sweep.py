@@ -701,6 +701,7 @@ def test_the_table_has_every_row_and_why_some_are_empty(capsys: pytest.CaptureFi
     assert "Recommended: one process, batch 32" in said
 
 
+@pytest.mark.slow
 def test_compare_sets_two_sweeps_side_by_side(tmp_path: Path) -> None:
     mine = constructed([row("none", 1, 16, 500), row("none", 1, 32, 1000), row("ddp", 2, 16, 700)])
     cloud = constructed([row("none", 1, 16, 2000), row("none", 1, 32, 4000), row("dp", 2, 64, 900)])
@@ -739,6 +740,7 @@ def test_compare_sets_two_sweeps_side_by_side(tmp_path: Path) -> None:
         assert words in done.output
 
 
+@pytest.mark.slow
 def test_an_own_sweep_stands_beside_what_others_measured(tmp_path: Path) -> None:
     rows = [row("none", 1, 512, 5000), row("ddp", 2, 512, 9000), row("dp", 2, 256, 4000)]
     rows[0] = changed(rows[0], epoch_seconds=10.0, memory=(5 << 30,), utilisation=(0.99,))
@@ -966,6 +968,7 @@ def settings(**changes: Any) -> SweepSettings:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_is_as_ctrl_c(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(cell: Cell, *arguments: Any, **more: Any) -> Row:
@@ -984,6 +987,7 @@ def test_a_signal_is_as_ctrl_c(number: signal.Signals, monkeypatch: pytest.Monke
     assert signal.getsignal(number) == before
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(cell: Cell, *arguments: Any, **more: Any) -> Row:
         if cell.batch == 16:
@@ -1001,6 +1005,7 @@ def test_ctrl_c_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None
     assert sweep.notes[0].startswith("No recommendation: only one row has a usable rate")
 
 
+@pytest.mark.slow
 def test_each_run_is_written_when_it_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1025,6 +1030,7 @@ def test_each_run_is_written_when_it_is_made(
     assert kept == [["measured", "not run", "not run"], ["measured", "measured", "not run"]]
 
 
+@pytest.mark.slow
 def test_rounds_take_all_cells_in_turn_and_every_second_one_backwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1071,6 +1077,7 @@ def test_what_is_larger_than_what_did_not_fit_is_not_tried(monkeypatch: pytest.M
     assert sweep.measurements[2].note == "a batch of 16 did not fit in memory."
 
 
+@pytest.mark.slow
 def test_a_sweep_in_which_nothing_ran_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

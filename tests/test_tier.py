@@ -153,6 +153,7 @@ def test_what_is_in_many_files_is_estimated(tier: Tier, monkeypatch: pytest.Monk
     assert len(looked_at) == 16
 
 
+@pytest.mark.slow
 def test_it_is_bounded(tmp_path: Path) -> None:
     tier = Tier(tmp_path / "tier", 100_000)
     for row in range(700):
@@ -167,6 +168,7 @@ def test_it_is_bounded(tmp_path: Path) -> None:
     assert tier.usage().files > 50
 
 
+@pytest.mark.slow
 def test_what_is_in_use_is_not_pushed_out(tmp_path: Path) -> None:
     """A data set larger than the tier: a part of it stays, where LRU would keep nothing of use."""
     tier = Tier(tmp_path / "tier", 32_000)

@@ -295,6 +295,7 @@ def preset_settings(name: str) -> Any:
 # -- The command -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_setting_is_an_option() -> None:
     assert set(TYPED) == set(all_fields())
     arguments: list[str] = []
@@ -371,6 +372,7 @@ def test_help_lists_every_option_under_its_table_with_its_text() -> None:
     assert "bf16|fp16" in lines
 
 
+@pytest.mark.slow
 def test_presets_are_listed_with_their_commands() -> None:
     done = train_command("--presets")
     assert done.code == 0
@@ -379,6 +381,7 @@ def test_presets_are_listed_with_their_commands() -> None:
         assert find_preset(name).command in done.out
 
 
+@pytest.mark.slow
 def test_settings_are_looked_at_without_torch() -> None:
     code = "import runpy, sys; sys.argv = ['x', 'cifar10-vgg19', '--lr', '0.5', '--dry-run']\n"
     code += "import fastload.train\n"

@@ -355,6 +355,7 @@ def test_what_lies_beside_a_scaled_image_is_of_no_class(tmp_path: Path) -> None:
     assert beside
 
 
+@pytest.mark.slow
 def test_mixing_makes_labels_soft(splits: Path) -> None:
     for settings in ({"mixup": 0.5}, {"cutmix": 1.0}, {"mixup": 0.5, "cutmix": 1.0}):
         with opened(splits, **settings) as data:

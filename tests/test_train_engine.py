@@ -77,6 +77,7 @@ def weights(out: Path) -> torch.Tensor:
 # -- Gradients -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", [None, 0.3])
 def test_windows_are_plain_steps_on_the_mean_of_their_samples(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clip: float | None
@@ -203,6 +204,7 @@ def test_a_scaler_that_skips_the_first_step_is_no_warning(
     assert torch.load(tmp_path / "last.pt", weights_only=True)["scaler"]["scale"] < 65536
 
 
+@pytest.mark.slow
 def test_the_average_of_the_weights_is_what_is_validated(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +279,7 @@ def test_max_steps_ends_a_run_that_can_go_on(
     assert (again.steps, again.measured_steps, again.idle) == (30, 0, None)
 
 
+@pytest.mark.slow
 def test_a_run_tells_its_batch_its_rate_and_its_epochs(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +336,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(
         train(config(**data, out=tmp_path, lr=1e30, log_steps=2), console=quiet())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["turbojpeg", "torch"])
 def test_a_corrupt_sample_under_substitute_costs_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
@@ -665,6 +669,7 @@ def test_a_step_that_waits_for_the_device_is_found() -> None:
         assert calls.found
 
 
+@pytest.mark.slow
 def test_losses_are_reported_when_they_have_come_from_the_device(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def splits(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.slow
 def test_one_epoch_of_a_preset_that_warms_up_for_five(
     run: Run, splits: Path, tmp_path: Path
 ) -> None:
@@ -78,6 +79,7 @@ def test_max_steps_says_what_they_came_to(run: Run, splits: Path, tmp_path: Path
     assert not (tmp_path / "out" / "epochs.jsonl").exists(), "a part of an epoch is no record"
 
 
+@pytest.mark.slow
 def test_without_validation(run: Run, splits: Path, tmp_path: Path) -> None:
     alone = ["--data", str(splits / "train"), "--epochs", "1", "--best-by", "loss"]
     said = run(tmp_path / "alone", *alone)
@@ -113,6 +115,7 @@ def test_the_header_names_the_classes_and_a_split_may_be_named(
     assert "val loss" in said
 
 
+@pytest.mark.slow
 def test_an_epoch_that_was_over_when_resumed_has_no_rate(
     run: Run, splits: Path, tmp_path: Path
 ) -> None:
@@ -123,6 +126,7 @@ def test_an_epoch_that_was_over_when_resumed_has_no_rate(
     assert " 0 images/s" not in said
 
 
+@pytest.mark.slow
 def test_a_resume_that_cannot_be_names_what_to_type(run: Run, splits: Path, tmp_path: Path) -> None:
     run(tmp_path / "out", "--data", str(splits), "--epochs", "2", "--max-steps", "1")
     write_photo_folder(splits / "train", classes=2, per_class=8, size=(SIDE, SIDE))

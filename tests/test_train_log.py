@@ -188,6 +188,7 @@ def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_the_curves_of_a_resumed_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     config = LogConfig(tensorboard=True)

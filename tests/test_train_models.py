@@ -123,6 +123,7 @@ def test_a_token_is_answered_with_scores_for_the_vocabulary_whatever_the_padding
         model(torch.ones(1, 513, dtype=torch.int64))
 
 
+@pytest.mark.slow
 def test_pyramidnet_is_that_of_the_paper() -> None:
     model = PyramidNet(110, 48, num_classes=10)
     # "1.7M", cut off, in table 4.
@@ -209,6 +210,7 @@ def test_a_library_that_is_not_installed_is_named_with_its_command(
         create(name)
 
 
+@pytest.mark.slow
 def test_weights_are_taken_over_but_for_what_has_another_shape(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -225,6 +227,7 @@ def test_weights_are_taken_over_but_for_what_has_another_shape(
     assert "conv1" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_detector_is_torchvisions_with_an_output_for_the_background() -> None:
     """For images that are normalised already, resized as the settings say."""
     name = "fasterrcnn_mobilenet_v3_large_320_fpn"
@@ -245,6 +248,7 @@ def test_a_detector_is_torchvisions_with_an_output_for_the_background() -> None:
     assert tuple(resized.transform(plain)[0].image_sizes[0]) == (48, 80)
 
 
+@pytest.mark.slow
 def test_weights_of_a_detector_come_from_a_file_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -356,6 +360,7 @@ print(sorted({"timm", "transformers", "segmentation_models_pytorch"} & set(sys.m
     assert done.stdout.split() == ["[]"]
 
 
+@pytest.mark.slow
 def test_options_reach_the_library() -> None:
     def made(model: str, *options: str) -> nn.Module:
         config = ModelConfig(model=model, model_option=options)

@@ -333,6 +333,7 @@ def test_a_preset_that_is_none_is_refused_with_the_nearest() -> None:
         find_preset("cifar-vgg19")
 
 
+@pytest.mark.slow
 def test_a_preset_of_ones_own_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its path, and by name through an entry point of another package."""
     package = tmp_path / "jobs_of_others"

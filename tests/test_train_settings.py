@@ -338,6 +338,7 @@ def test_an_option_that_a_backend_has_not_is_refused(backend: str, text: str, me
         backend_options(backend, [text])
 
 
+@pytest.mark.slow
 def test_tuned_the_backend_is_the_one_measured_fastest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -219,6 +219,7 @@ def test_tokens_are_made_once(
     )
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path) -> None:
     import tokenizers
 
@@ -256,6 +257,7 @@ def test_a_tokenizer_in_a_folder_is_taken(tmp_path: Path) -> None:
         assert [int(token) for token in row if token != PADDING] == roberta(text)["input_ids"]
 
 
+@pytest.mark.slow
 def test_a_batch_is_as_long_as_its_longest_text_and_padding_changes_nothing() -> None:
     task = create_task(merged({"task": "text-classification"}), num_classes=2)
     tokens = torch.tensor([[0, 7, 2, 1, 1, 1], [0, 8, 9, 2, 1, 1]], dtype=torch.int32)

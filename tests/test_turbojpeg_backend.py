@@ -89,6 +89,7 @@ SEGMENTATION = v2.Compose(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_files", [True, False])
 def test_images_and_masks_in_one_call(
     tmp_path: Path,

@@ -189,6 +189,7 @@ def test_windows_at_zero_are_counted_over_moments() -> None:
     assert "at 0% 2 times" in line(watched, 0.0)
 
 
+@pytest.mark.slow
 def test_a_run_that_never_ends_takes_no_more_memory() -> None:
     watched = Watched("x", 2, [GpuTotals("GPU 0")])
     for number in range(20_000):

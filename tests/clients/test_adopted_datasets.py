@@ -312,6 +312,7 @@ def open_handle(worker: int) -> None:
     info.dataset.handle = 40 + info.id
 
 
+@pytest.mark.slow
 def test_worker_init_fn_sees_the_users_dataset_and_its_changes_stay() -> None:
     existing = DataLoader(Counting(), 2, num_workers=2, worker_init_fn=open_handle)
     theirs = sorted(i for batch in existing for i in batch.tolist())

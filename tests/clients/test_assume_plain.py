@@ -189,6 +189,7 @@ def test_arrays_of_a_derived_class(tmp_path: Path) -> None:
 # -- the wrong data of those who believed that theirs is plain
 
 
+@pytest.mark.slow
 def test_a_loader_that_turns_images_is_found_and_the_option_named(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,6 +441,7 @@ def test_other_backends_find_what_differs(
     assert "5 x 5 pixels" in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["turbojpeg", "cache", "dali"])
 def test_two_ranks_get_their_own_labels_in_every_epoch(folder: str, backend: str) -> None:
     require(backend)
@@ -456,6 +458,7 @@ def test_two_ranks_get_their_own_labels_in_every_epoch(folder: str, backend: str
             assert found == [dataset.labels[0::2], dataset.labels[1::2]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_rank_compares_its_own_samples(
     folder: str, rank: int, monkeypatch: pytest.MonkeyPatch

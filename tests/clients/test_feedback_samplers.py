@@ -386,6 +386,7 @@ def test_its_code_after_the_last_sample_runs(samples: int, drop_last: bool) -> N
     assert counts == [1, 2, 1, 2]
 
 
+@pytest.mark.slow
 def test_damaged_samples_are_replaced_by_some_that_were_read_before(tmp_path: Path) -> None:
     dataset = folder_of(tmp_path)
     (tmp_path / "a" / "07.jpg").write_bytes(b"no image")

@@ -132,6 +132,7 @@ def test_batches_are_the_dataloaders_own(folder: str, name: str) -> None:
     assert "as fast as under a DataLoader" in explained, "what it costs"
 
 
+@pytest.mark.slow
 def test_create_loader_of_a_data_set_runs_its_code_too(folder: str) -> None:
     dataset = datasets.ImageFolder(folder, RESIZE, loader=upright)
     with fastload.create_loader(dataset, 16, memory_format=torch.contiguous_format) as loader:
