@@ -323,11 +323,18 @@ def test_a_host_that_has_no_address(server: ObjectServer, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://key:SECRET@bucket/x", "https://host/x.tar?sig=SECRET", "az://c/x#SECRET"]
+    "url",
+    [
+        "s3://key:SECRET@bucket/x",
+        "https://host/x.tar?sig=SECRET",
+        "az://c/x#SECRET",
+        "abfss://c:SECRET@account.dfs.core.windows.net/x",
+    ],
 )
-def test_credentials_in_a_url_are_refused_and_not_shown(url: str) -> None:
+@pytest.mark.parametrize("listed", [False, True])
+def test_credentials_in_a_url_are_refused_and_not_shown(url: str, listed: bool) -> None:
     with pytest.raises(SourceError, match=r"credentials and parameters in a URL") as caught:
-        open_source(url)
+        open_source([url] if listed else url)
     assert "SECRET" not in str(caught.value)
     with pytest.raises(SourceError) as caught:
         open_source([f"{url}.tar"])

@@ -47,6 +47,9 @@ def locate(spec: Any) -> Any:
             raise SourceError(f"The path {path!r} is bytes; decode it first: os.fsdecode(path).")
         path = stores.located(path) if stores.is_remote(path) else path
         return _matches(path) if _is_pattern(path) else _existing(path)
+    first = spec[0] if isinstance(spec, list | tuple) and spec else None
+    if isinstance(first, str) and stores.is_remote(first):
+        stores.located(first)  # of a list that is refused it is shown
     if isinstance(spec, list | tuple) and spec and all(_is_shard_path(item) for item in spec):
         return [path for item in map(os.fspath, spec) for path in _matches(item)]
     return spec

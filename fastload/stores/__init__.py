@@ -75,7 +75,9 @@ def located(url: str) -> str:
     if url.startswith("file://"):
         return url.removeprefix("file://").removeprefix("localhost")
     authority = url.partition("://")[2].partition("/")[0]
-    if ("@" in authority and not url.startswith("abfs")) or "?" in url or "#" in url:
+    # `abfss://container@account` is a place; with a colon before the @ it is none.
+    place = url.startswith("abfs") and ":" not in authority.rpartition("@")[0]
+    if ("@" in authority and not place) or "?" in url or "#" in url:
         raise SourceError(
             f"{url.partition('://')[0]}://...: credentials and parameters in a URL would be shown "
             "with every message; leave them out, and set them in the environment, as the store's "
