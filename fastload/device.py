@@ -351,7 +351,8 @@ class DeviceStage:
                             "a storage on the host."
                         )
                     images = images.numpy()
-                if images.dtype != np.uint8 or images.shape[3] not in (1, 3):
+                fits = images.shape[3] in (1, 3) or all(op.of_any_channels for _, op in program.ops)
+                if images.dtype != np.uint8 or not fits:
                     raise ConfigurationError(
                         f"place: 'host' takes uint8 images of 1 or 3 channels, column {name!r} has "
                         f"{images.dtype} of shape {images.shape[1:]}; leave it out."

@@ -71,12 +71,13 @@ TESTS = {
     "test_ragged": "recipe.operation sources.buffers sources.instances "
     "sources.ragged sources.sharing",
     "test_ray_map": "integrations loader.samples",
-    "test_recipe_albumentations": "recipe.albumentations_colour recipe.albumentations_geometry "
+    "test_recipe_albumentations": "recipe.albumentations_as_written recipe.albumentations_colour "
+    "recipe.albumentations_geometry "
     "recipe.bbox_safe_crop recipe.of_albumentations",
     "test_recipe_apply": "recipe.random_apply",
     "test_recipe_batch": "recipe.batch recipe.erase",
     "test_recipe_batch_colour": "recipe.augment recipe.colour recipe.augmix recipe.hsv "
-    "recipe.gaussian_noise recipe.jpeg recipe.photometric render.hsv",
+    "recipe.photometric render.hsv",
     "test_recipe_detection": "recipe.iou_crop recipe.scales recipe.transforms recipe.warps "
     "render.warp",
     "test_recipe_geometry": "geometry.boxes geometry.plan recipe.attributes recipe.crops",
@@ -86,6 +87,8 @@ TESTS = {
     "test_render": "render.host",
     "test_render_device": "geometry.grid render.device",
     "test_render_drawn": "render.drawn render.kernels_drawn",
+    "test_render_jpeg": "recipe.jpeg render.jpeg",
+    "test_render_noise": "recipe.gaussian_noise render.noise",
     "test_render_fused": "render.fused render.kernels render.kernels_colour",
     "test_sampler": "sampler.bijection sampler.order",
     "test_sampler_placement": "sampler.placement",

@@ -19,6 +19,7 @@ from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.recipe import Recipe
 from fastload.recipe.operation import Operation
 from fastload.recipe.random_apply import OneOf, RandomApply
+from fastload.render.noise import normals
 from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray
 from fastload.sources.buffers import PathTable
 from tests.backends import Contestant, contestants
@@ -347,6 +348,44 @@ def test_brightness_and_contrast(by_max: bool) -> None:
         transform.py_random = Scripted(own)
         wanted.append(transform(image=one)["image"])
     assert far(made(only_op(transform)), wanted).max() == 0
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_noise(per_channel: bool) -> None:
+    """The same pixels of the same noise; and noise of the same mean and deviation."""
+    transform = A.GaussNoise((0.1, 0.2), (-0.1, 0.05), per_channel=per_channel, p=1)
+    op = only_op(transform)
+    found = made(op)
+    (steps,) = op.colour_steps(DRAWS, 0, (3, *PHOTOS.shape[1:3]))
+    each = 3 if per_channel else 1
+    numbers = normals(steps.keys, PHOTOS[0, ..., 0].size * each, torch.device("cpu")).numpy()
+    numbers = numbers.reshape(*PHOTOS.shape[:3], each)
+    drawn = DRAWS.uniform(0, 2).tolist()
+    for row, (photo_, own) in enumerate(zip(PHOTOS, drawn, strict=True)):
+        # Of a mean of its own, so that the numbers of OpenCV's generator do not matter.
+        transform.py_random = Scripted(own)
+        transform.random_generator = np.random.default_rng(row)
+        asked = transform.get_params_dependent_on_data({}, {"image": np.full_like(photo_, 128)})
+        theirs = asked["noise_map"]
+        assert abs(theirs.mean() - steps.shifts[row]) < 4 * steps.scales[row] / 40
+        assert abs(theirs.std() / steps.scales[row] - 1) < 0.08
+        noise = np.broadcast_to(
+            numbers[row] * steps.scales[row] + steps.shifts[row], photo_.shape
+        ).copy()
+        assert np.array_equal(found[row], transform.apply(photo_, noise_map=noise))
+    assert "noise_scale_factor" in only_op(A.GaussNoise(noise_scale_factor=0.5, p=1)).reason
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_compression(channels: int) -> None:
+    transform = A.ImageCompression("jpeg", (5, 70), p=1)
+    op = only_op(transform)
+    photos = np.ascontiguousarray(PHOTOS[..., :channels])
+    planes = torch.from_numpy(photos).permute(0, 3, 1, 2)
+    found = op.apply(planes, DRAWS, 0).permute(0, 2, 3, 1).numpy()
+    for one, quality, own in zip(photos, op.qualities(DRAWS, 0).tolist(), found, strict=True):
+        assert np.array_equal(own, transform.apply(one, quality=quality, image_type=".jpg"))
+    assert "webp" in only_op(A.ImageCompression("webp", p=1)).reason
 
 
 def test_grey_and_blur_and_normalised() -> None:

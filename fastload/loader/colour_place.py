@@ -41,13 +41,13 @@ def place_by_rule(
         for kind in pixel_kinds({n: column.role for n, column in source.columns.items()}).values()
     )
     hosted = split.with_colour_on_host(masks=masks)
-    if not hosted.hosted or split.opaque is not None or source.objects:
+    if not hosted.hosted or split.opaque is not None or source.objects or source.deep:
         if place == "host":
             raise ConfigurationError(
                 "place: 'host' is for operations of colour that a batch of uint8 images begins "
-                "with (ColorJitter, RandomGrayscale, GaussianBlur, RandAugment, "
-                "TrivialAugmentWide, AugMix, RandomApply of these), and there is none that "
-                "fastload runs on batches. Put them before the conversion to floating point, "
+                "with (ColorJitter, RandomGrayscale, GaussianBlur, GaussianNoise, JPEG, "
+                "RandAugment, TrivialAugmentWide, AugMix, RandomApply of these), and there is none "
+                "that fastload runs on batches. Put them before the conversion to floating point, "
                 "or leave place out."
             )
         return ColourPlace(split)

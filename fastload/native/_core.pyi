@@ -164,6 +164,21 @@ class Pool:
     def blur(
         self, images: Bytes, down: Singles, across: Singles, rows: Bools | None, fused: bool
     ) -> Ticket: ...
+    def add_noise(
+        self,
+        images: Bytes,
+        keys: UInt64s,
+        scales: Singles,
+        shifts: Singles,
+        rows: Bools | None,
+        clips: bool,
+        shared: bool,
+        here: bool = False,
+    ) -> Ticket: ...
+    def normals(self, keys: UInt64s, out: Singles, here: bool = False) -> Ticket: ...
+    def recompress(
+        self, images: Bytes, qualities: Int32s, blue_first: bool, here: bool = False
+    ) -> Ticket: ...
     def join(
         self,
         images: Encoded,

@@ -5,6 +5,7 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include "bindings.hpp"
+#include "noise.hpp"
 
 namespace fastload {
 
@@ -73,12 +74,55 @@ std::unique_ptr<Ticket> blur(Pool& pool, Array<uint8_t, 4> images, Input<float, 
                   kept(images, down, across, rows), false);
 }
 
+std::unique_ptr<Ticket> add_noise(Pool& pool, Array<uint8_t, 4> images, Input<uint64_t, 1> keys,
+                                  Input<float, 1> scales, Input<float, 1> shifts,
+                                  Optional<bool, 1> rows, bool clips, bool shared, bool here) {
+    const size_t count = images.shape(0);
+    require(keys.size() == count && scales.size() == count && shifts.size() == count &&
+                (!rows || rows->size() == count),
+            "keys (B,), scales (B,), shifts (B,), rows (B,) are needed");
+    const ColourImages given = {
+        images.data(),
+        static_cast<int>(count),
+        {static_cast<int>(images.shape(1)), static_cast<int>(images.shape(2))},
+        static_cast<int>(images.shape(3))};
+    const NoiseTable table = {keys.data(),   scales.data(), shifts.data(),
+                              data_of(rows), clips,         shared};
+    return submit(pool, noise_job(given, table), kept(images, keys, scales, shifts, rows), here);
+}
+
+std::unique_ptr<Ticket> make_normals(Pool& pool, Input<uint64_t, 1> keys, Array<float, 2> out,
+                                     bool here) {
+    require(keys.size() == out.shape(0), "keys (B,), out (B, N) are needed");
+    return submit(pool,
+                  normals_job(keys.data(), static_cast<int>(keys.size()),
+                              static_cast<int64_t>(out.shape(1)), out.data()),
+                  kept(keys, out), here);
+}
+
+std::unique_ptr<Ticket> recompress(Pool& pool, Array<uint8_t, 4> images,
+                                   Input<int32_t, 1> qualities, bool blue_first, bool here) {
+    require(qualities.size() == images.shape(0), "qualities (B,) are needed");
+    require(std::all_of(qualities.data(), qualities.data() + qualities.size(),
+                        [](int32_t quality) { return quality >= 0 && quality <= 100; }),
+            "qualities: from 1 to 100, or 0, are needed");
+    const ColourImages given = colour_images(images);
+    require(given.size.height > 0 && given.size.width > 0, "images: pixels are needed");
+    return submit(pool, recompress_job(given, {qualities.data(), blue_first}),
+                  kept(images, qualities), here);
+}
+
 }  // namespace
 
 void bind_colour(nb::class_<Pool>& pool) {
     pool.def("recolour", &recolour, "images"_a, "kinds"_a, "numbers"_a, "weights"_a.none(),
              "bilinear"_a, "fill"_a.none(), "fused"_a, "here"_a = false)
-        .def("blur", &blur, "images"_a, "down"_a, "across"_a, "rows"_a.none(), "fused"_a);
+        .def("blur", &blur, "images"_a, "down"_a, "across"_a, "rows"_a.none(), "fused"_a)
+        .def("add_noise", &add_noise, "images"_a, "keys"_a, "scales"_a, "shifts"_a, "rows"_a.none(),
+             "clips"_a, "shared"_a, "here"_a = false)
+        .def("normals", &make_normals, "keys"_a, "out"_a, "here"_a = false)
+        .def("recompress", &recompress, "images"_a, "qualities"_a, "blue_first"_a,
+             "here"_a = false);
 }
 
 }  // namespace fastload

@@ -2,6 +2,7 @@
 // torch do them on a CPU.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -40,6 +41,26 @@ struct ColourImages {
     int64_t bytes() const { return int64_t{channels} * size.height * size.width; }
 };
 
+// What changes such images, a row an image.
+class ColourJob : public Job {
+  public:
+    explicit ColourJob(const ColourImages& images)
+        : Job(images.count, static_cast<int>(std::clamp<int64_t>(
+                                kGrainBytes / std::max<int64_t>(images.bytes(), 1), 1, 64))),
+          images_(images) {}
+
+  protected:
+    uint8_t* at(int row) const { return images_.pixels + images_.bytes() * row; }
+    // The image stays as it was, or as far as it came: the caller learns of the failure.
+    void blank(int) noexcept override {}
+
+    const ColourImages images_;
+
+  private:
+    // Rows claimed at a time: about this many bytes.
+    static constexpr int64_t kGrainBytes = 64 << 10;
+};
+
 // Of each image `chains` rows of `steps` steps; a kind below 0 is none.
 struct ColourTable {
     const int32_t* kinds = nullptr;  // (count * chains, steps)
@@ -60,6 +81,12 @@ struct BlurTable {
     const bool* rows = nullptr;     // (count,): which images, or nullptr for all
     int down_taps = 1;
     int across_taps = 1;
+};
+
+// The JPEGs that images become for a moment.
+struct RecompressTable {
+    const int32_t* qualities = nullptr;  // (count,): from 1 to 100, or 0 for an image that stays
+    bool blue_first = false;             // the order of three channels
 };
 
 // Whether what a step makes of a pixel depends on that pixel alone.
@@ -86,5 +113,6 @@ bool can_fuse_colour();
 // numbers.
 std::shared_ptr<Job> colour_job(const ColourImages& images, const ColourTable& table, bool fused);
 std::shared_ptr<Job> blur_job(const ColourImages& images, const BlurTable& table, bool fused);
+std::shared_ptr<Job> recompress_job(const ColourImages& images, const RecompressTable& table);
 
 }  // namespace fastload

@@ -1,34 +1,12 @@
-#include <algorithm>
-
 #include "colour_loops.hpp"
 
 namespace fastload {
 namespace {
 
-// Rows claimed at a time: about this many bytes.
-constexpr int64_t kGrainBytes = 64 << 10;
-
-class ColourJob : public Job {
-  public:
-    ColourJob(const ColourImages& images, bool fused)
-        : Job(images.count, static_cast<int>(std::clamp<int64_t>(
-                                kGrainBytes / std::max<int64_t>(images.bytes(), 1), 1, 64))),
-          images_(images),
-          loops_(*colour_loops(fused).front()) {}
-
-  protected:
-    uint8_t* at(int row) const { return images_.pixels + images_.bytes() * row; }
-    // The image stays as it was, or as far as it came: the caller learns of the failure.
-    void blank(int) noexcept override {}
-
-    const ColourImages images_;
-    const ColourLoops& loops_;
-};
-
 class RecolourJob final : public ColourJob {
   public:
     RecolourJob(const ColourImages& images, const ColourTable& table, bool fused)
-        : ColourJob(images, fused), table_(table) {}
+        : ColourJob(images), table_(table), loops_(*colour_loops(fused).front()) {}
 
   private:
     Outcome run(Worker& worker, int row) override {
@@ -38,12 +16,13 @@ class RecolourJob final : public ColourJob {
     }
 
     const ColourTable table_;
+    const ColourLoops& loops_;
 };
 
 class BlurJob final : public ColourJob {
   public:
     BlurJob(const ColourImages& images, const BlurTable& table, bool fused)
-        : ColourJob(images, fused), table_(table) {}
+        : ColourJob(images), table_(table), loops_(*colour_loops(fused).front()) {}
 
   private:
     Outcome run(Worker& worker, int row) override {
@@ -54,6 +33,25 @@ class BlurJob final : public ColourJob {
     }
 
     const BlurTable table_;
+    const ColourLoops& loops_;
+};
+
+class RecompressJob final : public ColourJob {
+  public:
+    RecompressJob(const ColourImages& images, const RecompressTable& table)
+        : ColourJob(images), table_(table) {}
+
+  private:
+    Outcome run(Worker& worker, int row) override {
+        const int quality = table_.qualities[row];
+        if (quality > 0) {
+            worker.recompressor.run(at(row), images_.size, images_.channels, quality,
+                                    table_.blue_first);
+        }
+        return {};
+    }
+
+    const RecompressTable table_;
 };
 
 }  // namespace
@@ -88,6 +86,10 @@ std::shared_ptr<Job> colour_job(const ColourImages& images, const ColourTable& t
 
 std::shared_ptr<Job> blur_job(const ColourImages& images, const BlurTable& table, bool fused) {
     return std::make_shared<BlurJob>(images, table, fused);
+}
+
+std::shared_ptr<Job> recompress_job(const ColourImages& images, const RecompressTable& table) {
+    return std::make_shared<RecompressJob>(images, table);
 }
 
 }  // namespace fastload

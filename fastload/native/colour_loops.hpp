@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "colour.hpp"
+#include "noise.hpp"
 
 namespace fastload {
 
@@ -13,6 +14,9 @@ struct ColourLoops {
                      std::vector<uint8_t>& scratch, std::vector<float>& floats);
     void (*blur)(const BlurTable& table, int row, int count, Size size, int channels,
                  uint8_t* pixels, std::vector<uint8_t>& scratch, std::vector<float>& floats);
+    void (*add_noise)(const NoiseTable& table, int row, Size size, int channels, uint8_t* pixels);
+    // The first normal numbers of a key. Here and above the same ones whatever is rounded together.
+    void (*normals)(uint64_t key, size_t count, float* out);
 };
 
 // Those that run here, the best first: with sums of products rounded together, or one by one.

@@ -2,6 +2,7 @@
 // variable FASTLOAD_KERNELS, and the name that users know it by, FASTLOAD_KERNELS_NAME.
 #include "jpeg/bands.inl.hpp"
 #include "jpeg/blocks.inl.hpp"
+#include "jpeg/forward.inl.hpp"
 #include "jpeg/samples.inl.hpp"
 #include "kernels.hpp"
 #include "png.inl.hpp"
@@ -9,6 +10,16 @@
 #include "warp.inl.hpp"
 
 namespace fastload {
+namespace jpeg {
+namespace {
+
+constexpr JpegKernels kKernels = {
+    decode_blocks, decode_two,  skip_blocks,  skip_two,   first_of_band,
+    next_of_band,  to_samples,  double_width, blend_rows, blend_and_double,
+    ycc_to_rgbx,   rgb_to_rgbx, rgb_to_ycc,   halve,      to_coefficients};
+
+}  // namespace
+}  // namespace jpeg
 
 const Kernels FASTLOAD_KERNELS = {
     FASTLOAD_KERNELS_NAME,         horizontal,      vertical,       pack,      mirror,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "decoder.hpp"
+#include "recompress.hpp"
 #include "resample.hpp"
 
 namespace fastload {
@@ -17,10 +18,11 @@ namespace fastload {
 class Worker {
   public:
     Worker(const Kernels& chosen, DecoderCounts& counts)
-        : kernels(chosen), decoder(chosen, counts) {}
+        : kernels(chosen), decoder(chosen, counts), recompressor(chosen) {}
 
     const Kernels& kernels;
     Decoder decoder;
+    Recompressor recompressor;
     std::vector<Geometry> geometries;            // of each view of the image in work
     std::vector<uint8_t> bytes;                  // of the compressed file
     std::vector<uint8_t> scratch;                // pixels in between
@@ -42,6 +44,7 @@ class Worker {
         for (std::vector<uint8_t>* pixels : {&canvas, &tile, &picture})
             if (pixels->size() > kMost) std::vector<uint8_t>().swap(*pixels);
         if (floats.size() > kMost / sizeof(float)) std::vector<float>().swap(floats);
+        recompressor.trim(kMost);
     }
 
   private:

@@ -481,6 +481,46 @@ class NativePool:
         down, across = np.ascontiguousarray(down), np.ascontiguousarray(across)
         return Pending(self._pool.blur(images, down, across, rows, fused))
 
+    def add_noise(
+        self,
+        images: npt.NDArray[np.uint8],
+        keys: npt.NDArray[np.uint64],
+        scales: npt.NDArray[np.float32],
+        shifts: npt.NDArray[np.float32],
+        *,
+        rows: npt.NDArray[np.bool_] | None = None,
+        clips: bool = True,
+        shared: bool = False,
+        here: bool = False,
+    ) -> Pending:
+        """The same for normal noise, of images of any number of channels; see
+        `fastload.render.steps.NoiseSteps`."""
+        return Pending(
+            self._pool.add_noise(images, keys, scales, shifts, rows, clips, shared, here)
+        )
+
+    def normals(
+        self, keys: npt.NDArray[np.uint64], out: npt.NDArray[np.float32], *, here: bool = False
+    ) -> Pending:
+        """Fill (B, N) `out` with the first normal numbers of each of (B,) keys."""
+        return Pending(self._pool.normals(keys, out, here))
+
+    def recompress(
+        self,
+        images: npt.NDArray[np.uint8],
+        qualities: npt.NDArray[np.int32],
+        *,
+        blue_first: bool = False,
+        here: bool = False,
+    ) -> Pending:
+        """What (B, H, W, C) images are after JPEGs of (B,) qualities from 1 to 100, in place; C = 1
+        or 3. 0: an image stays as it is.
+
+        Args:
+            blue_first: the order of three channels.
+        """
+        return Pending(self._pool.recompress(images, qualities, blue_first, here))
+
     def draw_masks(
         self, shapes: Ragged, points: PointMap, out: npt.NDArray[np.uint8], *, here: bool = False
     ) -> Pending:

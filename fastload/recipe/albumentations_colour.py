@@ -15,7 +15,8 @@ from fastload.recipe.warps import Pair, between
 from fastload.render import fused
 from fastload.render.device import column
 from fastload.render.gamma import adjust_gamma, gamma_tables
-from fastload.render.steps import KINDS, NUMBERS, ColourSteps, Steps
+from fastload.render.noise import add_noise
+from fastload.render.steps import KINDS, NUMBERS, ColourSteps, NoiseSteps, Steps
 from fastload.render.transfer import on_device
 
 
@@ -74,6 +75,35 @@ class Gamma(PixelOperation):
         numbers = np.zeros((len(draws), 1, NUMBERS), dtype=np.float32)
         numbers[:, 0, 0] = self.exponents(draws, stream)
         return [ColourSteps(np.full((len(draws), 1), KINDS.index("gamma"), np.int32), numbers)]
+
+
+@dataclass(frozen=True)
+class PixelNoise(PixelOperation):
+    """Normal noise on every value, or on every pixel, cut to whole numbers."""
+
+    has_steps = True
+    of_any_channels = True
+
+    deviation: Pair
+    """Bounds of the standard deviation of an image, on the scale 0..1."""
+    mean: Pair
+    """The same of what is added to all."""
+    shared: bool = False
+    """Whether the channels of a pixel have one number."""
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        (steps,) = self.colour_steps(draws, stream, shape_of(images))
+        assert isinstance(steps, NoiseSteps)
+        return add_noise(images, steps)
+
+    def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
+        uniforms = draws.uniform(stream, 2)
+        scales, shifts = (
+            (255.0 * between(bounds, uniforms[:, place])).astype(np.float32)
+            for place, bounds in enumerate((self.deviation, self.mean))
+        )
+        keys = draws.within(stream).integers(0)  # others than those of the uniform numbers
+        return [NoiseSteps(keys, scales, shifts, shared=self.shared)]
 
 
 @dataclass(frozen=True)

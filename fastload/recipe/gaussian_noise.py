@@ -12,15 +12,17 @@ from torchvision.transforms import v2
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe.attributes import check
-from fastload.recipe.erase import pixel_noise
+from fastload.recipe.colour import shape_of
 from fastload.recipe.operation import ImageState, PixelOperation, register
-from fastload.render.transfer import on_device
+from fastload.render.noise import add_noise, normals
+from fastload.render.steps import NoiseSteps, Steps
 
 
 @register
 @dataclass(frozen=True)
 class GaussianNoise(PixelOperation):
     transforms = (v2.GaussianNoise,)
+    of_any_channels = True
 
     mean: float = 0.0
     sigma: float = 0.1
@@ -42,16 +44,31 @@ class GaussianNoise(PixelOperation):
                 "before the ToDtype that converts them."
             )
 
+    @property
+    def has_steps(self) -> bool:  # type: ignore[override]
+        """Where noise is within 16 bits, which no number of `normals` (below 7) then leaves."""
+        return 255.0 * (abs(self.mean) + 7.0 * self.sigma) < 32767.0
+
     def noise(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         """(B, C, H, W) float32 standard normal numbers: functions of the sample, and of the place
         in the image."""
-        keys = on_device(draws.integers(stream).view(np.int64), images.device)
-        places = torch.arange(images[0].numel(), device=images.device)
-        return pixel_noise(keys[:, None], places).view(images.shape)
+        batch, channels, height, width = images.shape
+        count = channels * height * width
+        numbers = normals(draws.integers(stream), count, images.device)
+        return numbers.view(batch, height, width, channels).permute(0, 3, 1, 2)
+
+    def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
+        scales = np.full(len(draws), self.sigma * 255, dtype=np.float32)
+        shifts = np.full(len(draws), self.mean * 255, dtype=np.float32)
+        return [NoiseSteps(draws.integers(stream), scales, shifts, clips=self.clip)]
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         """As torchvision's, which cuts the noise on uint8 images to whole numbers."""
         self.check_dtype(images.dtype)
+        if images.dtype == torch.uint8 and self.has_steps:
+            (steps,) = self.colour_steps(draws, stream, shape_of(images))
+            assert isinstance(steps, NoiseSteps)
+            return add_noise(images, steps)
         noise = self.noise(images, draws, stream)
         if images.is_floating_point():
             made = images + (self.mean + noise.to(images.dtype) * self.sigma)

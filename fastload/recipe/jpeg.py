@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from PIL import Image
 from torchvision.transforms import v2
 
 from fastload.draws import Draws, Int64Array
 from fastload.errors import ConfigurationError
 from fastload.recipe.attributes import check
-from fastload.recipe.colour import require_grey_or_rgb
+from fastload.recipe.colour import require_grey_or_rgb, shape_of
 from fastload.recipe.operation import ImageState, PixelOperation, register
+from fastload.render.jpeg import recompressed
+from fastload.render.steps import JpegSteps, Steps
 
 
 @register
 @dataclass(frozen=True)
 class JPEG(PixelOperation):
-    """Compressed (colour at half the resolution) and decompressed by Pillow, as by
-    torchvision's transform, on the CPU, an image at a time; images on a GPU go there and back."""
+    """Compressed (colour at half the resolution) and decompressed, with libjpeg-turbo's pixels, as
+    by torchvision's transform, on the CPU; images on a GPU go there and back."""
 
     transforms = (v2.JPEG,)
+    has_steps = True
 
     quality: tuple[int, int]
     """From 1 to 100; uniform, both ends included."""
+    blue_first: bool = field(default=False, repr=False)
+    """Whether the first of three channels is taken for blue, as OpenCV does."""
 
     def __post_init__(self) -> None:
         low, high = self.quality
@@ -52,23 +54,12 @@ class JPEG(PixelOperation):
         found: Int64Array = low + (uniform * (high - low + 1)).astype(np.int64)
         return found
 
+    def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
+        return [JpegSteps(self.qualities(draws, stream).astype(np.int32), self.blue_first)]
+
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         require_grey_or_rgb(self, images)
         self.check_dtype(images.dtype)
-        pixels = images.permute(0, 2, 3, 1).contiguous().cpu().numpy()
-        made = np.empty_like(pixels)
-        qualities = self.qualities(draws, stream).tolist()
-        for image, quality, out in zip(pixels, qualities, made, strict=True):
-            out[...] = _compressed(image, quality)
-        return torch.from_numpy(made).permute(0, 3, 1, 2).to(images.device)
-
-
-def _compressed(image: npt.NDArray[np.uint8], quality: int) -> npt.NDArray[np.uint8]:
-    file = io.BytesIO()
-    grey = image.shape[2] == 1
-    Image.fromarray(image[..., 0] if grey else image).save(
-        file, "JPEG", quality=quality, subsampling=2
-    )
-    file.seek(0)
-    with Image.open(file) as opened:
-        return np.asarray(opened).reshape(image.shape)
+        (steps,) = self.colour_steps(draws, stream, shape_of(images))
+        assert isinstance(steps, JpegSteps)
+        return recompressed(images, steps)

@@ -9,7 +9,6 @@ is opaque as a whole.
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice, permutations
@@ -22,14 +21,17 @@ import torch
 from albumentations.core.composition import BaseCompose
 from albumentations.core.transforms_interface import BasicTransform
 from albumentations.pytorch import ToTensorV2
-from PIL import Image
-from torchvision import tv_tensors
 
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError
 from fastload.geometry import Interpolation
 from fastload.geometry.points import PointMap
-from fastload.recipe.albumentations_colour import BrightnessContrast, CoarseDropout, Gamma
+from fastload.recipe.albumentations_as_written import AsFunction
+from fastload.recipe.albumentations_colour import (
+    BrightnessContrast,
+    CoarseDropout,
+    Gamma,
+    PixelNoise,
+)
 from fastload.recipe.albumentations_geometry import (
     AffineMap,
     FixedCut,
@@ -52,13 +54,13 @@ from fastload.recipe.crops import (
     RandomVerticalFlip,
     Resize,
 )
+from fastload.recipe.jpeg import JPEG
 from fastload.recipe.lower import lower_leaf
 from fastload.recipe.operation import (
     GeometryOperation,
     ImageState,
     NotLowerableError,
     Operation,
-    qualified_name,
     register_caller,
     register_lowering,
 )
@@ -547,6 +549,30 @@ def _blur(transform: Any, image: ImageState) -> Operations:
     return _sometimes((op,), transform, image, image)
 
 
+def _noise(transform: Any, image: ImageState) -> Operations:
+    _require_bytes(image)
+    if transform.noise_scale_factor != 1:
+        raise NotLowerableError(
+            f"noise_scale_factor={transform.noise_scale_factor} resizes noise of a smaller image"
+        )
+    op = PixelNoise(
+        read_bounds(transform.std_range),
+        read_bounds(transform.mean_range),
+        shared=not transform.per_channel,
+    )
+    return _sometimes((op,), transform, image, image)
+
+
+def _compression(transform: Any, image: ImageState) -> Operations:
+    _require_bytes(image)
+    if transform.compression_type != "jpeg":
+        raise NotLowerableError(f"compression_type={transform.compression_type!r} is not 'jpeg'")
+    low, high = transform.quality_range
+    # OpenCV, which albumentations gives red first, takes the first channel for blue.
+    op = JPEG((int(low), int(high)), blue_first=True)
+    return _sometimes((op,), transform, image, image)
+
+
 def _coarse_dropout(transform: Any, image: ImageState) -> Operations:
     if isinstance(transform.fill, str) or isinstance(transform.fill_mask, str):
         raise NotLowerableError(f"fill={transform.fill!r} is not a number")
@@ -562,47 +588,6 @@ def _coarse_dropout(transform: Any, image: ImageState) -> Operations:
 
 
 # -- Transforms that run as they are ---------------------------------------------------------------
-
-
-class AsFunction:
-    """An albumentations transform as a function of an image and its masks. Its random numbers
-    follow from Python's generator, which the `torch` backend seeds for each sample; the user's own
-    object is left alone."""
-
-    def __init__(self, transform: Any) -> None:
-        self._given = transform
-        self._transform: Any = None
-
-    def __call__(self, image: Any, *masks: Any) -> Any:
-        if self._transform is None:
-            self._transform = copy.deepcopy(self._given)
-        if any(not isinstance(mask, tv_tensors.Mask) for mask in masks):
-            raise ConfigurationError(
-                f"transform: {qualified_name(self._given)} runs as Python code, on one image "
-                "and its masks, and samples have several images."
-            )
-        if isinstance(image, Image.Image) and image.mode not in ("L", "RGB"):
-            image = image.convert("RGB")  # as images are that are read here
-        if isinstance(image, torch.Tensor):
-            raise ConfigurationError(
-                f"transform: {qualified_name(self._given)} is given a tensor (C, H, W), and works "
-                "on arrays (H, W, C); put it before what makes tensors, with ToTensorV2 last."
-            )
-        seed = random.getrandbits(64)
-        self._transform.set_random_state(np.random.default_rng(seed), random.Random(seed))
-        data: dict[str, Any] = {"image": np.asarray(image)}
-        if masks:
-            data["masks"] = [mask.numpy().reshape(mask.shape[-2:]) for mask in masks]
-        for processor in getattr(self._transform, "processors", {}).values():
-            # Sources with such columns are refused, and it insists on them.
-            nothing = np.zeros((0, 4 if processor.default_data_name == "bboxes" else 2))
-            data[processor.default_data_name] = nothing
-            data |= {name: [] for name in processor.params.label_fields or ()}
-        made = self._transform(**data)
-        if not masks:
-            return made["image"]
-        done = (torch.as_tensor(np.asarray(mask)) for mask in made["masks"])
-        return (made["image"], *(tv_tensors.Mask(mask[None]) for mask in done))
 
 
 for base in (BaseCompose, BasicTransform):
@@ -642,5 +627,7 @@ for name, kinds, lowering in (
     ("Gamma", (albumentations.RandomGamma,), _gamma),
     ("GaussianBlur", (albumentations.GaussianBlur,), _blur),
     ("CoarseDropout", (albumentations.CoarseDropout,), _coarse_dropout),
+    ("PixelNoise", (albumentations.GaussNoise,), _noise),
+    ("JPEG", (albumentations.ImageCompression,), _compression),
 ):
     register_lowering(name, kinds, lowering)

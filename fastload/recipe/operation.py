@@ -76,6 +76,8 @@ class Operation:
     has_steps: ClassVar[bool] = False
     """Whether `colour_steps` says what it does to uint8 images of 1 or 3 channels. One kernel on a
     GPU, or the native core, then does it."""
+    of_any_channels: ClassVar[bool] = False
+    """Whether these steps are of images of any number of channels."""
     of_any_size: ClassVar[bool] = False
     """Whether its steps are `ColourSteps` that do not depend on the size of images. As the first
     operations of a recipe such may be done to each image as a whole, before its geometry."""

@@ -49,6 +49,10 @@ class _SomeSamples(PixelOperation):
         return all(op.has_steps for op in self.inner)
 
     @property
+    def of_any_channels(self) -> bool:  # type: ignore[override]
+        return all(op.of_any_channels for op in self.inner)
+
+    @property
     def of_any_size(self) -> bool:  # type: ignore[override]
         return all(op.of_any_size for op in self.inner)
 
@@ -89,7 +93,8 @@ class _SomeSamples(PixelOperation):
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         if self.has_steps and images.dtype == torch.uint8 and fused.active(images):
             for op in self.inner:
-                require_grey_or_rgb(op, images)
+                if not op.of_any_channels:
+                    require_grey_or_rgb(op, images)
             return fused.run(images, self.colour_steps(draws, stream, shape_of(images)))
         return self._some(images, draws, stream, "apply")
 

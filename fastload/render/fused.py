@@ -20,7 +20,16 @@ import numpy.typing as npt
 import torch
 
 from fastload.geometry import Geometry, Resampling
-from fastload.render.steps import BlurSteps, ColourSteps, MixtureSteps, Steps
+from fastload.render.jpeg import recompressed
+from fastload.render.noise import add_noise
+from fastload.render.steps import (
+    BlurSteps,
+    ColourSteps,
+    JpegSteps,
+    MixtureSteps,
+    NoiseSteps,
+    Steps,
+)
 from fastload.render.transfer import constants, on_device
 
 _BLOCK = 256
@@ -190,12 +199,17 @@ def recolour(images: torch.Tensor, steps: ColourSteps) -> torch.Tensor:
 
 
 def run(images: torch.Tensor, steps: Sequence[Steps]) -> torch.Tensor:
-    """(B, C, H, W) uint8 images after all of these, one after the other."""
+    """(B, C, H, W) uint8 images after all of these, one after the other. There is no kernel for
+    noise, which torch makes, and for JPEGs, which the host makes."""
     for part in steps:
         if isinstance(part, BlurSteps):
             images = blur(images, part)
         elif isinstance(part, MixtureSteps):
             images = mixture(images, part)
+        elif isinstance(part, NoiseSteps):
+            images = add_noise(images, part)
+        elif isinstance(part, JpegSteps):
+            images = recompressed(images, part)
         else:
             images = recolour(images, part)
     return images

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from fastload.decode.libraries import core_pool
 from fastload.machine import usable_cores
-from fastload.native import NativePool
+from fastload.native import NativePool, Pending
 from fastload.native.pool import fuses
-from fastload.render.steps import BlurSteps, MixtureSteps, Steps
+from fastload.render.steps import BlurSteps, JpegSteps, MixtureSteps, NoiseSteps, Steps
 
 
 class HostColour:
@@ -23,32 +23,43 @@ class HostColour:
         self._pool = NativePool(threads or usable_cores())
 
     def run(self, images: npt.NDArray[np.uint8], steps: Sequence[Steps]) -> None:
-        """(B, H, W, C) uint8 images, C = 1 or 3, C-contiguous and writable, after all of these,
-        one after the other, in place."""
+        """(B, H, W, C) uint8 images, C = 1 or 3 (of noise any), C-contiguous and writable, after
+        all of these, one after the other, in place."""
         if not images.size:
             return
         for part in steps:
-            if isinstance(part, BlurSteps):
-                pending = self._pool.blur(
-                    images, part.down, part.across, rows=part.rows, fused=fuses()
-                )
-            else:
-                chains = part.chains if isinstance(part, MixtureSteps) else part
-                weights = part.weights if isinstance(part, MixtureSteps) else None
-                fill = None
-                if chains.fill is not None:
-                    fill = np.resize(np.array(chains.fill, dtype=np.float32), 3)
-                pending = self._pool.recolour(
-                    images,
-                    chains.kinds,
-                    chains.numbers,
-                    weights=weights,
-                    bilinear=chains.bilinear,
-                    fill=fill,
-                    fused=fuses(),
-                )
-            if failures := pending.wait():  # nothing else can go wrong in a row
+            if failures := self._submitted(images, part).wait():  # nothing else can go wrong
                 raise MemoryError(f"colour on the host: {failures[0].message}")
+
+    def _submitted(self, images: npt.NDArray[np.uint8], part: Steps) -> Pending:
+        if isinstance(part, NoiseSteps):
+            return self._pool.add_noise(
+                images,
+                part.keys,
+                part.scales,
+                part.shifts,
+                rows=part.rows,
+                clips=part.clips,
+                shared=part.shared,
+            )
+        if isinstance(part, JpegSteps):
+            return self._pool.recompress(images, part.qualities, blue_first=part.blue_first)
+        if isinstance(part, BlurSteps):
+            return self._pool.blur(images, part.down, part.across, rows=part.rows, fused=fuses())
+        chains = part.chains if isinstance(part, MixtureSteps) else part
+        weights = part.weights if isinstance(part, MixtureSteps) else None
+        fill = None
+        if chains.fill is not None:
+            fill = np.resize(np.array(chains.fill, dtype=np.float32), 3)
+        return self._pool.recolour(
+            images,
+            chains.kinds,
+            chains.numbers,
+            weights=weights,
+            bilinear=chains.bilinear,
+            fill=fill,
+            fused=fuses(),
+        )
 
     def close(self) -> None:
         """End the threads; a later batch starts them again."""

@@ -97,4 +97,43 @@ class MixtureSteps:
         return MixtureSteps(chains, np.where(rows[:, None], self.weights, alone))
 
 
-Steps: TypeAlias = ColourSteps | BlurSteps | MixtureSteps
+@dataclass(frozen=True)
+class NoiseSteps:
+    """Normal noise on each of B samples, of any number of channels: `fastload.render.noise` has the
+    numbers."""
+
+    keys: npt.NDArray[np.uint64]
+    """(B,): of which the numbers are functions, and of the place in the image: rows of pixels,
+    the channels of a pixel together."""
+    scales: npt.NDArray[np.float32]
+    """(B,): what they are multiplied by."""
+    shifts: npt.NDArray[np.float32]
+    """(B,): what is added to them then. Noise is cut to whole numbers of 16 bits."""
+    clips: bool = True
+    """Whether sums are cut to a byte; else they wrap around."""
+    shared: bool = False
+    """Whether the channels of a pixel have one number."""
+    rows: BoolArray | None = None
+    """(B,): which samples; None: all."""
+
+    def only(self, rows: BoolArray) -> NoiseSteps:
+        """Of the samples where (B,) `rows` is True alone."""
+        return replace(self, rows=rows if self.rows is None else self.rows & rows)
+
+
+@dataclass(frozen=True)
+class JpegSteps:
+    """Each of B samples compressed as a JPEG, with colour at half the height and width, and
+    decompressed."""
+
+    qualities: npt.NDArray[np.int32]
+    """(B,): from 1 to 100; 0: not at all."""
+    blue_first: bool = False
+    """Whether the first of three channels is taken for blue, and the last for red."""
+
+    def only(self, rows: BoolArray) -> JpegSteps:
+        """Of the samples where (B,) `rows` is True alone."""
+        return replace(self, qualities=np.where(rows, self.qualities, np.int32(0)))
+
+
+Steps: TypeAlias = ColourSteps | BlurSteps | MixtureSteps | NoiseSteps | JpegSteps

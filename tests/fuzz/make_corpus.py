@@ -136,6 +136,28 @@ def colour_seeds() -> dict[str, bytes]:
     return found
 
 
+def noise_seeds() -> dict[str, bytes]:
+    """Any bytes choose images and noise (`noise.cpp`); half of these have small ones."""
+    return _seeds_of_images(7, 70, sides=(3, 5))
+
+
+def recompress_seeds() -> dict[str, bytes]:
+    """Any bytes choose images and qualities (`recompress.cpp`); half of these have small ones."""
+    return _seeds_of_images(8, 16, sides=(2, 4))
+
+
+def _seeds_of_images(seed: int, length: int, sides: tuple[int, int]) -> dict[str, bytes]:
+    rng = np.random.default_rng(seed)
+    found = {}
+    for number in range(200):
+        choices = bytearray(rng.bytes(length))
+        if number % 2 == 0:
+            for at in sides:  # of one byte
+                choices[at] %= 160
+        found[f"choices-{number}"] = bytes(choices)
+    return found
+
+
 def mask_seeds() -> dict[str, bytes]:
     """Any bytes choose images, geometries and shapes (`masks.cpp`); of most the numbers are of
     their units."""
@@ -169,6 +191,8 @@ if __name__ == "__main__":
         ("resample", resample_seeds()),
         ("warp", warp_seeds()),
         ("colour", colour_seeds()),
+        ("noise", noise_seeds()),
+        ("recompress", recompress_seeds()),
         ("masks", mask_seeds()),
         ("join", join_seeds()),
     ):

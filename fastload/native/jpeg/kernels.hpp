@@ -189,6 +189,8 @@ struct BandTask {
     uint32_t end_run;  // in and out: blocks that end before their next coefficient
 };
 
+constexpr int kCorner = 10;  // so many coefficients in zigzag order lie in the upper left quarter
+
 // A block of an image whose coefficients are kept: 64 of them in natural order, and how many there
 // are in zigzag order up to the last that may not be zero.
 struct KeptBlock {
@@ -207,6 +209,27 @@ struct SamplesTask {
     uint8_t* out;  // the first sample of the first block; kRowTail writable after the last
     ptrdiff_t stride;
     int size;  // 8, or 4, 2 or 1: samples on each side that a block becomes
+};
+
+// What coefficients are divided by, in natural order.
+struct Quantisation {
+    int16_t quantisers[64];
+    // Coefficients come multiplied by 8, and so are these: half of the quantiser in whole numbers,
+    // and a half; and 1 / quantiser.
+    float half[64], inverse[64];
+    // All bits set for the coefficients but the first, and but those of the corner that
+    // `KeptBlock::reach` tells from the rest.
+    int32_t beyond_mean[64], beyond_corner[64];
+};
+
+// Blocks side by side, from samples to quantised coefficients.
+struct CoefficientsTask {
+    const uint8_t* samples;  // the first of the first block; kRowTail readable after the last
+    ptrdiff_t stride;
+    int count;
+    const Quantisation* by;
+    int16_t* coefficients;  // 64 of each block in natural order; of three blocks more writable
+    int* reach;             // of each block, as KeptBlock's
 };
 
 // What loops may read and write beyond the last sample or pixel of a row: some of the longest
@@ -237,6 +260,11 @@ struct JpegKernels {
     // Rows of samples to a row of 4-byte pixels, the fourth byte 255.
     void (*ycc_to_rgbx)(const uint8_t* const* rows, uint8_t* out, int width);
     void (*rgb_to_rgbx)(const uint8_t* const* rows, uint8_t* out, int width);
+    // The other way. 3-byte pixels to three rows of samples; pairs of rows to one of half the
+    // width.
+    void (*rgb_to_ycc)(const uint8_t* pixels, int width, bool blue_first, uint8_t* const* rows);
+    void (*halve)(const uint8_t* upper, const uint8_t* lower, uint8_t* out, int width);
+    void (*to_coefficients)(const CoefficientsTask&);
 };
 
 }  // namespace fastload::jpeg

@@ -164,7 +164,6 @@ inline V as_if_shifted(V first, V others) {
 }
 
 constexpr int kFirstShift = kConstantBits - kPassBits, kSecondShift = kConstantBits + kPassBits + 3;
-constexpr int kCorner = 10;  // so many coefficients in zigzag order lie in the upper left quarter
 
 inline KeptBlock block_of(const SamplesTask& task, int number) {
     if (task.blocks == nullptr) return task.kept[number];
@@ -405,10 +404,6 @@ void rgb_to_rgbx(const uint8_t* const* rows, uint8_t* out, int width) {
                      Simd::load(rows[2] + x));
     }
 }
-
-constexpr JpegKernels kKernels = {decode_blocks, decode_two,       skip_blocks, skip_two,
-                                  first_of_band, next_of_band,     to_samples,  double_width,
-                                  blend_rows,    blend_and_double, ycc_to_rgbx, rgb_to_rgbx};
 
 }  // namespace
 }  // namespace fastload::jpeg

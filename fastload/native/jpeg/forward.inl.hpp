@@ -1,0 +1,122 @@
+// From pixels to quantised coefficients: colour, halved chroma, forward DCT. Included once per
+// instruction set.
+//
+// Each step gives exactly the integers of libjpeg-turbo's defaults (the "slow" integer DCT), for
+// all 8-bit samples.
+#pragma once
+
+#include <cstring>
+
+#include "jpeg/kernels.hpp"
+#include "jpeg/samples.inl.hpp"
+#include "simd.hpp"
+
+namespace fastload::jpeg {
+namespace {
+
+// Weights with 16 fractional bits; their sums are 1, and 0.
+void rgb_to_ycc(const uint8_t* pixels, int width, bool blue_first, uint8_t* const* rows) {
+    constexpr int kChunk = 64;
+    constexpr int32_t kHalf = 1 << 15, kCentre = (128 << 16) + kHalf - 1;
+    for (int first = 0; first < width; first += kChunk, pixels += 3 * kChunk) {
+        const int count = width - first < kChunk ? width - first : kChunk;
+        int32_t red[kChunk], green[kChunk], blue[kChunk];
+        for (int i = 0; i < count; ++i) {
+            red[i] = pixels[3 * i];
+            green[i] = pixels[3 * i + 1];
+            blue[i] = pixels[3 * i + 2];
+        }
+        const int32_t *r = blue_first ? blue : red, *b = blue_first ? red : blue;
+        uint8_t out[3][kChunk];
+        for (int i = 0; i < count; ++i) {
+            out[0][i] =
+                static_cast<uint8_t>((19595 * r[i] + 38470 * green[i] + 7471 * b[i] + kHalf) >> 16);
+            out[1][i] = static_cast<uint8_t>(
+                (-11059 * r[i] - 21709 * green[i] + 32768 * b[i] + kCentre) >> 16);
+            out[2][i] = static_cast<uint8_t>(
+                (32768 * r[i] - 27439 * green[i] - 5329 * b[i] + kCentre) >> 16);
+        }
+        for (int c = 0; c < 3; ++c)
+            std::memcpy(rows[c] + first, out[c], static_cast<size_t>(count));
+    }
+}
+
+// Means of two by two samples; halves are rounded down and up in turn. `width` outputs.
+void halve(const uint8_t* upper, const uint8_t* lower, uint8_t* out, int width) {
+    for (int x = 0; x < width; ++x) {
+        const int sum = upper[2 * x] + upper[2 * x + 1] + lower[2 * x] + lower[2 * x + 1];
+        out[x] = static_cast<uint8_t>((sum + 1 + (x & 1)) >> 2);
+    }
+}
+
+// One dimension of the forward DCT of all columns: the algorithm of `transform` the other way, as
+// in libjpeg's jfdctint.c. The first time results have kPassBits fractional bits.
+template <bool kFirst>
+inline void forward_transform(V (&x)[8]) {
+    constexpr int kShift = kFirst ? kConstantBits - kPassBits : kConstantBits + kPassBits;
+    V sums[4], differences[4];  // of the outermost samples first
+    for (int i = 0; i < 4; ++i) {
+        sums[i] = Simd::add16(x[i], x[7 - i]);
+        differences[i] = Simd::sub16(x[i], x[7 - i]);
+    }
+    const V outer = Simd::add16(sums[0], sums[3]), inner = Simd::add16(sums[1], sums[2]);
+    const auto whole = [](V v) {
+        if (kFirst) return Simd::left16<kPassBits>(v);
+        return Simd::right16<kPassBits>(Simd::add16(v, Simd::all16(1 << (kPassBits - 1))));
+    };
+    x[0] = whole(Simd::add16(outer, inner));
+    x[4] = whole(Simd::sub16(outer, inner));
+    const Pairs even(Simd::sub16(sums[0], sums[3]), Simd::sub16(sums[1], sums[2]));
+    x[2] = descale<kShift>(even.times(k0541 + k0765, k0541));
+    x[6] = descale<kShift>(even.times(k0541, k0541 - k1847));
+
+    const V d7 = differences[0], d6 = differences[1], d5 = differences[2], d4 = differences[3];
+    const Pairs both(Simd::add16(d4, d6), Simd::add16(d5, d7));
+    const Wide z3 = both.times(k1175 - k1961, k1175), z4 = both.times(k1175, k1175 - k0390);
+    const Pairs ends(d4, d7), middles(d5, d6);
+    x[7] = descale<kShift>(ends.times(k0298 - k0899, -k0899) + z3);
+    x[5] = descale<kShift>(middles.times(k2053 - k2562, -k2562) + z4);
+    x[3] = descale<kShift>(middles.times(-k2562, k3072 - k2562) + z3);
+    x[1] = descale<kShift>(ends.times(-k0899, k1501 - k0899) + z4);
+}
+
+// Coefficients divided by their quantisers, halves away from zero. What is divided is below 2^16,
+// and a half more than a whole number, so that its quotient is further from a whole number than the
+// two roundings can move it.
+inline int quantise(int16_t* block, const Quantisation& by) {
+    int32_t beyond_mean = 0, beyond_corner = 0;
+    for (int k = 0; k < 64; ++k) {
+        const int32_t value = block[k], sign = value >> 15;
+        const float size = static_cast<float>((value ^ sign) - sign);
+        const auto quotient = static_cast<int32_t>((size + by.half[k]) * by.inverse[k]);
+        block[k] = static_cast<int16_t>((quotient ^ sign) - sign);
+        beyond_corner |= quotient & by.beyond_corner[k];
+        beyond_mean |= quotient & by.beyond_mean[k];
+    }
+    return beyond_corner != 0 ? 64 : beyond_mean != 0 ? kCorner : 1;
+}
+
+void to_coefficients(const CoefficientsTask& task) {
+    const V centre = Simd::all16(128);
+    for (int first = 0; first < task.count; first += kLanes) {
+        const uint8_t* samples[kLanes];
+        for (int lane = 0; lane < kLanes; ++lane) samples[lane] = task.samples + 8 * (first + lane);
+        V x[8];
+        for (int y = 0; y < 8; ++y) {
+            x[y] = Simd::sub16(widen_low(Simd::load_lanes(samples, y * task.stride)), centre);
+        }
+        transpose(x);
+        forward_transform<true>(x);
+        transpose(x);
+        forward_transform<false>(x);
+        for (int y = 0; y < 8; ++y) {
+            Simd::store_lanes(reinterpret_cast<uint8_t*>(task.coefficients + 64 * first + 8 * y),
+                              64 * sizeof(int16_t), x[y]);
+        }
+    }
+    for (int i = 0; i < task.count; ++i)
+        task.reach[i] = quantise(task.coefficients + 64 * i, *task.by);
+}
+
+}  // namespace
+}  // namespace fastload::jpeg

@@ -1,0 +1,158 @@
+// Normal numbers by their place, and noise of them. Included as `colour.inl.hpp` is; nothing is
+// contracted, and no function of the C library is called but the square root, which IEEE 754 fixes,
+// so that all instruction sets, and torch on any device, give the same bits.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "draws.hpp"
+#include "noise.hpp"
+
+namespace fastload {
+namespace {
+
+inline uint32_t bits_of(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+inline float float_of(uint32_t bits) {
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+// The natural logarithm of x / 2^31, for whole x from 1 to 2^31: the polynomial of FreeBSD's
+// e_logf.c (Sun Microsystems, 1993), off by less than one in the last place.
+inline float log_of_share(float x) {
+    constexpr uint32_t kRootOfHalf = 0x3f3504f3;
+    const uint32_t from_root = bits_of(x) - kRootOfHalf;
+    const float exponent = static_cast<float>(static_cast<int32_t>(from_root >> 23) - 31);
+    const float f = float_of((from_root & 0x7fffff) + kRootOfHalf) - 1.0f;
+    const float s = f / (2.0f + f), z = s * s, w = z * z;
+    const float even = w * (0.40000972152f + w * 0.24279078841f);
+    const float odd = z * (0.66666662693f + w * 0.28498786688f);
+    const float half_square = 0.5f * f * f;
+    const float rest = s * (half_square + (odd + even)) + exponent * 9.0580006145e-06f;
+    return ((rest - half_square) + f) + exponent * 6.9313812256e-01f;
+}
+
+struct Pair {
+    float first, second;
+};
+
+// Two normal numbers of two words (Box and Muller, 1958): the radius of the first, the angle of the
+// second, as a multiple of a quarter turn and what is left, up to an eighth turn; sine and cosine
+// of that by the polynomials of Cephes' sinf.c.
+inline Pair normal_pair(uint32_t of_radius, uint32_t of_angle) {
+    // Odd, so that it is no zero.
+    const float share = static_cast<float>(static_cast<int32_t>(of_radius >> 1 | 1));
+    const float radius = std::sqrt(-2.0f * log_of_share(share));
+    const uint32_t quarter = (of_angle + 0x20000000u) >> 30;
+    const float angle = static_cast<float>(static_cast<int32_t>(of_angle - (quarter << 30))) *
+                        1.46291807927e-09f;  // 2 pi / 2^32
+    const float z = angle * angle;
+    const float sine =
+        ((-1.9515295891e-4f * z + 8.3321608736e-3f) * z - 1.6666654611e-1f) * z * angle + angle;
+    const float cosine =
+        ((2.443315711809948e-5f * z - 1.388731625493765e-3f) * z + 4.166664568298827e-2f) * z * z -
+        0.5f * z + 1.0f;
+    const bool crosses = (quarter & 1) != 0;
+    const float x = crosses ? sine : cosine, y = crosses ? cosine : sine;
+    const uint32_t x_sign = (quarter + 1) << 30 & 0x80000000u, y_sign = quarter << 30 & 0x80000000u;
+    return {radius * float_of(bits_of(x) ^ x_sign), radius * float_of(bits_of(y) ^ y_sign)};
+}
+
+// So many blocks of four words at a time: the numbers of the first words of all of them, then those
+// of the second, ...
+constexpr size_t kNoiseBlocks = 16, kNoiseGroup = 4 * kNoiseBlocks;
+
+// The numbers of group `group` of a key.
+inline void normal_group(uint64_t key, uint32_t group, float* out) {
+    uint32_t a[kNoiseBlocks], b[kNoiseBlocks], c[kNoiseBlocks], d[kNoiseBlocks];
+    for (size_t i = 0; i < kNoiseBlocks; ++i) {
+        a[i] = group * static_cast<uint32_t>(kNoiseBlocks) + static_cast<uint32_t>(i);
+        b[i] = c[i] = d[i] = 0;
+    }
+    // As `philox` (draws.hpp), a round of all blocks at a time.
+    uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
+    for (int round = 0; round < 10; ++round) {
+        for (size_t i = 0; i < kNoiseBlocks; ++i) {
+            const uint64_t p = uint64_t{0xD2511F53} * a[i], q = uint64_t{0xCD9E8D57} * c[i];
+            a[i] = static_cast<uint32_t>(q >> 32) ^ b[i] ^ low;
+            b[i] = static_cast<uint32_t>(q);
+            c[i] = static_cast<uint32_t>(p >> 32) ^ d[i] ^ high;
+            d[i] = static_cast<uint32_t>(p);
+        }
+        low += 0x9E3779B9;
+        high += 0xBB67AE85;
+    }
+    for (size_t i = 0; i < kNoiseBlocks; ++i) {
+        const Pair pair = normal_pair(a[i], b[i]);
+        out[i] = pair.first;
+        out[kNoiseBlocks + i] = pair.second;
+    }
+    for (size_t i = 0; i < kNoiseBlocks; ++i) {
+        const Pair pair = normal_pair(c[i], d[i]);
+        out[2 * kNoiseBlocks + i] = pair.first;
+        out[3 * kNoiseBlocks + i] = pair.second;
+    }
+}
+
+void normals(uint64_t key, size_t count, float* out) {
+    size_t at = 0;
+    for (; at + kNoiseGroup <= count; at += kNoiseGroup)
+        normal_group(key, static_cast<uint32_t>(at / kNoiseGroup), out + at);
+    if (at == count) return;
+    float last[kNoiseGroup];
+    normal_group(key, static_cast<uint32_t>(at / kNoiseGroup), last);
+    std::copy_n(last, count - at, out + at);
+}
+
+// A byte and the noise on it, which is cut to a whole number first.
+template <bool kClips>
+inline uint8_t noisy(uint8_t value, float noise) {
+    noise = noise > -32768.0f ? noise : -32768.0f;
+    noise = noise < 32767.0f ? noise : 32767.0f;
+    const int32_t sum = value + static_cast<int32_t>(noise);
+    return static_cast<uint8_t>(kClips ? std::clamp(sum, 0, 255) : sum & 255);
+}
+
+template <bool kClips>
+void add_noise_to(uint64_t key, float scale, float shift, size_t pixels, size_t channels,
+                  uint8_t* values) {
+    float noise[kNoiseGroup];
+    for (size_t at = 0; at < pixels; at += kNoiseGroup, values += kNoiseGroup * channels) {
+        normal_group(key, static_cast<uint32_t>(at / kNoiseGroup), noise);
+        for (float& x : noise) x = x * scale + shift;
+        const size_t count = std::min(kNoiseGroup, pixels - at);
+        if (channels > 1) {
+            for (size_t i = 0; i < count; ++i) {
+                for (size_t c = 0; c < channels; ++c) {
+                    uint8_t& value = values[i * channels + c];
+                    value = noisy<kClips>(value, noise[i]);
+                }
+            }
+        } else if (count == kNoiseGroup) {
+            for (size_t i = 0; i < kNoiseGroup; ++i) values[i] = noisy<kClips>(values[i], noise[i]);
+        } else {
+            for (size_t i = 0; i < count; ++i) values[i] = noisy<kClips>(values[i], noise[i]);
+        }
+    }
+}
+
+void add_noise(const NoiseTable& table, int row, Size size, int channels, uint8_t* values) {
+    size_t pixels = static_cast<size_t>(size.height) * static_cast<size_t>(size.width);
+    size_t together = static_cast<size_t>(channels);
+    if (!table.shared) {
+        pixels *= together;
+        together = 1;
+    }
+    const auto work = table.clips ? add_noise_to<true> : add_noise_to<false>;
+    work(table.keys[row], table.scales[row], table.shifts[row], pixels, together, values);
+}
+
+}  // namespace
+}  // namespace fastload

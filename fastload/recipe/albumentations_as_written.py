@@ -1,0 +1,56 @@
+"""Transforms of albumentations that have no operation here: they run as they were written."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torchvision import tv_tensors
+
+from fastload.errors import ConfigurationError
+from fastload.recipe.operation import qualified_name
+
+
+class AsFunction:
+    """An albumentations transform as a function of an image and its masks. Its random numbers
+    follow from Python's generator, which the `torch` backend seeds for each sample; the user's own
+    object is left alone."""
+
+    def __init__(self, transform: Any) -> None:
+        self._given = transform
+        self._transform: Any = None
+
+    def __call__(self, image: Any, *masks: Any) -> Any:
+        if self._transform is None:
+            self._transform = copy.deepcopy(self._given)
+        if any(not isinstance(mask, tv_tensors.Mask) for mask in masks):
+            raise ConfigurationError(
+                f"transform: {qualified_name(self._given)} runs as Python code, on one image "
+                "and its masks, and samples have several images."
+            )
+        if isinstance(image, Image.Image) and image.mode not in ("L", "RGB"):
+            image = image.convert("RGB")  # as images are that are read here
+        if isinstance(image, torch.Tensor):
+            raise ConfigurationError(
+                f"transform: {qualified_name(self._given)} is given a tensor (C, H, W), and works "
+                "on arrays (H, W, C); put it before what makes tensors, with ToTensorV2 last."
+            )
+        seed = random.getrandbits(64)
+        self._transform.set_random_state(np.random.default_rng(seed), random.Random(seed))
+        data: dict[str, Any] = {"image": np.asarray(image)}
+        if masks:
+            data["masks"] = [mask.numpy().reshape(mask.shape[-2:]) for mask in masks]
+        for processor in getattr(self._transform, "processors", {}).values():
+            # Sources with such columns are refused, and it insists on them.
+            nothing = np.zeros((0, 4 if processor.default_data_name == "bboxes" else 2))
+            data[processor.default_data_name] = nothing
+            data |= {name: [] for name in processor.params.label_fields or ()}
+        made = self._transform(**data)
+        if not masks:
+            return made["image"]
+        done = (torch.as_tensor(np.asarray(mask)) for mask in made["masks"])
+        return (made["image"], *(tv_tensors.Mask(mask[None]) for mask in done))
