@@ -172,6 +172,34 @@ def test_backends_agree_on_every_random_choice(contestant: Contestant, create: A
 
 
 @contestants()
+@pytest.mark.filterwarnings("ignore:The image decoding and encoding:DeprecationWarning")
+def test_noise_is_the_same_everywhere_and_jpegs_are_torchvisions(
+    contestant: Contestant, create: Any
+) -> None:
+    """Of the pixels that a backend makes; after a resume, too."""
+    plain = Contestant("torch-0", "torch", {"num_workers": 0})
+    steps = [v2.RandomResizedCrop(SIZE, antialias=True), v2.RandomHorizontalFlip()]
+
+    def images_of(who: Contestant, *more: Any) -> torch.Tensor:
+        loader = create(who, transform=v2.Compose([*steps, *more]))
+        first = next(iter(loader))
+        second = create(who, transform=v2.Compose([*steps, *more]))
+        second.load_state_dict(loader.state_dict())
+        return torch.cat([images.cpu() for images, _ in [first, *second]])
+
+    noise = v2.GaussianNoise(0.05, 0.2, clip=False)  # bytes wrap around
+    clean = images_of(contestant)
+    found, wanted = (
+        images_of(who, noise).int() - images_of(who).int() & 255 for who in (contestant, plain)
+    )
+    assert torch.equal(found, wanted)
+    assert len(torch.unique(found)) > 200
+    made = images_of(contestant, v2.JPEG(30))
+    for image, own in zip(made, clean, strict=True):
+        assert torch.equal(image, F.jpeg(own.contiguous(), 30))
+
+
+@contestants()
 def test_shuffling_differs_by_epoch_and_by_seed(contestant: Contestant, create: Any) -> None:
     # No random crop: it is the order alone that must differ.
     loader, other = (create(contestant, transform=RESIZE_CENTER, seed=seed) for seed in (5, 6))
