@@ -46,7 +46,6 @@ from fastload.sources.ragged import Ragged, concatenated
 
 Layout = Literal["tuple", "dict", "single"]
 
-_PICTURES = (Image.Image, np.ndarray, torch.Tensor)
 _OF_CODE = (
     AssertionError,
     AttributeError,
@@ -91,19 +90,20 @@ class ObjectReader:
             return HostBatch({}, failures, collated=_collate(items))
         fields, layout = _fields_of(items[0])
         recipe = self._recipe
-        # Several views of an image, or whatever else a transform makes of it, if nothing is left to
-        # be done to it.
+        # What is no image, such as a flat vector or an array (H, W, C), stays as the transform has
+        # made it.
         made = (
             fields is not None
-            and not isinstance(fields["image"], _PICTURES)
+            and recipe.opaque is not None
             and recipe.batch.is_identity
+            and not _are_images(fields["image"], several=recipe.several_views)
         )
         plain = (
             fields is not None
             and not recipe.placement
             and not isinstance(fields["image"], Image.Image)
         )
-        if fields is None or ((made or plain) and not recipe.several_views):
+        if fields is None or made or (plain and not recipe.several_views):
             return HostBatch({}, failures, collated=_collate(items), layout=layout)
         rows = self._rows(items, draws, good_rows)
         columns: dict[str, Any] = {}
@@ -264,6 +264,8 @@ class ObjectReader:
     ) -> npt.NDArray[Any] | torch.Tensor:
         """(B, H, W, C): the geometry applied where there is one; uint8, or what an opaque transform
         made of it."""
+        if self._recipe.opaque is not None:
+            self._require_images(images, draws)
         if plan.is_identity:
             tensors = [_as_hwc_tensor(image) for image in images]
             self._require_one_size([tuple(tensor.shape) for tensor in tensors], draws)
@@ -294,6 +296,19 @@ class ObjectReader:
                 render_row(array, row, View(geometry, plan.resampling, out))
         return out
 
+    def _require_images(self, images: list[Any], draws: Draws) -> None:
+        """Raises ConfigurationError: the user's part of the transform has made something that the
+        operations after it do not take."""
+        for index, image in zip(draws.indices.tolist(), images, strict=True):
+            if not _are_images(image, several=False):
+                raise ConfigurationError(
+                    f"transform: of {self.source.describe(index)} {'; '.join(self._recipe.reasons)} "
+                    f"makes {type(image).__name__}{tuple(getattr(image, 'shape', ()))}, and "
+                    f"{' + '.join(self._recipe.batch.describe())} after it works on PIL images and "
+                    "tensors (C, H, W). Convert it there, by v2.ToImage() for an array, or do the "
+                    "rest in the same function."
+                )
+
     def _require_one_size(self, sizes: Sequence[tuple[int, ...]], draws: Draws) -> None:
         for index, size in zip(draws.indices.tolist(), sizes, strict=True):
             if size != sizes[0]:
@@ -320,6 +335,13 @@ def _fields_of(item: Any) -> tuple[dict[str, Any] | None, Layout]:
             names[1] = "mask"
         return dict(zip(names, item, strict=True)), "tuple"
     return {"image": item}, "single"
+
+
+def _are_images(value: Any, *, several: bool) -> bool:
+    """Whether what a transform has made is a PIL image or a tensor (C, H, W); `several`: views."""
+    if several:
+        return all(_are_images(view, several=False) for view in value)
+    return isinstance(value, Image.Image) or (isinstance(value, torch.Tensor) and value.ndim == 3)
 
 
 def _has_places(value: Any) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torchvision import tv_tensors
+from torchvision.transforms import v2
 
 from fastload.errors import ConfigurationError
 from fastload.recipe.operation import qualified_name
@@ -20,9 +21,14 @@ class AsFunction:
     follow from Python's generator, which the `torch` backend seeds for each sample; the user's own
     object is left alone."""
 
-    def __init__(self, transform: Any) -> None:
-        self._given = transform
+    def __init__(self, transform: Any, *, is_last: bool = False) -> None:
+        """`is_last`: an array that it makes is an image of the batch, a tensor (C, H, W)."""
+        self._given, self._is_last = transform, is_last
         self._transform: Any = None
+
+    def as_last(self) -> AsFunction:
+        """The same where no transform follows."""
+        return AsFunction(self._given, is_last=True)
 
     def __call__(self, image: Any, *masks: Any) -> Any:
         if self._transform is None:
@@ -50,7 +56,10 @@ class AsFunction:
             data[processor.default_data_name] = nothing
             data |= {name: [] for name in processor.params.label_fields or ()}
         made = self._transform(**data)
+        result = made["image"]
+        if self._is_last and isinstance(result, np.ndarray):
+            result = v2.functional.to_image(result)
         if not masks:
-            return made["image"]
+            return result
         done = (torch.as_tensor(np.asarray(mask)) for mask in made["masks"])
-        return (made["image"], *(tv_tensors.Mask(mask[None]) for mask in done))
+        return (result, *(tv_tensors.Mask(mask[None]) for mask in done))

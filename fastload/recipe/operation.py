@@ -402,7 +402,8 @@ def register_lowering(name: str, transforms: tuple[type, ...], lowering: Lowerin
 
 def register_caller(base: type, caller: Callable[[Any], Callable[..., Any]]) -> None:
     """Have transforms of this type, and of all that derive from it, called by what a function makes
-    of one: it takes an image and its masks, and gives them back."""
+    of one: it takes an image and its masks, and gives them back. Where no transform follows, the
+    result of its method `as_last`, if it has one, is called in its place."""
     _callers[base] = caller
 
 

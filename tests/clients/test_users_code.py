@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
@@ -16,6 +17,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 import fastload
+from fastload.errors import ConfigurationError
 from fastload.known_code import depends_on_argument_alone, opens_as_rgb
 from tests.images import write_exif_folder
 
@@ -289,3 +291,47 @@ def growing(label: int) -> Any:
 )
 def test_functions_of_a_label_are_known_where_they_only_compute(function: Any, known: bool) -> None:
     assert depends_on_argument_alone(function) is known
+
+
+def array(image: Any) -> Any:
+    return np.array(image.resize((9, 8)))
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        torch.flatten,
+        lambda image: image[0],
+        lambda image: torch.stack([image, 1 - image]),
+        lambda image: image.mean(),
+        lambda image: float(image.mean()),
+        lambda image: image.permute(1, 2, 0).numpy(),
+        lambda image: image.numpy(),
+        lambda image: {"pixel_values": image},
+        lambda image: image.shape[1],
+    ],
+    ids=["flat", "plane", "views", "scalar", "float", "hwc", "chw", "dict", "number"],
+)
+def test_what_a_function_makes_of_an_image_is_batched_as_it_is(folder: str, last: Any) -> None:
+    data = datasets.ImageFolder(folder, v1.Compose([RESIZE, v1.Lambda(last)]))
+    assert_batches_equal(data)
+
+
+def test_an_array_that_a_transform_makes_keeps_its_axes(folder: str) -> None:
+    assert_batches_equal(datasets.ImageFolder(folder, array))
+    assert_batches_equal(datasets.ImageFolder(folder, v1.Compose([array, v1.ToTensor()])))
+
+
+@pytest.mark.parametrize("made", [array, v1.Compose([RESIZE, v1.Lambda(torch.flatten)])])
+def test_what_is_no_image_is_refused_before_operations_on_images(folder: str, made: Any) -> None:
+    """torchvision's v2 leaves arrays alone, and takes tensors of any shape."""
+    data = datasets.ImageFolder(folder, v2.Compose([made, v2.ToDtype(torch.float64)]))
+    loader = DataLoader(data, batch_size=4, num_workers=0)
+    with fastload.from_dataloader(loader) as ours, pytest.raises(ConfigurationError, match="ToImage"):
+        next(iter(ours))
+
+
+def assert_batches_equal(data: Any) -> None:
+    theirs = next(iter(DataLoader(data, batch_size=4)))
+    with fastload.from_dataloader(DataLoader(data, batch_size=4)) as loader:
+        torch.testing.assert_close(next(iter(loader)), theirs, rtol=0, atol=0)
