@@ -118,7 +118,7 @@ TESTS = {
     "test_sources_torch": "sources.base sources.datasets",
     "test_sources_torchvision_objects": "sources.torchvision_objects",
     "test_sources_zip": "sources.zip_archives",
-    "test_sources_unchanged": "decode.deep loader.deep sources.unchanged",
+    "test_sources_unchanged": "narrowed decode.deep loader.deep sources.unchanged",
     "test_spans": "spans",
     "test_stores": "stores stores.base stores.filesystems stores.objects",
     "test_stores_flight": "stores.flight",

@@ -301,8 +301,9 @@ class ObjectReader:
         operations after it do not take."""
         for index, image in zip(draws.indices.tolist(), images, strict=True):
             if not _are_images(image, several=False):
+                what = "; ".join(self._recipe.reasons)
                 raise ConfigurationError(
-                    f"transform: of {self.source.describe(index)} {'; '.join(self._recipe.reasons)} "
+                    f"transform: of {self.source.describe(index)} {what} "
                     f"makes {type(image).__name__}{tuple(getattr(image, 'shape', ()))}, and "
                     f"{' + '.join(self._recipe.batch.describe())} after it works on PIL images and "
                     "tensors (C, H, W). Convert it there, by v2.ToImage() for an array, or do the "

@@ -327,8 +327,9 @@ def test_what_is_no_image_is_refused_before_operations_on_images(folder: str, ma
     """torchvision's v2 leaves arrays alone, and takes tensors of any shape."""
     data = datasets.ImageFolder(folder, v2.Compose([made, v2.ToDtype(torch.float64)]))
     loader = DataLoader(data, batch_size=4, num_workers=0)
-    with fastload.from_dataloader(loader) as ours, pytest.raises(ConfigurationError, match="ToImage"):
-        next(iter(ours))
+    with fastload.from_dataloader(loader) as ours:
+        with pytest.raises(ConfigurationError, match="ToImage"):
+            next(iter(ours))
 
 
 def assert_batches_equal(data: Any) -> None:
