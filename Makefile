@@ -34,7 +34,7 @@ BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
 MODULES := build/modules
 
 .DEFAULT_GOAL := help
-.PHONY: FORCE help setup reinstall demo doctor test test-fast test-whole test-reliability soak corpora bench-peers fuzz sanitize mutants docs wheels image image-verify lint format clean
+.PHONY: FORCE help setup reinstall demo doctor test test-fast test-whole test-reliability soak corpora bench-peers fuzz sanitize mutants docs wheels image image-verify lint style format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -63,11 +63,13 @@ doctor: $(INSTALLED) ## what this machine has, and what to change
 
 CPP_FILES := $(shell find fastload tests benchmarks -name '*.cpp' -o -name '*.hpp')
 
-lint: $(INSTALLED) ## ruff, clang-format, mypy --strict, and words that are not ours
+lint: style ## ruff, clang-format, mypy --strict, and words that are not ours
+	MYPY_NUM_WORKERS=2 $(BIN)/mypy
+
+style: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
-	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 	$(BIN)/python scripts/plain_words.py
 
 # Tests start Python a hundred times. Where a shell forbids to keep byte code, each would compile fastload again: 15 s of
@@ -77,8 +79,11 @@ test test-fast test-whole test-reliability: export PYTHONDONTWRITEBYTECODE :=
 # tests/reliability is not even read: nothing in it is of these.
 RUN_TESTS := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tests/reliability
 
-test: lint ## lint, then all tests but those of test-whole and test-reliability; PYTEST="-k resume" passes options on
-	$(RUN_TESTS) -m "not whole and not reliability" $(PYTEST)
+# mypy takes the time that tests wait: a quarter of that of two cores.
+test: style ## lint, and all tests but those of test-whole and test-reliability; PYTEST="-k resume" passes options on
+	@$(BIN)/mypy >build/mypy.log 2>&1 & types=$$!; \
+	$(RUN_TESTS) -m "not whole and not reliability" $(PYTEST); tests=$$?; \
+	wait $$types; types=$$?; echo "mypy:"; cat build/mypy.log; exit $$((tests ? tests : types))
 
 test-fast: $(INSTALLED) ## the quick tests, some 6,000, on two of the backends, for the everyday loop
 	$(RUN_TESTS) -m "not slow and not whole and not reliability" $(PYTEST)
