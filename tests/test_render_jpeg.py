@@ -19,6 +19,7 @@ from fastload.render import jpeg
 from fastload.render.jpeg import recompressed
 from fastload.render.steps import JpegSteps
 from tests.images import photo
+from tests.samples import assert_resumes_equal, by_label
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding and encoding:DeprecationWarning")
 needs_core = pytest.mark.skipif(not native.available(), reason="needs the native core")
@@ -107,15 +108,6 @@ def loader_of(images: np.ndarray, transform: Any, **given: Any) -> Any:
     )
 
 
-def samples(loader: Any) -> dict[int, np.ndarray]:
-    with loader:
-        return {
-            int(label): image.numpy()
-            for batch in loader
-            for image, label in zip(batch["image"], batch["label"], strict=True)
-        }
-
-
 @needs_core
 def test_a_loader_has_it_in_the_core_and_resumes() -> None:
     images = np.stack([picture("photo", 30, 41, 3) for _ in range(12)])
@@ -124,19 +116,11 @@ def test_a_loader_has_it_in_the_core_and_resumes() -> None:
     reported = str(loader.explain())
     assert "JPEG" in reported
     assert "on the host, by rule" in reported
-    everything = samples(loader)
+    everything = by_label(loader)
     for place in ("device", "host"):
-        again = samples(loader_of(images, transform, place=place))
+        again = by_label(loader_of(images, transform, place=place))
         assert all(np.array_equal(again[label], everything[label]) for label in everything)
-    first = loader_of(images, transform)
-    with first:
-        next(iter(first))
-        state = first.state_dict()
-    second = loader_of(images, transform)
-    second.load_state_dict(state)
-    rest = samples(second)
-    assert len(rest) == 9
-    assert all(np.array_equal(rest[label], everything[label]) for label in rest)
+    assert_resumes_equal(lambda: loader_of(images, transform), everything)
     (flip, op) = Recipe.from_transform(transform).ops
     assert op.has_steps, flip
 

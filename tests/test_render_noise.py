@@ -21,6 +21,7 @@ from fastload.render import noise
 from fastload.render.noise import add_noise, normals
 from fastload.render.steps import NoiseSteps
 from fastload.sources import PixelArray, Source, ValueArray
+from tests.samples import assert_resumes_equal, by_label
 
 CPU = torch.device("cpu")
 KEYS = np.random.default_rng(3).integers(0, 2**64, 7, dtype=np.uint64)
@@ -160,15 +161,6 @@ def loader_of(images: Any, transform: Any, **given: Any) -> Any:
     )
 
 
-def samples(loader: Any) -> dict[int, np.ndarray]:
-    with loader:
-        return {
-            int(label): image.numpy()
-            for batch in loader
-            for image, label in zip(batch["image"], batch["label"], strict=True)
-        }
-
-
 @needs_core
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 def test_a_loader_makes_it_in_the_core_and_resumes(channels: int) -> None:
@@ -180,28 +172,19 @@ def test_a_loader_makes_it_in_the_core_and_resumes(channels: int) -> None:
     assert "on the host, by rule" in reported
     with loader_of(images, transform, place="device") as other:
         assert "on the device, as asked" in str(other.explain())
-    everything = samples(loader)
+    everything = by_label(loader)
     for place in ("device", "host"):
-        again = samples(loader_of(images, transform, place=place))
+        again = by_label(loader_of(images, transform, place=place))
         assert all(np.array_equal(again[label], everything[label]) for label in everything)
-    first = loader_of(images, transform)
-    with first:
-        batches = iter(first)
-        next(batches)
-        state = first.state_dict()
-    second = loader_of(images, transform)
-    second.load_state_dict(state)
-    rest = samples(second)
-    assert len(rest) == 9
-    assert all(np.array_equal(rest[label], everything[label]) for label in rest)
+    assert_resumes_equal(lambda: loader_of(images, transform), everything)
 
 
 def test_noise_on_floating_point_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     images = pictures(3, count=6)
     steps = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.GaussianNoise(0.0, 0.2)]
-    found = samples(loader_of(images, v2.Compose(steps)))
+    found = by_label(loader_of(images, v2.Compose(steps)))
     without_core(monkeypatch)
-    again = samples(loader_of(images, v2.Compose(steps)))
+    again = by_label(loader_of(images, v2.Compose(steps)))
     assert all(np.array_equal(again[label], found[label]) for label in found)
     away = np.stack([found[n] for n in range(6)]) - images.transpose(0, 3, 1, 2) / 255
     inner = away[(images.transpose(0, 3, 1, 2) > 100)]
@@ -210,7 +193,7 @@ def test_noise_on_floating_point_is_as_before(monkeypatch: pytest.MonkeyPatch) -
 
 @needs_core
 def test_images_of_floating_point_have_it_on_the_device() -> None:
-    found = samples(loader_of(pictures(3, count=6) / np.float32(255), v2.GaussianNoise(0.0, 0.2)))
+    found = by_label(loader_of(pictures(3, count=6) / np.float32(255), v2.GaussianNoise(0.0, 0.2)))
     assert found[0].dtype == np.float32
 
 

@@ -587,7 +587,7 @@ def _coarse_dropout(transform: Any, image: ImageState) -> Operations:
     return _sometimes((op,), transform, image, image)
 
 
-# -- Transforms that run as they are ---------------------------------------------------------------
+# -- What is lowered to what, and what runs as it was written --------------------------------------
 
 
 for base in (BaseCompose, BasicTransform):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -395,11 +396,10 @@ def positions(path: str, what: str, ids: list[int]) -> dict[int, int]:
 
 def once_each(path: str, names: list[str]) -> None:
     """Raise SourceError if a file has two entries, each of which has a part of its objects."""
-    if len(set(names)) < len(names):
-        seen: set[str] = set()
-        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
         raise SourceError(
-            f"{path}: lists the image {twice} twice, so that neither entry has all its objects; "
+            f"{path}: lists the image {name} twice, so that neither entry has all its objects; "
             "make them one."
         )
 

@@ -83,4 +83,19 @@ std::unique_ptr<T[]> exactly(const T* values, size_t count, size_t slack = 0) {
     return made;
 }
 
+// What `work` makes of values at an offset in memory of exactly their size: the alignment is any,
+// and bytes before them must stay.
+template <typename Work>
+Pixels in_place(const Pixels& before, size_t offset, Work work) {
+    constexpr uint8_t kBefore = 0xa7;
+    Pixels all(offset, kBefore);
+    all.insert(all.end(), before.begin(), before.end());
+    const auto memory = exactly(all.data(), all.size());
+    work(memory.get() + offset);
+    require(std::all_of(memory.get(), memory.get() + offset,
+                        [](uint8_t value) { return value == kBefore; }),
+            "bytes before the images are changed");
+    return Pixels(memory.get() + offset, memory.get() + all.size());
+}
+
 }  // namespace fastload

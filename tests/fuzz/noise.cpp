@@ -130,20 +130,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             value = noisy(table, value, product + shifts[row]);
         }
     }
-    const auto done = [&](auto work) {
-        constexpr uint8_t kBefore = 0xa7;
-        Pixels all(offset, kBefore);
-        all.insert(all.end(), before.begin(), before.end());
-        const auto memory = exactly(all.data(), all.size());
-        work(memory.get() + offset);
-        require(std::all_of(memory.get(), memory.get() + offset,
-                            [](uint8_t value) { return value == kBefore; }),
-                "bytes before the images are changed");
-        return Pixels(memory.get() + offset, memory.get() + all.size());
-    };
     for (const bool fused : {false, true}) {
         for (const ColourLoops* loops : colour_loops(fused)) {
-            const Pixels made = done([&](uint8_t* pixels) {
+            const Pixels made = in_place(before, offset, [&](uint8_t* pixels) {
                 for (int row = 0; row < count; ++row, pixels += values) {
                     if (!table.rows || table.rows[row])
                         loops->add_noise(table, row, shape, channels, pixels);
@@ -157,7 +146,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         }
     }
     static Pool pool(1, "auto");
-    const Pixels made = done([&](uint8_t* pixels) {
+    const Pixels made = in_place(before, offset, [&](uint8_t* pixels) {
         const auto job = noise_job({pixels, count, shape, channels}, table);
         pool.run(*job);
         job->wait();

@@ -117,23 +117,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             image = by_libjpeg(std::move(image), shape, channels, qualities.back(), blue_first);
         plain.insert(plain.end(), image.begin(), image.end());
     }
-    const auto done = [&](auto work) {
-        constexpr uint8_t kBefore = 0xa7;
-        Pixels all(offset, kBefore);
-        all.insert(all.end(), before.begin(), before.end());
-        const auto memory = exactly(all.data(), all.size());
-        work(memory.get() + offset);
-        require(std::all_of(memory.get(), memory.get() + offset,
-                            [](uint8_t value) { return value == kBefore; }),
-                "bytes before the images are changed");
-        return Pixels(memory.get() + offset, memory.get() + all.size());
-    };
     for (const char* name : {"plain", "sse4.1", "avx2", "avx512", "neon"}) {
         const Kernels* kernels = find_kernels(name);
         if (kernels == nullptr) continue;
         // New each time, so that a sanitizer sees what is beyond the memory of this image.
         Recompressor recompressor(*kernels);
-        const Pixels made = done([&](uint8_t* pixels) {
+        const Pixels made = in_place(before, offset, [&](uint8_t* pixels) {
             for (int row = 0; row < count; ++row, pixels += values) {
                 if (qualities[row] > 0)
                     recompressor.run(pixels, shape, channels, qualities[row], blue_first);
@@ -143,7 +132,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     static Pool pool(1, "auto");
     const auto kept = exactly(qualities.data(), qualities.size());
-    const Pixels made = done([&](uint8_t* pixels) {
+    const Pixels made = in_place(before, offset, [&](uint8_t* pixels) {
         const auto job = recompress_job({pixels, count, shape, channels}, {kept.get(), blue_first});
         pool.run(*job);
         job->wait();
