@@ -643,8 +643,8 @@ def test_a_damaged_file(cache: Path, file: str, damage: str) -> None:
         open_cache(cache)
 
 
-def test_every_byte_is_verified(cache: Path, tmp_path: Path) -> None:
-    """One bit in any file, whole and sound otherwise: opened, delivered, and found by who asks."""
+def test_every_byte_is_verified(cache: Path) -> None:
+    """One bit in any file, whole and sound otherwise."""
     verify_cache(cache)
     for path in sorted(cache.iterdir()):
         data = path.read_bytes()
@@ -653,14 +653,19 @@ def test_every_byte_is_verified(cache: Path, tmp_path: Path) -> None:
             with pytest.raises(CacheError, match=rf"{cache}.*rm -r"):
                 verify_cache(cache)
         path.write_bytes(data)
+
+
+def test_a_bit_between_the_blocks_that_are_sampled_is_found_by_who_asks(tmp_path: Path) -> None:
+    source = write_images(tmp_path / "data", [(160, 200)] * 5)  # 480 KB, a block each 32 KB
+    cache = build_cache(source, tmp_path / "cache")
     pixels = bytearray((cache / "image.npy").read_bytes())
-    pixels[-1] ^= 1
+    pixels[256 + 10_000] ^= 1
     (cache / "image.npy").write_bytes(pixels)
-    for source, directory in ((cache, None), (write_images(tmp_path / "data"), cache)):
+    for given, directory in ((cache, None), (source, cache)):
         for verify in (False, True):
             options = CacheOptions(directory=directory, verify=verify, progress=False)
             with fastload.create_loader(
-                source, 5, backend="cache", transform=v2.Resize((8, 8)), options=options
+                given, 5, backend="cache", transform=v2.Resize((8, 8)), options=options
             ) as it:
                 if verify:
                     with pytest.raises(CacheError, match=r"image.npy: is not what was written"):
@@ -808,6 +813,21 @@ def test_what_was_changed_in_a_cache_is_not_served(tmp_path: Path, what: str) ->
         (cache / "manifest.json").write_text(json.dumps(document, indent=1))
     with pytest.raises(CacheError, match="not what was written"):
         open_source(cache)
+
+
+@pytest.mark.parametrize("copied", ["whole", "half"])
+def test_the_pixels_of_another_cache_are_not_served(tmp_path: Path, copied: str) -> None:
+    """Of the same shape: those of an earlier build, where a copy took the new manifest first."""
+    sizes = [(160, 200)] * 5
+    cache = build_cache(write_images(tmp_path / "data", sizes), tmp_path / "cache")
+    other = build_cache(write_images(tmp_path / "data", sizes, quality=60), tmp_path / "other")
+    ours, theirs = (cache / "image.npy").read_bytes(), (other / "image.npy").read_bytes()
+    taken = len(ours) if copied == "whole" else len(ours) // 2
+    (cache / "image.npy").write_bytes(theirs[:taken] + ours[taken:])
+    with pytest.raises(CacheError, match=r"image\.npy is not what was written.*rm -r"):
+        open_cache(cache)
+    (cache / "image.npy").write_bytes(ours)
+    open_cache(cache)
 
 
 @pytest.mark.parametrize("which", ["image", "label"])

@@ -16,6 +16,7 @@ from fastload.cache.manifest import (
     is_cache,
     read_manifest,
     remedy,
+    sampled_checksum_of,
 )
 from fastload.errors import CacheError, SourceError, counted
 from fastload.files import check_regular
@@ -88,6 +89,10 @@ def _open_column(directory: Path, entry: ColumnEntry) -> PixelArray | ValueArray
         path = directory / item.file
         if small and item.checksum is not None and checksum_of(path) != item.checksum:
             raise CacheError(f"{path} is not what was written")
+        if not small and item.sampled is not None and sampled_checksum_of(path) != item.sampled:
+            raise CacheError(
+                f"{path} is not what was written: a file of another cache, or copied in part"
+            )
     if entry.kind == "values":
         return ValueArray(arrays["array"], role=entry.role)
     if entry.kind == "ragged":

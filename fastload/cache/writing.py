@@ -24,6 +24,7 @@ from fastload.cache.manifest import (
     checksum_of,
     read_manifest,
     remedy,
+    sampled_checksum_of,
 )
 from fastload.cache.progress import ColumnProgress
 from fastload.cache.reading import source_of
@@ -92,7 +93,8 @@ class NpyWriter:
         os.fsync(self._file.fileno())
         self.close()
         self.checksum = zlib.crc32(header, self.checksum)
-        return ArrayFile(self.path.name, dtype.str, shape, self.checksum)
+        sampled = sampled_checksum_of(self.path)
+        return ArrayFile(self.path.name, dtype.str, shape, self.checksum, sampled)
 
     def close(self) -> None:
         """Close the file as it is. May be called twice."""
