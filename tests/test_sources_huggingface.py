@@ -195,6 +195,42 @@ def test_the_fingerprint_is_of_the_samples(tmp_path: Path) -> None:
     assert open_source(made(other)).source.fingerprint != first
 
 
+def test_the_fingerprint_knows_the_order_of_images_of_equal_lengths() -> None:
+    pictures = [images.png(np.full((8, 8, 3), row, np.uint8)) for row in range(200)]
+    assert len({*map(len, pictures[10:30])}) == 1
+    columns = {"image": [{"bytes": picture, "path": None} for picture in pictures]}
+    features = datasets.Features({"image": datasets.Image()})
+    whole = datasets.Dataset.from_dict(columns, features=features)
+
+    def fingerprint(rows: list[int]) -> str:
+        return open_source(whole.select(rows)).source.fingerprint
+
+    swapped = [*range(13), 14, 13, *range(15, 200)]  # neither of those whose bytes are sampled
+    assert fingerprint(swapped) != fingerprint([*range(200)])
+    assert fingerprint(swapped) == fingerprint(swapped)
+
+
+def test_the_fingerprint_knows_the_names_of_the_classes() -> None:
+    other = made().cast_column("label", datasets.ClassLabel(names=["dog", "cat"]))
+    assert open_source(other).source.values["label"].at(np.arange(7)).tolist() == LABELS
+    assert open_source(other).source.fingerprint != open_source(made()).source.fingerprint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: datasets.concatenate_datasets([d, d]).select([8, 1]),
+        lambda d: datasets.interleave_datasets([d, d]),
+        lambda d: d.with_format(None, columns=["label", "image"]),
+    ],
+    ids=["concatenate", "interleave", "format"],
+)
+def test_columns_come_in_the_order_of_the_data_set(change: Any) -> None:
+    dataset = change(made(age=([5] * 7, datasets.Value("int64"))))
+    with fastload.create_loader(dataset, len(dataset), transform=SHAPE) as loader:
+        assert_same(next(iter(loader)), by_a_dataloader(dataset))
+
+
 def halves(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return {"half": [label / 2 for label in batch["label"]]}
 

@@ -72,7 +72,9 @@ def _source(dataset: Any, options: OpenOptions) -> Source:
             "create_loader(transform=...)"
         )
     known = sys.modules["datasets"]
-    served = dataset.format["columns"]  # in the order of the data set
+    # `concatenate_datasets` and what follows it sort those of the format by name.
+    chosen = set(dataset.format["columns"])
+    served = [name for name in dataset.column_names if name in chosen]
     wanted = served if options.fields is None else list(options.fields)
     unknown = [name for name in wanted if name not in served]
     if unknown:
@@ -82,7 +84,8 @@ def _source(dataset: Any, options: OpenOptions) -> Source:
         rows = dataset._indices.column(0).to_numpy().astype(np.int64)
     columns: dict[str, Column] = {}
     classes: dict[str, tuple[str, ...]] = {}
-    identity: list[Any] = []
+    # Images of equal lengths in another order would be told by nothing else.
+    identity: list[Any] = [] if rows is None else [rows]
     for name in wanted:
         feature = dataset.features[name]
         if type(feature) is known.Image:
@@ -97,6 +100,7 @@ def _source(dataset: Any, options: OpenOptions) -> Source:
         if type(feature) is known.ClassLabel:
             classes[name] = tuple(feature.names)
             values = _labels(values, name, classes[name])
+            identity += classes[name]
         columns[name] = ValueArray(values)
         identity += [name, values]
     if not any(isinstance(column, EncodedImages) for column in columns.values()):
