@@ -289,6 +289,66 @@ def test_files_after_a_block_of_zeros_are_not_lost(tmp_path: Path, damage: str) 
         open_source([path])
 
 
+def changed_header(header: bytes, at: int, value: bytes) -> bytes:
+    """A tar header with other bytes in it, and its checksum."""
+    header = header[:at] + value + header[at + len(value) :]
+    total = sum(header[:148]) + 8 * 0x20 + sum(header[156:])
+    return header[:148] + b"%06o\0 " % total + header[156:]
+
+
+@pytest.mark.parametrize("size", [1, 1024, 1 << 30])
+def test_what_size_a_folder_claims_does_not_matter(tmp_path: Path, size: int) -> None:
+    """Nothing follows it, to tarfile and GNU tar: to skip so many bytes was to lose files."""
+    path = tmp_path / "s.tar"
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for name in ("cat/", "cat/1.jpg", "dog/", "dog/1.jpg"):
+            member = tarfile.TarInfo(name)
+            member.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
+            member.size = 0 if name.endswith("/") else len(PHOTO)
+            tar.addfile(member, io.BytesIO(PHOTO))
+    data = path.read_bytes()
+    with tarfile.open(path) as tar:
+        folders = [member.offset for member in tar if member.isdir()]
+    for at in folders:
+        header = changed_header(data[at : at + 512], 124, b"%011o\0" % size)
+        data = data[:at] + header + data[at + 512 :]
+    path.write_bytes(data)
+    with tarfile.open(path) as tar:
+        expected = [(m.name, m.offset_data, m.size) for m in tar if m.isfile()]
+    assert len(expected) == 2
+    assert list(files_in_tar(str(path))) == expected
+    assert values_of(open_source(path).source, "label").tolist() == [0, 1]
+
+
+def test_bytes_of_what_an_old_program_calls_a_folder_are_refused(tmp_path: Path) -> None:
+    """A file whose name ends in a slash: tarfile skips its bytes or not by the program that wrote
+    it."""
+    path = write_tar(tmp_path / "s.tar", {"cat/": PHOTO}, tarfile.USTAR_FORMAT)
+    with pytest.raises(SourceError, match=r"bytes of the folder cat/.*damaged"):
+        list(files_in_tar(str(path)))
+
+
+@pytest.mark.parametrize("damage", ["length", "digits", "key", "end"])
+def test_a_pax_header_that_is_not_made_of_records_is_refused(tmp_path: Path, damage: str) -> None:
+    """Its name would be that of the header behind it, cut off after 100 characters."""
+    name = "x" * 120 + ".jpg"
+    data = write_tar(tmp_path / "s.tar", {name: PHOTO}).read_bytes()
+    record = b"%d path=" % (len(name) + 10)
+    wrong = {
+        "length": record.replace(b"134", b"135"),
+        "digits": record.replace(b"134", b"1x4"),
+        "key": record.replace(b"=", b"-"),
+        "end": record.replace(b"134", b"934"),
+    }[damage]
+    assert data.count(record) == 1
+    path = tmp_path / "t.tar"
+    path.write_bytes(data.replace(record, wrong))
+    with pytest.raises(SourceError, match=r"t\.tar: a pax header that is not made of records"):
+        list(files_in_tar(str(path)))
+    path.write_bytes(data)
+    assert [file.name for file in files_in_tar(str(path))] == [name]
+
+
 def test_an_archive_may_be_filled_up_to_a_record(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "s.tar", shard(0, 4))
     path.write_bytes(path.read_bytes().ljust(1 << 20, b"\0"))  # tar -b 2048

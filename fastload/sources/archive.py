@@ -266,6 +266,8 @@ def _files(
             raise _damaged(path, position, "not a tar header")
         kind, start = header[156:157], position + _BLOCK
         size = _number(pax[b"size"], 10) if b"size" in pax else _number(header[124:136])
+        if kind == _FOLDER:
+            size = 0  # whatever it claims: to tarfile and GNU tar nothing of it follows
         if size < 0 or start + size > length:
             raise _damaged(
                 path,
@@ -281,7 +283,10 @@ def _files(
                 records = _pax_records(content)
                 if records is None:
                     raise _damaged(
-                        path, start, f"a pax header of more than {_MOST_RECORDS:,} records"
+                        path,
+                        start,
+                        "a pax header that is not made of records, or of more than "
+                        f"{_MOST_RECORDS:,}",
                     )
                 pax = records
             elif kind == _GNU_NAME:
@@ -290,8 +295,10 @@ def _files(
         name = (pax.get(b"path") or long_name or _name(header)).decode("utf-8", "surrogateescape")
         is_sparse = any(key.startswith(b"GNU.sparse") for key in pax)
         long_name, pax = b"", {}
-        if kind == _FOLDER or name.endswith("/"):
+        if kind == _FOLDER or (name.endswith("/") and not size):
             continue
+        if name.endswith("/"):
+            raise _damaged(path, start, f"{size:,} bytes of the folder {name}")
         if kind not in _FILE or is_sparse:
             raise SourceError(
                 f"{path}: {name} is not a plain file but a link, sparse or special one; write the "
@@ -357,18 +364,22 @@ def _name(header: bytes) -> bytes:
 
 
 def _pax_records(content: bytes) -> dict[bytes, bytes] | None:
-    """Records "<length> <key>=<value>\\n", the length being that of the whole record; None if there
-    are too many."""
+    """Records "<length> <key>=<value>\\n", the length being that of the whole record; None: one is
+    not so, or there are too many."""
     records: dict[bytes, bytes] = {}
     position = 0
     for _ in range(_MOST_RECORDS):
+        if not content[position:].strip(b"\0"):  # some programs fill up with zeros
+            return records
         # The header is no larger than _LARGEST_NAME, so that a longer number is damage.
         space = content.find(b" ", position, position + 8)
         digits = content[position : max(space, position)]
-        if not digits.isdigit() or int(digits) <= len(digits) + 1:
-            return records
+        if not digits.isdigit():
+            return None
         end = position + int(digits)
-        key, _, value = content[space + 1 : end - 1].partition(b"=")
+        key, equals, value = content[space + 1 : end - 1].partition(b"=")
+        if not equals or content[end - 1 : end] != b"\n":
+            return None
         records[key] = value
         position = end
     return None
