@@ -330,7 +330,7 @@ def test_bytes_of_what_an_old_program_calls_a_folder_are_refused(tmp_path: Path)
 
 @pytest.mark.parametrize("damage", ["length", "digits", "key", "end"])
 def test_a_pax_header_that_is_not_made_of_records_is_refused(tmp_path: Path, damage: str) -> None:
-    """Its name would be that of the header behind it, cut off after 100 characters."""
+    """Its name would be that of the next header, cut off after 100 characters."""
     name = "x" * 120 + ".jpg"
     data = write_tar(tmp_path / "s.tar", {name: PHOTO}).read_bytes()
     record = b"%d path=" % (len(name) + 10)

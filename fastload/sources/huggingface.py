@@ -84,7 +84,7 @@ def _source(dataset: Any, options: OpenOptions) -> Source:
         rows = dataset._indices.column(0).to_numpy().astype(np.int64)
     columns: dict[str, Column] = {}
     classes: dict[str, tuple[str, ...]] = {}
-    # Images of equal lengths in another order would be told by nothing else.
+    # Nothing else would say that images of equal lengths have another order.
     identity: list[Any] = [] if rows is None else [rows]
     for name in wanted:
         feature = dataset.features[name]
