@@ -271,10 +271,19 @@ def growing(label: int) -> Any:
     return label
 
 
+def paired(label: int) -> Any:
+    """Python 3.13 and newer have single instructions for two names at once."""
+    low, high = label % 4, label // 4
+    both = low
+    return both, high
+
+
 @pytest.mark.parametrize(
     ("function", "known"),
     [
         (lambda y: y + 5, True),
+        (lambda y: (y, y), True),
+        (paired, True),
         (lambda y: TABLE[y], True),
         (lambda y: 1 if y > 3 else 0, True),
         (lambda y: torch.tensor(y, dtype=torch.float32), True),
