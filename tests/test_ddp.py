@@ -82,7 +82,7 @@ def test_two_ranks_learn_what_one_process_learns(tmp_path: Path, backend: str) -
     alone, _ = train(folder, backend, str(tmp_path / "alone"), distributed=False)
     torch.multiprocessing.start_processes(  # type: ignore[no-untyped-call]
         rank_main,
-        (warm.free_port(), folder, backend, str(tmp_path)),
+        (warm.reserved_port(), folder, backend, str(tmp_path)),
         nprocs=2,
         start_method=warm.START_METHOD,
     )

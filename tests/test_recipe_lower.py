@@ -211,6 +211,28 @@ def test_other_spellings(transform: Any, ops: tuple[Operation, ...]) -> None:
     assert lowered(transform) == ops
 
 
+@pytest.mark.parametrize("first", [v2.ToImage(), v2.PILToTensor()], ids=["image", "pure"])
+@pytest.mark.parametrize("kind", [tv_tensors.Image, torch.Tensor, tv_tensors.Mask])
+def test_a_dict_of_dtypes_without_the_images_is_an_error_where_torchvision_raises(
+    first: Any, kind: type
+) -> None:
+    transform = v2.Compose([first, v2.ToDtype({kind: torch.float32}, scale=True)])
+    arrays = (np.zeros((2, 4, 4, 3), np.uint8),)
+    try:
+        expected = transform(Image.new("RGB", (4, 4))).dtype
+    except ValueError as error:
+        with (
+            pytest.raises(ValueError, match=str(error)[:40]),
+            fastload.create_loader(arrays, transform=transform, num_workers=0) as loader,
+        ):
+            next(iter(loader))
+        with pytest.raises(UnsupportedTransformError, match="has no dtype for the images"):
+            fastload.create_loader(arrays, transform=transform, backend="turbojpeg")
+    else:
+        with fastload.create_loader(arrays, transform=transform, backend="turbojpeg") as loader:
+            assert next(iter(loader))[0].dtype == expected == torch.float32
+
+
 @pytest.mark.parametrize(
     "value", ["bicubic", InterpolationMode.BICUBIC, 3, Image.Resampling.BICUBIC], ids=repr
 )

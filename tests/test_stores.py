@@ -173,8 +173,11 @@ def test_an_object_for_a_folder_is_none_of_its_files(server: ObjectServer) -> No
     assert (len(opened.source), opened.notes) == (2, ())
 
 
-def test_a_file_url_is_a_path(local: Path) -> None:
+def test_a_file_url_is_a_path(local: Path, tmp_path: Path) -> None:
     assert open_source(f"file://{local}").source.describe(0) == str(local / "class_0" / "0.jpg")
+    odd = tmp_path / "a@b#c?d"
+    odd.symlink_to(local)
+    assert open_source(f"file://{odd}").source.describe(0) == str(odd / "class_0" / "0.jpg")
 
 
 # -- Requests --------------------------------------------------------------------------------------
@@ -329,6 +332,7 @@ def test_a_host_that_has_no_address(server: ObjectServer, monkeypatch: pytest.Mo
         "https://host/x.tar?sig=SECRET",
         "az://c/x#SECRET",
         "abfss://c:SECRET@account.dfs.core.windows.net/x",
+        "file://user:SECRET@host/x.tar",
     ],
 )
 @pytest.mark.parametrize("listed", [False, True])

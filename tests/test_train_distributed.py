@@ -300,7 +300,7 @@ def test_torchrun_restarts_and_the_run_goes_on(data: dict[str, str], tmp_path: P
 @pytest.mark.whole
 def test_two_machines_on_loopback(data: dict[str, str], tmp_path: Path) -> None:
     """Two torchruns with a process each meet; only the first has the folder of the run."""
-    endpoint = f"127.0.0.1:{warm.free_port()}"
+    endpoint = f"127.0.0.1:{warm.reserved_port()}"
     nodes = []
     for node in range(2):
         given = config(**data, out=tmp_path / f"out{node}", batch_size=4, model="fastload:mlp")

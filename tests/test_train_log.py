@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from fastload.distribution import install_command
-from fastload.errors import BackendUnavailableError
+from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.train import CheckpointConfig, LogConfig, ScheduleConfig, TrainConfig
 from fastload.train.log import EPOCHS_FILE, RunLog
 from fastload.train.results import EpochRecord
@@ -213,6 +213,17 @@ def test_a_missing_tensorboard_is_said_before_anything_runs(
     with pytest.raises(BackendUnavailableError, match=re.escape(install_command("train"))):
         write(tmp_path / "run", range(1), LogConfig(tensorboard=True))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("tensorboard", [False, True])
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_option(
+    tmp_path: Path, tensorboard: bool
+) -> None:
+    if tensorboard:
+        pytest.importorskip("tensorboard")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"out: .*file/run .*choose another folder"):
+        write(tmp_path / "file" / "run", range(1), LogConfig(tensorboard=tensorboard))
 
 
 def test_without_tensorboard_its_files_are_not_there(tmp_path: Path) -> None:

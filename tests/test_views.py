@@ -132,6 +132,39 @@ def test_under_a_plain_dataloader_and_adopted(folder: Path) -> None:
                 assert (view.int() - other.int()).abs().max() <= 2
 
 
+def small(image: Image.Image) -> Any:
+    return np.array(image.resize((7, 5)))
+
+
+def flat(image: Image.Image) -> Any:
+    return small(image).ravel()
+
+
+def mean(image: Image.Image) -> float:
+    return float(small(image).mean())
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+@pytest.mark.parametrize("functions", [(small, small), (small, None), (None, flat), (mean, small)])
+def test_what_functions_make_of_an_image_is_batched_as_by_a_dataloader(
+    folder: Path, functions: tuple[Any, ...], adopted: bool
+) -> None:
+    """Arrays keep their axes; vectors and numbers are views too."""
+    crop = v2.Compose([v2.CenterCrop(8), v2.ToImage()])
+    transform = Views(*(function or crop for function in functions))
+    existing = DataLoader(ImageFolder(str(folder), transform), 4)
+    with (
+        fastload.from_dataloader(existing)
+        if adopted
+        else fastload.create_loader(folder, 4, transform=transform, num_workers=0)
+    ) as loader:
+        for (ours, _), (theirs, _) in zip(loader, existing, strict=True):
+            assert len(ours) == len(theirs)
+            for view, other in zip(ours, theirs, strict=True):
+                assert (view.dtype, view.shape) == (other.dtype, other.shape)
+                assert torch.equal(view, other)
+
+
 @pytest.mark.parametrize("backend", ["torch", "turbojpeg", "cache"])
 def test_views_resume_and_are_substituted(tmp_path: Path, backend: str) -> None:
     folder = write_photo_folder(tmp_path / "photos")

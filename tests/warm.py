@@ -40,17 +40,24 @@ class Done:
     stderr: str
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+_reserved: list[socket.socket] = []
+
+
+def reserved_port() -> int:
+    """A port of loopback that is given to nobody else while this process runs. A server that sets
+    SO_REUSEADDR, as torch's store does, can listen there: the socket that keeps it does not."""
+    keeper = socket.socket()
+    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    keeper.bind(("127.0.0.1", 0))
+    _reserved.append(keeper)
+    return int(keeper.getsockname()[1])
 
 
 def ranks(world_size: int) -> list[Mapping[str, str]]:
     """The variables that torchrun sets, for each rank of one machine."""
     common = {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
+        "MASTER_PORT": str(reserved_port()),
         "WORLD_SIZE": str(world_size),
     }
     return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torchvision.transforms as v1
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
@@ -20,6 +22,7 @@ from fastload.recipe.attributes import read_floats, read_for_images, read_for_ma
 from fastload.recipe.mix import Mixing
 from fastload.recipe.operation import (
     ImageState,
+    NotLowerableError,
     Operation,
     PixelOperation,
     register,
@@ -112,6 +115,13 @@ class MaskToDtype(PixelOperation):
 
 
 def _to_dtype(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    if isinstance(transform.dtype, Mapping) and image.tensor and image.known:
+        kind = torch.Tensor if image.pure else tv_tensors.Image
+        if kind not in transform.dtype and "others" not in transform.dtype:
+            raise NotLowerableError(
+                f"it has no dtype for the images, a {kind.__name__} each, of which torchvision "
+                "makes an error; add one, or 'others': None"
+            )
     # Images that nothing made tensors of are tensors in a batch.
     images = read_for_images(transform.dtype, image if image.tensor else None)
     masks = read_for_masks(transform.dtype)

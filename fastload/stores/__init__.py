@@ -72,17 +72,18 @@ def located(url: str) -> str:
     Raises:
         SourceError: it has credentials in it, which would be shown wherever the data set is named.
     """
-    if url.startswith("file://"):
-        return url.removeprefix("file://").removeprefix("localhost")
+    is_local = url.startswith("file://")
     authority = url.partition("://")[2].partition("/")[0]
     # `abfss://container@account` is a place; with a colon before the @ it is none.
     place = url.startswith("abfs") and ":" not in authority.rpartition("@")[0]
-    if ("@" in authority and not place) or "?" in url or "#" in url:
+    if ("@" in authority and not place) or (not is_local and ("?" in url or "#" in url)):
         raise SourceError(
             f"{url.partition('://')[0]}://...: credentials and parameters in a URL would be shown "
             "with every message; leave them out, and set them in the environment, as the store's "
             "own tools read them."
         )
+    if is_local:
+        return url.removeprefix("file://").removeprefix("localhost")
     return url.rstrip("/")
 
 

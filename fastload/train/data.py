@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -271,7 +271,9 @@ def backend_options(backend: str, texts: Sequence[str]) -> BackendOptions | None
         try:
             given[name] = msgspec.convert(None if value == NONE else value, hint, strict=False)
         except msgspec.ValidationError as error:
-            raise ConfigurationError(f"backend_option {text!r}: {error}.") from error
+            known = ", ".join(map(str, get_args(hints[name])))
+            choices = f"; take one of {known}" if get_origin(hints[name]) is Literal else ""
+            raise ConfigurationError(f"backend_option {text!r}: {error}{choices}.") from error
     options: BackendOptions = kind(**given)
     return options
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fastload.distribution import install_command
-from fastload.errors import BackendUnavailableError
+from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.files import replacing
 from fastload.tools.measure.table import number
 from fastload.tools.monitor import IdleSummary
@@ -63,13 +63,19 @@ class RunLog(ExitStack):
         self._task = self._bar.add_task("", visible=False, rate="-", loss="-", wait="-")
         if not self._tells:
             return
-        if config.log.tensorboard:
-            self._writer = _tensorboard(self._path.with_name("tensorboard"), step)
-            self.callback(self._writer.close)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        if records or self._path.exists():
-            with replacing(self._path) as rest:
-                rest.write_bytes(b"".join(map(_json_line, records)))
+        try:
+            if config.log.tensorboard:
+                self._writer = _tensorboard(self._path.with_name("tensorboard"), step)
+                self.callback(self._writer.close)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if records or self._path.exists():
+                with replacing(self._path) as rest:
+                    rest.write_bytes(b"".join(map(_json_line, records)))
+        except OSError as error:
+            raise ConfigurationError(
+                f"out: nothing can be written into {self._path.parent} ({error.strerror or error});"
+                " choose another folder."
+            ) from error
         if config.log.progress and self._console.is_terminal:
             self.enter_context(self._bar)
         self._beside = ProcessWatch()
