@@ -7,6 +7,7 @@ runs at its end.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import runpy
@@ -40,16 +41,13 @@ class Done:
     stderr: str
 
 
-_reserved: list[socket.socket] = []
-
-
 def reserved_port() -> int:
     """A port of loopback that is given to nobody else while this process runs. A server that sets
     SO_REUSEADDR, as torch's store does, can listen there: the socket that keeps it does not."""
     keeper = socket.socket()
     keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     keeper.bind(("127.0.0.1", 0))
-    _reserved.append(keeper)
+    atexit.register(keeper.close)
     return int(keeper.getsockname()[1])
 
 
