@@ -196,6 +196,17 @@ def test_demo_shows_the_install_command_of_an_absent_backend(
 
 
 @pytest.mark.slow
+def test_demo_trains_for_four_steps(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of four steps a quarter, in which the rate rises, would end where it begins."""
+    monkeypatch.setattr(fastload, "available_backends", lambda: [BackendStatus("turbojpeg", True)])
+    settings = DemoSettings(folder=photographs, seconds=0.1, epochs=4, device="cpu")
+    assert run_demo(settings, Console(markup=False, width=100))
+    assert "epoch 4" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["pixels", "labels"])
 def test_demo_fails_when_a_backend_delivers_other_samples(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, what: str

@@ -763,4 +763,12 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
     said = command(str(folder), str(tmp_path / "other"), "--size", "big")
     assert said.exit_code != 0
     assert "--size: must be as 500MB" in said.output
-    assert command(str(folder), str(tmp_path / "other"), "--to", "zip").exit_code != 0
+    said = command(str(folder), str(tmp_path / "other"), "--to", "zip")
+    assert said.exit_code != 0
+    assert "--to: must be tar, parquet or cache, got 'zip'" in said.output
+    for split in ("train", "val"):
+        (tmp_path / "both").mkdir(exist_ok=True)
+        (tmp_path / "both" / split).symlink_to(folder)
+    said = command(str(tmp_path / "both"), str(tmp_path / "part"))
+    assert "of fastload pack: --of train" in said.output
+    assert command(str(tmp_path / "both"), str(tmp_path / "part"), "--of", "val").exit_code == 0

@@ -68,8 +68,10 @@ def pack(
     with plain_errors():
         from fastload.tools.pack import PackOptions, pack, pack_caches
 
+        if to not in ("tar", "parquet", "cache"):
+            raise ConfigurationError(f"--to: must be tar, parquet or cache, got {to!r}.")
         options = PackOptions(
-            format="tar" if to == "cache" else to,  # type: ignore[arg-type]  # it refuses others
+            format="tar" if to == "cache" else to,  # type: ignore[arg-type]
             size=_bytes(size),
             short_side=short_side,
             quality=quality,

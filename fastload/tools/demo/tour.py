@@ -297,8 +297,9 @@ class _Tour:
                 network = SmallNetwork(classes).to(device).to(memory_format=torch.channels_last)
             optimizer = torch.optim.AdamW(network.parameters(), lr=4e-3, weight_decay=0.05)
             steps = max(epochs * len(train_loader), 2)
+            # Of four steps a quarter would end where it begins, which torch divides by.
             schedule = torch.optim.lr_scheduler.OneCycleLR(
-                optimizer, max_lr=4e-3, total_steps=steps, pct_start=0.25
+                optimizer, max_lr=4e-3, total_steps=steps, pct_start=max(0.25, 1.5 / steps)
             )
             for epoch in range(1, epochs + 1):
                 network.train()
