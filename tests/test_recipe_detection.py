@@ -602,10 +602,37 @@ def instruction_sets() -> list[str]:
     return names
 
 
+def require_same_pixels(
+    monkeypatch: pytest.MonkeyPatch, pixels: Any, inverse: Any, size: tuple[int, int]
+) -> None:
+    """The core, with all instruction sets, and numpy."""
+    channels = pixels.shape[2]
+    fill = tuple(float(n) for n in RNG.integers(0, 256, channels))
+    for sampling in (
+        WarpSampling("nearest", fill),
+        WarpSampling("bilinear", fill),
+        WarpSampling("bilinear", fill, mixes=True),
+        WarpSampling("bilinear", fill, fades=False),
+    ):
+        made = []
+        for available in (True, False):
+            monkeypatch.setattr(native, "available", lambda found=available: found)
+            out = np.empty((*size, channels), np.uint8)
+            with np.errstate(all="ignore"):
+                warp_into(pixels, inverse, sampling, out)
+            made.append(out)
+        assert (made[0] == made[1]).all(), sampling
+        for simd in instruction_sets():
+            core = np.empty_like(made[0])
+            limits = sampling.interpolation == "bilinear", sampling.fades, sampling.mixes
+            fills = np.array(fill, np.float32)
+            native.load().warp(pixels, core, inverse, *limits, fills, simd)
+            assert (core == made[1]).all(), (sampling, simd)
+
+
 def test_the_core_and_numpy_make_the_same_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     if not native.available():
         pytest.skip("the native core is not built")
-    sets = instruction_sets()
     for number in range(60):
         height, width, channels = (int(n) for n in RNG.integers(1, [60, 90, 5]))
         pixels = RNG.integers(0, 256, (height, width, channels), dtype=np.uint8)
@@ -615,27 +642,22 @@ def test_the_core_and_numpy_make_the_same_pixels(monkeypatch: pytest.MonkeyPatch
             inverse[2] = 0, 0, 1
         if number % 10 == 0:
             inverse[RNG.integers(3), RNG.integers(3)] = RNG.choice([np.nan, np.inf, 1e300, 0.0])
-        fill = tuple(float(n) for n in RNG.integers(0, 256, channels))
-        for sampling in (
-            WarpSampling("nearest", fill),
-            WarpSampling("bilinear", fill),
-            WarpSampling("bilinear", fill, mixes=True),
-            WarpSampling("bilinear", fill, fades=False),
-        ):
-            made = []
-            for available in (True, False):
-                monkeypatch.setattr(native, "available", lambda found=available: found)
-                out = np.empty((33, 29, channels), np.uint8)
-                with np.errstate(all="ignore"):
-                    warp_into(pixels, inverse, sampling, out)
-                made.append(out)
-            assert (made[0] == made[1]).all(), (number, sampling)
-            for simd in sets:
-                core = np.empty_like(made[0])
-                limits = sampling.interpolation == "bilinear", sampling.fades, sampling.mixes
-                fills = np.array(fill, np.float32)
-                native.load().warp(pixels, core, inverse, *limits, fills, simd)
-                assert (core == made[1]).all(), (number, sampling, simd)
+        require_same_pixels(monkeypatch, pixels, inverse, (33, 29))
+
+
+@pytest.mark.parametrize("scale", [0.01, 0.4, 1.0, 1.7, 2.3, 2.51, 2.7, 5.0, -1.0])
+def test_rows_that_stay_rows_are_the_same_pixels(
+    monkeypatch: pytest.MonkeyPatch, scale: float
+) -> None:
+    """Neighbours that lie within 128 bytes of a row are taken by other instructions."""
+    if not native.available():
+        pytest.skip("the native core is not built")
+    for width in (40, 43, 300):
+        pixels = RNG.integers(0, 256, (12, width, 3), dtype=np.uint8)
+        shear, left, top = RNG.normal(size=3) * [0.3, 5, 2]
+        start = left if scale > 0 else width - left
+        inverse = np.array([[scale, shear, start], [0, abs(scale) / 2 + 0.3, top], [0, 0, 1]])
+        require_same_pixels(monkeypatch, pixels, inverse, (14, 131))
 
 
 # -- what is dropped, what is refused

@@ -31,6 +31,7 @@ from fastload.render.host import (
     only_cuts,
     render_into,
     render_row,
+    shows_all,
 )
 from fastload.sources.base import Source
 
@@ -190,7 +191,7 @@ class JoinedReader:
         inverse = np.tile(np.eye(3), (count, layers, 1, 1))
         flips = np.zeros((count, layers, 2), dtype=np.bool_)
         for layer, geometry in enumerate(job.geometries):
-            for sample in range(count):
+            for sample in np.unique(members.samples[members.layers == layer]).tolist():
                 found = _warped(geometry, sample, mosaic.canvas)
                 if found is None:
                     bad.add(sample)
@@ -416,15 +417,15 @@ def _warped(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]] | None:
     """A row of a geometry of canvases as one bilinear warp, (3, 3) its inverse, and (2,) flips
     after it, which makes the same pixels; None where it is none."""
-    if not only_cuts(replace(geometry, later=None), row):
-        return None
     top, left, height, width = geometry.box[row].tolist()
     if geometry.later is None:
+        if not only_cuts(geometry, row):
+            return None
         shift = np.eye(3)  # whole pixels: each is one of the canvas
         shift[:2, 2] = left, top
         return shift, geometry.flip[row]
     later = geometry.later
-    whole = (top, left, height, width) == (0, 0, *canvas) and not geometry.flip[row].any()
+    whole = (top, left, height, width) == (0, 0, *canvas) and shows_all(geometry, row)
     if later.inverse is None or not whole or not only_cuts(later.geometry, row):
         return None
     return cut_inverse(later, row), later.geometry.flip[row]

@@ -127,9 +127,9 @@ class Threads:
             self._most = max(count, min(_SAMPLES_IN_FLIGHT // self._slice, _MOST_TASKS))
         self._executor: ReaderPool | None = None
 
-    def slice_of(self, batch_size: int) -> int:
-        """Samples of a batch that are one task."""
-        return self._slice or max(1, -(-batch_size // self.count))
+    def slice_of(self, batch_size: int, *, least: int = 1) -> int:
+        """Samples of a batch that are one task; `least`: where a task does not wait for a store."""
+        return self._slice or max(least, -(-batch_size // self.count))
 
     def submit(
         self, function: Callable[P, T], *arguments: P.args, **options: P.kwargs

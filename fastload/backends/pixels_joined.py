@@ -19,6 +19,9 @@ from fastload.native.pool import Pending
 from fastload.native.seek import SeekIndexOption
 from fastload.sources.columns import EncodedImages
 
+_LEAST_SLICE = 32
+"""Samples of a task, in Python: numpy's calls take as long for eight of them."""
+
 
 class JoinedPixels(PixelMaker):
     """Serves sources whose samples `JoinedReader.fits_core`."""
@@ -35,7 +38,7 @@ class JoinedPixels(PixelMaker):
     ) -> None:
         super().__init__(context, rows, threads)
         self._joined = joined
-        self._slice = threads.slice_of(context.batch_size)
+        self._slice = threads.slice_of(context.batch_size, least=_LEAST_SLICE)
         self._core = CoreDecoding(threads.count, self._source, check_whole, seek_index)
 
     def start(self, draws: Draws) -> BatchInWork:

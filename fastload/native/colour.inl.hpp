@@ -22,7 +22,7 @@ inline float mul_add(float a, float b, float c) {
 }
 
 // To a whole number, halves to even ones: adding 1.5 * 2^23 leaves no bits for a fraction.
-inline float rounded(float x) { return (x + 12582912.0f) - 12582912.0f; }
+constexpr float rounded(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
 // Cut to a byte. What is no number becomes 0.
 inline uint8_t cut(float x) {
@@ -134,41 +134,34 @@ void turn_hue(Block& block, size_t count, float shift) {
     }
 }
 
-// Of 4096 times 255 / x, and 30 / x, rounded: OpenCV's conversion of bytes to HSV.
-struct Divisors {
-    int32_t saturation[256] = {}, hue[256] = {};
-    constexpr Divisors() {
-        for (int x = 1; x < 256; ++x) {
-            saturation[x] = (2 * (255 << 12) + x) / (2 * x);
-            hue[x] = (2 * (30 << 12) + x) / (2 * x);
-        }
-    }
-};
-constexpr Divisors kDivisors;
+// OpenCV's divisor of bytes of fixed point: 4096 * `number` / `whole`, rounded.
+constexpr float divisor_of(float number, float whole) {
+    return rounded((number * 4096.0f) / (whole > 1.0f ? whole : 1.0f));
+}
 
-void change_hsv(Block& block, size_t count, const HsvTables& tables) {
-    // Each loop is of one kind: sums, or numbers out of tables, so that they become vectors.
-    int32_t most[Block::kMost], difference[Block::kMost], sixths[Block::kMost];
-    for (size_t i = 0; i < count; ++i) {
-        const float r = block.red[i], g = block.green[i], b = block.blue[i];
-        const float high = r > g ? r : g, low = r < g ? r : g;
-        const float largest = high > b ? high : b, chroma = largest - (low < b ? low : b);
-        const float of_others = largest == g ? (b - r) + 2.0f * chroma : (r - g) + 4.0f * chroma;
-        most[i] = static_cast<int32_t>(largest);
-        difference[i] = static_cast<int32_t>(chroma);
-        sixths[i] = static_cast<int32_t>(largest == r ? g - b : of_others);
+// Whether single precision gives OpenCV's whole numbers.
+constexpr bool divides_exactly(int number) {
+    for (int x = 1; x < 256; ++x) {
+        const int wanted = (2 * (number << 12) + x) / (2 * x);
+        const float found = divisor_of(static_cast<float>(number), static_cast<float>(x));
+        if (found != static_cast<float>(wanted)) return false;
     }
-    float hue[Block::kMost], saturation[Block::kMost], value[Block::kMost];
-    for (size_t i = 0; i < count; ++i) {
-        const int32_t angle = (sixths[i] * kDivisors.hue[difference[i]] + (1 << 11)) >> 12;
-        hue[i] = tables.hue[angle + (angle < 0 ? 180 : 0)];
-    }
-    for (size_t i = 0; i < count; ++i) {
-        const int32_t strength = (difference[i] * kDivisors.saturation[most[i]] + (1 << 11)) >> 12;
-        saturation[i] = tables.saturation[strength];
-        value[i] = tables.value[most[i]];
-    }
-    const auto channel = [&](float n, float h, float s, float v) {
+    return true;
+}
+static_assert(divides_exactly(30) && divides_exactly(255), "OpenCV's divisors");
+
+// `part` * `number` / `whole`, rounded; the product is below 2^24, and exact.
+inline int32_t share_of(float part, float number, float whole) {
+    return static_cast<int32_t>(part * divisor_of(number, whole) + 2048.0f) >> 12;
+}
+
+// All numbers are computed, none looked up: vectors have no fast way to do so. See
+// fastload/render/hsv.py.
+void change_hsv(Block& block, size_t count, const HsvGains& gains) {
+    const auto gained = [](int32_t x, WholeGain gain) {
+        return static_cast<int32_t>((static_cast<uint32_t>(x) * gain.mantissa) >> gain.shift);
+    };
+    const auto channel = [](float n, float h, float s, float v) {
         float k = h + n;
         k = k >= 6.0f ? k - 6.0f : k;
         float weight = k < 4.0f - k ? k : 4.0f - k;
@@ -176,11 +169,27 @@ void change_hsv(Block& block, size_t count, const HsvTables& tables) {
         weight = weight < 1.0f ? weight : 1.0f;
         return rounded(v - (v * s) * weight);
     };
+    const WholeGain of_hue = gains.hue, of_saturation = gains.saturation, of_value = gains.value;
     for (size_t i = 0; i < count; ++i) {
-        const float h = hue[i] * (1.0f / 30.0f), s = saturation[i] * (1.0f / 255.0f);
-        block.red[i] = channel(5.0f, h, s, value[i]);
-        block.green[i] = channel(3.0f, h, s, value[i]);
-        block.blue[i] = channel(1.0f, h, s, value[i]);
+        const float r = block.red[i], g = block.green[i], b = block.blue[i];
+        const float high = r > g ? r : g, low = r < g ? r : g;
+        const float most = high > b ? high : b, chroma = most - (low < b ? low : b);
+        const float of_others = most == g ? (b - r) + 2.0f * chroma : (r - g) + 4.0f * chroma;
+        const float sixths = most == r ? g - b : of_others;
+        int32_t angle = share_of(sixths, 30.0f, chroma);
+        angle += angle < 0 ? 180 : 0;
+        // Below 180 * 180; half of one more keeps the product away from whole turns.
+        const auto turned = static_cast<float>(gained(angle, of_hue));
+        const auto turns =
+            static_cast<float>(static_cast<int32_t>((turned + 0.5f) * (1.0f / 180.0f)));
+        const int32_t strength = gained(share_of(chroma, 255.0f, most), of_saturation),
+                      bright = gained(static_cast<int32_t>(most), of_value);
+        const float h = (turned - turns * 180.0f) * (1.0f / 30.0f),
+                    s = static_cast<float>(strength < 255 ? strength : 255) * (1.0f / 255.0f),
+                    v = static_cast<float>(bright < 255 ? bright : 255);
+        block.red[i] = channel(5.0f, h, s, v);
+        block.green[i] = channel(3.0f, h, s, v);
+        block.blue[i] = channel(1.0f, h, s, v);
     }
 }
 

@@ -1,4 +1,5 @@
-// Tables of 256 numbers that steps of colour work by. Included as `colour.inl.hpp` is.
+// What steps of colour work by: tables of 256 numbers, and gains of whole numbers. Included as
+// `colour.inl.hpp` is.
 #pragma once
 
 #include <algorithm>
@@ -24,32 +25,40 @@ struct GammaTable {
     }
 };
 
+// A gain of whole numbers below 256, cut off after it: x * gain = x * mantissa / 2^shift, of which
+// the product is below 2^32 and exact. No gain is below 0; what is no number counts as 0.
+struct WholeGain {
+    uint32_t mantissa = 0, shift = 0;
+
+    void make(double gain) {
+        *this = {};
+        if (!(gain > 0.0)) return;
+        int exponent = 0;
+        const double fraction = std::frexp(std::min(gain, 255.0), &exponent);  // 0.5 to 1
+        if (exponent <= -8) return;  // below 2^-8: less than 1 of any of them
+        mantissa = static_cast<uint32_t>(fraction * (1 << 24));
+        shift = static_cast<uint32_t>(24 - exponent);
+    }
+};
+
 // What becomes of hue, saturation and value, of a step of three gains; see
 // fastload/render/hsv.py.
-struct HsvTables {
+struct HsvGains {
     const float* of = nullptr;  // the gains that they were made of
-    float hue[256], saturation[256], value[256];
-
-    static float scaled(int x, float gain) {
-        const double made = x * static_cast<double>(gain);
-        return static_cast<float>(static_cast<int>(made > 0.0 ? std::min(made, 255.0) : 0.0));
-    }
+    WholeGain hue, saturation, value;
 
     void make(const float* gains) {
         if (of == gains) return;
         of = gains;
-        for (int x = 0; x < 256; ++x) {
-            const double turned = std::fmod(x * static_cast<double>(gains[0]), 180.0);
-            hue[x] = static_cast<float>(turned >= 0.0 ? static_cast<int>(turned) : 0);
-            saturation[x] = scaled(x, gains[1]);
-            value[x] = scaled(x, gains[2]);
-        }
+        hue.make(std::fmod(static_cast<double>(gains[0]), 180.0));  // a whole turn more is none
+        saturation.make(gains[1]);
+        value.make(gains[2]);
     }
 };
 
-// Of the steps of an image that work by tables, those of the last of each kind.
+// Of the steps of an image that work by these, those of the last of each kind.
 struct Tables {
-    HsvTables hsv;
+    HsvGains hsv;
     GammaTable gamma;
 };
 

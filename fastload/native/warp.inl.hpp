@@ -34,8 +34,6 @@ struct Doubles {
     static F add(F a, F b) { return _mm512_add_ps(a, b); }
     static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
     static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
-    static F least(F a, F b) { return _mm512_min_ps(a, b); }
-    static F most(F a, F b) { return _mm512_max_ps(a, b); }
     // A bit for each that is at least 0 and below `end`; what is no number is not.
     static unsigned within(D a, D end) {
         return _mm512_cmp_pd_mask(a, _mm512_setzero_pd(), _CMP_GE_OQ) &
@@ -79,6 +77,27 @@ struct Doubles {
         _mm512_mask_storeu_epi32(out, 0x0fff, _mm512_permutexvar_epi32(places, packed));
     }
     static void store4(uint8_t* out, W pixels) { _mm512_storeu_si512(out, pixels); }
+
+    // Pixels of three bytes out of 128 bytes, the window: both pixels of a place, whose first byte
+    // is at most `kLast`. Four bytes are taken at an even one, which a shift makes the wanted ones.
+    struct Window {
+        static constexpr int kBytes = 128, kLast = kBytes - 7;
+        W words[2], shifts[2];
+
+        explicit Window(W places) {
+            for (int i = 0; i < 2; ++i, places = add(places, all(3))) {
+                const W even = _mm512_srli_epi32(places, 1);
+                words[i] = _mm512_or_si512(even, _mm512_slli_epi32(add(even, all(1)), 16));
+                shifts[i] = _mm512_slli_epi32(_mm512_and_si512(places, all(1)), 3);
+            }
+        }
+        void take(const uint8_t* from, W* near) const {
+            const W low = _mm512_loadu_si512(from), high = _mm512_loadu_si512(from + 64);
+            for (int i = 0; i < 2; ++i)
+                near[i] =
+                    _mm512_srlv_epi32(_mm512_permutex2var_epi16(low, words[i], high), shifts[i]);
+        }
+    };
 };
 
 #define FASTLOAD_WARPS 1
@@ -104,8 +123,6 @@ struct Doubles {
     static F add(F a, F b) { return _mm256_add_ps(a, b); }
     static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
     static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
-    static F least(F a, F b) { return _mm256_min_ps(a, b); }
-    static F most(F a, F b) { return _mm256_max_ps(a, b); }
     static unsigned within(D a, D end) {
         const D good = _mm256_and_pd(_mm256_cmp_pd(a, _mm256_setzero_pd(), _CMP_GE_OQ),
                                      _mm256_cmp_pd(a, end, _CMP_LT_OQ));
@@ -158,13 +175,40 @@ struct Doubles {
 
 #if defined(FASTLOAD_WARPS)
 
+// Four neighbours with their weights, which are at least 0 and together 1 but for their rounding,
+// as pixels of a byte for each channel: a sum is at least -0.001 and below 255.001.
+template <int kChannels, bool kFades>
+__attribute__((always_inline)) inline Doubles::W mixed(const Doubles::W* near,
+                                                       const Doubles::F* weights,
+                                                       const float* fills) {
+    using V8 = Doubles;
+    V8::W made = V8::all(0);
+    const auto channel = [&](auto byte) {
+        constexpr int kByte = decltype(byte)::value;
+        auto sum = V8::add(V8::mul(weights[0], V8::byte_of<kByte>(near[0])),
+                           V8::mul(weights[1], V8::byte_of<kByte>(near[1])));
+        sum = V8::add(sum, V8::mul(weights[2], V8::byte_of<kByte>(near[2])));
+        sum = V8::add(sum, V8::mul(weights[3], V8::byte_of<kByte>(near[3])));
+        if (kFades) {
+            const auto fill = V8::all(fills[kByte]);
+            sum = V8::add(V8::sub(sum, fill), fill);
+        }
+        made = V8::at_byte<kByte>(made, kFades ? V8::rounded(sum) : V8::cut(sum));
+    };
+    channel(std::integral_constant<int, 0>());
+    channel(std::integral_constant<int, 1>());
+    channel(std::integral_constant<int, 2>());
+    if (kChannels == 4) channel(std::integral_constant<int, 3>());
+    return made;
+}
+
 template <int kChannels, bool kFades, bool kAffine>
 int warp_some(const WarpRow& row, int x, int end, uint8_t* out) {
     using V8 = Doubles;
     const auto half = V8::all(0.5);
     const auto end_x = V8::all(static_cast<double>(row.most_x) + 1.0),
                end_y = V8::all(static_cast<double>(row.most_y) + 1.0);
-    const auto ones = V8::all(1.0f), none = V8::all(0.0f), most = V8::all(255.0f);
+    const auto ones = V8::all(1.0f);
     const auto stride = V8::all(static_cast<int>(row.stride)), each = V8::all(kChannels);
     const int first = x;
     for (; x + V8::kCount <= end; x += V8::kCount, out += kChannels * V8::kCount) {
@@ -197,31 +241,70 @@ int warp_some(const WarpRow& row, int x, int end, uint8_t* out) {
                                V8::gather(row.pixels + kChannels, places),
                                V8::gather(row.pixels + row.stride, places),
                                V8::gather(row.pixels + row.stride + kChannels, places)};
-        V8::W made = V8::all(0);
-        const auto channel = [&](auto byte) {
-            constexpr int kByte = decltype(byte)::value;
-            auto sum = V8::add(V8::mul(weights[0], V8::byte_of<kByte>(near[0])),
-                               V8::mul(weights[1], V8::byte_of<kByte>(near[1])));
-            sum = V8::add(sum, V8::mul(weights[2], V8::byte_of<kByte>(near[2])));
-            sum = V8::add(sum, V8::mul(weights[3], V8::byte_of<kByte>(near[3])));
-            if (kFades) {
-                const auto fill = V8::all(row.fill[kByte]);
-                sum = V8::add(V8::sub(sum, fill), fill);
-            }
-            sum = V8::least(V8::most(sum, none), most);
-            made = V8::at_byte<kByte>(made, kFades ? V8::rounded(sum) : V8::cut(sum));
-        };
-        channel(std::integral_constant<int, 0>());
-        channel(std::integral_constant<int, 1>());
-        channel(std::integral_constant<int, 2>());
-        if (kChannels == 4) channel(std::integral_constant<int, 3>());
+        const V8::W made = mixed<kChannels, kFades>(near, weights, row.fill);
         kChannels == 3 ? V8::store3(out, made) : V8::store4(out, made);
     }
     return x - first;
 }
 
+#if defined(__AVX512BW__)
+
+// Rows of an image that stay rows, of three channels: neighbours lie so near to each other that
+// they are taken out of a window, not one by one. The numbers are those of `warp_some`.
+template <bool kFades>
+int warp_level(const WarpRow& row, int x, int end, uint8_t* out) {
+    using V8 = Doubles;
+    const double v = row.v - 0.5;
+    if (!(v >= 0.0 && v < static_cast<double>(row.most_y) + 1.0)) return 0;
+    const int y = static_cast<int>(v);
+    const auto half = V8::all(0.5), end_x = V8::all(static_cast<double>(row.most_x) + 1.0);
+    const auto ones = V8::all(1.0f), fy = V8::all(static_cast<float>(v - y)),
+               gy = V8::sub(ones, fy);
+    const uint8_t* const above = row.pixels + row.stride * y;
+    const int first = x;
+    for (; x + V8::kCount <= end; x += V8::kCount, out += 3 * V8::kCount) {
+        V8::D whole[2], part[2];
+        for (int i = 0; i < 2; ++i) {
+            const auto across =
+                V8::add(V8::add(V8::all(static_cast<double>(x)), V8::steps(i)), half);
+            const auto u =
+                V8::sub(V8::add(V8::mul(V8::all(row.m[0]), across), V8::all(row.u)), half);
+            if (V8::within(u, end_x) != V8::kAll) return x - first;
+            whole[i] = V8::floor(u);
+            part[i] = V8::sub(u, whole[i]);
+        }
+        const auto places = V8::mul(V8::wholes(whole[0], whole[1]), V8::all(3));
+        const int base = _mm_cvtsi128_si32(_mm512_castsi512_si128(places));
+        const auto inside = V8::add(places, V8::all(-base));
+        if (_mm512_cmpgt_epi32_mask(inside, V8::all(V8::Window::kLast)) != 0)
+            return x - first + warp_some<3, kFades, true>(row, x, end, out);
+        const auto fx = V8::floats(part[0], part[1]), gx = V8::sub(ones, fx);
+        const V8::F weights[4] = {V8::mul(gx, gy), V8::mul(fx, gy), V8::mul(gx, fy),
+                                  V8::mul(fx, fy)};
+        const V8::Window window(inside);
+        V8::W near[4];
+        window.take(above + base, near);
+        window.take(above + row.stride + base, near + 2);
+        V8::store3(out, mixed<3, kFades>(near, weights, row.fill));
+    }
+    return x - first;
+}
+
+// Whether `warp_level` may be used: places ascend, and a window that begins in a row and the one
+// below it ends in the one after these, or before.
+bool is_level(const WarpRow& row) {
+    return row.channels == 3 && row.m[3] == 0.0 && row.m[0] > 0.0 &&
+           row.stride >= Doubles::Window::kBytes;
+}
+
+#endif
+
 int warp_inner(const WarpRow& row, int x, int end, uint8_t* out) {
     const bool affine = row.m[6] == 0.0 && row.m[7] == 0.0 && row.m[8] == 1.0;
+#if defined(__AVX512BW__)
+    if (affine && is_level(row))
+        return row.fades ? warp_level<true>(row, x, end, out) : warp_level<false>(row, x, end, out);
+#endif
     if (row.channels == 3) {
         if (row.fades) {
             return affine ? warp_some<3, true, true>(row, x, end, out)

@@ -7,6 +7,7 @@ tensors (maximum difference 1). Called from several threads at once.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Sequence
@@ -195,11 +196,9 @@ def render_row(pixels: Pixels, row: int, view: View) -> None:
 def looked_at(geometry: Geometry, row: int) -> tuple[int, int, int, int]:
     """What `render_row` looks at of an image: top, left, bottom, right [pixels]. Whatever is
     outside has no influence, and may be anything."""
-    top, left, height, width = (int(n) for n in geometry.box[row])
+    top, left, height, width = geometry.box[row].tolist()
     whole = top, left, top + height, left + width
-    cuts = (geometry.size[row] == (height, width)).all() and not geometry.flip[row].any()
-    start = geometry.window[row].tolist()
-    if geometry.later is None or not cuts or start != [0, 0, height, width]:
+    if geometry.later is None or not shows_all(geometry, row):
         return whole
     later = geometry.later
     part = looked_at(later.geometry, row)
@@ -208,9 +207,12 @@ def looked_at(geometry: Geometry, row: int) -> tuple[int, int, int, int]:
         if found is None:
             return whole
         part = found
-    low = np.clip(part[:2], 0, (height, width))
-    high = np.clip(part[2:], low, (height, width))
-    return top + int(low[0]), left + int(low[1]), top + int(high[0]), left + int(high[1])
+    low = [min(max(place, 0), most) for place, most in zip(part[:2], (height, width), strict=True)]
+    high = [
+        min(max(place, least), most)
+        for place, least, most in zip(part[2:], low, (height, width), strict=True)
+    ]
+    return top + low[0], left + low[1], top + high[0], left + high[1]
 
 
 def _taken_from(
@@ -220,27 +222,36 @@ def _taken_from(
     "bilinear" takes; None where that has no bounds. The part is convex, and so is what a projective
     map makes of it where no w is 0: its corners are the bounds."""
     top, left, bottom, right = part
-    x, y = np.array([left + 0.5, right - 0.5]), np.array([top + 0.5, bottom - 0.5])
-    corners = np.stack([*np.meshgrid(x, y), np.ones((2, 2))]).reshape(3, 4)
-    with np.errstate(all="ignore"):
-        u, v, w = inverse @ corners
-        u, v = u / w, v / w
-    far = max(np.abs(u).max(), np.abs(v).max())
-    if not (w > 0).all() or not far < 2**30:  # what is no number is not, either
-        return None
+    rows, across, down = inverse.tolist(), [], []
+    for x in (left + 0.5, right - 0.5):
+        for y in (top + 0.5, bottom - 0.5):
+            u, v, w = (a * x + b * y + c for a, b, c in rows)
+            if not (w > 0 and abs(u / w) < 2**30 and abs(v / w) < 2**30):  # nor what is no number
+                return None
+            across.append(u / w)
+            down.append(v / w)
     return (
-        int(np.floor(v.min() - 1.5)),
-        int(np.floor(u.min() - 1.5)),
-        int(np.ceil(v.max() + 1.5)),
-        int(np.ceil(u.max() + 1.5)),
+        math.floor(min(down) - 1.5),
+        math.floor(min(across) - 1.5),
+        math.ceil(max(down) + 1.5),
+        math.ceil(max(across) + 1.5),
     )
 
 
 def only_cuts(geometry: Geometry, row: int) -> bool:
     """Whether all of a geometry is to show a part of the image, mirrored or not."""
-    height, width = geometry.box[row, 2:]
-    same = (0, 0, height, width) == tuple(geometry.window[row])
-    return geometry.later is None and same and (height, width) == tuple(geometry.size[row])
+    return geometry.later is None and _is_unscaled(geometry, row)
+
+
+def shows_all(geometry: Geometry, row: int) -> bool:
+    """Whether what comes before `geometry.later` cuts a part out, and no more."""
+    return _is_unscaled(geometry, row) and not any(geometry.flip[row].tolist())
+
+
+def _is_unscaled(geometry: Geometry, row: int) -> bool:
+    size: list[int] = geometry.box[row, 2:].tolist()
+    window = geometry.window[row].tolist()
+    return bool(window == [0, 0, *size] and geometry.size[row].tolist() == size)
 
 
 def cut_inverse(later: Later, row: int) -> npt.NDArray[np.float64]:

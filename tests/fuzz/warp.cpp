@@ -50,7 +50,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     double inverse[9];
     const double units[9] = {1, 1, in_size.width / 4.0, 1, 1, in_size.height / 4.0, 0.01, 0.01, 1};
     for (int i = 0; i < 9; ++i) inverse[i] = number(choices, units[i]);
-    if (choices.byte() & 1) inverse[6] = inverse[7] = 0.0, inverse[8] = 1.0;
+    const int kind = choices.byte();
+    if (kind & 1) inverse[6] = inverse[7] = 0.0, inverse[8] = 1.0;
+    if (kind & 2) inverse[3] = 0.0;  // rows stay rows
     warp(kPlainKernels, in.get(), in_size, out.get(), out_size, channels, inverse, options);
     const size_t bytes = made * static_cast<size_t>(channels);
     for (const char* name : {"sse4.1", "avx2", "avx512", "neon"}) {
