@@ -14,7 +14,7 @@ import glob
 import os
 import platform
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -63,6 +63,32 @@ def read_regular(path: str | os.PathLike[str], *, most: int = -1) -> bytes:
     does."""
     with open_regular(path, buffering=0) as file:
         return file.read(most)
+
+
+def read_regular_into(
+    path: str | os.PathLike[str],
+    lend: Callable[[int], memoryview],
+    start: int = 0,
+    length: int | None = None,
+) -> tuple[memoryview, os.stat_result]:
+    """The content of a regular file, or a range of it, in memory that `lend` gives for a number of
+    bytes; and what the system said of the file after it was read. Raises OSError as `open_regular`
+    does; and where the file is shorter or longer than it was."""
+    file = _opener(os.fspath(path), os.O_RDONLY)
+    try:
+        size = os.fstat(file).st_size - start if length is None else length
+        memory = lend(size)
+        found = 0
+        while found < size and (more := os.preadv(file, [memory[found:]], start + found)):
+            found += more
+        after = os.fstat(file)
+        if found < size:
+            raise OSError(f"{path}: the file ends after {found} of {size} bytes.")
+        if length is None and after.st_size != size:
+            raise OSError(f"{path}: the file grew while it was read.")
+        return memory, after
+    finally:
+        os.close(file)
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:

@@ -22,6 +22,7 @@ from torchvision.transforms import v2
 from typer.testing import CliRunner
 
 import fastload
+from fastload.checksum import crc32
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError
 from fastload.sources import open_source
@@ -127,6 +128,8 @@ def test_the_checksum_of_the_core_is_that_of_zlib() -> None:
     for size in (0, 1, 15, 16, 17, 1000, 113_001):
         data = os.urandom(size)
         assert core.crc32(np.frombuffer(data, np.uint8)) == zlib.crc32(data)
+        assert core.crc32(np.frombuffer(data, np.uint8), 123) == zlib.crc32(data, 123)
+        assert crc32(memoryview(data), crc32(b"before")) == zlib.crc32(b"before" + data)
 
 
 def test_what_was_used_longest_ago_goes_first(tier: Tier) -> None:

@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -43,6 +42,7 @@ from fastload.cache.samples import (
     shrunk_sizes,
 )
 from fastload.cache.writing import ColumnWriter, write_values
+from fastload.checksum import crc32
 from fastload.errors import CacheError, ConfigurationError, DecodeError, OnError, counted
 from fastload.files import DecodeSettings, read_regular, sync_folder
 from fastload.fingerprint import FULLY_FINGERPRINTED, fingerprint_of
@@ -469,9 +469,9 @@ def _same_array(directory: Path, manifest: Manifest, name: str, column: Column) 
     checksum = 0
     for start in range(0, rows, step):
         part = stored.array[stored.rows_of(np.arange(start, min(start + step, rows)))]
-        checksum = zlib.crc32(np.ascontiguousarray(part).data.cast("B"), checksum)
+        checksum = crc32(np.ascontiguousarray(part).data.cast("B"), checksum)
     header = read_regular(directory / found.file, most=HEADER_BYTES)
-    return zlib.crc32(header, checksum) == found.checksum
+    return crc32(header, checksum) == found.checksum
 
 
 def _is_file_name(name: str) -> bool:

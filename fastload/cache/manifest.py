@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from fastload.checksum import crc32
 from fastload.errors import CacheError, ConfigurationError
 from fastload.files import MAX_PIXELS, open_regular, read_regular
 from fastload.fingerprint import fingerprint_of
@@ -144,7 +144,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     ragged = any(column.kind == "ragged" for column in manifest.columns.values())
     version = VERSION_RAGGED if ragged else VERSION
     document = {"format": FORMAT, "version": version, **asdict(manifest)}
-    document["checksum"] = zlib.crc32(json.dumps(document).encode())
+    document["checksum"] = crc32(json.dumps(document).encode())
     with open(directory / FILE_NAME, "x", encoding="ascii") as file:
         # ASCII with escapes: file names that are not valid UTF-8 survive, which msgspec's JSON
         # refuses.
@@ -186,7 +186,7 @@ def read_manifest(directory: Path) -> Manifest:
             f"{remedy(directory)}"
         )
     checksum = document.pop("checksum", None)  # none of a version before there were any
-    if checksum not in (None, zlib.crc32(json.dumps(document).encode())):
+    if checksum not in (None, crc32(json.dumps(document).encode())):
         raise CacheError(f"{path}: its manifest is not what was written. {remedy(directory)}")
     return manifest
 
@@ -197,8 +197,8 @@ def checksum_of(path: Path) -> int:
         header = file.read(HEADER_BYTES)
         checksum = 0
         while block := file.read(4 << 20):
-            checksum = zlib.crc32(block, checksum)
-    return zlib.crc32(header, checksum)
+            checksum = crc32(block, checksum)
+    return crc32(header, checksum)
 
 
 def sampled_checksum_of(path: Path) -> int:
@@ -209,13 +209,13 @@ def sampled_checksum_of(path: Path) -> int:
     done. Raises OSError.
     """
     with open_regular(path, buffering=0) as file:
-        checksum = zlib.crc32(file.read(HEADER_BYTES))
+        checksum = crc32(file.read(HEADER_BYTES))
         last = os.fstat(file.fileno()).st_size - _BLOCK
         if last <= HEADER_BYTES + _BLOCKS * _BLOCK:
-            return zlib.crc32(file.read(), checksum)
+            return crc32(file.read(), checksum)
         for n in range(_BLOCKS):
             file.seek(HEADER_BYTES + (last - HEADER_BYTES) * n // (_BLOCKS - 1))
-            checksum = zlib.crc32(file.read(_BLOCK), checksum)
+            checksum = crc32(file.read(_BLOCK), checksum)
     return checksum
 
 

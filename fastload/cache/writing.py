@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from fastload.cache.manifest import (
 from fastload.cache.progress import ColumnProgress
 from fastload.cache.reading import source_of
 from fastload.cache.samples import ImageSpec
+from fastload.checksum import crc32
 from fastload.errors import CacheError, DecodeError
 from fastload.files import open_regular
 from fastload.geometry.points import PointMap
@@ -70,7 +70,7 @@ class NpyWriter:
             return  # memoryview casts none of these
         rest = np.ascontiguousarray(array).data.cast("B")
         self.nbytes += len(rest)
-        self.checksum = zlib.crc32(rest, self.checksum)
+        self.checksum = crc32(rest, self.checksum)
         while len(rest):
             rest = rest[self._file.write(rest) :]
 
@@ -92,7 +92,7 @@ class NpyWriter:
         self._file.write(header)
         os.fsync(self._file.fileno())
         self.close()
-        self.checksum = zlib.crc32(header, self.checksum)
+        self.checksum = crc32(header, self.checksum)
         sampled = sampled_checksum_of(self.path)
         return ArrayFile(self.path.name, dtype.str, shape, self.checksum, sampled)
 
@@ -274,6 +274,6 @@ def _begins_with(path: Path, count: int, checksum: int) -> bool:
     with open_regular(path, buffering=0) as file:
         file.seek(HEADER_BYTES)
         while count and (block := file.read(min(count, 4 << 20))):
-            found = zlib.crc32(block, found)
+            found = crc32(block, found)
             count -= len(block)
     return count == 0 and found == checksum

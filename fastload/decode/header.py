@@ -12,8 +12,8 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 from PIL import Image, UnidentifiedImageError
 
 from fastload.decode.libraries import core_formats, core_pool, open_lazily
@@ -41,8 +41,7 @@ _PNG_PIXELS = (b"IHDR", b"PLTE", b"IDAT")
 _DEFLATED = 258 * 4
 
 
-@dataclass(frozen=True)
-class ImageHeader:
+class ImageHeader(msgspec.Struct, frozen=True):
     """What the first bytes of a compressed image say."""
 
     format: str
@@ -116,6 +115,8 @@ def _markers(data: bytes) -> Iterator[tuple[int, int]]:
 def _next_marker(data: bytes, position: int) -> tuple[int, int]:
     """(marker, offset after it). Skips padding and stray bytes, as libjpeg does; IndexError at the
     end."""
+    if data[position] == 0xFF and 0 < data[position + 1] < 0xFF:  # mostly
+        return data[position + 1], position + 2
     while True:
         if data[position] != 0xFF:
             position = data.find(b"\xff", position)
@@ -128,8 +129,9 @@ def _next_marker(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _jpeg(data: bytes) -> ImageHeader:
-    orientation = UPRIGHT
-    for marker, position in _markers(data):
+    orientation, position = UPRIGHT, 2
+    while True:
+        marker, position = _next_marker(data, position)
         if marker in (_SOS, _EOI):
             raise ValueError("a JPEG without a frame header before its data")
         if marker in _SOF:
@@ -140,10 +142,12 @@ def _jpeg(data: bytes) -> ImageHeader:
             return ImageHeader(
                 "JPEG", height, width, components, orientation, progressive, arithmetic
             )
+        if marker in _BARE:
+            continue
+        length = data[position] << 8 | data[position + 1]
         if marker == _APP1 and data.startswith(b"Exif\0\0", position + 2):
-            length = int.from_bytes(data[position : position + 2], "big")
             orientation = orientation_in(data[position + 8 : position + length]) or orientation
-    raise IndexError("no frame header")
+        position += max(length, 2)
 
 
 def _png(data: bytes) -> ImageHeader:

@@ -56,6 +56,7 @@ _PNG_DEPTH, _TIFF_BITS = 24, 258
 """Offset of the bits a sample in a PNG; tag of a TIFF (BitsPerSample)."""
 # How much of an image is read for its header, at first and if that was not enough [bytes].
 _PREFIXES = (16 << 10, 256 << 10)
+_JPEG = b"\xff\xd8"
 # Memory kept; larger images get an array of their own, so that one of them does not hold its memory
 # for ever.
 _SCRATCH_BYTES = 64 << 20
@@ -366,6 +367,14 @@ class EncodedReader:
         check_header(header, name, self.settings)
         return data, header, name
 
+    def accept_start(self, index: int, data: memoryview) -> ImageHeader:
+        """The header of a sample whose bytes were read, of which no more are copied than it takes.
+        Raises DecodeError."""
+        name = self.column.describe(index)
+        header = _jpeg_header(bytes(data[: _PREFIXES[0]]), name) or read_header(bytes(data), name)
+        check_header(header, name, self.settings)
+        return header
+
     def size(self, index: int) -> tuple[int, int]:
         try:
             header = self._header(index)
@@ -395,12 +404,21 @@ class EncodedReader:
             if len(data) != length:
                 # All there is, or more than was asked for.
                 return read_header(data, name)
-            # Of other formats a part may not do, or say something else than the whole.
-            if not data.startswith(b"\xff\xd8"):
+            header = _jpeg_header(data, name)
+            if header is not None:
+                return header
+            if not data.startswith(_JPEG):
                 break
-            with contextlib.suppress(DecodeError):
-                return read_header(data, name)
         return read_header(self.column.read(index), name)
+
+
+def _jpeg_header(start: bytes, name: str) -> ImageHeader | None:
+    """The header of a JPEG that begins with these bytes, if it is among them. Of other formats a
+    part may not do, or say something else than the whole."""
+    if start.startswith(_JPEG):
+        with contextlib.suppress(DecodeError):
+            return read_header(start, name)
+    return None
 
 
 def or_error(function: Callable[[A], T], argument: A) -> T | DecodeError:

@@ -466,7 +466,13 @@ NB_MODULE(_core, m) {
           "out"_a);
 
 #ifdef FASTLOAD_PNG
-    m.def("crc32", [](Input<uint8_t, 1> data) { return crc32(data.data(), data.size()); });
+    m.def(
+        "crc32",
+        [](Input<uint8_t, 1> data, uint32_t value) {
+            WithoutGil released;
+            return crc32(data.data(), data.size(), value);
+        },
+        "data"_a, "value"_a = 0);
     m.def("read_png16", &png16, "data"_a, "out"_a, "simd"_a = "auto");
 #endif
     m.def("warp", &warp_image, "image"_a, "out"_a, "inverse"_a, "bilinear"_a, "fades"_a, "mixes"_a,

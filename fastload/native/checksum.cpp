@@ -4,6 +4,8 @@
 
 namespace fastload {
 
-uint32_t crc32(const uint8_t* data, size_t size) { return crc32_gzip_refl(0, data, size); }
+uint32_t crc32(const uint8_t* data, size_t size, uint32_t value) {
+    return crc32_gzip_refl(value, data, size);
+}
 
 }  // namespace fastload

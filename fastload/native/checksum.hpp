@@ -8,6 +8,7 @@
 
 namespace fastload {
 
-uint32_t crc32(const uint8_t* data, size_t size);
+// `value`: that of the bytes before.
+uint32_t crc32(const uint8_t* data, size_t size, uint32_t value = 0);
 
 }  // namespace fastload

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fastload import stores
+from fastload.checksum import crc32
 from fastload.errors import SourceError
 from fastload.files import open_regular
 from fastload.fingerprint import fingerprint_of
@@ -212,6 +213,6 @@ class InflatedFiles(EncodedFiles):
             raise OSError(f"{self.describe(index)}: is damaged ({error}).") from error
         if len(found) != size:
             raise OSError(f"{self.describe(index)}: is damaged (its size is not {size}).")
-        if zlib.crc32(found) != self.sums[index]:
+        if crc32(found) != self.sums[index]:
             raise OSError(f"{self.describe(index)}: is damaged (its checksum is another).")
         return found

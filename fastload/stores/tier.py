@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import functools
 import hashlib
-import importlib
 import logging
 import os
 import random
@@ -22,13 +21,11 @@ import shutil
 import struct
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
+from fastload.checksum import crc32
 from fastload.errors import ConfigurationError
 from fastload.files import open_regular
 from fastload.machine import cache_home
@@ -267,19 +264,7 @@ class Tier:
 
 
 def _trailer(digest: bytes, data: Data) -> bytes:
-    return _TRAILER.pack(_MARK, digest, _crc32()(data), len(data))
-
-
-@functools.cache
-def _crc32() -> Callable[[Data], int]:
-    """CRC-32: by the native core, where it is built and has one, which is eight times as fast."""
-    try:
-        core: Any = importlib.import_module("fastload.native._core")
-    except ImportError:
-        return zlib.crc32
-    if not hasattr(core, "crc32"):
-        return zlib.crc32
-    return lambda data: int(core.crc32(np.frombuffer(data, np.uint8)))
+    return _TRAILER.pack(_MARK, digest, crc32(data), len(data))
 
 
 def digest_of(url: str, start: int, length: int | None, version: int) -> bytes:

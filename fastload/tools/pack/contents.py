@@ -7,20 +7,22 @@ import io
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from fastload.cache.samples import shrink, shrunk_by_core, shrunk_points, shrunk_size
+from fastload.decode.header import ImageHeader
 from fastload.decode.image import EncodedReader
 from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError, counted
 from fastload.exif import with_orientation
-from fastload.files import DecodeSettings
+from fastload.files import DecodeSettings, read_regular_into
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedFiles, ImageColumn, PixelImages, Values
 from fastload.sources.kinds import kind_of_key, transformed
@@ -30,6 +32,8 @@ from fastload.stores import ChangedError
 from fastload.tools.pack.plan import PackOptions, evenly_spaced
 
 How = Literal["image", "mask", "label", "text", "array", "ragged"]
+Lend = Callable[[int], memoryview]
+"""Gives memory for so many bytes."""
 
 _ENDINGS = {"JPEG": "jpg", "TIFF": "tif"}
 """By what a header calls the format; of the others it is the name in small letters."""
@@ -56,15 +60,17 @@ class Field:
         return "" if named else f"{self.name}."
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """One field of one sample."""
 
-    data: bytes
+    data: bytes | memoryview
     ending: str
     """Of the file that it is: jpg, png, cls, txt, npy."""
     value: Any = None
     """What is no image, as a number, str or array."""
+
+
+_NOTHING = Part(b"", "")
 
 
 class Contents:
@@ -95,26 +101,33 @@ class Contents:
             name: EncodedReader(column, DecodeSettings()) for name, column in source.encoded.items()
         }
         self._main = next(iter(source.images))
+        self._names = [field.name for field in self.fields]
+        images, values = source.images, source.values
+        self._images = [(each, images[each.name]) for each in self.fields if each.name in images]
+        self._values = [(each, values[each.name]) for each in self.fields if each.name in values]
+        first = self.fields[0]
+        files = images.get(first.name)
+        plain = type(files) is EncodedFiles and not files.is_remote
+        self._copied_first = first if plain and options.short_side is None else None
+        """The first field, if it is files of this machine that are copied as they are."""
 
-    def sample(self, index: int) -> dict[str, Part]:
-        """The fields of one sample by the names of columns.
+    def sample(self, index: int, lend: Lend | None = None) -> dict[str, Part]:
+        """The fields of one sample by the names of columns. `lend`: gives memory for the first
+        field, if that is a file of this machine that is copied.
 
         Raises:
             DecodeError: an image is none, or is not there; or, where it is reduced, is damaged.
             PackError: an image cannot be read now, for a reason that is not its own: the disk, the
                 network, access; or it was changed after the plan was made.
         """
-        parts, size = dict[str, Part](), None
-        for field in self.fields:
-            column = self.source.columns[field.name]
-            if isinstance(column, ImageColumn):
-                parts[field.name], before = self._image(field, column, index)
-                size = before if field.name == self._main else size
-        for field in self.fields:
-            column = self.source.columns[field.name]
-            if isinstance(column, Values):
-                parts[field.name] = self._value(field, column, index, size)
-        return {field.name: parts[field.name] for field in self.fields}
+        parts, size = dict.fromkeys(self._names, _NOTHING), None
+        for field, column in self._images:
+            lent = lend if field is self._copied_first else None
+            parts[field.name], before = self._image(field, column, index, lent)
+            size = before if field.name == self._main else size
+        for field, values in self._values:
+            parts[field.name] = self._value(field, values, index, size)
+        return parts
 
     def path(self, column: str, index: int) -> str:
         """Where an image was stored, below the data set: not where that lies on this machine."""
@@ -140,7 +153,7 @@ class Contents:
         return max(1, round(sum(sizes) / len(sizes)))
 
     def _image(
-        self, field: Field, column: ImageColumn, index: int
+        self, field: Field, column: ImageColumn, index: int, lend: Lend | None
     ) -> tuple[Part, tuple[int, int] | None]:
         """The image, and (height, width) of the one it was made of, if it was reduced."""
         short_side = self.options.short_side
@@ -149,6 +162,8 @@ class Contents:
             return Part(png(shrink(pixels, field.role, short_side)), "png"), pixels.shape[:2]
         reader = self._readers[field.name]
         column = reader.column
+        if lend is not None and isinstance(column, EncodedFiles):
+            return self._copied(column, reader, index, lend)
         try:
             data = column.read(index)
         except OSError as error:
@@ -156,7 +171,7 @@ class Contents:
         self._refuse_changed(column, index)
         header = reader.accept(index, data)[1]
         size = header.height, header.width
-        ending = _ENDINGS.get(header.format, header.format.lower())
+        ending = _ending(header)
         after = shrunk_size(size, short_side)
         if after == size:
             return Part(data, ending), size
@@ -168,18 +183,36 @@ class Contents:
         jpeg = _jpeg(smaller, self.options.quality)
         return Part(with_orientation(jpeg, header.orientation), "jpg"), size
 
+    def _copied(
+        self, column: EncodedFiles, reader: EncodedReader, index: int, lend: Lend
+    ) -> tuple[Part, tuple[int, int]]:
+        """An image that is packed as it is, and (height, width)."""
+        path, start, length = column.locate(index)
+        try:
+            data, state = read_regular_into(path, lend, start, None if length < 0 else length)
+        except OSError as error:
+            raise _not_read(column.describe(index), error) from error
+        if self._is_new(state):
+            raise _changed(path)
+        header = reader.accept_start(index, data)
+        return Part(data, _ending(header)), (header.height, header.width)
+
     def _refuse_changed(self, column: ImageColumn, index: int) -> None:
         """After it was read: else one that is being written may come out as a part of itself."""
         if self.planned is None or not isinstance(column, EncodedFiles) or column.is_remote:
             return
         path = column.paths[index]
         try:
-            # Not of files that an archive or a camera has dated in the future.
-            changed = self.planned < os.stat(path).st_mtime_ns <= time.time_ns()
+            changed = self._is_new(os.stat(path))
         except OSError:  # it has just been read
             changed = True
         if changed:
             raise _changed(path)
+
+    def _is_new(self, state: os.stat_result) -> bool:
+        """Whether a file was written since the plan was made; not one that an archive or a camera
+        has dated in the future."""
+        return self.planned is not None and self.planned < state.st_mtime_ns <= time.time_ns()
 
     def _value(
         self, field: Field, column: Values, index: int, size: tuple[int, int] | None
@@ -217,6 +250,10 @@ def _not_read(name: str, error: OSError) -> DecodeError | PackError:
         f"{name}: cannot be read now ({error}). Mend what keeps it from being read, and run the "
         "same command again: it goes on with what is missing."
     )
+
+
+def _ending(header: ImageHeader) -> str:
+    return _ENDINGS.get(header.format, header.format.lower())
 
 
 def class_counts(source: Source, rows: npt.NDArray[np.int64]) -> Counter[str]:

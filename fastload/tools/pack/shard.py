@@ -10,7 +10,6 @@ import json
 import mmap
 import os
 import tarfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
@@ -20,6 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from fastload.checksum import crc32
 from fastload.distribution import install_command
 from fastload.errors import DecodeError, PackError, SourceError, counted
 from fastload.tools.pack.contents import Contents, Field, Part
@@ -30,6 +30,12 @@ _TAR_BLOCK = 512
 _BLOCK = 4 << 20
 """What is written at once [bytes]; with 1 MiB a tenth slower. A multiple of a page, as `O_DIRECT`
 asks."""
+_LENT = 1 << 20
+"""Files up to this size [bytes] are read to where they are written from."""
+_HOT = 128 << 10
+"""After so many bytes their checksum is taken: they are in the processor's cache still."""
+_SMALL = 4 << 10
+"""Contents up to this size [bytes] are written with the headers around them."""
 _ZEROS = bytes(_TAR_BLOCK)
 _ROW_GROUP = 64 << 20
 """About what a row group of a Parquet file holds [bytes]: what a reader must read at once."""
@@ -73,6 +79,7 @@ def pack_shard(
     """
     rejected = list[Rejected]()
     formats = Counter[str]()
+    images = [field.name for field in contents.fields if field.how == "image"]
 
     def samples() -> Iterator[tuple[int, int, dict[str, Part]]]:
         """(number, index, fields) of those that can be read."""
@@ -80,17 +87,18 @@ def pack_shard(
             if not go_on():
                 raise PackError(f"{job.name}: stopped, as another shard has failed.")
             try:
-                parts = contents.sample(index)
+                parts = contents.sample(index, lend)
             except DecodeError as error:
                 rejected.append(Rejected(index, str(error)))
                 continue
-            formats.update(
-                parts[field.name].ending for field in contents.fields if field.how == "image"
-            )
+            for name in images:
+                formats[parts[name].ending] += 1
             yield job.first + place, index, parts
 
     with _Output(path) as out:
-        if contents.options.format == "tar":
+        tar = contents.options.format == "tar"
+        lend = out.lend if tar else None  # of Parquet files the samples of a row group are held
+        if tar:
             count = _write_tar(out, contents, samples())
         else:
             count = _write_parquet(out, contents, samples())
@@ -110,7 +118,7 @@ def checksum(path: Path) -> tuple[int, str]:
     found = size = 0
     with open(path, "rb", buffering=0) as file:
         while block := file.read(_BLOCK):
-            found, size = zlib.crc32(block, found), size + len(block)
+            found, size = crc32(block, found), size + len(block)
     return size, f"{found:08x}"
 
 
@@ -128,10 +136,13 @@ class _Output:
         """Raises OSError."""
         self.bytes = 0
         self.checksum = 0
-        """CRC-32 of what was written."""
+        """CRC-32 of what was written, after `sync`."""
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        self._held = memoryview(mmap.mmap(-1, _BLOCK, flags=private))  # begins with a page
-        self._filled = 0
+        size = _BLOCK + _TAR_BLOCK + _LENT
+        self._held = memoryview(mmap.mmap(-1, size, flags=private))  # begins with a page
+        self._filled = self._checked = 0
+        """Bytes of it that hold something, and those that the checksum is of."""
+        self._lent: memoryview | None = None
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         with contextlib.suppress(OSError):  # not every file system can
             self._set_direct(True)
@@ -145,26 +156,59 @@ class _Output:
     def write(self, data: Any) -> int:
         """Raises OSError."""
         rest = memoryview(data).cast("B")
-        self.bytes += rest.nbytes
-        self.checksum = zlib.crc32(rest, self.checksum)
-        while self._filled + rest.nbytes >= _BLOCK:
-            missing = _BLOCK - self._filled
-            self._held[self._filled :] = rest[:missing]
-            self._filled, rest = _BLOCK, rest[missing:]
-            self._pass_on()
-        end = self._filled + rest.nbytes
-        self._held[self._filled : end] = rest
-        self._filled = end
+        while rest:
+            count = min(rest.nbytes, len(self._held) - self._filled)
+            self._held[self._filled : self._filled + count] = rest[:count]
+            self._filled_more(count)
+            rest = rest[count:]
         return self.bytes
+
+    def lend(self, size: int) -> memoryview:
+        """Memory for the next file of a tar archive: its place here after its header. To be filled,
+        and given to `write_member` before anything else is written."""
+        if size > _LENT:
+            return memoryview(bytearray(size))
+        begin = self._filled + _TAR_BLOCK
+        self._lent = self._held[begin : begin + size]
+        return self._lent
+
+    def write_member(self, before: bytes, data: Any) -> None:
+        """Write a header, with what comes before it, and a file. Raises OSError."""
+        if data is not self._lent or self._lent is None:
+            self.write(before)
+            self.write(data)
+        elif len(before) == _TAR_BLOCK:
+            self._held[self._filled : self._filled + _TAR_BLOCK] = before
+            self._filled_more(_TAR_BLOCK + len(self._lent))
+        else:
+            after = bytes(self._lent)  # `before` may be written over it
+            self.write(before)
+            self.write(after)
+
+    def _filled_more(self, count: int) -> None:
+        self.bytes += count
+        self._filled += count
+        if self._filled - self._checked >= _HOT:
+            self._check()
+        if self._filled >= _BLOCK:
+            self._pass_on(_BLOCK)
 
     def sync(self) -> None:
         """Have all of it on the disk. Raises OSError."""
+        self._check()
         self._set_direct(False)  # the rest is no whole block
-        self._pass_on()
+        self._pass_on(self._filled)
         os.fsync(self._file)
 
-    def _pass_on(self) -> None:
-        rest = self._held[: self._filled]
+    def _check(self) -> None:
+        self.checksum = crc32(self._held[self._checked : self._filled], self.checksum)
+        self._checked = self._filled
+
+    def _pass_on(self, count: int) -> None:
+        """Write the first bytes of what is held."""
+        if self._checked < count:
+            self._check()
+        rest = self._held[:count]
         while rest:
             try:
                 written = os.write(self._file, rest)
@@ -175,7 +219,9 @@ class _Output:
             if written < len(rest):  # where the disk is full, or it asks for more than whole pages
                 self._set_direct(False)
             rest = rest[written:]
-        self._filled = 0
+        left = self._filled - count
+        self._held[:left] = self._held[count : self._filled]
+        self._filled, self._checked = left, self._checked - count
 
     def _set_direct(self, wanted: bool) -> None:
         direct = getattr(os, "O_DIRECT", 0)
@@ -213,12 +259,18 @@ def _write_tar(
     count = 0
     for number, _, parts in samples:
         count += 1
+        small = b""
         for field in contents.fields:
             part = parts[field.name]
             size = len(part.data)
-            out.write(_member_header(number, f"{field.prefix}{part.ending}", size))
-            out.write(part.data)
-            out.write(_ZEROS[: -size % _TAR_BLOCK])
+            small += _member_header(number, f"{field.prefix}{part.ending}", size)
+            if size > _SMALL:
+                out.write_member(small, part.data)
+                small = b""
+            else:
+                small += part.data
+            small += _ZEROS[: -size % _TAR_BLOCK]
+        out.write(small)
     out.write(bytes(2 * _TAR_BLOCK))
     out.write(bytes(-out.bytes % tarfile.RECORDSIZE))
     return count
