@@ -1,10 +1,16 @@
 """What a cache that fills itself costs, and gives: `python -m benchmarks.filling FOLDER`.
 
-On the JPEGs of a folder (one folder per class), RandomResizedCrop(224) and flips, each round: an
-epoch of a loader that decodes them (`turbojpeg`), epochs of one that fills a cache meanwhile until
-it is whole, then epochs at full speed from that cache and from one that was built before. A trainer
-is a pause after each batch: so long that it asks for a share (--demand) of what the plain loader
-can give; 1 is no pause. The share is what decides: the process that fills has what is left.
+On the JPEGs of a folder (one folder per class), RandomResizedCrop(224) and flips, each round: two
+epochs of a new loader that decodes them (`turbojpeg`), epochs of a new one that fills a cache
+meanwhile until it is whole, then epochs at full speed from that cache and from one that was built
+before. First epochs are compared with first ones, which have no seek points yet, and later ones
+with the second. A trainer is a pause after each batch: so long that it asks for a share (--demand)
+of what the plain loader can give; 1 is no pause. The share is what decides: the process that fills
+has what is left.
+
+Processor time tells where others use the machine too: what the trainer's process takes an epoch,
+while a cache is filled and otherwise, and what the process that fills takes beside it. Where the
+trainer never waits, the sum of the two is what an epoch takes of a machine of its own.
 
 A cache takes some 0.6 MB an image, two of them are there at a time, and memory should hold both.
 """
@@ -13,10 +19,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -25,7 +33,6 @@ from torchvision.transforms import v2
 import fastload
 from benchmarks.packing import linked
 from fastload.backends.cache import CacheOptions
-from fastload.machine import usable_cores
 
 BATCH = 64
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(224), v2.RandomHorizontalFlip()])
@@ -52,29 +59,76 @@ def main() -> None:
             compare(folder, count, demand, options.rounds, options.patience)
 
 
+@dataclass(frozen=True)
+class Epoch:
+    """What one took."""
+
+    seconds: float
+    own: float
+    """Processor time of the trainer's process."""
+    other: float = 0.0
+    """Processor time of the process that fills, meanwhile."""
+
+
+@dataclass(frozen=True)
+class Round:
+    plain: list[Epoch]
+    """The first one, and a later one."""
+    filling: list[Epoch]
+    """Until the cache was whole, or patience was at its end."""
+    filled: float
+    """Seconds of an epoch from the cache; 0: it was not whole."""
+    built: float
+    """From one that was built before."""
+
+    @property
+    def slower(self) -> tuple[float, float]:
+        """Seconds of the first epoch, as a ratio; and of later ones, on average (0: none)."""
+        later = [each.seconds for each in self.filling[1:]]
+        mean = statistics.fmean(later) if later else 0.0
+        return self.filling[0].seconds / self.plain[0].seconds, mean / self.plain[1].seconds
+
+    @property
+    def costlier(self) -> float:
+        """Processor time of later epochs, the process that fills included, as a ratio; 0: there
+        were none."""
+        later = [each.own + each.other for each in self.filling[1:]]
+        return statistics.fmean(later) / self.plain[1].own if later else 0.0
+
+    @property
+    def taken(self) -> float:
+        """The share of the process that fills in all processor time of the later epochs."""
+        later = self.filling[1:] or self.filling
+        other = sum(each.other for each in later)
+        return other / (other + sum(each.own for each in later))
+
+
 def compare(folder: Path, count: int, demand: float, rounds: int, patience: float) -> None:
-    first, second, epochs = list[float](), list[float](), list[int]()
+    made = list[Round]()
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(dir=folder) as there:
-            plain, filling, taken, filled, built = one_round(
-                folder / "source", there, demand, patience
-            )
-        waited = len(filling)
-        first.append(filling[0] / plain)
-        epochs.append(waited)
-        if filled:
-            second.append(built / filled)
-        rates = f"then {count / filled:,.0f} and {count / built:,.0f} images/s" if filled else ""
+            found = one_round(folder / "source", there, demand, patience)
+        made.append(found)
+        rates = (
+            f", then {count / found.filled:,.0f} and {count / found.built:,.0f} images/s"
+            if found.filled
+            else ""
+        )
         print(
-            f"demand {demand:g}: plain {plain:.2f} s, while filling {filling[0]:.2f} s at first, "
-            f"{statistics.fmean(filling):.2f} s on average, at most {max(filling):.2f} s; filling "
-            f"took {taken:.1%} of the processor time; "
-            f"{'whole' if filled else 'not whole'} after {waited} epochs {rates}",
+            f"demand {demand:g}: epoch 1 {found.plain[0].seconds:.2f} s, while filling "
+            f"{found.slower[0]:.2f} times that; later ones {found.plain[1].seconds:.2f} s, "
+            f"{found.slower[1]:.2f} times that; by processor time {found.costlier:.2f} times, of "
+            f"which filling took {found.taken:.1%}; {'whole' if found.filled else 'not whole'} "
+            f"after {len(found.filling)} epochs{rates}",
             flush=True,
         )
     print(
-        f"demand {demand:g}: epoch 1 takes {spread(first)} of the plain one; "
-        f"{statistics.median(epochs):g} epochs; then {spread(second)} of the rate of a built cache"
+        f"demand {demand:g}: epoch 1 takes {spread([found.slower[0] for found in made])} of the "
+        f"plain one, later ones {spread([found.slower[1] for found in made if found.slower[1]])}, "
+        f"by processor time {spread([found.costlier for found in made if found.costlier])}; "
+        f"{statistics.median(len(found.filling) for found in made):g} epochs; then "
+        f"{spread([found.built / found.filled for found in made if found.filled])} of the rate of "
+        "a built cache"
     )
 
 
@@ -84,35 +138,35 @@ def spread(ratios: Sequence[float]) -> str:
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
-def one_round(
-    source: Path, there: str, demand: float, patience: float
-) -> tuple[float, list[float], float, float, float]:
-    """Seconds of a plain epoch, and of each one until the cache was whole; the share of the
-    machine's processor time that the process that fills had taken till then; seconds of an epoch
-    from the cache (0: it was not whole), and from one that was built before."""
+def one_round(source: Path, there: str, demand: float, patience: float) -> Round:
     with loader_of(source) as loader:
-        epoch(loader, 0)  # fills the index of seek points
-        fastest = epoch(loader, 0)
-        pause = 0 if demand == 1 else fastest / demand / len(loader)  # decoding goes on in it
-        plain = epoch(loader, pause)
+        epoch(loader, 0)  # reads the files, if they were not
+        epoch(loader, 0)
+        pause = 0 if demand == 1 else epoch(loader, 0).seconds / demand / len(loader)
+        # decoding goes on in the pauses
+    with loader_of(source) as loader:
+        plain = [epoch(loader, pause) for _ in range(2)]
     options = CacheOptions(directory=Path(there) / "filled", fill="while-training", progress=False)
     with loader_of(source, options) as loader:
-        filling, taken = list[float](), 0.0
-        while not filling or ("being filled" in loader.explain() and sum(filling) < patience):
+        filling, seconds = list[Epoch](), 0.0
+        while not filling or (is_filling(loader) and seconds < patience):
             filling.append(epoch(loader, pause))
-            taken = max(taken, processes_seconds())
-        taken /= sum(filling) * usable_cores()
-        if "being filled" in loader.explain():
-            return plain, filling, taken, 0.0, 0.0
+            seconds += filling[-1].seconds
+        if is_filling(loader):
+            return Round(plain, filling, 0.0, 0.0)
         built_options = CacheOptions(directory=Path(there) / "built", progress=False)
-        seconds: dict[bool, list[float]] = {True: [], False: []}
+        taken: dict[bool, list[float]] = {True: [], False: []}
         with loader_of(source, built_options) as other:
             for turn in range(2 * (1 + EPOCHS)):
-                spent = epoch(loader if turn % 2 else other, 0)
+                spent = epoch(loader if turn % 2 else other, 0).seconds
                 if turn > 1:  # the first of each reads what the page cache may not have
-                    seconds[turn % 2 == 1].append(spent)
-    filled, built = statistics.median(seconds[True]), statistics.median(seconds[False])
-    return plain, filling, taken, filled, built
+                    taken[turn % 2 == 1].append(spent)
+    filled, built = statistics.median(taken[True]), statistics.median(taken[False])
+    return Round(plain, filling, filled, built)
+
+
+def is_filling(loader: fastload.Loader) -> bool:
+    return bool(re.search("be(ing)? filled", loader.explain()))
 
 
 def processes_seconds() -> float:
@@ -136,14 +190,14 @@ def loader_of(source: Path, options: CacheOptions | None = None) -> fastload.Loa
     )
 
 
-def epoch(loader: fastload.Loader, pause: float) -> float:
-    """Seconds of an epoch with a pause after each batch [seconds], as a trainer that waits for its
-    GPU."""
-    began = time.perf_counter()
+def epoch(loader: fastload.Loader, pause: float) -> Epoch:
+    """An epoch with a pause after each batch [seconds], as a trainer that waits for its GPU."""
+    began = time.perf_counter(), time.process_time(), processes_seconds()
     for _ in loader:
         if pause:
             time.sleep(pause)
-    return time.perf_counter() - began
+    other = max(0.0, processes_seconds() - began[2])  # one that has ended meanwhile is not counted
+    return Epoch(time.perf_counter() - began[0], time.process_time() - began[1], other)
 
 
 if __name__ == "__main__":

@@ -97,6 +97,10 @@ class CacheError(FastloadError, OSError):
     someone else."""
 
 
+class BeingBuiltError(CacheError):
+    """A cache that another process is building just now."""
+
+
 class PackError(FastloadError, OSError):
     """Shards that cannot be written: disk full, the target holds something else, another process
     writes there."""

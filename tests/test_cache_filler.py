@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
+import psutil
 import pytest
 import torch
 from torchvision.transforms import v2
@@ -19,7 +21,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.backends.cache import CacheOptions
 from fastload.backends.turbojpeg import TurboJpegOptions
-from fastload.cache import choice, filler, verify_cache
+from fastload.cache import choice, filler, is_cache, verify_cache
 from fastload.decode.image import reader_of
 from fastload.errors import ConfigurationError
 from fastload.files import DecodeSettings
@@ -80,7 +82,7 @@ def test_two_loaders_fill_one_cache_and_serve_it_once_it_is_whole(tmp_path: Path
         wanted = epoch_of(plain)
         for loader in loaders:
             assert_equal(epoch_of(loader), wanted)
-        filling = any(map(filled_by, loaders))
+        filling = any("until it is whole" in loader.explain() for loader in loaders)
         time.sleep(0.1)
     assert verify_cache(directory).samples == 6
     wanted = epoch_of(plain)
@@ -141,6 +143,78 @@ def test_a_filler_that_ends_leaves_the_trainer_alone(
             epoch_of(loader)
             time.sleep(0.1)
         assert "holds other files" in loader.explain()
+
+
+@pytest.mark.slow
+def test_another_job_waits_and_takes_over_when_the_one_that_fills_is_killed(tmp_path: Path) -> None:
+    data, directory = write_photo_folder(tmp_path / "data"), tmp_path / "cache"
+    lock = filelock.FileLock(tmp_path / "cache.lock")
+    with loader_of(data, directory) as loader:
+        with lock:  # as of a process that fills
+            for _ in range(2):
+                epoch_of(loader)
+            assert "being filled by another process" in loader.explain()
+            assert filled_by(loader) is None
+        deadline = time.monotonic() + LIMIT
+        while filled_by(loader) is None and not is_cache(directory):
+            assert time.monotonic() < deadline
+            epoch_of(loader)
+            time.sleep(0.1)
+        while filled_by(loader) is not None:
+            assert time.monotonic() < deadline
+            epoch_of(loader)
+            time.sleep(0.1)
+    assert verify_cache(directory).samples == 6
+
+
+@pytest.mark.slow
+def test_of_two_that_start_at_once_one_fills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filler, "is_being_built", lambda directory: False)
+    data, directory = write_photo_folder(tmp_path / "data"), tmp_path / "cache"
+    with loader_of(data, directory) as loader:
+        with filelock.FileLock(tmp_path / "cache.lock"):
+            deadline = time.monotonic() + LIMIT
+            while "being filled by another process" not in loader.explain():
+                assert time.monotonic() < deadline
+                epoch_of(loader)
+            assert "could not be filled" not in loader.explain()
+        while not is_cache(directory):
+            assert time.monotonic() < deadline
+            epoch_of(loader)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_the_process_has_its_priority_before_it_imports_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filler, "NICE", 5)
+    usual = psutil.Process().nice()
+    source = fastload.sources.open_source(write_photo_folder(tmp_path / "data")).source
+    process = filler.Filler(source, tmp_path / "cache")
+    process.start()
+    found = re.search(r"process (\d+)", process.describe())
+    assert found is not None
+    started, mapped = psutil.Process(int(found[1])), ""
+    while "libtorch" not in mapped:
+        assert not process.ended()
+        mapped = Path(f"/proc/{started.pid}/maps").read_text()
+        priority = started.nice()
+    assert priority == usual + 5
+    process.stop()
+
+
+def test_files_are_decoded_by_their_seek_points_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    pytest.importorskip("fastload.native._core")
+    monkeypatch.setattr("fastload.native.seek.FEWEST_IMAGES", 1)
+    data = write_photo_folder(tmp_path / "data")
+    with loader_of(data, tmp_path / "cache") as loader:
+        epoch_of(loader)
+        assert re.search(r"seek index +points of", loader.explain())
 
 
 # -- backend="auto"

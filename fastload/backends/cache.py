@@ -22,6 +22,7 @@ from fastload.backends.base import BackendOptions, Context, Fit, HostBatch, Trai
 from fastload.backends.maker import BatchInWork, BatchMaker, PixelMaker, Threads
 from fastload.backends.pixels_native import make_pixels
 from fastload.backends.rows import Buffers, RowReader, settled_size
+from fastload.backends.turbojpeg import TurboJpegOptions, files_opened
 from fastload.cache.build import build_cache, default_directory
 from fastload.cache.choice import why_filled
 from fastload.cache.filler import Filler, Pace, fills_here
@@ -219,15 +220,18 @@ class CacheBackend(BatchMaker):
 
     def _keep_pace(self, filler: Filler) -> None:
         """Start the process that fills when that costs little, and tell it what it may take."""
-        if self._pace.look():
+        looked = self._pace.look()
+        if looked:
             filler.tell(self._pace.share)
-        if not filler.started and self._pace.pays_for_start:
-            if is_cache(self._directory):  # another process has filled it
-                filler.stop()
-                self._filler = None
-                self._take_over()
-            else:
-                filler.start()
+        may_start = self._pace.pays_for_start and (looked or not filler.elsewhere)
+        if filler.started or not (looked or may_start):
+            return
+        if is_cache(self._directory):  # another process has filled it
+            filler.stop()
+            self._filler = None
+            self._take_over()
+        elif may_start:
+            filler.start()
 
     def _end_filling(self, filler: Filler) -> None:
         """Serve the cache from here on, if there is one now."""
@@ -260,7 +264,10 @@ class CacheBackend(BatchMaker):
                 exif_orientation=self._options.exif_orientation,
                 max_pixels=self._options.max_pixels,
             )
-        return self._from(self._context.source)
+        self._source = self._context.source
+        # As the backend that "auto" would have taken: with its seek points, and its mosaics.
+        options = TurboJpegOptions(self._options.exif_orientation, self._options.max_pixels)
+        return files_opened(self._context, self._threads, options)
 
     def _from(self, source: Source) -> tuple[RowReader, PixelMaker]:
         """What makes batches of the columns of this source."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fastload import native
 from fastload.backends.base import BackendOptions, Context, Fit, Traits
-from fastload.backends.maker import BatchMaker, PixelMaker
+from fastload.backends.maker import BatchMaker, PixelMaker, Threads
 from fastload.backends.pixels_joined import JoinedPixels
 from fastload.backends.pixels_native import NativePixels, make_pixels
 from fastload.backends.rows import RowReader
@@ -81,33 +81,39 @@ class TurboJpegBackend(BatchMaker):
         self.depth = self._opened()[1].depth
 
     def _open(self) -> tuple[RowReader, PixelMaker]:
-        context, options = self._context, self._options
-        decoder = options.decoder
-        rows = RowReader(
-            context.source,
-            context.recipe,
-            settings=options.decode_settings,
-            decoder="auto" if decoder == "native" else decoder,
-            threads=self._threads.count,
-            allocate=context.allocate,
-            padded=context.padded,
+        return files_opened(self._context, self._threads, self._options)
+
+
+def files_opened(
+    context: Context, threads: Threads, options: TurboJpegOptions
+) -> tuple[RowReader, PixelMaker]:
+    """What makes batches of samples as they are stored, with these options."""
+    decoder = options.decoder
+    rows = RowReader(
+        context.source,
+        context.recipe,
+        settings=options.decode_settings,
+        decoder="auto" if decoder == "native" else decoder,
+        threads=threads.count,
+        allocate=context.allocate,
+        padded=context.padded,
+    )
+    joined = rows.joined
+    if joined is not None and decoder in ("auto", "native") and joined.fits_core:
+        whole, index = options.check_whole, options.seek_index
+        return rows, JoinedPixels(
+            context, rows, joined, threads, check_whole=whole, seek_index=index
         )
-        joined = rows.joined
-        if joined is not None and decoder in ("auto", "native") and joined.fits_core:
-            whole, index = options.check_whole, options.seek_index
-            return rows, JoinedPixels(
-                context, rows, joined, self._threads, check_whole=whole, seek_index=index
-            )
-        pixels = make_pixels(
-            context,
-            rows,
-            self._threads,
-            decoder=decoder,
-            check_whole=options.check_whole,
-            draft=options.draft,
-            seek_index=options.seek_index,
-        )
-        return rows, pixels
+    pixels = make_pixels(
+        context,
+        rows,
+        threads,
+        decoder=decoder,
+        check_whole=options.check_whole,
+        draft=options.draft,
+        seek_index=options.seek_index,
+    )
+    return rows, pixels
 
 
 def _require_draft(context: Context, decoder: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import shutil
@@ -43,7 +44,14 @@ from fastload.cache.samples import (
 )
 from fastload.cache.writing import ColumnWriter, write_values
 from fastload.checksum import crc32
-from fastload.errors import CacheError, ConfigurationError, DecodeError, OnError, counted
+from fastload.errors import (
+    BeingBuiltError,
+    CacheError,
+    ConfigurationError,
+    DecodeError,
+    OnError,
+    counted,
+)
 from fastload.files import DecodeSettings, read_regular, sync_folder
 from fastload.fingerprint import FULLY_FINGERPRINTED, fingerprint_of
 from fastload.geometry.points import PointMap
@@ -79,6 +87,7 @@ def build_cache(
     on_error: OnError = "raise",
     split: str | None = None,
     pace: Callable[[int], None] | None = None,
+    wait: bool = True,
 ) -> Path:
     """Decode all samples once and keep them as memory-mapped tensors. A cache that is there already
     is reused.
@@ -105,6 +114,7 @@ def build_cache(
             when it is loaded, so that the loader substitutes it as from any other backend.
         split: of a source that holds several, which part: "train", "val", "test".
         pace: called by each thread before a few samples, with the first of them; it may sleep.
+        wait: for another process that builds this cache. If not, it is a BeingBuiltError.
 
     Returns:
         The directory.
@@ -144,7 +154,7 @@ def build_cache(
                 f"{target.parent}: cannot be made ({error.strerror}). Give a writable cache "
                 "directory (directory=..., or set XDG_CACHE_HOME)."
             ) from error
-        with exclusive_lock(target.with_name(target.name + ".lock")):
+        with exclusive_lock(_lock_of(target), wait=wait):
             manifest = build.existing() or build.run()
     if on_error == "raise" and manifest.failed:
         first = next(
@@ -154,6 +164,20 @@ def build_cache(
             f"{first} (So noted in the cache {target}, which was built with on_error='substitute'.)"
         )
     return target
+
+
+def is_being_built(directory: Path) -> bool:
+    """Whether a process is building the cache that will be there."""
+    with contextlib.suppress(FileNotFoundError), open(_lock_of(directory), "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _lock_of(target: Path) -> Path:
+    return target.with_name(target.name + ".lock")
 
 
 def default_directory(source: Source, variant: Variant) -> Path:
@@ -502,12 +526,12 @@ def _raise_first(sample: Sample) -> None:
 
 
 @contextlib.contextmanager
-def exclusive_lock(path: Path) -> Iterator[None]:
+def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold a lock between processes while the block runs; wait while another process has it.
     The file is removed afterwards.
 
     The kernel drops it when its holder dies, so that it cannot go stale. Raises CacheError: there
-    can be none.
+    can be none. BeingBuiltError: another process has it, and that is not waited for.
     """
     lock = filelock.FileLock(path, fallback_to_soft=False)
     waiting = False
@@ -517,14 +541,18 @@ def exclusive_lock(path: Path) -> Iterator[None]:
             # have just removed it.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
             try:
-                lock.acquire(timeout=_SILENT_WAIT, poll_interval=0.1)
+                lock.acquire(timeout=_SILENT_WAIT if wait else 0, poll_interval=0.1)
             except filelock.Timeout:
+                if not wait:
+                    raise BeingBuiltError(f"{path}: another process has this lock.") from None
                 if not waiting:
                     logger.warning(
                         "waiting for another process, which is building the cache of the lock %s",
                         path,
                     )
                 waiting = True
+    except BeingBuiltError:
+        raise
     except OSError as error:
         raise CacheError(
             f"{path}: cannot be locked ({error.strerror}). Give a cache directory that is writable "

@@ -20,19 +20,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fastload.errors import ConfigurationError
+from fastload.cache.build import build_cache, is_being_built
+from fastload.errors import BeingBuiltError, ConfigurationError
 from fastload.machine import usable_cores
 from fastload.sources.base import Source
 
-NICE = 19
-"""Where a core is busy, Linux gives a thread of nice 19 a seventieth of what it gives one of nice 0
-(its weights are 15 and 1024). Memory, and cores that look idle for a moment, are not shared by
-weights: that is what the pace is for."""
+NICE = 11
+"""Where a core is busy, Linux gives a thread of nice 11 a twelfth of what it gives one of nice 0
+(its weights are 87 and 1024): 8% of that core, so that the least share is had and a tenth is not
+exceeded. Nice 19 (15) would be a seventieth. Memory, and cores that look idle for a moment, are not
+shared by weights: that is what the pace is for."""
 LEAST_SHARE = 0.06
-"""Of the processor time of the machine, what the process takes at most while batches are waited for
-all the time. An epoch takes 1 / (1 - 0.06) = 1.06 times as long then, if that is all that it
-takes. Whole images cost three times what random crops of 224 pixels do: the cache is whole after
-3 / 0.06 = 50 epochs."""
+"""Of the processor time of the machine, what the process takes while batches are waited for all the
+time. An epoch takes 1 / (1 - 0.06) = 1.06 times as long then. Whole images cost four times what
+random crops of 224 pixels do: the cache is whole after 4 / 0.06 = 67 epochs."""
 START_COST = 2.0
 """Seconds of processor time, to start an interpreter and to import what it needs. The process is
 started when its share would have paid for that."""
@@ -92,8 +93,11 @@ class Filler:
 
     def __init__(self, source: Source, directory: Path, **options: Any) -> None:
         """Raises ConfigurationError: the source cannot be handed to another process."""
-        self._owner, self._samples = os.getpid(), len(source)
+        self._owner, self._samples, self._directory = os.getpid(), len(source), directory
         self._process: subprocess.Popen[bytes] | None = None
+        self.elsewhere = False
+        """Whether a process of another trainer, or one that builds it, was at it at the last
+        look."""
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
         """What it is to take, and says: see `_SHARED`."""
@@ -111,9 +115,13 @@ class Filler:
             ) from error
 
     def start(self) -> None:
+        """Unless another process is at it, for this time."""
+        self.elsewhere = is_being_built(self._directory)
+        if self.elsewhere:
+            return
         self._file.seek(_SHARED.size)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fastload.cache.filler", str(self._owner), str(NICE)],
+            [sys.executable, "-c", _PROGRAM, str(self._owner), str(NICE)],
             stdin=self._file,
             stdout=subprocess.DEVNULL,
             stderr=self._messages,
@@ -129,6 +137,8 @@ class Filler:
 
     def describe(self) -> str:
         """What it does, for a person."""
+        if self.elsewhere:
+            return "being filled by another process, for which this one waits"
         if self._process is None:
             return (
                 "to be filled by a process that starts as soon as its share of the processor time "
@@ -142,6 +152,10 @@ class Filler:
         return self._process is not None
 
     def ended(self) -> bool:
+        """Whether it has, and not because another process was quicker: then it is as if it had not
+        been started."""
+        if self._process is not None and self._process.poll() == _ANOTHER:
+            self._process, self.elsewhere = None, True
         return self._process is not None and self._process.poll() is not None
 
     def error(self) -> str:
@@ -162,6 +176,13 @@ class Filler:
             self._file.close()
 
 
+_PROGRAM = """import os, sys
+if hasattr(os, "nice"): os.nice(int(sys.argv[2]))
+from fastload.cache.filler import main
+main()"""
+"""Of low priority before it imports torch: that is most of what a start takes."""
+_ANOTHER = os.EX_TEMPFAIL
+"""Exit status: another process fills the cache."""
 _SHARED = struct.Struct("<dq")
 """The beginning of the file that both have: the share of the machine's processor time that the
 process may take, written by the trainer, and the sample that it is at, written by the process."""
@@ -198,22 +219,25 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = int(sys.argv[1])
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    with contextlib.suppress(OSError, AttributeError):  # not on every system
-        os.nice(int(sys.argv[2]))
     sys.stdin.buffer.seek(_SHARED.size)
     sys.path[:] = pickle.load(sys.stdin.buffer)
     source, directory, options = pickle.load(sys.stdin.buffer)
-    from fastload.cache.build import build_cache
-
     pace = _Paced(sys.stdin.fileno())
-    build_cache(source, directory, progress=False, on_error="substitute", pace=pace, **options)
+    try:
+        build_cache(
+            source,
+            directory,
+            progress=False,
+            on_error="substitute",
+            pace=pace,
+            wait=False,
+            **options,
+        )
+    except BeingBuiltError:
+        sys.exit(_ANOTHER)
 
 
 def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
-
-
-if __name__ == "__main__":
-    main()
