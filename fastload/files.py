@@ -67,17 +67,17 @@ def read_regular(path: str | os.PathLike[str], *, most: int = -1) -> bytes:
 
 def read_regular_into(
     path: str | os.PathLike[str],
-    lend: Callable[[int], memoryview],
+    room: Callable[[int], memoryview],
     start: int = 0,
     length: int | None = None,
 ) -> tuple[memoryview, os.stat_result]:
-    """The content of a regular file, or a range of it, in memory that `lend` gives for a number of
+    """The content of a regular file, or a range of it, in memory that `room` gives for a number of
     bytes; and what the system said of the file after it was read. Raises OSError as `open_regular`
     does; and where the file is shorter or longer than it was."""
     file = _opener(os.fspath(path), os.O_RDONLY)
     try:
         size = os.fstat(file).st_size - start if length is None else length
-        memory = lend(size)
+        memory = room(size)
         found = 0
         while found < size and (more := os.preadv(file, [memory[found:]], start + found)):
             found += more

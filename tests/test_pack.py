@@ -337,22 +337,22 @@ def test_what_is_written_is_in_the_file(
     assert shard.checksum(path) == (len(whole), f"{zlib.crc32(whole):08x}")
 
 
-@pytest.mark.parametrize("first", ["lent", "others before it", "nothing comes of it"])
+@pytest.mark.parametrize("first", ["in place", "others before it", "nothing comes of it"])
 def test_what_is_read_to_lent_memory_is_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """Of any size, also over the end of what is written at once, and where it moves."""
     monkeypatch.setattr(shard, "_BLOCK", 8192)
-    monkeypatch.setattr(shard, "_LENT", 6000)
+    monkeypatch.setattr(shard, "_IN_PLACE", 6000)
     monkeypatch.setattr(shard, "_HOT", 5000)
     draw = np.random.default_rng(0)
     sizes = [0, 1, 5999, 6000, 6001, 20_000, 4097, 7680, *draw.integers(0, 7000, 40).tolist()]
     path, whole = tmp_path / "file", b""
     with shard._Output(path) as out:
         for size in sizes:
-            data, memory = draw.bytes(size), out.lend(size)
+            data, memory = draw.bytes(size), out.room(size)
             memory[:] = data
-            before = draw.bytes({"lent": 512, "others before it": 1536}.get(first, 0))
+            before = draw.bytes({"in place": 512, "others before it": 1536}.get(first, 0))
             if first == "nothing comes of it":
                 data = draw.bytes(size)
                 out.write(data)
@@ -564,12 +564,12 @@ def test_a_file_whose_size_changes_while_it_is_read_is_an_error(tmp_path: Path, 
     path = next(source.rglob("*.jpg"))
     contents = Contents(open_source(source).source, PackOptions())
 
-    def lend(size: int) -> memoryview:
+    def room(size: int) -> memoryview:
         os.truncate(path, size + by)
         return memoryview(bytearray(size))
 
     with pytest.raises(PackError, match=r"cannot be read now .*(ends after|grew)"):
-        contents.sample(0, lend)
+        contents.sample(0, room)
 
 
 def test_files_dated_in_the_future_have_not_changed(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ _TAR_BLOCK = 512
 _BLOCK = 4 << 20
 """What is written at once [bytes]; with 1 MiB a tenth slower. A multiple of a page, as `O_DIRECT`
 asks."""
-_LENT = 1 << 20
+_IN_PLACE = 1 << 20
 """Files up to this size [bytes] are read to where they are written from."""
 _HOT = 128 << 10
 """After so many bytes their checksum is taken: they are in the processor's cache still."""
@@ -87,7 +87,7 @@ def pack_shard(
             if not go_on():
                 raise PackError(f"{job.name}: stopped, as another shard has failed.")
             try:
-                parts = contents.sample(index, lend)
+                parts = contents.sample(index, room)
             except DecodeError as error:
                 rejected.append(Rejected(index, str(error)))
                 continue
@@ -97,7 +97,7 @@ def pack_shard(
 
     with _Output(path) as out:
         tar = contents.options.format == "tar"
-        lend = out.lend if tar else None  # of Parquet files the samples of a row group are held
+        room = out.room if tar else None  # of Parquet files the samples of a row group are held
         if tar:
             count = _write_tar(out, contents, samples())
         else:
@@ -138,11 +138,11 @@ class _Output:
         self.checksum = 0
         """CRC-32 of what was written, after `sync`."""
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        size = _BLOCK + _TAR_BLOCK + _LENT
+        size = _BLOCK + _TAR_BLOCK + _IN_PLACE
         self._held = memoryview(mmap.mmap(-1, size, flags=private))  # begins with a page
         self._filled = self._checked = 0
         """Bytes of it that hold something, and those that the checksum is of."""
-        self._lent: memoryview | None = None
+        self._reserved: memoryview | None = None
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         with contextlib.suppress(OSError):  # not every file system can
             self._set_direct(True)
@@ -163,25 +163,25 @@ class _Output:
             rest = rest[count:]
         return self.bytes
 
-    def lend(self, size: int) -> memoryview:
+    def room(self, size: int) -> memoryview:
         """Memory for the next file of a tar archive: its place here after its header. To be filled,
         and given to `write_member` before anything else is written."""
-        if size > _LENT:
+        if size > _IN_PLACE:
             return memoryview(bytearray(size))
         begin = self._filled + _TAR_BLOCK
-        self._lent = self._held[begin : begin + size]
-        return self._lent
+        self._reserved = self._held[begin : begin + size]
+        return self._reserved
 
     def write_member(self, before: bytes, data: Any) -> None:
         """Write a header, with what comes before it, and a file. Raises OSError."""
-        if data is not self._lent or self._lent is None:
+        if data is not self._reserved or self._reserved is None:
             self.write(before)
             self.write(data)
         elif len(before) == _TAR_BLOCK:
             self._held[self._filled : self._filled + _TAR_BLOCK] = before
-            self._filled_more(_TAR_BLOCK + len(self._lent))
+            self._filled_more(_TAR_BLOCK + len(self._reserved))
         else:
-            after = bytes(self._lent)  # `before` may be written over it
+            after = bytes(self._reserved)  # `before` may be written over it
             self.write(before)
             self.write(after)
 
