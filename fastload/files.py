@@ -67,26 +67,25 @@ def read_regular(path: str | os.PathLike[str], *, most: int = -1) -> bytes:
 
 def read_regular_into(
     path: str | os.PathLike[str],
-    room: Callable[[int], memoryview],
+    memory: Callable[[int], memoryview],
     start: int = 0,
     length: int | None = None,
 ) -> tuple[memoryview, os.stat_result]:
-    """The content of a regular file, or a range of it, in memory that `room` gives for a number of
-    bytes; and what the system said of the file after it was read. Raises OSError as `open_regular`
-    does; and where the file is shorter or longer than it was."""
+    """The content of a regular file, or a range of it, in what `memory` gives for so many bytes;
+    and what the system said of the file after it was read. Raises OSError as `open_regular` does;
+    and where the file is shorter or longer than it was."""
     file = _opener(os.fspath(path), os.O_RDONLY)
     try:
         size = os.fstat(file).st_size - start if length is None else length
-        memory = room(size)
-        found = 0
-        while found < size and (more := os.preadv(file, [memory[found:]], start + found)):
+        target, found = memory(size), 0
+        while found < size and (more := os.preadv(file, [target[found:]], start + found)):
             found += more
         after = os.fstat(file)
         if found < size:
             raise OSError(f"{path}: the file ends after {found} of {size} bytes.")
         if length is None and after.st_size != size:
             raise OSError(f"{path}: the file grew while it was read.")
-        return memory, after
+        return target, after
     finally:
         os.close(file)
 

@@ -338,7 +338,7 @@ def test_what_is_written_is_in_the_file(
 
 
 @pytest.mark.parametrize("first", ["in place", "others before it", "nothing comes of it"])
-def test_what_is_read_to_lent_memory_is_in_the_file(
+def test_what_is_read_in_place_is_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """Of any size, also over the end of what is written at once, and where it moves."""
@@ -350,14 +350,14 @@ def test_what_is_read_to_lent_memory_is_in_the_file(
     path, whole = tmp_path / "file", b""
     with shard._Output(path) as out:
         for size in sizes:
-            data, memory = draw.bytes(size), out.room(size)
-            memory[:] = data
+            data, reserved = draw.bytes(size), out.memory(size)
+            reserved[:] = data
             before = draw.bytes({"in place": 512, "others before it": 1536}.get(first, 0))
             if first == "nothing comes of it":
                 data = draw.bytes(size)
                 out.write(data)
             else:
-                out.write_member(before, memory)
+                out.write_member(before, reserved)
             whole += before + data
         out.sync()
     assert path.read_bytes() == whole
@@ -564,12 +564,12 @@ def test_a_file_whose_size_changes_while_it_is_read_is_an_error(tmp_path: Path, 
     path = next(source.rglob("*.jpg"))
     contents = Contents(open_source(source).source, PackOptions())
 
-    def room(size: int) -> memoryview:
+    def memory(size: int) -> memoryview:
         os.truncate(path, size + by)
         return memoryview(bytearray(size))
 
     with pytest.raises(PackError, match=r"cannot be read now .*(ends after|grew)"):
-        contents.sample(0, room)
+        contents.sample(0, memory)
 
 
 def test_files_dated_in_the_future_have_not_changed(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from fastload.stores import ChangedError
 from fastload.tools.pack.plan import PackOptions, evenly_spaced
 
 How = Literal["image", "mask", "label", "text", "array", "ragged"]
-Room = Callable[[int], memoryview]
+Memory = Callable[[int], memoryview]
 """Gives memory for so many bytes."""
 
 _ENDINGS = {"JPEG": "jpg", "TIFF": "tif"}
@@ -111,8 +111,8 @@ class Contents:
         self._copied_first = first if plain and options.short_side is None else None
         """The first field, if it is files of this machine that are copied as they are."""
 
-    def sample(self, index: int, room: Room | None = None) -> dict[str, Part]:
-        """The fields of one sample by the names of columns. `room`: gives memory for the first
+    def sample(self, index: int, memory: Memory | None = None) -> dict[str, Part]:
+        """The fields of one sample by the names of columns. `memory`: gives memory for the first
         field, if that is a file of this machine that is copied.
 
         Raises:
@@ -122,8 +122,8 @@ class Contents:
         """
         parts, size = dict.fromkeys(self._names, _NOTHING), None
         for field, column in self._images:
-            place = room if field is self._copied_first else None
-            parts[field.name], before = self._image(field, column, index, place)
+            given = memory if field is self._copied_first else None
+            parts[field.name], before = self._image(field, column, index, given)
             size = before if field.name == self._main else size
         for field, values in self._values:
             parts[field.name] = self._value(field, values, index, size)
@@ -153,7 +153,7 @@ class Contents:
         return max(1, round(sum(sizes) / len(sizes)))
 
     def _image(
-        self, field: Field, column: ImageColumn, index: int, room: Room | None
+        self, field: Field, column: ImageColumn, index: int, memory: Memory | None
     ) -> tuple[Part, tuple[int, int] | None]:
         """The image, and (height, width) of the one it was made of, if it was reduced."""
         short_side = self.options.short_side
@@ -162,8 +162,8 @@ class Contents:
             return Part(png(shrink(pixels, field.role, short_side)), "png"), pixels.shape[:2]
         reader = self._readers[field.name]
         column = reader.column
-        if room is not None and isinstance(column, EncodedFiles):
-            return self._copied(column, reader, index, room)
+        if memory is not None and isinstance(column, EncodedFiles):
+            return self._copied(column, reader, index, memory)
         try:
             data = column.read(index)
         except OSError as error:
@@ -184,12 +184,12 @@ class Contents:
         return Part(with_orientation(jpeg, header.orientation), "jpg"), size
 
     def _copied(
-        self, column: EncodedFiles, reader: EncodedReader, index: int, room: Room
+        self, column: EncodedFiles, reader: EncodedReader, index: int, memory: Memory
     ) -> tuple[Part, tuple[int, int]]:
         """An image that is packed as it is, and (height, width)."""
         path, start, length = column.locate(index)
         try:
-            data, state = read_regular_into(path, room, start, None if length < 0 else length)
+            data, state = read_regular_into(path, memory, start, None if length < 0 else length)
         except OSError as error:
             raise _not_read(column.describe(index), error) from error
         if self._is_new(state):

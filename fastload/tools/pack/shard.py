@@ -87,7 +87,7 @@ def pack_shard(
             if not go_on():
                 raise PackError(f"{job.name}: stopped, as another shard has failed.")
             try:
-                parts = contents.sample(index, room)
+                parts = contents.sample(index, memory)
             except DecodeError as error:
                 rejected.append(Rejected(index, str(error)))
                 continue
@@ -97,7 +97,7 @@ def pack_shard(
 
     with _Output(path) as out:
         tar = contents.options.format == "tar"
-        room = out.room if tar else None  # of Parquet files the samples of a row group are held
+        memory = out.memory if tar else None  # of Parquet files the samples of a row group are held
         if tar:
             count = _write_tar(out, contents, samples())
         else:
@@ -163,7 +163,7 @@ class _Output:
             rest = rest[count:]
         return self.bytes
 
-    def room(self, size: int) -> memoryview:
+    def memory(self, size: int) -> memoryview:
         """Memory for the next file of a tar archive: its place here after its header. To be filled,
         and given to `write_member` before anything else is written."""
         if size > _IN_PLACE:
