@@ -280,6 +280,9 @@ def test_checkpoints_that_cannot_be_resumed_are_refused(
         match=r"accumulate: checkpoint 3, now 2; seed: checkpoint 0, now 4\. .*--out",
     ):
         resumed(accumulate=2, seed=4)
+    for changed in ({"decay_all": True}, {"model_option": ("width=2",)}):
+        with pytest.raises(StateMismatchError, match=rf"differs in {next(iter(changed))}: "):
+            resumed(**changed)
     with pytest.raises(ConfigurationError, match=r"resume: nowhere\.pt is not there"):
         resumed(resume="nowhere.pt")
     (out / "last.pt").write_bytes((out / "last.pt").read_bytes()[:5000])

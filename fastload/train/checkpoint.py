@@ -39,7 +39,18 @@ BEST = "best.pt"
 
 # Settings that a run cannot change on the way. (The loader compares its own: data, batches, order,
 # transforms.)
-_BINDING = ("task", "model", "num_classes", "ema", "accumulate", "optimizer", "best_by", "seed")
+_BINDING = (
+    "task",
+    "model",
+    "model_option",
+    "num_classes",
+    "ema",
+    "accumulate",
+    "optimizer",
+    "decay_all",
+    "best_by",
+    "seed",
+)
 
 # What `Progress.state` gives.
 _KEYS = (
