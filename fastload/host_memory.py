@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import mmap
 import threading
 import weakref
@@ -17,6 +18,34 @@ itself, and sooner."""
 _LARGEST_FIT = 4
 """A block of a pool is used for arrays down to a quarter of its size. So the last batch of an epoch
 needs none of its own, and labels do not take the blocks of images."""
+
+
+_HUGE_PAGE = 2 << 20
+"""Bytes."""
+
+
+@functools.cache
+def has_huge_pages(setting: str = "/sys/kernel/mm/transparent_hugepage/enabled") -> bool:
+    """Whether Linux gives memory in pages of 2 MiB where it is asked for them."""
+    try:
+        with open(setting) as file:
+            return "[never]" not in file.read() and hasattr(mmap, "MADV_HUGEPAGE")
+    except OSError:
+        return False
+
+
+def zeros(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """Zeros, C-contiguous. Of many only those are written that are looked at, and by the system:
+    they are of pages that nobody has used, where malloc's may have been."""
+    nbytes = int(np.prod(shape, dtype=np.int64))
+    if nbytes < 2 * _HUGE_PAGE or not has_huge_pages():  # small pages cost ten times as much
+        return np.zeros(shape, dtype=np.uint8)
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    pages = mmap.mmap(-1, (-(-nbytes // _HUGE_PAGE) + 1) * _HUGE_PAGE, flags=private)
+    pages.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(pages, dtype=np.uint8)
+    start = -memory.__array_interface__["data"][0] % _HUGE_PAGE  # whole ones are from there on
+    return memory[start : start + nbytes].reshape(shape)
 
 
 class BufferPool:

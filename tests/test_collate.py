@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_flatten
 from torch.utils.data import DataLoader, Dataset
 from torchvision import datasets, ops
 from torchvision.transforms import v2
 
 import fastload
 from fastload.errors import ConfigurationError
+from fastload.loader import collate
 from fastload.sources import Source
 from tests.backends import DEVICE, Contestant, contestants
 from tests.test_sources_detection import (
@@ -255,3 +257,32 @@ def test_wrong_use_is_refused_when_the_loader_is_made(source: Source, tmp_path: 
     for given, arguments, message in cases:
         with pytest.raises(ConfigurationError, match=message):
             fastload.create_loader(given, batch_size=2, **arguments)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bfloat16])
+def test_arrays_on_the_host_and_tensors_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, padded: bool, dtype: torch.dtype
+) -> None:
+    """On the host numpy computes; in the second round torch does, as on a GPU."""
+    offsets = torch.tensor([0, 3, 3, 8])
+    columns = {
+        "image": torch.full((3, 3, 32, 40), 7, dtype=torch.uint8),
+        "boxes": fastload.Ragged((torch.rand(8, 4) * 30).sort()[0].to(dtype), offsets),
+        "labels": fastload.Ragged(torch.arange(8), offsets),
+    }
+    if padded:
+        columns[collate.SIZES] = torch.tensor([[20, 30], [17, 12], [32, 40]])
+    rounds, each = [], torch.tensor([0, 0, 0, 2, 2, 2, 2, 2])
+    for on_host in (True, False):
+        if not on_host:
+            monkeypatch.setattr(collate, "_numbers", lambda tensor: tensor)
+            monkeypatch.setattr(collate, "_image_of_each", lambda rows: each)
+        forms = (collate.DetrForm, collate.YoloForm, collate.TorchvisionForm)
+        made = [form("image", "boxes", from_zero=True)(dict(columns)) for form in forms]
+        rounds.append(tree_flatten(made)[0])
+    assert len(rounds[0]) == len(rounds[1])
+    tolerance = 0.01 if dtype == torch.bfloat16 else 1e-6
+    for one, other in zip(*rounds, strict=True):
+        assert one.shape == other.shape
+        assert torch.allclose(one.double(), other.double(), rtol=tolerance, atol=tolerance)

@@ -4,10 +4,12 @@ stand-ins for torch's functions, and the meta device in the place of one."""
 from __future__ import annotations
 
 import gc
+import mmap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms import v2
 
 import fastload
+from fastload import host_memory
 from fastload.backends.base import HostBatch
 from fastload.backends.cache import fits_on_gpu
 from fastload.cache import resident
@@ -509,3 +512,35 @@ def test_a_rank_whose_batches_would_go_to_anothers_gpu_is_warned(
     assert not caplog.text, "a GPU of its own"
     with pytest.raises(ConfigurationError, match=r"device: 'cuda:3' .* torch sees 1 GPU,"):
         LoaderConfig(source=None, device=torch.device("cuda", 3))
+
+
+@pytest.mark.parametrize("huge", [True, False])
+@pytest.mark.parametrize("shape", [(0, 5), (3, 7, 5), (2, 1300, 2100), (5 << 20,)])
+def test_zeros_are_fresh(
+    monkeypatch: pytest.MonkeyPatch, huge: bool, shape: tuple[int, ...]
+) -> None:
+    """Whatever was written to the ones before, also while these are kept."""
+    if not huge:
+        monkeypatch.setattr(host_memory, "has_huge_pages", lambda: False)
+    kept = []
+    for number in range(4):
+        made = host_memory.zeros(shape)
+        assert made.shape == shape
+        assert made.flags.c_contiguous
+        assert not made.any()
+        made[:] = 255  # to its last byte
+        if number % 2:
+            kept.append(made)
+    assert all((one == 255).all() for one in kept)
+
+
+def test_huge_pages_are_asked_of_linux(tmp_path: Path) -> None:
+    setting = tmp_path / "enabled"
+    assert not host_memory.has_huge_pages(str(setting))
+    for text, there in (("always [madvise] never", True), ("always madvise [never]", False)):
+        setting.write_text(text)
+        host_memory.has_huge_pages.cache_clear()
+        assert host_memory.has_huge_pages(str(setting)) == (
+            there and hasattr(mmap, "MADV_HUGEPAGE")
+        )
+    host_memory.has_huge_pages.cache_clear()

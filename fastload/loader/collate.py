@@ -17,6 +17,7 @@ import torch
 
 from fastload.backends.base import SIZES
 from fastload.errors import ConfigurationError
+from fastload.host_memory import zeros
 from fastload.sources.base import Source
 from fastload.sources.kinds import kind_named
 from fastload.sources.ragged import Ragged
@@ -120,7 +121,8 @@ class TorchvisionForm(_Form):
     def __call__(self, columns: dict[str, Any]) -> tuple[list[torch.Tensor], list[dict[str, Any]]]:
         labels = columns["labels"]
         if self.from_zero:
-            labels = Ragged(labels.values + 1, labels.offsets, labels.on_host)
+            from_one = _tensor(_numbers(labels.values) + 1)
+            labels = Ragged(from_one, labels.offsets, labels.on_host)
         images = list(columns[self.images].unbind(0))
         if SIZES in columns:
             # On a GPU this thread, which is ahead of the trainer, waits for a few bytes.
@@ -145,14 +147,16 @@ class DetrForm(_Form):
         count, _, height, width = images.shape
         size = columns.get(SIZES)
         if size is None:
-            centred = centred_boxes(boxes.values, height, width)
+            centred = _centred(_numbers(boxes.values), height, width)
             size = torch.empty((count, 2), dtype=torch.int64, device=images.device)
-            size[:, 0], size[:, 1] = height, width
+            written = _numbers(size)
+            written[:, 0], written[:, 1] = height, width
             mask = _none(images)
         else:
-            centred = centred_boxes(boxes.values, *size[_image_of_each(boxes)].unbind(1))
+            of_each = _numbers(size)[_image_of_each(boxes)]
+            centred = _centred(_numbers(boxes.values), of_each[:, 0], of_each[:, 1])
             mask = _padded(images, size)
-        moved = {self.boxes: Ragged(centred, boxes.offsets, boxes.on_host), "size": size}
+        moved = {self.boxes: Ragged(_tensor(centred), boxes.offsets, boxes.on_host), "size": size}
         return images, mask, self.targets(columns | moved)
 
 
@@ -166,9 +170,10 @@ class YoloForm(_Form):
         images, boxes, labels = columns[self.images], columns[self.boxes], columns["labels"]
         height, width = images.shape[-2:]
         targets = torch.empty((len(boxes.values), 6), dtype=torch.float32, device=images.device)
-        targets[:, 0] = _image_of_each(boxes)
-        targets[:, 1] = labels.values
-        targets[:, 2:] = centred_boxes(boxes.values, height, width)
+        written = _numbers(targets)
+        written[:, 0] = _image_of_each(boxes)
+        written[:, 1] = _numbers(labels.values)
+        written[:, 2:] = _centred(_numbers(boxes.values), height, width)
         return images, targets[columns["iscrowd"].values == 0] if self.crowds else targets
 
 
@@ -179,27 +184,40 @@ _FORMS: dict[str, type[_Form]] = {
 }
 
 
-def centred_boxes(
-    boxes: torch.Tensor, height: int | torch.Tensor, width: int | torch.Tensor
-) -> torch.Tensor:
+def _numbers(tensor: torch.Tensor) -> Any:
+    """On the host an array over the same memory: what is computed of a few numbers is mostly calls,
+    of which numpy's take a third of the time of torch's."""
+    if tensor.device.type != "cpu":
+        return tensor
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _tensor(numbers: Any) -> torch.Tensor:
+    """Over the same memory."""
+    return torch.from_numpy(numbers) if isinstance(numbers, np.ndarray) else numbers
+
+
+def _centred(boxes: Any, height: Any, width: Any) -> Any:
     """(T, 4) centre x and y, width, height in fractions of an image, of (T, 4) left, top, right,
     bottom in pixels; floating point. Height and width: of all images, or (T,) of that of each."""
-    boxes = boxes if boxes.is_floating_point() else boxes.to(torch.float32)
-    left, top, right, bottom = boxes.unbind(-1)
-    return torch.stack(
-        [
-            (left + right) * (0.5 / width),
-            (top + bottom) * (0.5 / height),
-            (right - left) * (1 / width),
-            (bottom - top) * (1 / height),
-        ],
-        dim=-1,
-    )
+    if isinstance(boxes, np.ndarray):
+        boxes = boxes if boxes.dtype.kind == "f" else boxes.astype(np.float32)
+    else:
+        boxes = boxes if boxes.is_floating_point() else boxes.to(torch.float32)
+    first, last = boxes[:, :2], boxes[:, 2:]
+    module: Any = np if isinstance(boxes, np.ndarray) else torch
+    made = module.concatenate([first + last, last - first], 1)
+    for column, share in enumerate((0.5 / width, 0.5 / height, 1 / width, 1 / height)):
+        made[:, column] *= share
+    return made
 
 
-def _image_of_each(rows: Ragged) -> torch.Tensor:
-    """(T,) int64: which row each element belongs to, on the device, without waiting for it."""
+def _image_of_each(rows: Ragged) -> Any:
+    """(T,) int64: which row each element belongs to, where `_numbers` has the elements, without
+    waiting for a device."""
     offsets = rows.offsets
+    if offsets.device.type == "cpu":
+        return rows.rows_of_values
     numbers = torch.arange(len(rows), device=offsets.device)
     return torch.repeat_interleave(numbers, offsets.diff(), output_size=len(rows.values))
 
@@ -207,8 +225,8 @@ def _image_of_each(rows: Ragged) -> torch.Tensor:
 def _none(images: torch.Tensor) -> torch.Tensor:
     """(B, H, W) bool, False everywhere."""
     count, _, height, width = images.shape
-    if images.device.type == "cpu":  # numpy does not write to fresh memory, which is 0 already
-        return torch.from_numpy(np.zeros((count, height, width), np.bool_))
+    if images.device.type == "cpu":
+        return torch.from_numpy(zeros((count, height, width)).view(np.bool_))
     return torch.zeros((count, height, width), dtype=torch.bool, device=images.device)
 
 
@@ -236,5 +254,6 @@ def _rows(column: Any, lengths: dict[bytes, list[int]]) -> Any:
         key = column.bounds.tobytes()
         if key not in lengths:
             lengths[key] = column.lengths.tolist()
-        return column.values.split_with_sizes(lengths[key])
+        # Views as those of `split`, which takes twice as long for what autograd would need of them.
+        return torch.unsafe_split_with_sizes(column.values, lengths[key])
     return column.unbind(0) if isinstance(column, torch.Tensor) else column
