@@ -128,7 +128,7 @@ def test_folders_that_are_no_class_folders(
 
 
 def test_split_names_a_subfolder(tmp_path: Path) -> None:
-    touch(tmp_path, "train/a/1.jpg", "val/a/1.jpg", "val/b/2.jpg")
+    touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "val/b/2.jpg")
     assert len(open_source(tmp_path, split="val").source) == 2
     with pytest.raises(ConfigurationError, match=r"split='test': .* has the splits train, val"):
         open_source(tmp_path, split="test")

@@ -3,11 +3,13 @@ refused by name."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from torchvision.datasets import ImageFolder
 from typer.testing import CliRunner
 
 import fastload
@@ -155,6 +157,42 @@ def test_the_user_may_insist(tmp_path: Path) -> None:
     assert "differing: ['val']" in message(
         ConfigurationError, tmp_path, classes=["train", "test", "val"]
     )
+
+
+def packed_as(kind: str, folder: Path) -> Path:
+    """The folder itself, or an archive of it."""
+    if kind == "folder":
+        return folder
+    name = shutil.make_archive(str(folder.with_name("packed")), kind, folder)
+    return Path(name)
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
+def test_classes_of_a_split_are_those_of_the_training_split(kind: str, tmp_path: Path) -> None:
+    """A class without images in it would move up those after it."""
+    data = tmp_path / "data"
+    touch(data, "train/a/1.jpg", "train/b/2.jpg", "train/c/3.jpg", "val/a/4.jpg", "val/c/5.jpg")
+    touch(data, "test/b/6.jpg")
+    root = packed_as(kind, data)
+    with fastload.create_loader(root, split="train") as train:
+        assert train.class_to_idx == {"a": 0, "b": 1, "c": 2}
+        numbers = train.class_to_idx
+    for split, names in (("val", {"4.jpg": "a", "5.jpg": "c"}), ("test", {"6.jpg": "b"})):
+        source = open_source(root, split=split).source
+        assert labels_by_name(source) == names
+        with fastload.create_loader(source) as loader:
+            assert loader.class_to_idx == numbers
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
+def test_a_class_that_the_training_split_has_not_is_refused(kind: str, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    touch(data, "train/a/1.jpg", "train/b/2.jpg", "val/b/3.jpg", "val/d/4.jpg")
+    said = message(SourceError, packed_as(kind, data), split="val")
+    assert "the class folders d, which the training split" in said
+    # By its own path it is what it is to ImageFolder.
+    source = open_source(data / "val").source
+    assert source.classes == tuple(ImageFolder(str(data / "val")).classes) == ("b", "d")
 
 
 def test_trains_are_vehicles(tmp_path: Path) -> None:

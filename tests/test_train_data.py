@@ -193,8 +193,13 @@ def test_no_data_are_asked_for() -> None:
 
 def test_labels_that_mean_other_classes_in_validation_are_refused(splits: Path) -> None:
     (splits / "val" / "class_1").rename(splits / "val" / "class_9")
-    with pytest.raises(SourceError, match="differing: class_1, class_9"), opened(splits):
-        pass
+    with pytest.raises(SourceError, match="class folders class_9, which the training split"):
+        with opened(splits):
+            pass
+    elsewhere = {"val_data": str(splits / "val")}
+    with pytest.raises(SourceError, match="differing: class_1, class_9"):
+        with opened(splits, **elsewhere):
+            pass
 
 
 def test_tokens_that_the_vocabulary_does_not_have_are_refused(tmp_path: Path) -> None:

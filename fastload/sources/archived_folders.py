@@ -28,7 +28,8 @@ def archived_folders(
 
     Folders that all images have in common are passed over. If those below them are splits (train,
     val, test...), `split` chooses, "train" if it is None, which the notes say. The next ones are
-    the classes. Order, labels and fingerprint are those of the folder that the archive unpacks to.
+    the classes; of a split beside the training split they are those of that. Order, labels and
+    fingerprint are those of the folder that the archive unpacks to.
 
     `as_one_set`: how to have all images without labels, for messages. Raises SourceError: an image
     lies in no folder of a class; or there is no such split.
@@ -80,7 +81,21 @@ def archived_folders(
     titles, below, bases, rows = zip(*placed, strict=True)
     if titles[0] == "":
         _refuse_images_of_no_class(name, names[rows[0]], splits, as_one_set)
-    label_of = {title: label for label, title in enumerate(dict.fromkeys(titles))}
+    classes, training = list(dict.fromkeys(titles)), folders.split_named(tops, "train")
+    if wanted is not None and training is not None and wanted != training:
+        theirs = {
+            "".join(folder[common : common + 1])
+            for folder, top in zip(parents, tops, strict=True)
+            if top == training
+        }
+        classes = folders.training_classes(
+            f"{name}: {wanted}",
+            classes,
+            training,
+            sorted(theirs - {""}),
+            alone=f"unpack it and open the folder {wanted}",
+        )
+    label_of = {title: label for label, title in enumerate(classes)}
     # An archive of one class may be made so: there is nothing to distinguish.
     if len(label_of) > 1:
         folders.refuse_reserved(name, list(label_of), ())

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload import stores
-from fastload.errors import ConfigurationError, SourceError
+from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.beside import objects_beside
@@ -365,7 +365,8 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
     Classes are the subfolders, sorted; images are all files below that Pillow reads, nested folders
     included. Other files, and images beside the class folders, are left out, which the notes say;
     with `options.strict` they are an error. Nothing but folder listings is read. `options.classes`
-    says that these folders, in this order, are the classes, whatever they are called.
+    says that these folders, in this order, are the classes, whatever they are called. Without it
+    the classes of `options.training` are those of this split too.
     """
     notes: tuple[str, ...] = ()
     classes = subfolders(root)
@@ -392,16 +393,28 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
     if options.classes is None:
         first = "train" if "train" in classes else classes[0]
         refuse_reserved(root, classes, subfolders(os.path.join(root, first)))
-        if len(classes) == 1:
-            notes = (f"only one class ({first}): every label is 0",)
-            logger.warning("%s: only one class (%s): every label is 0.", root, first)
     elif sorted(options.classes) != classes:
         differing = sorted({*options.classes} ^ {*classes}) or "a name comes twice"
         raise ConfigurationError(
             f"classes: they are not the folders in {root} (differing: {differing})."
         )
-    else:
+    here = {*classes}
+    if options.classes is not None:
         classes = list(options.classes)
+    elif options.training is not None:
+        classes = training_classes(
+            root,
+            classes,
+            options.training,
+            subfolders(options.training),
+            alone=f"open {root!r} without split=",
+        )
+    if len(classes) == 1 and options.classes is None:
+        notes = (f"only one class ({classes[0]}): every label is 0",)
+        logger.warning("%s: only one class (%s): every label is 0.", root, classes[0])
+    absent = [name for name in classes if name not in here]
+    if absent:
+        notes = (f"no images of {counted(len(absent), 'class')}: {', '.join(absent[:3])}",)
     counts = np.zeros(len(classes), dtype=np.int64)
     left_out = LeftOut(root, strict=options.strict)
     for name, is_folder, _ in sorted(_entries(root)):
@@ -414,14 +427,14 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
 
     def paths() -> Iterator[str]:
         for label, name in enumerate(classes):
-            for path in images_below(root, name, left_out):
+            for path in images_below(root, name, left_out) if name in here else ():
                 counts[label] += 1
                 yield path
 
     if stores.is_remote(root):
-        stores.list_ahead([f"{root}/{name}" for name in classes])
+        stores.list_ahead([f"{root}/{name}" for name in classes if name in here])
     table = PathTable.of(paths(), root)
-    empty = [name for name, count in zip(classes, counts, strict=True) if not count]
+    empty = [name for name, n in zip(classes, counts, strict=True) if name in here and not n]
     if empty:
         # torchvision's wording, so that a search for it finds the known answers.
         raise SourceError(
@@ -436,6 +449,28 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
         EncodedFiles(table), labels, classes, name=root, format="class folder"
     )
     return Opened(source, notes=(*notes, *left_out.notes()))
+
+
+def training_classes(
+    place: str, here: list[str], training: str, theirs: Sequence[str], *, alone: str
+) -> list[str]:
+    """The classes of a split that has the class folders `here`: those of the training split, as a
+    class may be missing here, and all after it would have other numbers.
+
+    `theirs`: the folders of the training split, sorted; if they are no classes, or there are none,
+    nothing follows from them. `alone`: how to have the split with numbers of its own, for messages.
+    Raises SourceError: there is a class here that the training split has not.
+    """
+    if not theirs or _reserved(theirs):
+        return here
+    strange = sorted({*here} - {*theirs})
+    if strange:
+        raise SourceError(
+            f"{place}: has the class folders {', '.join(strange[:3])}, which the training split "
+            f"{training} has not, so that labels of the two would mean different classes. Correct "
+            f"the folders; or, to have this split with numbers of its own, {alone}."
+        )
+    return [*theirs]
 
 
 def _refuse_annotated(root: str, classes: Sequence[str], documents: Iterable[str]) -> None:

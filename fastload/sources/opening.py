@@ -317,7 +317,9 @@ def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | Non
     if options.split is not None and isinstance(place, str) and stores.is_folder(place):
         folder = split_folder(place, options.split)
         if folder is not None:
-            place, options = folder, replace(options, split=None)
+            training = split_folder(place, "train")
+            training = None if training == folder else training
+            place, options = folder, replace(options, split=None, training=training)
     if wanted is not None:
         if wanted.fallback and _suits(wanted, whole):
             place, options = whole, its_options
@@ -475,7 +477,7 @@ def _strings(name: str, value: Sequence[str] | None) -> tuple[str, ...] | None:
 def _refuse_unused(options: OpenOptions, meant: frozenset[str], what: str) -> None:
     for option in fields(options):
         value = getattr(options, option.name)
-        if value is not None and option.name not in (*meant, "strict", "masks"):
+        if value is not None and option.name not in (*meant, "strict", "masks", "training"):
             raise ConfigurationError(
                 f"{option.name}={value!r} means nothing to {what}; leave it out."
             )
