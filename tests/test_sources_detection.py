@@ -424,6 +424,71 @@ def test_lvis(tmp_path: Path) -> None:
         fastload.open_source(path)
 
 
+@pytest.mark.parametrize(
+    "order", ["annotations images categories", "images annotations categories"]
+)
+@pytest.mark.parametrize(
+    ("file", "images"),
+    [
+        ("annotations/lvis_v1_train.json", ""),
+        ("annotations/lvis_v1_train.json", "images"),
+        ("lvis_v1_train.json", ""),
+        ("lvis_v1_train.json", "../coco"),  # as detectron2 has it
+    ],
+)
+def test_lvis_as_it_is_downloaded(tmp_path: Path, file: str, images: str, order: str) -> None:
+    """1,203 categories with their definitions fill the end of the file: neither its first nor its
+    last 64 KiB have the names of two of its parts."""
+    root, lines = tmp_path / "lvis", "x" * 100
+    document = coco_document()
+    for image in document["images"]:
+        image |= {"neg_category_ids": [7], "not_exhaustive_category_ids": [90], "license": 3}
+        image["coco_url"] = f"http://images.cocodataset.org/train2017/{image.pop('file_name')}"
+    for one in document["annotations"]:
+        del one["iscrowd"]
+    document["images"] += [document["images"][0] | {"id": n} for n in range(1000, 1400)]
+    for image in document["images"][5:]:
+        image["coco_url"] = f"http://images.cocodataset.org/train2017/{image['id']}.jpg"
+    used = {one["category_id"] for one in document["annotations"]} | {7, 90}
+    document["categories"] = [
+        {"id": n, "name": f"{n}", "def": lines, "synset": f"{n}.n.01", "frequency": "r"}
+        for n in sorted({*range(1, 1204), *used})
+    ]
+    parts = {"info": {"version": "1.0"}} | {name: document[name] for name in order.split()}
+    parts |= {"licenses": [{"id": 3}]}
+    write_images(root / images / "train2017")
+    for image in document["images"][5:]:
+        (root / images / "train2017" / f"{image['id']}.jpg").write_bytes(b"")
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
+    (root / file).write_text(json.dumps(parts))
+    (root / file.replace("train", "image_info_test_dev")).write_text(
+        json.dumps({name: part for name, part in parts.items() if name != "annotations"})
+    )
+    source = fastload.open_source(root, split="train").source
+    assert source.fingerprint == fastload.open_source(root / file).source.fingerprint
+    assert len(source) == 405
+    wanted = [[CATEGORY_IDS[label] - 1 for label in labels] for labels in CLASSES]
+    assert rows(source, "labels")[:5] == wanted
+    # The background moves all classes alike.
+    transform = v2.Resize((8, 8))
+    with fastload.create_loader(source, 5, transform=transform, collate="torchvision") as loader:
+        _, targets = next(iter(loader))
+    for target, labels in zip(targets, wanted, strict=True):
+        assert target["labels"].tolist() == [label + 1 for label in labels]
+        assert target["neg_labels"].tolist() == [7]
+        assert target["not_exhaustive_labels"].tolist() == [90]
+
+
+@pytest.mark.parametrize("crowd", [True, False, 1, 0])
+def test_crowds_may_be_true_or_false(tmp_path: Path, crowd: Any) -> None:
+    document = coco_document()
+    document["annotations"][0]["iscrowd"] = crowd
+    write_coco(tmp_path, document)
+    found = rows(fastload.open_source(tmp_path).source, "iscrowd")
+    where = document["annotations"][0]["image_id"]
+    assert found[50 - where][0] == int(crowd)
+
+
 BAD_BOXES = {
     "100 0 110 9": "lies outside",
     "9 9 5 20": "reversed",

@@ -114,21 +114,23 @@ class TorchvisionForm(_Form):
     several, all views of one padded tensor; and a list of B dicts with boxes (n, 4), left, top,
     right, bottom in pixels, labels (n,) int64, and all other columns.
 
-    Labels that count classes from 0 are served from 1, because torchvision's detectors take 0 for
-    the background. Others are served as they are.
+    Labels that count classes from 0 are served from 1, those that LVIS says of whole images too,
+    because torchvision's detectors take 0 for the background. Others are served as they are.
     """
 
     def __call__(self, columns: dict[str, Any]) -> tuple[list[torch.Tensor], list[dict[str, Any]]]:
-        labels = columns["labels"]
         if self.from_zero:
-            from_one = _tensor(_numbers(labels.values) + 1)
-            labels = Ragged(from_one, labels.offsets, labels.on_host)
+            columns = columns | {
+                name: _from_one(columns[name])
+                for name in _CLASSES
+                if isinstance(columns.get(name), Ragged)
+            }
         images = list(columns[self.images].unbind(0))
         if SIZES in columns:
             # On a GPU this thread, which is ahead of the trainer, waits for a few bytes.
             sizes = columns[SIZES].tolist()
             images = [one[:, :h, :w] for one, (h, w) in zip(images, sizes, strict=True)]
-        return images, self.targets(columns | {"labels": labels})
+        return images, self.targets(columns)
 
 
 class DetrForm(_Form):
@@ -177,11 +179,20 @@ class YoloForm(_Form):
         return images, targets[columns["iscrowd"].values == 0] if self.crowds else targets
 
 
+_CLASSES = ("labels", "neg_labels", "not_exhaustive_labels")
+"""Columns of numbers of classes."""
+
+
 _FORMS: dict[str, type[_Form]] = {
     "torchvision": TorchvisionForm,
     "detr": DetrForm,
     "yolo": YoloForm,
 }
+
+
+def _from_one(labels: Ragged) -> Ragged:
+    """Of labels from 0."""
+    return Ragged(_tensor(_numbers(labels.values) + 1), labels.offsets, labels.on_host)
 
 
 def _numbers(tensor: torch.Tensor) -> Any:

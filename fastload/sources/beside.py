@@ -13,6 +13,10 @@ from fastload.sources.image_files import DOCUMENTS
 _START = 1 << 16
 """Bytes looked at, at the beginning of a file and, of local JSON, at its end."""
 _COCO = (b'"images"', b'"annotations"', b'"categories"')
+_COCO_OBJECT = (b'"annotations"', b'"image_id"', b'"category_id"', b'"bbox"')
+_LVIS_IMAGE = (b'"images"', b'"coco_url"', b'"neg_category_ids"')
+"""Of COCO's first object, and of LVIS's first image: the categories of LVIS, all 400 KB of them,
+come last."""
 _LABELME = (b'"shapes"', b'"imagePath"')
 _VOC = (b"<annotation", b"<bndbox>")
 _FILE_NAME = re.compile(rb'"file_name"\s*:\s*("(?:[^"\\]|\\.)*")')
@@ -23,11 +27,15 @@ _MOST_READ = 4
 
 
 def looks_like_coco(path: str) -> bool:
-    """Whether a file has the names of COCO's parts, in its first and last 64 KiB."""
+    """Whether a file has the names of COCO's parts, or of one and what is in it, in its first and
+    last 64 KiB."""
     text = _ends(path)
     if text.lstrip()[:1] != b"{":
         return False
-    return sum(name in text for name in _COCO) >= 2
+    parts = sum(name in text for name in _COCO)
+    return parts >= 2 or any(
+        all(name in text for name in names) for names in (_COCO_OBJECT, _LVIS_IMAGE)
+    )
 
 
 def looks_like_panoptic(path: str) -> bool:

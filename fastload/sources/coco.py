@@ -37,6 +37,7 @@ _OTHER_KINDS = ("captions_", "panoptic_", "stuff_", "image_info_")
 _SPLITS = ("train", "valid", "val", "test")
 _IN_ROOT = (
     *("annotations.json", "instances.json", "labels.json", "result.json"),
+    *("lvis_v1_train.json", "lvis_v1_val.json"),
     *(f"{split}.json" for split in _SPLITS),
 )
 """What other programs call a file that lies beside the folders of images."""
@@ -77,7 +78,7 @@ class _Annotation(msgspec.Struct):
     bbox: list[float]
     id: int | None = None
     area: float | None = None
-    iscrowd: int = 0
+    iscrowd: int | bool = 0
     segmentation: Any = None
     keypoints: list[float] | None = None
 
@@ -137,7 +138,10 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
     if nameless is not None:
         raise SourceError(f"{path}: the image {nameless} has no file_name; add it.")
     once_each(path, [image.name for image in document.images])
-    root = image_root(path, document.images[0].name if document.images else "")
+    # Whose images have no names are LVIS's, and those COCO's: its folder may lie beside this one.
+    lvis = any(not image.file_name for image in document.images)
+    first = document.images[0].name if document.images else ""
+    root = image_root(path, first, beside=("coco",) if lvis else ())
     categories = sorted(document.categories, key=lambda category: category.id)
     numbers = {category.id: label for label, category in enumerate(categories)}
     positions(path, "category", [category.id for category in categories])
@@ -303,7 +307,7 @@ def _collected(
             found.boxes.append(box)
             found.labels.append(label[one.category_id])
             numbers["area"].append(w * h if one.area is None else one.area)
-            numbers["iscrowd"].append(one.iscrowd)
+            numbers["iscrowd"].append(int(one.iscrowd))
             numbers["ids"].append(-1 if one.id is None else one.id)
             if "keypoints" in numbers:
                 points = np.array(one.keypoints or [0.0] * length, np.float32)
@@ -429,12 +433,16 @@ def _files_of(root: str) -> dict[str, str]:
             found[folder] = beside
     if found:
         return found
-    paths = [os.path.join(inside, name) for name in names if not name.startswith(_OTHER_KINDS)]
+    paths = [os.path.join(inside, name) for name in names if not _is_of_another_kind(name)]
     paths += [os.path.join(root, name) for name in _IN_ROOT]
     for path in paths:
         if path.endswith(".json") and os.path.isfile(path) and looks_like_coco(path):
             found[os.path.basename(path).removesuffix(".json")] = path
     return found
+
+
+def _is_of_another_kind(name: str) -> bool:
+    return name.startswith(_OTHER_KINDS) or name.startswith("lvis_v1_image_info_")
 
 
 def file_of_split(root: str, files: dict[str, str], split: str | None) -> str:
@@ -459,8 +467,8 @@ def file_of_split(root: str, files: dict[str, str], split: str | None) -> str:
     )
 
 
-def image_root(path: str, first: str) -> str:
-    """The folder that `file_name` is relative to.
+def image_root(path: str, first: str, *, beside: Sequence[str] = ()) -> str:
+    """The folder that `file_name` is relative to. `beside`: names of more folders.
 
     Images of a file in `annotations/` are looked for beside that first, those of another one where
     it lies: what is beside that folder may be another data set, with images of the same names.
@@ -482,6 +490,7 @@ def image_root(path: str, first: str) -> str:
             places += [
                 os.path.join(whole, name) for name in names if folders.split_of(name) == wanted
             ]
+    places += [os.path.join(root, name) for root in roots for name in beside]
     for place in places:
         if os.path.isfile(os.path.join(place, first)):
             return place

@@ -62,7 +62,7 @@ class _Segment(msgspec.Struct):
     category_id: int
     bbox: list[float]
     area: float | None = None
-    iscrowd: int = 0
+    iscrowd: int | bool = 0
 
 
 class _Annotation(msgspec.Struct):
@@ -152,7 +152,7 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
             found.boxes.append(box)
             found.labels.append(number)
             found.numbers["area"].append(w * h if segment.area is None else segment.area)
-            found.numbers["iscrowd"].append(segment.iscrowd)
+            found.numbers["iscrowd"].append(int(segment.iscrowd))
             found.numbers["ids"].append(segment.id)
             found.numbers["is_thing"].append(categories[number].isthing)
         found.counts.append(kept)
