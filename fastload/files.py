@@ -74,9 +74,9 @@ def read_regular_into(
     """The content of a regular file, or a range of it, in what `memory` gives for so many bytes;
     and what the system said of the file after it was read. Raises OSError as `open_regular` does;
     and where the file is shorter or longer than it was."""
-    file = _opener(os.fspath(path), os.O_RDONLY)
+    file, before = _opened(os.fspath(path), os.O_RDONLY)
     try:
-        size = os.fstat(file).st_size - start if length is None else length
+        size = before.st_size - start if length is None else length
         target, found = memory(size), 0
         while found < size and (more := os.preadv(file, [target[found:]], start + found)):
             found += more
@@ -96,12 +96,17 @@ def check_regular(path: str | os.PathLike[str]) -> None:
 
 
 def _opener(path: str, flags: int) -> int:
+    return _opened(path, flags)[0]
+
+
+def _opened(path: str, flags: int) -> tuple[int, os.stat_result]:
+    """A file, and what the system says of it."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return descriptor
+    state = os.fstat(descriptor)
+    if stat.S_ISREG(state.st_mode):
+        return descriptor, state
     os.close(descriptor)
-    if stat.S_ISDIR(mode):
+    if stat.S_ISDIR(state.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
 

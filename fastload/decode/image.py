@@ -8,7 +8,6 @@ Pillow: CMYK, masks, other formats.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 from collections.abc import Callable
@@ -415,10 +414,12 @@ class EncodedReader:
 def _jpeg_header(start: bytes, name: str) -> ImageHeader | None:
     """The header of a JPEG that begins with these bytes, if it is among them. Of other formats a
     part may not do, or say something else than the whole."""
-    if start.startswith(_JPEG):
-        with contextlib.suppress(DecodeError):
-            return read_header(start, name)
-    return None
+    if not start.startswith(_JPEG):
+        return None
+    try:
+        return read_header(start, name)
+    except DecodeError:
+        return None
 
 
 def or_error(function: Callable[[A], T], argument: A) -> T | DecodeError:

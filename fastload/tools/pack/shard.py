@@ -139,7 +139,10 @@ class _Output:
         """CRC-32 of what was written, after `sync`."""
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         size = _BLOCK + _TAR_BLOCK + _IN_PLACE
-        self._held = memoryview(mmap.mmap(-1, size, flags=private))  # begins with a page
+        pages = mmap.mmap(-1, size, flags=private)
+        with contextlib.suppress(AttributeError, OSError):  # not every system has them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        self._held = memoryview(pages)  # begins with a page
         self._filled = self._checked = 0
         """Bytes of it that hold something, and those that the checksum is of."""
         self._reserved: memoryview | None = None
