@@ -516,6 +516,23 @@ from tests.test_cache_build import Numbered, numbered
 build._NOTE_EVERY = 0
 build_cache(numbered(Numbered(killed_at=12)), sys.argv[1], on_error="substitute", num_workers=1)
 """
+KILLED_AT_THE_END = """
+import itertools, os, signal, sys
+sys.path.insert(0, sys.argv[2])
+from fastload.cache import build, build_cache
+from tests.test_cache_build import Numbered, numbered
+
+build._NOTE_EVERY = 0
+calls, sync = itertools.count(1), os.fsync
+
+def fsync(file):
+    sync(file)
+    if next(calls) == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+os.fsync = fsync
+build_cache(numbered(Numbered()), sys.argv[1], on_error="substitute", num_workers=1)
+"""
 
 
 class Numbered(EncodedImages):
@@ -565,6 +582,26 @@ def test_a_build_goes_on_from_what_a_killed_one_has_written(tmp_path: Path, chan
     found = build_cache(numbered(column), directory, on_error="substitute")
     first = min(column.read_rows)
     assert first == 0 if changed != "nothing" else 4 <= first <= 12
+    wanted = build_cache(numbered(Numbered()), tmp_path / "new", on_error="substitute")
+    assert verify_cache(found).failed == 1
+    for path in wanted.iterdir():
+        if path.name != "manifest.json":
+            assert path.read_bytes() == (found / path.name).read_bytes(), path.name
+    assert {path.name for path in found.iterdir()} == {path.name for path in wanted.iterdir()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
+def test_what_a_build_has_decoded_is_kept_until_all_is_on_the_disk(tmp_path: Path, at: int) -> None:
+    """That takes minutes where the cache is large: each file is made to be there in turn."""
+    directory = tmp_path / "cache"
+    (tmp_path / "killed.py").write_text(KILLED_AT_THE_END)
+    killed = warm.run("killed.py", str(directory), ROOT, str(at), directory=tmp_path)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not directory.exists()
+    column = Numbered()
+    found = build_cache(numbered(column), directory, on_error="substitute")
+    assert column.read_rows == []
     wanted = build_cache(numbered(Numbered()), tmp_path / "new", on_error="substitute")
     assert verify_cache(found).failed == 1
     for path in wanted.iterdir():

@@ -260,6 +260,7 @@ class _Build:
                     shutil.rmtree(partial)
                     partial.mkdir()
                     manifest = self._write(samples, pool, partial, typical, sizes, Progress())
+            progress_file.remove(partial)
             sync_folder(partial)
             os.rename(partial, self.target)
             sync_folder(self.target.parent)
@@ -388,6 +389,11 @@ class _Build:
         write_manifest(directory, manifest)
         return manifest
 
+    def _note(self, writers: list[ColumnWriter], directory: Path) -> None:
+        """How far it has come. Raises OSError."""
+        written = tuple(writer.progress for writer in writers)
+        Progress(written).save(directory, self._what)
+
     def _shrunk(self, sizes: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]) -> PointMap:
         """What the reduction to a short side does to rows that go with the images, given the (N, 2)
         sizes of all; 0 where an image could not be read."""
@@ -424,7 +430,8 @@ class _Build:
                 ]
             except (ValueError, FileNotFoundError) as error:
                 raise _NotAsNotedError(str(error)) from error
-            directory, noted = stems[columns[0].name].parent, time.monotonic()
+            directory = stems[columns[0].name].parent
+            began = noted = time.monotonic()
             with progress(title, count, show=self.progress) as advance:
                 if before.rows:
                     advance(before.rows)
@@ -437,10 +444,10 @@ class _Build:
                     if sample.label is not None:
                         labels.append(sample.label)
                     if not self.source.objects and time.monotonic() - noted >= _NOTE_EVERY:
-                        written = tuple(writer.progress for writer in writers)
-                        Progress(written).save(directory, self._what)
+                        self._note(writers, directory)
                         noted = time.monotonic()
-            progress_file.remove(directory)
+            if noted > began:  # to have it all on the disk takes long, too
+                self._note(writers, directory)
             return {
                 column.name: writer.finish()
                 for column, writer in zip(columns, writers, strict=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import re
 import signal
 import struct
 import subprocess
@@ -164,7 +165,10 @@ class Filler:
             return ""
         self._messages.seek(0)
         said = self._messages.read().decode(errors="replace").strip().splitlines()
-        return said[-1] if said else f"exit status {self._process.returncode}"
+        if not said:
+            return f"exit status {self._process.returncode}"
+        # What Python says of an exception: its class, then its words.
+        return re.sub(r"^fastload\.errors\.\w+: ", "", said[-1]).rstrip(".")
 
     def stop(self) -> None:
         """End it, whatever it does. May be called twice; does nothing in a forked child."""

@@ -145,7 +145,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     version = VERSION_RAGGED if ragged else VERSION
     document = {"format": FORMAT, "version": version, **asdict(manifest)}
     document["checksum"] = crc32(json.dumps(document).encode())
-    with open(directory / FILE_NAME, "x", encoding="ascii") as file:
+    with open(directory / FILE_NAME, "w", encoding="ascii") as file:
         # ASCII with escapes: file names that are not valid UTF-8 survive, which msgspec's JSON
         # refuses.
         json.dump(document, file, indent=1)

@@ -38,7 +38,8 @@ from fastload.sources.ragged import Ragged, offsets_of
 
 
 class NpyWriter:
-    """Appends arrays to a new `.npy` file; `finish` says what shape they have together.
+    """Appends arrays to a `.npy` file, a new one or in place of what a killed build has left;
+    `finish` says what shape they have together.
 
     It uses `write` and not a writable memory map, because a full disk is an OSError for the one and
     a SIGBUS for the other.
@@ -54,7 +55,7 @@ class NpyWriter:
         """CRC-32 of them, and of the header once it is written: of what was given, whatever the
         disk makes of it."""
         # Closed by `finish` or `close`.
-        self._file = open(path, "r+b" if kept else "xb", buffering=0)  # noqa: SIM115
+        self._file = open(path, "r+b" if kept else "wb", buffering=0)  # noqa: SIM115
         if kept and _begins_with(path, kept, checksum):
             self._file.truncate(HEADER_BYTES + kept)
             self._file.seek(HEADER_BYTES + kept)
