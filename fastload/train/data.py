@@ -162,7 +162,8 @@ def _open(config: TrainConfig) -> tuple[Opened, Validation]:
         val = texts or _NO_VALIDATION
     else:
         name = settings.split if isinstance(settings.split, str) else None
-        train, val = _open_splits(settings.data, config.task, name, validated=settings.val)
+        own = settings.val and settings.val_data is None
+        train, val = _open_splits(settings.data, config.task, name, validated=own)
         if settings.val_data is not None:
             whole, part = _open_splits(settings.val_data, config.task, None, validated=settings.val)
             val = whole if isinstance(part, str) else part
