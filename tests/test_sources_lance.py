@@ -113,3 +113,48 @@ def test_a_row_without_bytes_is_named(tmp_path: Path, blobs: bool) -> None:
     assert column.read_many(np.array([3, 0, 2])) == [IMAGES[3], IMAGES[0], IMAGES[2]]
     with pytest.raises(OSError, match="no bytes"):
         column.read_many(np.array([2, 1, 0]))
+
+
+@pytest.mark.parametrize(
+    ("train", "other"),
+    [
+        ("train.lance", "val.lance"),
+        ("birds_train.lance", "birds_test.lance"),
+        ("train/x.lance", "val/x.lance"),
+        ("training/a.lance", "test/b.lance"),
+    ],
+)
+def test_words_have_the_numbers_of_the_training_split(
+    train: str, other: str, tmp_path: Path
+) -> None:
+    for name, labels in ((train, ["cat", "dog", "fox"] * 4), (other, ["fox", "dog"] * 6)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        lance.write_dataset(table(label=labels), str(tmp_path / name))
+    source = open_source(tmp_path / other).source
+    assert source.classes == open_source(tmp_path / train).source.classes == ("cat", "dog", "fox")
+    assert source.values["label"].at(np.arange(2)).tolist() == [2, 1]
+    given = open_source(lance.dataset(str(tmp_path / other))).source
+    assert given.values["label"].at(np.arange(2)).tolist() == [2, 1]
+
+
+def test_words_of_a_split_without_its_training_data_are_refused(tmp_path: Path) -> None:
+    val = tmp_path / "val.lance"
+    lance.write_dataset(table(label=["fox", "dog"] * 6), str(val))
+    with pytest.raises(SourceError, match=r"val\.lance: its labels are words.*classes=\["):
+        open_source(val)
+    given = open_source(val, classes=["cat", "dog", "fox"]).source
+    assert given.values["label"].at(np.arange(2)).tolist() == [2, 1]
+    for name in ("a_train.lance", "b_train.lance"):
+        lance.write_dataset(table(label=["fox", "dog"] * 6), str(tmp_path / name))
+    with pytest.raises(SourceError, match=r"there are .*a_train\.lance, .*b_train\.lance"):
+        open_source(val)
+    (tmp_path / "b_train.lance").rename(tmp_path / "b.lance")
+    lance.write_dataset(table(label=["fox", "owl"] * 6), str(val), mode="overwrite")
+    with pytest.raises(SourceError, match=r"'owl' is not among those of the training split"):
+        open_source(val)
+
+
+def test_numbers_of_a_split_need_no_training_data(tmp_path: Path) -> None:
+    lance.write_dataset(table(label=[2, 1] * 6), str(tmp_path / "val.lance"))
+    source = open_source(tmp_path / "val.lance").source
+    assert source.values["label"].at(np.arange(2)).tolist() == [2, 1]

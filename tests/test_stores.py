@@ -503,3 +503,27 @@ def test_a_forked_process_says_why_it_cannot_read(server: ObjectServer) -> None:
     os.waitpid(child, 0)
     with os.fdopen(reader, "rb") as pipe:
         assert b"was forked from one that reads from there" in pipe.read()
+
+
+@pytest.mark.parametrize(
+    "key", ["cat//a.jpg", "cat/a\tb.jpg", "cat/a\nb.jpg", "cat/./a.jpg", "/a.jpg"]
+)
+def test_keys_that_cannot_be_read_are_refused_by_name(
+    key: str, local: Path, server: ObjectServer
+) -> None:
+    """Of the client two slashes are one: it would read another object, if there is one."""
+    upload(local, server, "bucket/train")
+    server.objects["bucket/train/cat/a.jpg"] = images.jpeg(images.photo(8, 8, seed=1))
+    server.objects[f"bucket/train/{key}"] = images.jpeg(images.photo(8, 8, seed=2))
+    with pytest.raises(SourceError, match=r"the key 'train/.*copy the object to another key"):
+        open_source("s3://bucket/train")
+    with pytest.raises(OSError, match=r"the key 'train/.*copy the object to another key"):
+        stores.read(f"s3://bucket/train/{key}")
+    assert len([path for _, path, _ in server.requests if "list-type" in path]) < 8, "tried again"
+
+
+def test_two_slashes_after_a_bucket_are_refused(server: ObjectServer) -> None:
+    server.objects |= {"bucket//a.jpg": b"one", "bucket/a.jpg": b"other"}
+    with pytest.raises(SourceError, match=r"s3://bucket//a\.jpg: two slashes after bucket"):
+        stores.read("s3://bucket//a.jpg")
+    assert not server.requests

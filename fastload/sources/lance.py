@@ -15,11 +15,11 @@ import numpy as np
 from fastload import stores
 from fastload.distribution import install_command
 from fastload.errors import SourceError, counted
+from fastload.sources import folders
 from fastload.sources.arrow_table import ArrowTable, open_table
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.buffers import Int64Array
 from fastload.sources.columns import EncodedImages
-from fastload.sources.folders import sampled_rows
 
 LANCE_SIGNS = ("_versions",)
 
@@ -36,7 +36,8 @@ def is_lance(spec: object) -> bool:
 
 def open_lance(spec: Any, options: OpenOptions) -> Opened:
     """Open a Lance data set, at the version that is the last one now, or that of the LanceDataset:
-    its rows in its order, columns as `open_table` says; images may be blobs.
+    its rows in its order, columns as `open_table` says; images may be blobs. Labels that are words
+    have the numbers of the training split.
 
     Raises:
         SourceError: as `open_table`; it has no rows, or cannot be read; or Lance is not installed.
@@ -84,6 +85,28 @@ class _LanceTable(ArrowTable):
         for batch in self._dataset.to_batches(columns=[field]):
             yield batch.column(0)
 
+    def words(self) -> tuple[str, ...] | None:
+        """Those of the training split beside, where this is another split."""
+        split = _split_of(self.name)
+        if split in (None, "train"):
+            return None
+        beside = _training_beside(self.name)
+        labels = set[str]()
+        for path in beside if len(beside) == 1 else ():
+            training = _opened(path)
+            if "label" in training.schema.names:
+                for batch in training.to_batches(columns=["label"]):
+                    labels.update(map(str, batch.column(0).unique().drop_null().to_pylist()))
+        if not labels:
+            found = f"; there are {', '.join(beside)}" if len(beside) > 1 else ""
+            raise SourceError(
+                f"{self.name}: its labels are words, and which number each has is for the training "
+                f"data to say: a class may be missing in the {split} split. Put one data set of "
+                f"the training split beside it (train.lance, or one in a folder train){found}; or "
+                "give the classes: fastload.open_source(..., classes=[...])."
+            )
+        return tuple(sorted(labels))
+
     def first(self, field: str) -> bytes | None:
         try:
             return LanceImages(self._dataset, field, self.rows, "image").read(0)
@@ -92,7 +115,7 @@ class _LanceTable(ArrowTable):
 
     def images(self, field: str, role: str) -> tuple[LanceImages, list[Any]]:
         column = LanceImages(self._dataset, field, self.rows, role)
-        some = [_bytes_or_none(column, row) for row in sampled_rows(self.rows, 32).tolist()]
+        some = [_bytes_or_none(column, row) for row in folders.sampled_rows(self.rows, 32).tolist()]
         return column, [self.rows, *some]
 
 
@@ -135,6 +158,32 @@ class LanceImages(EncodedImages):
                 raise OSError(f"row {row} has no bytes")
             found.append(data)
         return found
+
+
+def _split_of(path: str) -> str | None:
+    """The split that the name of a data set says, or that of its folder."""
+    folder, name = os.path.split(path.rstrip("/"))
+    said = folders.split_in_words(name.removesuffix(".lance"))
+    return said or folders.split_of(os.path.basename(folder))
+
+
+def _training_beside(path: str) -> list[str]:
+    """The data sets of the training split on a disk: beside one of another split, or in a folder
+    beside its own, there the one of the same name if there is one."""
+    if stores.is_remote(path):
+        return []
+    folder, name = os.path.split(path.rstrip("/"))
+    found = [each for each in _data_sets_in(folder) if _split_of(each) == "train"]
+    above = folders.split_folder(os.path.dirname(folder), "train")
+    if not found and above not in (None, folder):
+        found = _data_sets_in(str(above))
+        found = [each for each in found if os.path.basename(each) == name] or found
+    return found
+
+
+def _data_sets_in(folder: str) -> list[str]:
+    names = folders.subfolders(folder)
+    return [path for name in names if is_lance(path := os.path.join(folder, name))]
 
 
 def _bytes_or_none(column: LanceImages, row: int) -> bytes:

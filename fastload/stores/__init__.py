@@ -91,6 +91,11 @@ def store_of(url: str) -> tuple[Store, str]:
     """The store of a URL, and the name of the object in it. Raises SourceError."""
     scheme, _, rest = url.partition("://")
     authority, _, name = rest.partition("/")
+    if name[:1] == "/" and scheme in SCHEMES:  # without it, it would be another object
+        raise SourceError(
+            f"{url}: two slashes after {authority}; write one. A key that begins with a slash "
+            "cannot be read: copy the object to another key."
+        )
     return _store(f"{scheme}://{authority}"), name.strip("/")
 
 

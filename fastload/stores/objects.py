@@ -30,6 +30,11 @@ _CONNECT, _SILENCE, _ANSWER = timedelta(seconds=10), timedelta(seconds=15), time
 _RENEWED_AFTER = 10.0
 # S3 says so with status 400, Azure and Google with 401.
 _EXPIRED = re.compile("ExpiredToken|TokenRefreshRequired|AuthenticationFailed.*expired")
+# What obstore says of a key that it cannot name: with an empty name between slashes, `.` or `..`
+# there, or control characters.
+_ODD_KEY = re.compile(
+    r'(?:invalid path|Could not parse path): .*?Path "(.*?)"(?::| contained)', re.S
+)
 _IN_FILES = frozenset({"aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region"})
 
 
@@ -124,12 +129,20 @@ class ObjectStore(Store):
 
     def _denied(self, function: Any, *arguments: Any, **options: Any) -> Any:
         """Call obstore. Where access is denied, it is called once more with the credentials that
-        there are then; that it is denied again is a PermissionError, as of files."""
+        there are then; that it is denied again is a PermissionError, as of files. Raises StoreError
+        at a key that obstore cannot name."""
         client: Any = self._store
         for again in (True, False):
             try:
                 return function(client, *arguments, **options)
             except Exception as error:
+                if odd := _ODD_KEY.search(str(error)):
+                    raise StoreError(
+                        f"{self.url}: the key {odd[1]!r} cannot be read: it has two slashes side "
+                        "by side, '.' or '..' between slashes, or a control character (a tab, a "
+                        "line break); copy the object to another key, or leave it out of the "
+                        "folder."
+                    ) from None
                 if not (isinstance(error, self._refusals) or _EXPIRED.search(str(error))):
                     raise
                 words = _denial(str(error))
