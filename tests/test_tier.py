@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -22,17 +21,24 @@ from torchvision.transforms import v2
 from typer.testing import CliRunner
 
 import fastload
+from fastload import native
 from fastload.checksum import crc32
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError
+from fastload.geometry import Geometry
+from fastload.native.pool import NativePool, Status
 from fastload.sources import open_source
-from fastload.stores.tier import Tier, bytes_of, digest_of
+from fastload.stores.tier import Held, Tier, bytes_of, digest_of
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.objectserver import ObjectServer
 from tests.waiting import LIMIT, wait_until
 
 RESIZE = v2.Resize((16, 16))
+needs_core = pytest.mark.skipif(
+    not (native.available() and hasattr(native.load(), "look_in_tier")),
+    reason="the core is not built, or without ISA-L",
+)
 NAMES = [digest_of("s3://b/x", row, 1000, 7) for row in range(12)]
 
 
@@ -56,6 +62,12 @@ def files_of(tier: Tier) -> list[Path]:
     return [path for path in tier.folder.glob("??/*") if not path.name.endswith(".tmp")]
 
 
+def whole_images(count: int) -> Geometry:
+    """Of images of 20x24."""
+    box = np.tile(np.array([0, 0, 20, 24], np.int32), (count, 1))
+    return Geometry(box, box[:, 2:].copy(), box.copy(), np.zeros((count, 2), np.bool_))
+
+
 def epoch(loader: fastload.Loader) -> list[torch.Tensor]:
     return [images.cpu().clone() for images, _ in loader]
 
@@ -76,6 +88,101 @@ def test_the_second_epoch_reads_locally(
         second = epoch(again)
     assert not [path for _, path, _ in server.requests if path.endswith(".jpg")]
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@needs_core
+def test_the_core_reads_what_is_kept(
+    local: Path, server: ObjectServer, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fastload.create_loader("s3://bucket/train", 4, transform=RESIZE) as loader:
+        first = epoch(loader)
+    server.requests.clear()
+    monkeypatch.setattr(Tier, "get", lambda *_: pytest.fail("Python read it"))
+    with fastload.create_loader("s3://bucket/train", 4, transform=RESIZE) as again:
+        assert torch.equal(torch.cat(epoch(again)), torch.cat(first))
+        assert "python" not in again.stats().decoded
+    assert not server.reads_of("bucket/train/class_0/0.jpg")
+
+
+@needs_core
+@pytest.mark.parametrize(
+    "transform", [RESIZE, v2.Compose([v2.RandomCrop(16), v2.ColorJitter(0.4)])]
+)
+@pytest.mark.parametrize("what", ["changed", "cut", "gone", "gone after a look", "some"])
+def test_what_the_tier_lost_is_fetched_again(
+    what: str,
+    transform: Any,
+    local: Path,
+    server: ObjectServer,
+    own_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with fastload.create_loader(local, 4, transform=transform, seed=1) as loader:
+        right = torch.cat(epoch(loader))
+    with fastload.create_loader("s3://bucket/train", 4, transform=transform, seed=1) as loader:
+        epoch(loader)
+    files = sorted((own_cache / "tier").glob("??/*"))
+    assert len(files) == 8
+    for path in files[:3] if what == "some" else files:
+        data = bytearray(path.read_bytes())
+        path.unlink()
+        if what == "changed":
+            data[:-400:50] = bytes(len(data[:-400:50]))  # not in the table
+        if what in ("changed", "cut"):
+            path.write_bytes(data[:-1] if what == "cut" else data)
+    if what == "gone after a look":
+        monkeypatch.setattr(Tier, "look", lambda _, digests: np.ones(len(digests), np.bool_))
+    server.requests.clear()
+    with fastload.create_loader("s3://bucket/train", 4, transform=transform, seed=1) as again:
+        assert torch.equal(torch.cat(epoch(again)), right)
+    read = [path for _, path, _ in server.requests if path.endswith(".jpg")]
+    assert len(read) == len(set(read)) == (3 if what == "some" else 8)
+    assert sorted((own_cache / "tier").glob("??/*")) == files, "and kept"
+
+
+@needs_core
+def test_the_core_gives_back_what_is_not_whole(tier: Tier) -> None:
+    pictures = [images.jpeg(images.photo(20, 24, seed=seed)) for seed in range(6)]
+    for name, picture in zip(NAMES, pictures, strict=False):
+        tier.put(name, picture)
+    paths = [Path(tier._path(name)) for name in NAMES]
+    data = paths[0].read_bytes()
+    paths[1].write_bytes(data)  # of another range
+    paths[2].write_bytes(data[:-30])
+    paths[3].write_bytes(b"")
+    paths[4].unlink()
+    paths[4].mkdir()
+    paths[5].unlink()
+    digests = np.frombuffer(b"".join(NAMES[:7]), np.uint8).reshape(-1, 16)
+    here = tier.look(digests)
+    assert here is not None
+    assert here.tolist() == [True] + [False] * 6
+    memory = [None] * 6 + [memoryview(pictures[3])]
+    out, expected = np.empty((7, 20, 24, 3), np.uint8), np.empty((2, 20, 24, 3), np.uint8)
+    pool, held = NativePool(2), Held(str(tier.folder), digests, memory)
+    failures = pool.decode_batch(held, geometry=whole_images(7), out=out).wait()
+    assert {failure.row: failure.status for failure in failures} == dict.fromkeys(
+        range(1, 6), Status.UNREADABLE
+    )
+    in_memory = [pictures[0], pictures[3]]
+    assert not pool.decode_batch(in_memory, geometry=whole_images(2), out=expected).wait()
+    assert np.array_equal(out[[0, 6]], expected)
+    assert not out[1:6].any()
+
+
+@needs_core
+def test_the_core_notes_that_a_range_is_in_use(tier: Tier) -> None:
+    digests = np.frombuffer(b"".join(NAMES[:3]), np.uint8).reshape(-1, 16)
+    now = time.time()
+    ages = (7200, 60, -7200)  # the last one of a clock that was wrong
+    for name, age in zip(NAMES, ages, strict=False):
+        tier.put(name, images.jpeg(images.photo(20, 24, seed=1)))
+        os.utime(tier._path(name), (now - age,) * 2)
+    found = NativePool(1).read_headers(Held(str(tier.folder), digests, [None] * 3))
+    assert found[0][:, :2].tolist() == [[20, 24]] * 3
+    noted = [now - os.stat(tier._path(name)).st_mtime for name in NAMES[:3]]
+    assert [round(age, -1) for age in noted[1:2]] == [60]
+    assert max(map(abs, noted[::2])) < 50
 
 
 def test_what_is_kept_of_one_version_is_not_another(local: Path, server: ObjectServer) -> None:
@@ -182,19 +289,116 @@ def test_what_is_in_use_is_not_pushed_out(tmp_path: Path) -> None:
     assert sum(tier.get(name) is not None for name in names) > 12
 
 
-def test_a_full_disk_stops_nobody(
-    tier: Tier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def full(path: str, data: bytes, trailer: bytes) -> None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_bytes(data[:10])
-        raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.slow
+@pytest.mark.parametrize("by_core", [pytest.param(True, marks=needs_core), False])
+def test_a_full_disk_stops_nobody(by_core: bool, tmp_path: Path) -> None:
+    """In a process of its own: the system lets it write no more than 100 bytes a file."""
+    script = """
+        import logging, resource, signal, sys
+        from pathlib import Path
+        from fastload.stores.tier import Tier, digest_of
+        by_core, folder = sys.argv[1] == "True", Path(sys.argv[2])
+        if not by_core:
+            sys.modules["fastload.stores.tier"]._core = lambda: None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        tier = Tier(folder, 1 << 30)
+        for _ in range(3):
+            names = [digest_of("s3://b/x", row, 1000, 7) for row in range(2)]
+            assert tier.read(names, lambda rows: [b"x" * 1000 for _ in rows]) == [b"x" * 1000] * 2
+    """
+    arguments = [str(by_core), str(tmp_path / "tier")]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.count("what is fetched cannot be kept") == 1, done.stderr
+    assert not list(tmp_path.glob("tier/??/*"))
 
-    monkeypatch.setattr(tier, "_write", full)
-    for _ in range(3):
-        assert tier.read(NAMES[:2], lambda rows: [b"x" for _ in rows]) == [b"x", b"x"]
-    assert caplog.text.count("No space left on device") == 1
-    assert not list(tier.folder.glob("??/*"))
+
+PIECES = [b"", b"x", os.urandom(1000), memoryview(os.urandom(100_000))]
+
+
+@needs_core
+def test_files_of_the_core_are_those_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiers = [Tier(tmp_path / name, 1 << 30) for name in ("core", "python")]
+    for name, piece in zip(NAMES, PIECES, strict=False):
+        tiers[0].put(name, piece)
+    monkeypatch.setattr(sys.modules[Tier.__module__], "_core", lambda: None)
+    tiers[1].put_many(NAMES[:4], PIECES)
+    for name in NAMES[:4]:
+        one, other = (Path(tier._path(name)) for tier in tiers)
+        assert one.read_bytes() == other.read_bytes()
+        assert one.stat().st_mode == other.stat().st_mode
+    for tier in tiers:
+        assert len(files_of(tier)) == len(list(tier.folder.glob("??/*"))) == 4
+        wait_until(lambda tier=tier: not tier._looking)  # type: ignore[misc]
+
+
+@needs_core
+def test_ranges_that_are_kept_together_are_one_file(tier: Tier) -> None:
+    tier.put(NAMES[2], b"of a neighbour")
+    tier.put_many(NAMES[:4], PIECES)
+    kept = [PIECES[0], PIECES[1], b"of a neighbour", PIECES[3]]
+    assert [tier.get(name) for name in NAMES[:4]] == kept
+    assert len({path.stat().st_ino for path in files_of(tier)}) == 2
+    assert len(list(tier.folder.glob("??/*"))) == 4
+    size = sum(map(len, PIECES)) + 4 * 36 + 12
+    used = tier.usage()
+    assert used.files == 4
+    assert size <= used.bytes < size + 100
+    os.utime(tier._path(NAMES[0]), (time.time() - 7200,) * 2)
+    assert tier.trim(90_000).files == 1
+    assert [name for name in NAMES[:4] if tier.get(name) is not None] == [NAMES[2]]
+    many = [digest_of("s3://b/y", row, 1000, 7) for row in range(200)]
+    tier.put_many(many, [bytes([row]) for row in range(200)])
+    assert [tier.get(name) for name in many] == [bytes([row]) for row in range(200)]
+
+
+@needs_core
+def test_what_cannot_be_named_stops_only_itself(
+    tier: Tier, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a file system on which a file has one name: the rest are written one by one."""
+    in_the_way = Path(tier._path(NAMES[2])).parent
+    assert all(Path(tier._path(name)).parent != in_the_way for name in NAMES[:2])
+    tier.folder.mkdir()
+    in_the_way.write_bytes(b"")
+    tier.put_many(NAMES[:4], PIECES)
+    assert [tier.get(name) for name in NAMES[:4]] == [b"", b"x", None, None]
+    assert caplog.text.count("cannot be kept (Not a directory)") == 1
+    assert len(list(tier.folder.glob("??/*"))) == 2
+
+
+@needs_core
+def test_no_byte_of_a_table_may_change(tier: Tier) -> None:
+    pictures = [images.jpeg(images.photo(20, 24, seed=seed)) for seed in range(2)]
+    tier.put_many(NAMES[:2], pictures)
+    digests = np.frombuffer(b"".join(NAMES[:2]), np.uint8).reshape(-1, 16)
+    pool, held = NativePool(1), Held(str(tier.folder), digests, [None] * 2)
+    path = Path(tier._path(NAMES[0]))
+    whole = path.read_bytes()
+    out = np.empty((2, 20, 24, 3), np.uint8)
+    pool.decode_batch(held, geometry=whole_images(2), out=out).wait()
+    right = out.copy()
+    for at in range(len(whole) - 2 * 36 - 12, len(whole)):
+        for bit in (1, 128):
+            damaged = bytearray(whole)
+            damaged[at] ^= bit
+            with open(path, "r+b") as file:  # of both names
+                file.write(damaged)
+            failures = pool.decode_batch(held, geometry=whole_images(2), out=out).wait()
+            lost = {failure.row for failure in failures}
+            assert lost
+            assert all(np.array_equal(out[row], right[row]) for row in {0, 1} - lost)
+    for size in (0, 1, 11, 12, 47, 48, len(whole) - 1):
+        os.truncate(path, size)
+        assert pool.read_headers(held)[1][0].status == Status.UNREADABLE
+    for row, name in enumerate(NAMES[:2]):
+        assert tier.get(name) is None, row
 
 
 # -- Several at once -------------------------------------------------------------------------------

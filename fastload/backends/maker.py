@@ -25,7 +25,7 @@ import numpy as np
 from fastload.backends.base import Context, Failure, HostBatch
 from fastload.backends.rows import Buffers, RowReader
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError, WorkerError
+from fastload.errors import ConfigurationError, FastloadError, WorkerError
 from fastload.machine import usable_cores
 from fastload.stores.reads import ReaderPool
 
@@ -139,6 +139,16 @@ class Threads:
             name = f"fastload-{self.backend}"
             self._executor = ReaderPool(self._most, name)
         return self._executor.submit(function, *arguments, **options)
+
+    def result(self, task: Future[T]) -> T:
+        """What a task returned. Raises FastloadError; WorkerError for anything else that it
+        raised."""
+        try:
+            return task.result()
+        except FastloadError:
+            raise
+        except Exception as error:  # of a column's own code
+            raise self.failure(error) from error
 
     def failure(self, error: Exception) -> WorkerError:
         """For what a thread raises that is not about one sample."""

@@ -11,11 +11,11 @@ import numpy as np
 from fastload.backends.base import Context
 from fastload.backends.joined import JoinedReader
 from fastload.backends.maker import BatchInWork, PixelMaker, Threads
-from fastload.backends.pixels_native import CoreDecoding, LaterPart, bytes_or_none
+from fastload.backends.pixels_native import CoreDecoding, LaterPart, bytes_for_core
 from fastload.backends.rows import Buffers, RowReader
 from fastload.draws import Draws
 from fastload.exif import turned_sizes
-from fastload.native.pool import Pending
+from fastload.native.pool import Compressed, Pending
 from fastload.native.seek import SeekIndexOption
 from fastload.sources.columns import EncodedImages
 
@@ -58,13 +58,10 @@ class JoinedPixels(PixelMaker):
     def _begin(self, name: str, column: EncodedImages, draws: Draws, out: Buffers) -> Pending:
         """Read what samples are made of, work out where it goes, and hand that to the core."""
         members = self._joined.members(draws)
-        images = column.in_files(members.indices)
-        if images is None:
-            try:
-                data = list(column.views(members.indices))
-            except OSError:  # the core refuses an image of no bytes, and Python has the words
-                data = [bytes_or_none(column, index) for index in members.indices.tolist()]
-        encoded = data if images is None else images
+        encoded: Compressed | None = column.in_files(members.indices)
+        if encoded is None:
+            looked = column.looked(members.indices)
+            encoded = bytes_for_core(column, members.indices, looked)
         settings = self._rows.settings
         headers, failures = self._core.pool.read_headers(encoded, settings=settings, here=True)
         sizes = headers[:, :2].astype(np.int64)

@@ -9,20 +9,21 @@ so that messages are the same on both ways.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from fastload import native
 from fastload.backends.base import Context
-from fastload.backends.maker import BatchInWork, PixelMaker, Threads
+from fastload.backends.maker import BatchInWork, Part, PixelMaker, Threads, waits
 from fastload.backends.pixels_python import PythonPixels
 from fastload.backends.rows import Buffers, RowReader, settled_size
 from fastload.cache.resident import is_mapped
 from fastload.decode.libraries import core_formats, others_by_pillow
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError, counted
+from fastload.errors import ConfigurationError, DecodeError, WorkerError, counted
 from fastload.exif import turned_sizes
 from fastload.geometry import Geometry, GeometryPlan, View
 from fastload.geometry.points import PointMap
@@ -33,6 +34,7 @@ from fastload.recipe.recipe import view_column
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedImages
 from fastload.sources.kinds import PixelKind
+from fastload.stores import Looked
 
 Columns = dict[str, Compressed]
 """Of encoded images, by name; the first is what the sizes are of."""
@@ -183,6 +185,7 @@ class NativePixels(PixelMaker):
         """Whether there is less to do than to hand it to other threads and to wait for them."""
         self._core = CoreDecoding(threads.count, source, check_whole, seek_index)
         self._pool = self._core.pool
+        self._waits = waits(context)
 
     @staticmethod
     def serves(source: Source, plans: Sequence[GeometryPlan]) -> bool:
@@ -225,11 +228,14 @@ class NativePixels(PixelMaker):
     def _decode(self, draws: Draws) -> BatchInWork:
         sizes = [plan.out_size for plan in self._plans if plan.out_size is not None]  # all of them
         work = BatchInWork(draws, self._rows.buffers(len(draws), sizes, self._allocate))
+        if self._waits:
+            work.parts.append(_LookedPart(self._threads.submit(self._look, work), self._threads))
+            return work
         files: Columns = {}
         for name, column in self._source.encoded.items():
             found = column.in_files(draws.indices)
             if found is None:
-                self._start_reading(work)
+                work.parts += self._start_reading(work)
                 return work
             files[name] = found
         fused = self._fused(draws)
@@ -246,24 +252,40 @@ class NativePixels(PixelMaker):
         itself: where columns are moved with the images, Python resolves them."""
         return [None if self._source.moved else fuse(plan, draws) for plan in self._plans]
 
-    def _start_reading(self, work: BatchInWork) -> None:
+    def _look(self, work: BatchInWork) -> list[Part]:
+        """Bytes from a store: where the local tier has all of them it is one call of the core, as
+        of local files."""
+        draws = work.draws
+        looked = {
+            name: column.looked(draws.indices) for name, column in self._source.encoded.items()
+        }
+        if all(found is not None and found.here.all() for found in looked.values()):
+            pending = self._read(draws, work.buffers, looked)
+            return [_CorePart(0, pending, self._threads)]
+        return self._start_reading(work, looked)
+
+    def _start_reading(
+        self, work: BatchInWork, looked: Mapping[str, Looked | None] | None = None
+    ) -> list[Part]:
         """Bytes from anywhere: read by all threads, a slice each, and handed to the core as they
         come."""
+        parts = list[Part]()
         for first in range(0, len(work.draws), self._slice):
             rows = slice(first, min(first + self._slice, len(work.draws)))
-            part = work.buffers.take(rows)
-            later = self._threads.submit(self._read, work.draws.take(rows), part)
-            work.parts.append(LaterPart(first, later, self._threads))
+            some = {
+                name: None if found is None else found.take(rows)
+                for name, found in (looked or {}).items()
+            }
+            out = work.buffers.take(rows)
+            later = self._threads.submit(self._read, work.draws.take(rows), out, some)
+            parts.append(LaterPart(first, later, self._threads))
+        return parts
 
-    def _read(self, draws: Draws, out: Buffers) -> Pending:
-        data: Columns = {}
-        for name, column in self._source.encoded.items():
-            try:
-                data[name] = list(column.views(draws.indices))
-            except OSError:
-                # Of which sample, and in which words, the RowReader finds out: the core refuses an
-                # image of no bytes.
-                data[name] = [bytes_or_none(column, index) for index in draws.indices.tolist()]
+    def _read(self, draws: Draws, out: Buffers, looked: Mapping[str, Looked | None]) -> Pending:
+        data = {
+            name: bytes_for_core(column, draws.indices, looked.get(name))
+            for name, column in self._source.encoded.items()
+        }
         fused = self._fused(draws)
         return self._measure(draws, data, out) if None in fused else self._submit(data, fused, out)
 
@@ -391,12 +413,7 @@ class LaterPart:
     threads: Threads
 
     def lost(self) -> Iterator[tuple[int, None]]:
-        try:
-            pending = self.later.result()
-        except FastloadError:
-            raise
-        except Exception as error:  # of a column's own code
-            raise self.threads.failure(error) from error
+        pending = self.threads.result(self.later)
         yield from _CorePart(self.first, pending, self.threads).lost()
 
     def cancel(self) -> None:
@@ -405,6 +422,34 @@ class LaterPart:
     def wait(self) -> None:
         if not self.later.cancelled() and self.later.exception() is None:  # else it has not started
             _CorePart(self.first, self.later.result(), self.threads).wait()
+
+
+@dataclass(frozen=True)
+class _LookedPart:
+    """A batch whose parts one of Python's threads makes, when it has looked where the bytes are."""
+
+    later: Future[list[Part]]
+    threads: Threads
+
+    def lost(self) -> Iterator[tuple[int, Exception | None]]:
+        for part in self.threads.result(self.later):
+            yield from part.lost()
+
+    def cancel(self) -> None:
+        if not self.later.cancel():
+            for part in self._made():
+                part.cancel()
+
+    def wait(self) -> None:
+        if not self.later.cancelled():
+            wait([self.later])
+        for part in self._made():
+            part.cancel()
+            part.wait()
+
+    def _made(self) -> list[Part]:
+        done = self.later.done() and not self.later.cancelled()
+        return self.later.result() if done and self.later.exception() is None else []
 
 
 def _goes_to_core(plan: GeometryPlan, *, compressed: bool) -> bool:
@@ -441,7 +486,23 @@ def _is_little(source: Source, batch_size: int) -> bool:
     )
 
 
-def bytes_or_none(column: EncodedImages, index: int) -> bytes:
+def bytes_for_core(
+    column: EncodedImages, indices: npt.NDArray[np.int64], looked: Looked | None
+) -> Compressed:
+    """Compressed images of a column, read here or, from the local tier, by the core.
+
+    Args:
+        looked: what the column said of the same indices.
+    """
+    try:
+        return list(column.views(indices)) if looked is None else looked.held()
+    except OSError:
+        # Of which sample, and in which words, the RowReader finds out: the core refuses an image of
+        # no bytes.
+        return [_bytes_or_none(column, index) for index in indices.tolist()]
+
+
+def _bytes_or_none(column: EncodedImages, index: int) -> bytes:
     try:
         return column.read(index)
     except OSError:

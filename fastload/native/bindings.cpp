@@ -26,6 +26,7 @@
 #include "jobs.hpp"
 #include "masks.hpp"
 #include "seek_index.hpp"
+#include "tier.hpp"
 #include "warp.hpp"
 
 using namespace nanobind::literals;
@@ -75,6 +76,49 @@ Encoded encoded_files(const nb::bytes& root, Input<uint8_t, 1> blob, Input<int64
     return {paths.count, [paths] { return open_files(paths); },
             kept(blob, ends, rows, offsets, lengths)};
 }
+
+#ifdef FASTLOAD_PNG
+
+Encoded encoded_tier(const nb::bytes& folder, Input<uint8_t, 2> digests,
+                     const std::vector<Optional<uint8_t, 1>>& memory) {
+    require(digests.shape(1) == static_cast<size_t>(kDigestBytes), "digests (B, 16) are needed");
+    require(memory.size() == digests.shape(0), "memory: one a digest");
+    TierRows rows = {
+        {folder.c_str(), folder.size()}, digests.data(), {}, static_cast<int>(memory.size())};
+    Kept all = kept(digests);
+    static constexpr uint8_t nothing = 0;  // of an array of no bytes
+    for (const auto& one : memory) {
+        rows.memory.push_back({});
+        if (!one) continue;
+        rows.memory.back() = {one->size() > 0 ? one->data() : &nothing, one->size()};
+        keep(all, *one);
+    }
+    return {rows.count, [rows] { return open_tier(rows); }, std::move(all)};
+}
+
+void look_in_tier(const nb::bytes& folder, Input<uint8_t, 2> digests, Array<bool, 1> out) {
+    require(digests.shape(1) == static_cast<size_t>(kDigestBytes), "digests (B, 16) are needed");
+    require(out.size() == digests.shape(0), "out (B,) is needed");
+    const std::string where(folder.c_str(), folder.size());
+    WithoutGil released;
+    for (size_t row = 0; row < out.size(); ++row)
+        out.data()[row] =
+            expect_in_tier(where, digests.data() + kDigestBytes * static_cast<int64_t>(row));
+}
+
+// 0, or the error number at which it stopped.
+int write_to_tier(const nb::bytes& folder, Input<uint8_t, 2> digests,
+                  const std::vector<Input<uint8_t, 1>>& data, const std::string& beside) {
+    require(digests.shape(1) == static_cast<size_t>(kDigestBytes), "digests (B, 16) are needed");
+    require(data.size() == digests.shape(0), "data: one a digest");
+    std::vector<Bytes> rows;
+    for (const auto& one : data) rows.push_back({one.data(), one.size()});
+    const std::string where(folder.c_str(), folder.size());
+    WithoutGil released;
+    return write_tier(where, digests.data(), rows, beside);
+}
+
+#endif
 
 // A geometry source that several jobs may read, and the arrays it borrows.
 struct Geometries {
@@ -474,12 +518,17 @@ NB_MODULE(_core, m) {
         },
         "data"_a, "value"_a = 0);
     m.def("read_png16", &png16, "data"_a, "out"_a, "simd"_a = "auto");
+    m.def("write_to_tier", &write_to_tier, "folder"_a, "digests"_a, "data"_a, "beside"_a);
+    m.def("look_in_tier", &look_in_tier, "folder"_a, "digests"_a, "out"_a);
 #endif
     m.def("warp", &warp_image, "image"_a, "out"_a, "inverse"_a, "bilinear"_a, "fades"_a, "mixes"_a,
           "fill"_a, "simd"_a = "auto");
 
     nb::class_<Encoded>(m, "Encoded")
         .def_static("buffers", &encoded_buffers, "buffers"_a)
+#ifdef FASTLOAD_PNG
+        .def_static("tier", &encoded_tier, "folder"_a, "digests"_a, "memory"_a)
+#endif
         .def_static("files", &encoded_files, "root"_a, "blob"_a, "ends"_a, "rows"_a,
                     "offsets"_a.none(), "lengths"_a.none())
         .def("__len__", [](const Encoded& self) { return self.count; });

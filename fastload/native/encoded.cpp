@@ -1,4 +1,5 @@
-// The compressed images of a batch: in memory, in files, in byte ranges of files.
+// The compressed images of a batch: in memory, in files, in byte ranges of files, in the local
+// tier.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "jobs.hpp"
+#include "tier.hpp"
 
 namespace fastload {
 namespace {
@@ -65,54 +67,52 @@ Outcome read_file(int file, int64_t offset, int64_t length, int64_t most,
     return {};
 }
 
-class Files final : public EncodedSource {
+struct Closer {
+    const int file;
+    ~Closer() {
+        if (file >= 0) ::close(file);
+    }
+};
+
+// Files that are opened and announced to the system a few samples ahead.
+class FilesAhead : public EncodedSource {
   public:
-    explicit Files(PathRows paths)
-        : paths_(std::move(paths)),
-          files_(std::make_unique<std::atomic<int>[]>(static_cast<size_t>(paths_.count))) {
-        for (int row = 0; row < paths_.count; ++row)
+    ~FilesAhead() override {
+        for (int row = 0; row < count_; ++row) const Closer closer{files_[row]};
+    }
+
+    int count() const override { return count_; }
+
+  protected:
+    explicit FilesAhead(int count)
+        : count_(count), files_(std::make_unique<std::atomic<int>[]>(static_cast<size_t>(count))) {
+        for (int row = 0; row < count; ++row)
             files_[row].store(kUntouched, std::memory_order_relaxed);
     }
-    ~Files() override {
-        for (int row = 0; row < paths_.count; ++row) const Closer closer{files_[row]};
-    }
 
-    int count() const override { return paths_.count; }
+    // Empty: this row is in no file.
+    virtual std::string path(int row) const = 0;
+    // Tells the system what of an open file is going to be read.
+    virtual void announce(int row, int file) const = 0;
 
-    Outcome get(int row, std::vector<uint8_t>& buffer, Bytes& bytes, int64_t most) override {
-        for (int next = row == 0 ? 1 : row + kAhead; next <= row + kAhead && next < paths_.count;
-             ++next)
+    // The descriptor of the file of a row, which is the caller's then; -1, and errno says why.
+    int take(int row) {
+        for (int next = row == 0 ? 1 : row + kAhead; next <= row + kAhead && next < count_; ++next)
             expect(next);
-        int file = files_[row].exchange(kTaken, std::memory_order_acq_rel);
-        if (file < 0) file = open(row);
-        if (file < 0) return system_error(errno);
-        const Closer closer{file};
-        return read_file(file, offset(row), length(row), most, buffer, bytes);
+        const int file = files_[row].exchange(kTaken, std::memory_order_acq_rel);
+        return file < 0 ? open(row) : file;
     }
 
   private:
     // Of a row, in place of the descriptor of its open file.
     static constexpr int kUntouched = -1, kTaken = -2;
 
-    struct Closer {
-        const int file;
-        ~Closer() {
-            if (file >= 0) ::close(file);
-        }
-    };
-
-    int64_t offset(int row) const { return paths_.offsets ? paths_.offsets[row] : 0; }
-    int64_t length(int row) const { return paths_.lengths ? paths_.lengths[row] : -1; }
-
     int open(int row) const {
-        const int64_t number = paths_.rows[row], begin = number > 0 ? paths_.ends[number - 1] : 0;
-        std::string path = paths_.root;
-        if (!path.empty()) path += '/';
-        path.append(reinterpret_cast<const char*>(paths_.blob) + begin,
-                    static_cast<size_t>(paths_.ends[number] - begin));
+        const std::string name = path(row);
+        if (name.empty()) return -1;
         int file;
         do {
-            file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC |
+            file = ::open(name.c_str(), O_RDONLY | O_CLOEXEC |
                                             O_NONBLOCK);  // a named pipe must not block us for ever
         } while (file < 0 && errno == EINTR);
         return file;
@@ -124,17 +124,85 @@ class Files final : public EncodedSource {
         int stage = files_[row].load(std::memory_order_relaxed);
         if (stage != kUntouched) return;
         const int file = open(row);
-        if (file < 0) return;  // `get` will say why
-        // Advice: where it is not taken, the read later waits instead.
-        (void)::posix_fadvise(file, offset(row), std::max<int64_t>(length(row), 0),
-                              POSIX_FADV_WILLNEED);
+        if (file < 0) return;  // `take` will say why
+        announce(row, file);
         if (!files_[row].compare_exchange_strong(stage, file, std::memory_order_acq_rel))
             ::close(file);
     }
 
-    PathRows paths_;
+    const int count_;
     std::unique_ptr<std::atomic<int>[]> files_;
 };
+
+class Files final : public FilesAhead {
+  public:
+    explicit Files(PathRows paths) : FilesAhead(paths.count), paths_(std::move(paths)) {}
+
+    Outcome get(int row, std::vector<uint8_t>& buffer, Bytes& bytes, int64_t most) override {
+        const int file = take(row);
+        if (file < 0) return system_error(errno);
+        const Closer closer{file};
+        return read_file(file, offset(row), length(row), most, buffer, bytes);
+    }
+
+  private:
+    int64_t offset(int row) const { return paths_.offsets ? paths_.offsets[row] : 0; }
+    int64_t length(int row) const { return paths_.lengths ? paths_.lengths[row] : -1; }
+
+    void announce(int row, int file) const override {
+        // Advice: where it is not taken, the read later waits instead.
+        (void)::posix_fadvise(file, offset(row), std::max<int64_t>(length(row), 0),
+                              POSIX_FADV_WILLNEED);
+    }
+
+    std::string path(int row) const override {
+        const int64_t number = paths_.rows[row], begin = number > 0 ? paths_.ends[number - 1] : 0;
+        std::string path = paths_.root;
+        if (!path.empty()) path += '/';
+        path.append(reinterpret_cast<const char*>(paths_.blob) + begin,
+                    static_cast<size_t>(paths_.ends[number] - begin));
+        return path;
+    }
+
+    PathRows paths_;
+};
+
+#ifdef FASTLOAD_PNG
+
+class TierFiles final : public FilesAhead {
+  public:
+    explicit TierFiles(TierRows rows) : FilesAhead(rows.count), rows_(std::move(rows)) {}
+
+    // All of it, whatever `most` says: the checksum is that of all bytes.
+    Outcome get(int row, std::vector<uint8_t>& buffer, Bytes& bytes, int64_t) override {
+        bytes = rows_.memory[static_cast<size_t>(row)];
+        if (bytes.data != nullptr) return {};
+        const int file = take(row);
+        if (file < 0) return system_error(errno);
+        const Closer closer{file};
+        TierSpan span;
+        if (!find_in_tier(file, rows_.digests + kDigestBytes * int64_t{row}, span))
+            return {Status::unreadable, "not in this file of the local tier"};
+        Outcome read = read_file(file, span.offset, span.length, INT64_MAX, buffer, bytes);
+        if (!read.ok()) return read;
+        if (!span.is_of(bytes)) return {Status::unreadable, "damaged in the local tier"};
+        note_use(file);
+        return {};
+    }
+
+  private:
+    std::string path(int row) const override {
+        if (rows_.memory[static_cast<size_t>(row)].data != nullptr) return {};
+        return tier_path(rows_.folder, rows_.digests + kDigestBytes * int64_t{row});
+    }
+
+    // Whoever looked for it has done so (expect_in_tier).
+    void announce(int, int) const override {}
+
+    const TierRows rows_;
+};
+
+#endif
 
 }  // namespace
 
@@ -145,5 +213,13 @@ std::unique_ptr<EncodedSource> open_buffers(std::vector<Bytes> rows) {
 std::unique_ptr<EncodedSource> open_files(PathRows paths) {
     return std::make_unique<Files>(std::move(paths));
 }
+
+#ifdef FASTLOAD_PNG
+
+std::unique_ptr<EncodedSource> open_tier(TierRows rows) {
+    return std::make_unique<TierFiles>(std::move(rows));
+}
+
+#endif
 
 }  // namespace fastload

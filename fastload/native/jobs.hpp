@@ -47,6 +47,18 @@ std::unique_ptr<EncodedSource> open_buffers(std::vector<Bytes> rows);
 // decode.
 std::unique_ptr<EncodedSource> open_files(PathRows paths);
 
+// Rows of the local tier (tier.hpp), and rows in memory. The arrays are borrowed.
+struct TierRows {
+    std::string folder;
+    const uint8_t* digests = nullptr;  // kDigestBytes a row
+    std::vector<Bytes> memory;         // of each row; data null: it is in the tier
+    int count = 0;
+};
+
+// The same for the files of a tier, each read whole and checked. Only where ISA-L is
+// (FASTLOAD_PNG).
+std::unique_ptr<EncodedSource> open_tier(TierRows rows);
+
 // Height, width (as stored), components, EXIF orientation, progressive or not, odd or not
 // (ImageHeader), for each row; zeros where it fails.
 constexpr int kHeaderColumns = 6;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,17 +23,17 @@ from fastload.geometry.plan import ImageColour, WarpSampling
 from fastload.geometry.points import PointMap, PointStep
 from fastload.native.extension import available, load
 from fastload.sources.buffers import PathTable
-from fastload.sources.columns import EncodedFiles, PixelArray
+from fastload.sources.columns import Buffer, EncodedFiles, PixelArray
 from fastload.sources.ragged import Ragged
+from fastload.stores import Held
 
 if TYPE_CHECKING:
     import fastload.native._core as _core
     from fastload.native.seek import SeekIndex
 
-Compressed = (
-    EncodedFiles | PathTable | Sequence["bytes | bytearray | memoryview | npt.NDArray[np.uint8]"]
-)
-"""Images still compressed: files, byte ranges of files, or byte buffers."""
+Compressed = EncodedFiles | PathTable | Held | Sequence[Buffer | bytearray]
+"""Images still compressed: files, byte ranges of files, byte buffers, or ranges of remote objects
+in the local tier or in memory."""
 
 Simd = Literal["auto", "avx512", "avx2", "sse4.1", "neon", "plain"]
 """Which inner loops to use; all give the same pixels, so this is for tests and measurements."""
@@ -544,6 +545,9 @@ def _encoded(images: Compressed) -> _core.Encoded:
     kind: type[_core.Encoded] = load().Encoded
     if isinstance(images, PathTable):
         images = EncodedFiles(images)
+    if isinstance(images, Held):
+        memory = [None if one is None else np.frombuffer(one, np.uint8) for one in images.memory]
+        return kind.tier(os.fsencode(images.folder), images.digests, memory)
     if not isinstance(images, EncodedFiles):
         return kind.buffers([np.frombuffer(data, dtype=np.uint8) for data in images])
     paths = images.paths

@@ -159,6 +159,11 @@ class EncodedImages(ImageColumn):
         opens them."""
         return None
 
+    def looked(self, indices: Int64Array) -> stores.Looked | None:
+        """These samples, and which of them are in the local tier, where they are read by way of it:
+        the native core reads those."""
+        return None
+
     def take(self, indices: Int64Array) -> EncodedImages:
         return _EncodedRows(self, indices)
 
@@ -286,6 +291,9 @@ class _EncodedRows(EncodedImages):
     def views(self, indices: Int64Array) -> Sequence[Buffer]:
         return self.column.views(self.rows[indices])
 
+    def looked(self, indices: Int64Array) -> stores.Looked | None:
+        return self.column.looked(self.rows[indices])
+
     def read_start(self, index: int, length: int) -> bytes:
         return self.column.read_start(int(self.rows[index]), length)
 
@@ -375,6 +383,11 @@ class EncodedFiles(PickledByReference, EncodedImages):
 
     def in_files(self, indices: Int64Array) -> EncodedFiles | None:
         return None if self.is_remote else self.take(indices)
+
+    def looked(self, indices: Int64Array) -> stores.Looked | None:
+        if not self.is_remote:
+            return None
+        return stores.look([self.range_of(index) for index in indices.tolist()])
 
     def take(self, indices: Int64Array) -> EncodedFiles:
         return EncodedFiles(

@@ -24,12 +24,14 @@ from fastload.errors import SourceError
 from fastload.files import open_regular
 from fastload.stores.base import ChangedError, Data, Entry, Range, Store, StoreError
 from fastload.stores.objects import SCHEMES, ObjectStore
-from fastload.stores.tier import digest_of, tier
+from fastload.stores.tier import Held, Tier, digest_of, tier
 
 __all__ = [
     "ChangedError",
     "Data",
     "Entry",
+    "Held",
+    "Looked",
     "Range",
     "Seen",
     "Store",
@@ -42,6 +44,7 @@ __all__ = [
     "kept_here",
     "list_ahead",
     "located",
+    "look",
     "parent_of",
     "read",
     "read_many",
@@ -410,6 +413,59 @@ def _by_tier(store: Store, wanted: list[Range]) -> list[Data]:
         return store.read_many(wanted)
     digests = [digest_of(f"{store.url}/{each.name}", *each[1:]) for each in wanted]
     return kept.read(digests, lambda rows: store.read_many([wanted[row] for row in rows]))
+
+
+@dataclass(frozen=True)
+class Looked:
+    """Ranges of one store, and which of them the local tier had when it was looked at."""
+
+    store: Store
+    tier: Tier
+    wanted: list[Range]
+    """By names in the store."""
+    digests: npt.NDArray[np.uint8]
+    """(N, 16)."""
+    here: npt.NDArray[np.bool_]
+    """(N,)."""
+
+    def take(self, rows: slice) -> Looked:
+        wanted, digests, here = self.wanted[rows], self.digests[rows], self.here[rows]
+        return Looked(self.store, self.tier, wanted, digests, here)
+
+    def held(self) -> Held:
+        """All of them for the native core: those that the tier has not are fetched, and kept there.
+        Raises OSError as `read`."""
+        memory: list[Data | None] = [None] * len(self.wanted)
+        missing = np.flatnonzero(~self.here).tolist()
+        if missing:
+            wanted = [self.wanted[row] for row in missing]
+            found = self.tier.fetched(
+                [self.digests[row].tobytes() for row in missing],
+                lambda rows: self.store.read_many([wanted[row] for row in rows]),
+            )
+            for row, data in zip(missing, found, strict=True):
+                memory[row] = data
+        return Held(str(self.tier.folder), self.digests, memory)
+
+
+def look(ranges: Sequence[Range]) -> Looked | None:
+    """Which of these remote ranges the local tier has. None where it is not for them: there is
+    none, their versions are not known, they lie in several stores, or the native core does not
+    know it."""
+    kept = tier() if ranges and all(each.version for each in ranges) else None
+    if kept is None:
+        return None
+    store, _ = store_of(ranges[0].name)
+    top, wanted, digests = f"{store.url}/", list[Range](), bytearray()
+    for url, start, length, version in ranges:
+        if not url.startswith(top):
+            return None
+        name = url[len(top) :].strip("/")
+        wanted.append(Range(name, start, length, version))
+        digests += digest_of(top + name, start, length, version)
+    table = np.frombuffer(digests, np.uint8).reshape(-1, 16)
+    here = kept.look(table)
+    return None if here is None else Looked(store, kept, wanted, table, here)
 
 
 def write(url: str, data: bytes | Path) -> None:

@@ -1,15 +1,18 @@
 """The local tier: bytes that were fetched from a store, kept on local disk for the next epoch.
 
-One file a range, named by a digest of its URL, version, first byte and length, so that another
-version of an object is another file. A file ends in a checksum that every read checks. All
-processes of a machine share the folder: a lock on one byte of `lock`, the byte chosen by the
-digest, says who is fetching a range; the others wait for the file. The system takes the lock away
-from a process that is killed. Files appear by renaming, so that none is ever half there.
+A range is named by a digest of its URL, version, first byte and length, so that another version of
+an object is another range. What is fetched together is written to one file, which has a name (a
+hard link) for each of its ranges: to make a file takes as long as to write one of 50 kB. It ends in
+a table of its ranges with their checksums, which every read checks. All processes of a machine
+share the folder: a lock on one byte of `lock`, the byte chosen by the digest, says who is fetching
+a range; the others wait for its name. The system takes the lock away from a process that is killed.
+Names are given to whole files only, so that none is ever half there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import hashlib
@@ -23,7 +26,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from fastload.checksum import crc32
 from fastload.errors import ConfigurationError
@@ -34,9 +40,10 @@ from fastload.stores.reads import sleep
 
 logger = logging.getLogger("fastload")
 
-# Mark, digest of the name, CRC-32 of the data, their length [bytes].
-_TRAILER = struct.Struct("<8s16sIQ")
-_MARK = b"fltier1\n"
+# At the end of a file a line for each range in it (digest, first byte, bytes, CRC-32), a mark and
+# their number. All of that is in the last 4 KiB.
+_LINE, _END, _TAIL = struct.Struct("<16sQQI"), struct.Struct("<8sI"), 4096
+_MARK = b"fltier2\n"
 _FOLDERS = 256
 # Of more files only a sixteenth of the folders is counted: names are digests, so that each folder
 # has its share, and 4,000 files give the sum to 2%. To look at 65,000 files takes 0.2 s.
@@ -69,6 +76,17 @@ class Usage(NamedTuple):
     bytes: int
 
 
+class Held(NamedTuple):
+    """Ranges for the native core, which reads those of the tier itself, and checks them."""
+
+    folder: str
+    """Of the tier."""
+    digests: npt.NDArray[np.uint8]
+    """(N, 16): of each range."""
+    memory: Sequence[Data | None]
+    """Bytes of each range; None: they are in the tier."""
+
+
 class Tier:
     """Ranges of bytes in files of one folder. All methods may be called by several threads."""
 
@@ -88,13 +106,13 @@ class Tier:
         path = self._path(digest)
         try:
             with open_regular(path, buffering=0) as file:
-                status = os.fstat(file.fileno())
-                length = max(0, status.st_size - _TRAILER.size)
-                data = os.read(file.fileno(), length)
-                trailer = os.read(file.fileno(), _TRAILER.size + 1)
+                descriptor = file.fileno()
+                status = os.fstat(descriptor)
+                start, length, crc = _span(descriptor, status.st_size, digest)
+                data = os.pread(descriptor, max(0, length), start)
         except OSError:
             return None
-        if trailer != _trailer(digest, data):
+        if len(data) != length or crc32(data) != crc:
             logger.warning("%s: damaged; it is fetched again.", path)
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -107,34 +125,62 @@ class Tier:
 
     def put(self, digest: bytes, data: Data) -> None:
         """Keep the bytes of a range, if there is space for them. Never raises."""
-        size = len(data) + _TRAILER.size
-        if len(data) > _LARGEST or size > self.limit or time.monotonic() < self._paused_until:
+        self.put_many([digest], [data])
+
+    def put_many(self, digests: Sequence[bytes], data: Sequence[Data]) -> None:
+        """The same for several."""
+        if time.monotonic() < self._paused_until:
             return
-        if not self._may_write(size):
+        kept = [
+            (digest, each)
+            for digest, each in zip(digests, data, strict=True)
+            if len(each) <= _LARGEST
+            and len(each) + _LINE.size <= self.limit
+            and self._may_write(len(each) + _LINE.size)
+        ]
+        if not kept:
             return
-        path = self._path(digest)
-        folder, name = os.path.split(path)
-        beside = f"{folder}/.{name}.{os.getpid()}.{threading.get_ident()}.tmp"
         try:
-            self._write(beside, data, _trailer(digest, data))
-            os.replace(beside, path)
+            self._write(kept)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.unlink(beside)
             self._pause(error)
 
-    def _write(self, path: str, data: Data, trailer: bytes) -> None:
+    def _write(self, kept: Sequence[tuple[bytes, Data]]) -> None:
+        """Write files; stops at the first that cannot be written. Raises OSError. Without the
+        native core each range has a file of its own."""
+        core, beside = _core(), f".{os.getpid()}.{threading.get_ident()}.tmp"
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if core is None:
+            for digest, data in kept:
+                self._write_one(digest, data, beside)
+            return
+        # One call: after each call of the system a thread waits for the others that run Python.
+        digests = np.frombuffer(b"".join(digest for digest, _ in kept), np.uint8).reshape(-1, 16)
+        arrays = [np.frombuffer(data, np.uint8) for _, data in kept]
+        code = core.write_to_tier(os.fsencode(self.folder), digests, arrays, beside)
+        if code:
+            raise OSError(code, os.strerror(code))
+
+    def _write_one(self, digest: bytes, data: Data, beside: str) -> None:
+        path = self._path(digest)
+        folder, name = os.path.split(path)
+        unfinished = f"{folder}/.{name}{beside}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        os.makedirs(folder, exist_ok=True, mode=0o700)
+        descriptor = os.open(unfinished, flags, 0o600)
         try:
-            descriptor = os.open(path, flags, 0o600)
-        except FileNotFoundError:
-            os.makedirs(os.path.dirname(path), exist_ok=True, mode=0o700)
-            descriptor = os.open(path, flags, 0o600)
-        try:
-            if os.writev(descriptor, [data, trailer]) != len(data) + len(trailer):
-                raise OSError("the disk took only a part")
-        finally:
-            os.close(descriptor)
+            try:
+                line = _LINE.pack(digest, 0, len(data), crc32(data))
+                end = line + _END.pack(_MARK, 1)
+                if os.writev(descriptor, [data, end]) != len(data) + len(end):
+                    raise OSError(errno.ENOSPC, "the disk took only a part")
+            finally:
+                os.close(descriptor)
+            os.replace(unfinished, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(unfinished)
+            raise
 
     def read(
         self, digests: Sequence[bytes], fetch: Callable[[list[int]], Sequence[Data]]
@@ -145,29 +191,60 @@ class Tier:
         """
         found: list[Data | None] = [self.get(digest) for digest in digests]
         missing = [row for row, data in enumerate(found) if data is None]
-        if not missing:
-            return [data for data in found if data is not None]
-        with _Locks(self.folder) as locks:
-            mine = [row for row in missing if locks.take(digests[row])]
-            for row in mine:  # written between the first look and the lock
-                found[row] = self.get(digests[row])
-            wanted = [row for row in mine if found[row] is None]
-            for row, data in zip(wanted, fetch(wanted) if wanted else (), strict=True):
+        if missing:
+            got = self.fetched(
+                [digests[row] for row in missing],
+                lambda rows: fetch([missing[row] for row in rows]),
+            )
+            for row, data in zip(missing, got, strict=True):
                 found[row] = data
-                self.put(digests[row], data)
+        return [b"" if data is None else data for data in found]
+
+    def fetched(
+        self, digests: Sequence[bytes], fetch: Callable[[list[int]], Sequence[Data]]
+    ) -> list[Data]:
+        """The same for ranges that were not here a moment ago."""
+        found: list[Data | None] = [None] * len(digests)
+        with _Locks(self.folder) as locks:
+            mine = [row for row, digest in enumerate(digests) if locks.take(digest)]
+            for row in mine:  # written between the first look and the lock
+                if os.path.exists(self._path(digests[row])):
+                    found[row] = self.get(digests[row])
+            self._fetch([row for row in mine if found[row] is None], digests, fetch, found)
             locks.release()
             taken = set(mine)
             until = time.monotonic() + _LONGEST_WAIT
-            for row in missing:
+            for row, digest in enumerate(digests):
                 if row not in taken:
-                    locks.wait(digests[row], until)
-                    found[row] = self.get(digests[row])
+                    locks.wait(digest, until)
+                    found[row] = self.get(digest)
                     locks.release()
-        rest = [row for row, data in enumerate(found) if data is None]
-        for row, data in zip(rest, fetch(rest) if rest else (), strict=True):
-            found[row] = data
-            self.put(digests[row], data)
+        self._fetch([row for row, data in enumerate(found) if data is None], digests, fetch, found)
         return [b"" if data is None else data for data in found]
+
+    def _fetch(
+        self,
+        rows: list[int],
+        digests: Sequence[bytes],
+        fetch: Callable[[list[int]], Sequence[Data]],
+        found: list[Data | None],
+    ) -> None:
+        """Put these rows into `found`, and keep them."""
+        if rows:
+            data = fetch(rows)
+            for row, each in zip(rows, data, strict=True):
+                found[row] = each
+            self.put_many([digests[row] for row in rows], data)
+
+    def look(self, digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_] | None:
+        """Of (N, 16) digests, which have a file here, damaged or not; None: the native core, which
+        reads them, is not built, or without ISA-L."""
+        core = _core()
+        if core is None:
+            return None
+        here = np.empty(len(digests), np.bool_)
+        core.look_in_tier(os.fsencode(self.folder), digests, here)
+        return here
 
     def usage(self) -> Usage:
         """How much is in it now: a look at every file."""
@@ -189,12 +266,16 @@ class Tier:
         """
         now, files = time.time(), sorted(self._files())
         count, total = len(files), sum(size for _, size, _ in files)
+        last = None
         for used, size, path in files:
-            if total <= limit or (older_than and abs(now - used) < older_than):
+            # Names of one file, which have one time, go together: it takes space until the last.
+            if total <= limit and used != last:
+                break
+            if older_than and abs(now - used) < older_than:
                 break
             with contextlib.suppress(OSError):
                 os.unlink(path)
-                count, total = count - 1, total - size
+                count, total, last = count - 1, total - size, used
         return Usage(count, total)
 
     def _path(self, digest: bytes) -> str:
@@ -202,8 +283,8 @@ class Tier:
         return f"{self.folder}/{name[:2]}/{name[2:]}"
 
     def _files(self, folders: Iterable[int] = range(_FOLDERS)) -> Iterator[tuple[float, int, str]]:
-        """(last use, bytes, path) of all files in some folders; unfinished ones of killed processes
-        are removed."""
+        """(last use, bytes, path) of all names in some folders; of a file with several, each has
+        its share of the bytes. Unfinished files of killed processes are removed."""
         now = time.time()
         for number in folders:
             try:
@@ -215,7 +296,8 @@ class Tier:
                     with contextlib.suppress(OSError):
                         status = entry.stat()
                         if not entry.name.endswith(".tmp"):
-                            yield status.st_mtime, status.st_size, entry.path
+                            share = -(-status.st_size // status.st_nlink)
+                            yield status.st_mtime, share, entry.path
                         elif now - status.st_mtime > _LEFT_OVER:
                             os.unlink(entry.path)
 
@@ -263,14 +345,36 @@ class Tier:
             self._left = 0
 
 
-def _trailer(digest: bytes, data: Data) -> bytes:
-    return _TRAILER.pack(_MARK, digest, crc32(data), len(data))
+def _span(descriptor: int, size: int, digest: bytes) -> tuple[int, int, int]:
+    """(first byte, bytes, CRC-32) of a range in an open file; (0, -1, 0) where it is not there."""
+    tail = os.pread(descriptor, min(size, _TAIL), max(0, size - _TAIL))
+    if len(tail) >= _END.size:
+        mark, lines = _END.unpack_from(tail, len(tail) - _END.size)
+        table = tail[: -_END.size][-lines * _LINE.size :] if lines else b""
+        if mark == _MARK and len(table) == lines * _LINE.size:
+            for name, start, length, crc in _LINE.iter_unpack(table):
+                if name == digest and start + length <= size - len(table) - _END.size:
+                    return start, length, crc
+    return 0, -1, 0
+
+
+@functools.cache
+def _core() -> Any:
+    """The extension module of the native core; None where it is not built, or without ISA-L, and
+    then knows no tier."""
+    try:
+        core: Any = importlib.import_module("fastload.native._core")
+    except ImportError:
+        return None
+    return core if hasattr(core, "look_in_tier") else None
 
 
 def digest_of(url: str, start: int, length: int | None, version: int) -> bytes:
     """16 bytes that name a range of one version of an object."""
     text = f"{url}\0{start}\0{length}\0{version}"
-    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+    encoded = text.encode("utf-8", "surrogateescape")
+    # A person of its own, so that files of the first layout are nobody's, and go by their age.
+    return hashlib.blake2b(encoded, digest_size=16, person=_MARK).digest()
 
 
 class _Locks:

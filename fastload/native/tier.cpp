@@ -1,0 +1,201 @@
+#include "tier.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "checksum.hpp"
+
+namespace fastload {
+namespace {
+
+// A line of the table: digest, first byte (8), number of bytes (8), CRC-32 (4); the end: mark,
+// number of lines (4). Numbers are little-endian.
+constexpr char kMark[] = "fltier2\n";
+constexpr size_t kMarkBytes = sizeof(kMark) - 1, kDigest = static_cast<size_t>(kDigestBytes),
+                 kLine = kDigest + 8 + 8 + 4, kEnd = kMarkBytes + 4;
+// Of one file: ranges, and bytes if there are several. The whole table is in the last 4 KiB.
+constexpr size_t kMostRanges = 64, kMostBytes = size_t{16} << 20, kTail = 4096;
+static_assert(kMostRanges * kLine + kEnd <= kTail);
+constexpr time_t kNotedAfter = 600;  // seconds
+
+void put_number(std::vector<uint8_t>& bytes, uint64_t value, int count) {
+    for (int i = 0; i < count; ++i) bytes.push_back(static_cast<uint8_t>(value >> 8 * i));
+}
+
+uint64_t number(const uint8_t* bytes, int count) {
+    uint64_t found = 0;
+    for (int i = count - 1; i >= 0; --i) found = found << 8 | bytes[i];
+    return found;
+}
+
+int open_to_read(const std::string& path) {
+    int file;
+    do {
+        file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    } while (file < 0 && errno == EINTR);
+    return file;
+}
+
+// Calls `make(path)`, and again when the folder of the path is made, if it was missing. Returns 0,
+// or an error number.
+template <typename Make>
+int in_folder(const std::string& path, Make make) {
+    if (make(path)) return 0;
+    if (errno != ENOENT) return errno;
+    const std::string folder = path.substr(0, path.rfind('/'));
+    if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return errno;
+    return make(path) ? 0 : errno;
+}
+
+// Returns 0, or an error number.
+int write_all(int file, const std::vector<iovec>& parts) {
+    size_t size = 0;
+    for (const iovec& part : parts) size += part.iov_len;
+    ssize_t written;
+    do {
+        written = ::writev(file, parts.data(), static_cast<int>(parts.size()));
+    } while (written < 0 && errno == EINTR);
+    if (written < 0) return errno;
+    return static_cast<size_t>(written) == size ? 0 : ENOSPC;  // the disk took only a part
+}
+
+// Some ranges to one file. `named`: how many of them have their names, where that is not all.
+int write_file(const std::string& folder, const uint8_t* digests, const Bytes* data, size_t count,
+               const std::string& beside, size_t& named) {
+    std::vector<iovec> parts;
+    std::vector<uint8_t> table;
+    uint64_t offset = 0;
+    named = 0;
+    for (size_t i = 0; i < count; ++i) {
+        parts.push_back({const_cast<uint8_t*>(data[i].data), data[i].size});
+        table.insert(table.end(), digests + i * kDigest, digests + (i + 1) * kDigest);
+        put_number(table, offset, 8);
+        put_number(table, data[i].size, 8);
+        put_number(table, crc32(data[i].data, data[i].size), 4);
+        offset += data[i].size;
+    }
+    table.insert(table.end(), kMark, kMark + kMarkBytes);
+    put_number(table, count, 4);
+    parts.push_back({table.data(), table.size()});
+    const std::string path = tier_path(folder, digests);
+    const size_t name = path.rfind('/') + 1;
+    const std::string unfinished = path.substr(0, name) + '.' + path.substr(name) + beside;
+    int file = -1;
+    int code = in_folder(unfinished, [&](const std::string& there) {
+        file = ::open(there.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        return file >= 0;
+    });
+    if (code != 0) return code;
+    code = write_all(file, parts);
+    if (::close(file) != 0 && code == 0) code = errno;
+    // The first name last, as it takes the one of the unfinished file away.
+    bool links = true;
+    for (size_t i = 1; code == 0 && links && i < count; ++i) {
+        code = in_folder(tier_path(folder, digests + i * kDigest), [&](const std::string& there) {
+            return ::link(unfinished.c_str(), there.c_str()) == 0;
+        });
+        if (code == EEXIST) code = 0;  // of a neighbour
+        links = code == 0 || code == ENOSPC;
+        if (links) named = i;
+    }
+    if (!links) code = 0;  // a file system on which a file has one name
+    if (code == 0 && ::rename(unfinished.c_str(), path.c_str()) != 0) code = errno;
+    if (code != 0) ::unlink(unfinished.c_str());
+    ++named;
+    return code;
+}
+
+}  // namespace
+
+bool TierSpan::is_of(const Bytes& data) const {
+    return static_cast<int64_t>(data.size) == length && crc32(data.data, data.size) == crc;
+}
+
+std::string tier_path(const std::string& folder, const uint8_t* digest) {
+    constexpr char digits[] = "0123456789abcdef";
+    std::string path;
+    path.reserve(folder.size() + 2 * kDigest + 2);
+    path = folder;
+    path += '/';
+    for (size_t i = 0; i < kDigest; ++i) {
+        path += digits[digest[i] >> 4];
+        path += digits[digest[i] & 15];
+        if (i == 0) path += '/';
+    }
+    return path;
+}
+
+bool find_in_tier(int file, const uint8_t* digest, TierSpan& span) {
+    struct stat info;
+    if (::fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) return false;
+    uint8_t tail[kTail];
+    const size_t size = static_cast<size_t>(std::min<int64_t>(info.st_size, kTail));
+    if (size < kEnd) return false;
+    ssize_t got;
+    do {
+        got = ::pread(file, tail, size, info.st_size - static_cast<int64_t>(size));
+    } while (got < 0 && errno == EINTR);
+    if (got != static_cast<ssize_t>(size)) return false;
+    const uint8_t* end = tail + size - kEnd;
+    const uint64_t lines = number(end + kMarkBytes, 4);
+    if (std::memcmp(end, kMark, kMarkBytes) != 0 || lines > kMostRanges) return false;
+    if (lines * kLine > size - kEnd) return false;
+    const uint64_t most = static_cast<uint64_t>(info.st_size) - kEnd - lines * kLine;
+    for (uint64_t i = 1; i <= lines; ++i) {
+        const uint8_t* line = end - i * kLine;
+        if (std::memcmp(line, digest, kDigest) != 0) continue;
+        const uint64_t offset = number(line + kDigest, 8), length = number(line + kDigest + 8, 8);
+        if (offset > most || length > most - offset) return false;
+        span = {static_cast<int64_t>(offset), static_cast<int64_t>(length),
+                static_cast<uint32_t>(number(line + kDigest + 16, 4))};
+        return true;
+    }
+    return false;
+}
+
+bool expect_in_tier(const std::string& folder, const uint8_t* digest) {
+    const int file = open_to_read(tier_path(folder, digest));
+    if (file < 0) return false;
+    TierSpan span;
+    const bool found = find_in_tier(file, digest, span);
+    // Advice: where it is not taken, the read later waits instead. (0 bytes are all that follow.)
+    if (found && span.length > 0)
+        (void)::posix_fadvise(file, span.offset, span.length, POSIX_FADV_WILLNEED);
+    ::close(file);
+    return found;
+}
+
+void note_use(int file) {
+    struct stat info;
+    // Either way: clocks are set back, too.
+    if (::fstat(file, &info) == 0 && std::abs(::time(nullptr) - info.st_mtime) > kNotedAfter)
+        (void)::futimens(file, nullptr);  // where it cannot be noted, the file goes earlier
+}
+
+int write_tier(const std::string& folder, const uint8_t* digests, const std::vector<Bytes>& data,
+               const std::string& beside) {
+    size_t most = kMostRanges;
+    for (size_t first = 0; first < data.size();) {
+        size_t count = 1, bytes = data[first].size;
+        while (first + count < data.size() && count < most &&
+               bytes + data[first + count].size <= kMostBytes)
+            bytes += data[first + count++].size;
+        size_t named = 0;
+        const int code = write_file(folder, digests + first * kDigest, data.data() + first, count,
+                                    beside, named);
+        if (code != 0) return code;
+        if (named < count) most = 1;
+        first += named;
+    }
+    return 0;
+}
+
+}  // namespace fastload
