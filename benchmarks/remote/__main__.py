@@ -118,10 +118,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, help="class folders with JPEGs in them")
-    parser.add_argument("--images", type=int, default=2048, help="(default: %(default)s)")
+    parser.add_argument("--images", type=int, default=8192, help="(default: %(default)s)")
     parser.add_argument("--latency", type=float, default=0.03, help="seconds (default: 0.03)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="(default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="(default: %(default)s)")
     parser.add_argument("--only", default="", help="contestants with this in their names")
     parser.add_argument("--json", type=Path, help="a file for the results")
     given = parser.parse_args(arguments)

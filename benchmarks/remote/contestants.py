@@ -309,7 +309,9 @@ class Contestant:
         started = time.perf_counter()
         loader = self._row.open(self._setting)
         made = time.perf_counter()
-        batches = iter(_endless(loader))
+        # Of what is fetched one epoch: in the next one it may be on local disk.
+        first_alone = self._row.remote and not self._row.kept
+        batches = self._within(_pairs(loader)) if first_alone else _endless(loader)
         images = next(batches)[0]
         first = time.perf_counter()
         if tuple(images.shape) != (BATCH, 3, SIZE, SIZE) or str(images.dtype) != "torch.uint8":
@@ -328,6 +330,13 @@ class Contestant:
             "cpu_seconds": burnt,
             "metrics": {"opened_seconds": made - started, "first_batch_seconds": first - made},
         }
+
+    def _within(self, epoch: Iterator[Any]) -> Iterator[Any]:
+        yield from epoch
+        raise ValueError(
+            f"{self._row.name}: the first epoch ended while it was measured; give more --images, "
+            "or fewer --seconds"
+        )
 
     def _empty_caches(self) -> None:
         """Another folder. The files of the last one lose their content, but are not removed: for

@@ -16,6 +16,7 @@ import errno
 import fcntl
 import functools
 import hashlib
+import importlib
 import logging
 import os
 import random
