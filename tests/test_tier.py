@@ -28,7 +28,7 @@ from fastload.errors import ConfigurationError
 from fastload.geometry import Geometry
 from fastload.native.pool import NativePool, Status
 from fastload.sources import open_source
-from fastload.stores.tier import Held, Tier, bytes_of, digest_of
+from fastload.stores.tier import Kept, Tier, bytes_of, digest_of
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.objectserver import ObjectServer
@@ -159,8 +159,8 @@ def test_the_core_gives_back_what_is_not_whole(tier: Tier) -> None:
     assert here.tolist() == [True] + [False] * 6
     memory = [None] * 6 + [memoryview(pictures[3])]
     out, expected = np.empty((7, 20, 24, 3), np.uint8), np.empty((2, 20, 24, 3), np.uint8)
-    pool, held = NativePool(2), Held(str(tier.folder), digests, memory)
-    failures = pool.decode_batch(held, geometry=whole_images(7), out=out).wait()
+    pool, kept = NativePool(2), Kept(str(tier.folder), digests, memory)
+    failures = pool.decode_batch(kept, geometry=whole_images(7), out=out).wait()
     assert {failure.row: failure.status for failure in failures} == dict.fromkeys(
         range(1, 6), Status.UNREADABLE
     )
@@ -178,7 +178,7 @@ def test_the_core_notes_that_a_range_is_in_use(tier: Tier) -> None:
     for name, age in zip(NAMES, ages, strict=False):
         tier.put(name, images.jpeg(images.photo(20, 24, seed=1)))
         os.utime(tier._path(name), (now - age,) * 2)
-    found = NativePool(1).read_headers(Held(str(tier.folder), digests, [None] * 3))
+    found = NativePool(1).read_headers(Kept(str(tier.folder), digests, [None] * 3))
     assert found[0][:, :2].tolist() == [[20, 24]] * 3
     noted = [now - os.stat(tier._path(name)).st_mtime for name in NAMES[:3]]
     assert [round(age, -1) for age in noted[1:2]] == [60]
@@ -378,11 +378,11 @@ def test_no_byte_of_a_table_may_change(tier: Tier) -> None:
     pictures = [images.jpeg(images.photo(20, 24, seed=seed)) for seed in range(2)]
     tier.put_many(NAMES[:2], pictures)
     digests = np.frombuffer(b"".join(NAMES[:2]), np.uint8).reshape(-1, 16)
-    pool, held = NativePool(1), Held(str(tier.folder), digests, [None] * 2)
+    pool, kept = NativePool(1), Kept(str(tier.folder), digests, [None] * 2)
     path = Path(tier._path(NAMES[0]))
     whole = path.read_bytes()
     out = np.empty((2, 20, 24, 3), np.uint8)
-    pool.decode_batch(held, geometry=whole_images(2), out=out).wait()
+    pool.decode_batch(kept, geometry=whole_images(2), out=out).wait()
     right = out.copy()
     for at in range(len(whole) - 2 * 36 - 12, len(whole)):
         for bit in (1, 128):
@@ -390,13 +390,13 @@ def test_no_byte_of_a_table_may_change(tier: Tier) -> None:
             damaged[at] ^= bit
             with open(path, "r+b") as file:  # of both names
                 file.write(damaged)
-            failures = pool.decode_batch(held, geometry=whole_images(2), out=out).wait()
+            failures = pool.decode_batch(kept, geometry=whole_images(2), out=out).wait()
             lost = {failure.row for failure in failures}
             assert lost
             assert all(np.array_equal(out[row], right[row]) for row in {0, 1} - lost)
     for size in (0, 1, 11, 12, 47, 48, len(whole) - 1):
         os.truncate(path, size)
-        assert pool.read_headers(held)[1][0].status == Status.UNREADABLE
+        assert pool.read_headers(kept)[1][0].status == Status.UNREADABLE
     for row, name in enumerate(NAMES[:2]):
         assert tier.get(name) is None, row
 

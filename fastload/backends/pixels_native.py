@@ -495,7 +495,7 @@ def bytes_for_core(
         looked: what the column said of the same indices.
     """
     try:
-        return list(column.views(indices)) if looked is None else looked.held()
+        return list(column.views(indices)) if looked is None else looked.kept()
     except OSError:
         # Of which sample, and in which words, the RowReader finds out: the core refuses an image of
         # no bytes.

@@ -196,7 +196,7 @@ class TierFiles final : public FilesAhead {
         return tier_path(rows_.folder, rows_.digests + kDigestBytes * int64_t{row});
     }
 
-    // Whoever looked for it has done so (expect_in_tier).
+    // Done already, by the look for them (expect_in_tier).
     void announce(int, int) const override {}
 
     const TierRows rows_;

@@ -25,13 +25,13 @@ from fastload.native.extension import available, load
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import Buffer, EncodedFiles, PixelArray
 from fastload.sources.ragged import Ragged
-from fastload.stores import Held
+from fastload.stores import Kept
 
 if TYPE_CHECKING:
     import fastload.native._core as _core
     from fastload.native.seek import SeekIndex
 
-Compressed = EncodedFiles | PathTable | Held | Sequence[Buffer | bytearray]
+Compressed = EncodedFiles | PathTable | Kept | Sequence[Buffer | bytearray]
 """Images still compressed: files, byte ranges of files, byte buffers, or ranges of remote objects
 in the local tier or in memory."""
 
@@ -545,7 +545,7 @@ def _encoded(images: Compressed) -> _core.Encoded:
     kind: type[_core.Encoded] = load().Encoded
     if isinstance(images, PathTable):
         images = EncodedFiles(images)
-    if isinstance(images, Held):
+    if isinstance(images, Kept):
         memory = [None if one is None else np.frombuffer(one, np.uint8) for one in images.memory]
         return kind.tier(os.fsencode(images.folder), images.digests, memory)
     if not isinstance(images, EncodedFiles):

@@ -24,13 +24,13 @@ from fastload.errors import SourceError
 from fastload.files import open_regular
 from fastload.stores.base import ChangedError, Data, Entry, Range, Store, StoreError
 from fastload.stores.objects import SCHEMES, ObjectStore
-from fastload.stores.tier import Held, Tier, digest_of, tier
+from fastload.stores.tier import Kept, Tier, digest_of, tier
 
 __all__ = [
     "ChangedError",
     "Data",
     "Entry",
-    "Held",
+    "Kept",
     "Looked",
     "Range",
     "Seen",
@@ -432,7 +432,7 @@ class Looked:
         wanted, digests, here = self.wanted[rows], self.digests[rows], self.here[rows]
         return Looked(self.store, self.tier, wanted, digests, here)
 
-    def held(self) -> Held:
+    def kept(self) -> Kept:
         """All of them for the native core: those that the tier has not are fetched, and kept there.
         Raises OSError as `read`."""
         memory: list[Data | None] = [None] * len(self.wanted)
@@ -445,7 +445,7 @@ class Looked:
             )
             for row, data in zip(missing, found, strict=True):
                 memory[row] = data
-        return Held(str(self.tier.folder), self.digests, memory)
+        return Kept(str(self.tier.folder), self.digests, memory)
 
 
 def look(ranges: Sequence[Range]) -> Looked | None:

@@ -77,7 +77,7 @@ class Usage(NamedTuple):
     bytes: int
 
 
-class Held(NamedTuple):
+class Kept(NamedTuple):
     """Ranges for the native core, which reads those of the tier itself, and checks them."""
 
     folder: str
