@@ -195,6 +195,22 @@ def test_a_class_that_the_training_split_has_not_is_refused(kind: str, tmp_path:
     assert source.classes == tuple(ImageFolder(str(data / "val")).classes) == ("b", "d")
 
 
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
+@pytest.mark.parametrize("split", [None, "val"])
+def test_a_class_folder_without_images_is_refused(
+    kind: str, split: str | None, tmp_path: Path
+) -> None:
+    """The labels of all classes after it would be one less."""
+    data = tmp_path / "data"
+    touch(data, *(f"train/{name}/1.jpg" for name in "abc"), "val/a/1.jpg", "val/c/1.jpg")
+    folder = data if split else data / "val"
+    (data / "val" / "b").mkdir()
+    said = message(SourceError, packed_as(kind, folder), split=split)
+    assert "for the classes b" in said or "no images in the class folders b" in said
+    (data / "val" / "b").rename(data / "val" / "__MACOSX")
+    assert len(open_source(packed_as(kind, folder), split=split).source) == 2
+
+
 def test_trains_are_vehicles(tmp_path: Path) -> None:
     touch(tmp_path, "bus/1.jpg", "car/1.jpg", "train/1.jpg")
     assert open_source(tmp_path).source.classes == ("bus", "car", "train")

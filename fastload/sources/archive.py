@@ -223,8 +223,9 @@ class FileInTar(NamedTuple):
     size: int
 
 
-def files_in_tar(path: str) -> Iterator[FileInTar]:
-    """The regular files of an uncompressed archive, in order. Folders are left out.
+def files_in_tar(path: str, folders: list[str] | None = None) -> Iterator[FileInTar]:
+    """The regular files of an uncompressed archive, in order. Folders are left out; their names are
+    added to `folders`.
 
     Raises:
         SourceError: the archive is truncated or damaged, or holds links or sparse files, whose
@@ -232,7 +233,8 @@ def files_in_tar(path: str) -> Iterator[FileInTar]:
     """
     if stores.is_remote(path):
         try:
-            yield from _files(path, _RemoteArchive(path).read, max(0, stores.size_of(path)))
+            size = max(0, stores.size_of(path))
+            yield from _files(path, _RemoteArchive(path).read, size, folders)
         except OSError as error:
             raise _unopened(path, error) from error
         return
@@ -246,11 +248,15 @@ def files_in_tar(path: str) -> Iterator[FileInTar]:
             path,
             lambda position, size: os.pread(descriptor, size, position),
             os.fstat(descriptor).st_size,
+            folders,
         )
 
 
 def _files(
-    path: str, read: Callable[[int, int], bytes], length: float = math.inf
+    path: str,
+    read: Callable[[int, int], bytes],
+    length: float = math.inf,
+    folders: list[str] | None = None,
 ) -> Iterator[FileInTar]:
     """The regular files, in order. `read(position, size)` gives bytes of the archive, `length` is
     how many it has."""
@@ -296,6 +302,8 @@ def _files(
         is_sparse = any(key.startswith(b"GNU.sparse") for key in pax)
         long_name, pax = b"", {}
         if kind == _FOLDER or (name.endswith("/") and not size):
+            if folders is not None:
+                folders.append(name)
             continue
         if name.endswith("/"):
             raise _damaged(path, start, f"{size:,} bytes of the folder {name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
 import numpy as np
@@ -14,6 +14,7 @@ from fastload.sources import folders
 from fastload.sources.base import Opened
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
+from fastload.sources.image_files import is_never_data
 
 
 def archived_folders(
@@ -22,6 +23,7 @@ def archived_folders(
     split: str | None,
     notes: tuple[str, ...],
     *,
+    others: Iterable[str],
     as_one_set: str,
 ) -> Opened | None:
     """Columns `image` and `label` if the images lie in several folders, None if they lie in one.
@@ -31,8 +33,9 @@ def archived_folders(
     the classes; of a split beside the training split they are those of that. Order, labels and
     fingerprint are those of the folder that the archive unpacks to.
 
+    `others`: what else is in the archive, the names of folders with a slash at the end.
     `as_one_set`: how to have all images without labels, for messages. Raises SourceError: an image
-    lies in no folder of a class; or there is no such split.
+    lies in no folder of a class, or a folder of a class has none; or there is no such split.
     """
     assert files.names is not None
     names = [files.names[row] for row in range(len(files))]
@@ -95,6 +98,13 @@ def archived_folders(
             sorted(theirs - {""}),
             alone=f"unpack it and open the folder {wanted}",
         )
+    empty = _folders_in(others, parents[rows[0]][:common]) - {*titles}
+    if empty:
+        raise SourceError(
+            f"{name}: no images in the class folders {', '.join(sorted(empty)[:3])}; without them "
+            "all labels after them would be others than those of data that have such images. Make "
+            "the archive again, with images in these folders or without the folders."
+        )
     label_of = {title: label for label, title in enumerate(classes)}
     # An archive of one class may be made so: there is nothing to distinguish.
     if len(label_of) > 1:
@@ -106,6 +116,16 @@ def archived_folders(
         images, labels, list(label_of), name=name, format="archive of class folders", paths=paths
     )
     return Opened(source, notes=notes)
+
+
+def _folders_in(others: Iterable[str], root: list[str]) -> set[str]:
+    """The names of the folders in `root` that there are by the names of files and folders."""
+    found = set[str]()
+    for path in others:
+        parts = [part for part in path.split("/")[:-1] if part != "."]
+        if parts[: len(root)] == root and len(parts) > len(root):
+            found.add(parts[len(root)])
+    return {folder for folder in found if not is_never_data(folder)}
 
 
 def _refuse_images_of_no_class(

@@ -101,7 +101,8 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
             f"{name}",
         )
     left_out = LeftOut(name, strict=options.strict)
-    columns = _index(paths, options, left_out)
+    found = list[str]()
+    columns = _index(paths, options, left_out, found)
     notes += left_out.notes()
     if not columns:
         what = f" with the fields {', '.join(options.fields)}" if options.fields else ""
@@ -115,6 +116,7 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
             name,
             options.split,
             notes,
+            others=found,
             as_one_set=f"give the .tar in a list: fastload.create_loader([{name!r}])",
         )
         if opened is not None:
@@ -151,10 +153,13 @@ def _shards_in(folder: str) -> list[str]:
     ]
 
 
-def _index(paths: list[str], options: OpenOptions, left_out: LeftOut) -> dict[str, TarColumn]:
-    """The fields of all samples by column name. Every one has an entry for every sample."""
+def _index(
+    paths: list[str], options: OpenOptions, left_out: LeftOut, folders: list[str]
+) -> dict[str, TarColumn]:
+    """The fields of all samples by column name. Every one has an entry for every sample. The names
+    of the folders of the archives are added to `folders`."""
     columns: dict[str, TarColumn] = {}
-    for shard, (path, files) in enumerate(_listed(paths)):
+    for shard, (path, files) in enumerate(_listed(paths, folders)):
         for key, sample in _samples_in(path, files, options.fields, left_out):
             if not columns:
                 columns = {name: TarColumn(kind) for name, kind in _ordered(sample, options.fields)}
@@ -176,28 +181,32 @@ def _index(paths: list[str], options: OpenOptions, left_out: LeftOut) -> dict[st
     return columns
 
 
-def _listed(paths: Sequence[str]) -> Iterator[tuple[str, Iterable[FileInTar]]]:
+def _listed(paths: Sequence[str], folders: list[str]) -> Iterator[tuple[str, Iterable[FileInTar]]]:
     """The files of each shard; of remote ones several shards are read at once."""
     if not any(map(stores.is_remote, paths)):
-        yield from ((path, _files_of(path)) for path in paths)
+        yield from ((path, _files_of(path, folders)) for path in paths)
         return
+
+    def read(path: str) -> list[FileInTar]:
+        return list(_files_of(path, folders))
+
     with ReaderPool(_SHARDS_AT_ONCE, "fastload-shards") as threads:
         waiting = deque[Future[list[FileInTar]]]()
         for asked in range(len(paths) + _SHARDS_AT_ONCE):
             if asked < len(paths):
-                waiting.append(threads.submit(lambda path: list(_files_of(path)), paths[asked]))
+                waiting.append(threads.submit(read, paths[asked]))
             if asked >= _SHARDS_AT_ONCE:
                 yield paths[asked - _SHARDS_AT_ONCE], waiting.popleft().result()
 
 
-def _files_of(path: str) -> Iterator[FileInTar]:
+def _files_of(path: str, folders: list[str]) -> Iterator[FileInTar]:
     packed = compression_of(path)
     if packed is not None:
         raise SourceError(
             f"{path}: is compressed ({packed}) and cannot be read from the middle; decompress "
             "it first, images hardly shrink anyway: gunzip, bunzip2, unxz or zstd -d."
         )
-    yield from files_in_tar(path)
+    yield from files_in_tar(path, folders)
 
 
 def _ordered(sample: Sample, fields: tuple[str, ...] | None) -> list[tuple[str, Kind]]:

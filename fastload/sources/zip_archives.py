@@ -54,7 +54,7 @@ def open_zip(path: str, options: OpenOptions) -> Opened:
             it holds no images, or tables and annotations, which may say more than its folders.
     """
     left_out = LeftOut(path, strict=options.strict)
-    files = _members(path, left_out)
+    files, others = _members(path, left_out)
     if not len(files):
         raise SourceError(f"{path}: no images in it.")
     notes = left_out.notes()
@@ -63,6 +63,7 @@ def open_zip(path: str, options: OpenOptions) -> Opened:
         path,
         options.split,
         notes,
+        others=others,
         as_one_set=f"unpack it ({_unzip(path)}) and give the folder with format='images'",
     )
     if opened is not None:
@@ -81,20 +82,24 @@ def open_zip(path: str, options: OpenOptions) -> Opened:
     return Opened(source, notes=(*notes, words))
 
 
-def _members(path: str, left_out: LeftOut) -> EncodedFiles:
-    """Its images, in the order of its directory."""
+def _members(path: str, left_out: LeftOut) -> tuple[EncodedFiles, list[str]]:
+    """Its images, in the order of its directory, and the names of all else, of folders with a slash
+    at the end."""
     remedy = f"unpack it ({_unzip(path)}) and give the folder."
     found: list[tuple[str, zipfile.ZipInfo]] = []
     try:
         with zipfile.ZipFile(path) as archive:
-            members = [member for member in archive.infolist() if not member.is_dir()]
+            listed = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, struct.error, NotImplementedError) as error:
         raise SourceError(
             f"{path}: this archive cannot be read ({error}); if it is truncated or damaged, fetch "
             "it again."
         ) from error
-    for member in members:
+    others = [member.filename for member in listed if member.is_dir()]
+    for member in listed:
         name = member.filename
+        if member.is_dir():
+            continue
         if member.create_system == _MADE_ON_DOS:
             name = name.replace("\\", "/")
         suffix = os.path.splitext(name)[1].lower()
@@ -107,6 +112,7 @@ def _members(path: str, left_out: LeftOut) -> EncodedFiles:
             )
         else:
             left_out.add(name)
+            others.append(name)
     names = [name for name, _ in found]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
@@ -133,13 +139,14 @@ def _members(path: str, left_out: LeftOut) -> EncodedFiles:
         PathTable.of(names),
     )
     if all(member.compress_type == zipfile.ZIP_STORED for _, member in found):
-        return files
+        return files, others
     sizes = [
         -1 if member.compress_type == zipfile.ZIP_STORED else member.file_size
         for _, member in found
     ]
     sums = np.array([member.CRC for _, member in found], dtype=np.uint32)
-    return InflatedFiles(**values_of(files), sizes=np.array(sizes, dtype=np.int64), sums=sums)
+    sized = np.array(sizes, dtype=np.int64)
+    return InflatedFiles(**values_of(files), sizes=sized, sums=sums), others
 
 
 def _unzip(path: str) -> str:
