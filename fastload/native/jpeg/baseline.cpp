@@ -129,7 +129,7 @@ void BaselineDecoder::plan(const Box& box) {
     for (int i = 0; i < frame_.components; ++i) {
         const Component& component = frame_.component[i];
         const int width = planes_[i].block * component.h * mcus,
-                  height = kStreams * planes_[i].block * component.v + 1;
+                  height = kRowsInWork * planes_[i].block * component.v + 1;
         planes_[i].stride =
             static_cast<ptrdiff_t>(padded(kRowLead + static_cast<size_t>(width) + kRowTail));
         grow(planes_[i].samples,
@@ -212,8 +212,8 @@ bool BaselineDecoder::seek(Stream& stream, int row, int column) {
     return stream.source.start_in(from, static_cast<int>(point.position & 7), data_ + stop, true);
 }
 
-// Steps over the next chunk: up to `stop`, but over neither a restart marker nor a point. How many
-// MCUs it has; 0 where the marker that has to be before it is not.
+// Steps over the next chunk: up to `stop`, but not over a restart marker, and to a point where one
+// is near enough. How many MCUs it has; 0 where the marker that has to be before it is not.
 int BaselineDecoder::begin_chunk(Stream& stream, int64_t stop) {
     if (frame_.restart_interval != 0 && stream.until_restart == 0) {
         if (!stream.source.restart(stream.restart_number)) return 0;
@@ -225,7 +225,10 @@ int BaselineDecoder::begin_chunk(Stream& stream, int64_t stop) {
     int64_t mcus = stop - stream.mcu;
     if (step_ > 0) {
         const auto column = static_cast<int>(stream.mcu % columns_);
-        mcus = std::min(mcus, int64_t{std::min(step_ - column % step_, columns_ - column)});
+        int until = step_ - column % step_;  // a point
+        // All of them are noted, but the chunks are as long as they can be where they are compared.
+        if (noted_ == nullptr) until += std::max(most_mcus_ - until, 0) / step_ * step_;
+        mcus = std::min(mcus, int64_t{std::min(until, columns_ - column)});
         // Chunks of one size: 8 and 8 MCUs rather than 12 and 4.
         const int64_t chunks = (mcus + most_mcus_ - 1) / most_mcus_;
         mcus = (mcus + chunks - 1) / chunks;
@@ -290,45 +293,57 @@ bool BaselineDecoder::skip_to(int count, int64_t stop) {
     }
 }
 
-// The samples of `count` MCU rows, one a stream, each of which is at `column` of its row. What is
-// left of the box is decoded with it.
-bool BaselineDecoder::decode_rows(int row, int count, int column, const Box& box) {
-    int columns[kStreams] = {column, column};
-    const bool means = planes_[0].block == 1;
-    for (;;) {
-        int mcus[kStreams] = {}, busy[kStreams] = {}, chunks = 0;
-        BlocksTask<DoubleEntry> tasks[kStreams] = {};
-        for (int k = 0; k < count; ++k) {
-            if (columns[k] >= stop_column_) continue;
-            Stream& stream = streams_[k];
-            mcus[k] = begin_chunk(stream, int64_t{row + k} * columns_ + stop_column_);
-            if (mcus[k] == 0) return false;
-            const int blocks = mcus[k] * blocks_;
-            tasks[chunks] = {stream.source.state, stream.blocks + kMostBlocks - blocks, blocks,
-                             means};
-            busy[chunks++] = k;
-        }
-        if (chunks == 0) return true;
-        if (!(chunks == 2 ? kernels_.decode_two(tasks[0], tasks[1])
-                          : kernels_.decode_blocks(tasks[0])))
-            return false;
-        for (int i = 0; i < chunks; ++i) {
-            const int k = busy[i];
-            Stream& stream = streams_[k];
-            stream.source.state = tasks[i].bits;
-            if (stream.source.overdrawn()) return false;
-            make_samples(stream, row + k, k, mcus[k], box);
-            if (!end_chunk(stream)) return false;
-            columns[k] += mcus[k];
-        }
-    }
+// The next chunk of a row that is decoded. False where the marker that has to be before it is not.
+bool BaselineDecoder::begin_blocks(Stream& stream, int row) {
+    stream.row = row;
+    stream.mcus = begin_chunk(stream, int64_t{row} * columns_ + stop_column_);
+    const int blocks = stream.mcus * blocks_;
+    stream.chunk = {stream.source.state, stream.blocks + kMostBlocks - blocks, blocks};
+    return blocks != 0;
 }
 
-// The chunk of `mcus` MCUs before the stream's next one, of a row that is the `in_work`-th of those
-// in work: DC coefficients in place of differences, and samples.
-void BaselineDecoder::make_samples(Stream& stream, int row, int in_work, int mcus, const Box& box) {
+// The samples of `count` MCU rows. Each of the first streams is at `column` of one of them; rows
+// that are more than streams are begun by their points as streams come free. What is left of the
+// box is decoded with it.
+bool BaselineDecoder::decode_rows(int row, int count, int column, const Box& box) {
+    int begun = std::min(count, kStreams), left = begun;
+    Stream* busy[kStreams];
+    for (int k = 0; k < begun; ++k) {
+        busy[k] = &streams_[k];
+        if (!begin_blocks(*busy[k], row + k)) return false;
+    }
+    while (left > 0) {
+        if (!(left == 2 ? kernels_.decode_two(busy[0]->chunk, busy[1]->chunk)
+                        : kernels_.decode_one(busy[0]->chunk)))
+            return false;
+        for (int k = left - 1; k >= 0; --k) {
+            Stream& stream = *busy[k];
+            if (!stream.chunk.is_done()) continue;
+            stream.source.state = stream.chunk.bits;
+            stream.source.state.count &= 63;
+            if (stream.source.overdrawn()) return false;
+            make_samples(stream, stream.row - row, box);
+            if (!end_chunk(stream)) return false;
+            if (stream.mcu < int64_t{stream.row} * columns_ + stop_column_) {
+                if (!begin_blocks(stream, stream.row)) return false;
+            } else if (begun < count) {
+                if (!seek(stream, row + begun, column) || !begin_blocks(stream, row + begun))
+                    return false;
+                ++begun;
+            } else {
+                busy[k] = busy[--left];
+            }
+        }
+    }
+    return true;
+}
+
+// The chunk before the stream's next MCU, of the `in_work`-th of the rows in work: DC coefficients
+// in place of differences, and samples.
+void BaselineDecoder::make_samples(Stream& stream, int in_work, const Box& box) {
+    const int row = stream.row, mcus = stream.mcus;
     const int blocks = mcus * blocks_;
-    Block<DoubleEntry>* const chunk = stream.blocks + kMostBlocks - blocks;
+    Block<DoubleEntry>* const chunk = stream.chunk.blocks;
     const auto column = static_cast<int>(stream.mcu - mcus - int64_t{row} * columns_);
     const int before = std::min(std::max(first_column_ - column, 0), mcus);  // left of the box
     for (int i = 0; i < frame_.components; ++i) {
@@ -566,9 +581,9 @@ bool BaselineDecoder::read_by_points(const Points& points, const Box& box, RowSi
     step_ = points.step;
     const int column = first_column_ / step_ * step_;
     for (Stream& stream : streams_) plan_blocks(stream);
-    for (int row = first_row_; row <= last_row_; row += kStreams) {
-        const int count = std::min(kStreams, last_row_ - row + 1);
-        for (int k = 0; k < count; ++k) {
+    for (int row = first_row_; row <= last_row_; row += kRowsInWork) {
+        const int count = std::min(kRowsInWork, last_row_ - row + 1);
+        for (int k = 0; k < std::min(count, kStreams); ++k) {
             if (!seek(streams_[k], row + k, column)) return false;
         }
         if (!decode_rows(row, count, column, box)) return false;

@@ -51,14 +51,18 @@ class BaselineDecoder {
         int64_t until_restart = 0;
         int restart_number = 0;
         uint32_t dc[kMostComponents] = {};  // of the block before, modulo 2^32
+        int row = 0;                        // of MCUs, that is decoded
+        int mcus = 0;                       // in the chunk that is decoded
+        Chunk chunk;
         // The chunk's blocks are the last before the two idle ones, so that it may be shorter.
         Block<DoubleEntry> blocks[kMostBlocks + 2];
         Block<Entry> skipped[kMostBlocks + 2];  // the same where they are stepped over
     };
     static constexpr int kStreams = 2;
+    static constexpr int kRowsInWork = 4;         // of MCUs
     static constexpr int kMostInMcu = 4 * 2 + 2;  // blocks
 
-    // Samples of the MCU rows in work, as many as there are streams, and the row above them.
+    // Samples of the MCU rows in work, and the row above them.
     struct Plane {
         std::vector<uint8_t> samples;
         ptrdiff_t stride = 0;
@@ -86,7 +90,8 @@ class BaselineDecoder {
     bool end_chunk(Stream& stream);
     bool skip_to(int count, int64_t mcu);
     bool decode_rows(int row, int count, int column, const Box& box);
-    void make_samples(Stream& stream, int row, int in_work, int mcus, const Box& box);
+    bool begin_blocks(Stream& stream, int row);
+    void make_samples(Stream& stream, int in_work, const Box& box);
     // The same of coefficients that are there.
     void place_row(int row, const Box& box);
     uint8_t* samples_of(Plane& plane, int component, int row, int in_work, int down, int column,

@@ -49,15 +49,43 @@ inline uint32_t take(BitState& state, int count) {
     return value;
 }
 
+// What `size` bits at the top of `bits` stand for; 1 to 16 of them. As `extend`, but never a
+// branch.
+inline int32_t value_at(uint64_t bits, uint32_t size) {
+    const auto value = static_cast<int32_t>(bits >> (64 - size));
+    const auto below = static_cast<int32_t>(static_cast<int64_t>(~bits) >> 63);
+    return value + (below & (1 - (1 << size)));
+}
+
+// The one symbol at the top of `bits`, in full, where `looked_up` is its entry; 0 if there is none,
+// or its coefficient is larger than any encoder's.
+inline Entry symbol_at(const Code& code, uint64_t bits, Entry looked_up) {
+    auto length = static_cast<int>(looked_up & kLengthMask);
+    auto symbol = static_cast<int>(looked_up >> 16);
+    if ((looked_up & kLong) == 0 || length == 0) {
+        const auto top = static_cast<uint32_t>(bits >> 48);
+        length = 1;
+        for (int k = 1; k <= 16; ++k) length += top >= code.limit[k] ? 1 : 0;
+        if (length > 16) return 0;
+        symbol =
+            code.symbols[(code.offset[length] + static_cast<int32_t>(top >> (16 - length))) & 255];
+    }
+    const Entry found = meaning(symbol, code.dc, length);
+    const int size = code.dc ? symbol : symbol & 15;
+    if (found == 0 || size == 0) return found;
+    const int32_t value = value_at(bits << length, static_cast<uint32_t>(size));
+    return found | static_cast<Entry>(value) << 16;
+}
+
 // The symbol at the top of `state`, with its value where it has one; 0 where the data are bad. The
 // end of blocks is as `fill_partial` has it.
 inline Entry next_symbol(BitState& state, const Entry* entries, const Code& code) {
     refill(state);
     Entry found = entries[state.bits >> (64 - kLookupBits)];
     if (__builtin_expect((found & kLong) != 0, 0)) {
-        found = code.resolve(state.bits, found);
+        found = symbol_at(code, state.bits, found);
         if ((found & kEnd) != 0 && !code.dc) {
-            // Its run says how many blocks end, and `resolve` has dropped it.
+            // Its run says how many blocks end, and `symbol_at` has dropped it.
             const auto length = static_cast<int>(found & kLengthMask);
             const auto top = static_cast<int32_t>(state.bits >> 48 >> (16 - length));
             found = entry(length,

@@ -22,9 +22,7 @@ template <typename E>
 struct Place {
     Block<E>* block;
     const CodeTable<E>* table;  // of the next symbol
-    uint64_t k = 0;             // in this block
-
-    explicit Place(Block<E>* first) : block(first), table(first->tables.dc) {}
+    uint64_t k;                 // in this block
 
     // After `entry`, after which the place in the block is `position`. Never a branch, which
     // compilers like to make of it.
@@ -50,11 +48,9 @@ struct Place {
 
 // The next symbol alone at place `k` of a block, where a lookup does not settle it, or goes on
 // after the end of the block. Only a run of zeros may do that, and what fills a block ends it. 0
-// where the data are bad. Not inline: one lookup in 20 comes here, and the others need the
-// registers.
-__attribute__((noinline, cold)) Entry resolve(const Code& code, uint64_t k, uint64_t bits,
-                                              Entry looked_up) {
-    const Entry single = code.resolve(bits, looked_up);
+// where the data are bad.
+inline Entry resolve(const Code& code, uint64_t k, uint64_t bits, Entry looked_up) {
+    const Entry single = symbol_at(code, bits, looked_up);
     const uint32_t position = static_cast<uint32_t>(k) + advance_of(single);
     if ((position & kFilled) == 0) return single;
     if (position != kFilled && single >> 16 != 0) return 0;
@@ -63,9 +59,9 @@ __attribute__((noinline, cold)) Entry resolve(const Code& code, uint64_t k, uint
     return entry(static_cast<int>(single & kLengthMask), advance, static_cast<int>(single >> 16));
 }
 
-// Calls `step`, false where the data are bad, until all blocks before `stop` are done; so many
+// Calls `step`, false where the data are bad, until all blocks before `stop` are done; kSteps
 // times for one refill.
-template <int kSteps, typename E, typename Step>
+template <typename E, typename Step>
 inline __attribute__((always_inline)) bool for_each_step(BitState& state, Place<E>& place,
                                                          const Block<E>* stop, Step step) {
     while (place.block < stop) {
@@ -80,103 +76,139 @@ inline __attribute__((always_inline)) bool for_each_step(BitState& state, Place<
 
 constexpr int kBlockBytes = 64 * sizeof(int16_t);
 
+// What of a chunk is in registers.
+struct Cursor {
+    BitState bits;
+    Place<DoubleEntry> place;
+
+    explicit Cursor(const Chunk& chunk)
+        : bits(chunk.bits), place{chunk.block, chunk.table, chunk.k} {}
+    void keep(Chunk& chunk) const {
+        chunk.bits = bits;
+        chunk.block = place.block;
+        chunk.table = place.table;
+        chunk.k = place.k;
+    }
+};
+
 // At which byte of a block each coefficient lies: on the stack, where it takes no register.
 struct PlaceBytes {
     uint8_t at[256];
     PlaceBytes() { std::memcpy(at, kPlaces.byte, sizeof at); }
 };
 
-// One lookup of `decode_blocks`: false where the data are bad.
-inline __attribute__((always_inline)) bool decode_step(BitState& state, Place<DoubleEntry>& place,
-                                                       const PlaceBytes& places) {
-    DoubleEntry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
-    uint64_t k = place.k + advance_of(entry);
-    uint64_t first = place.k + (entry >> 48);
-    if (__builtin_expect((k & kFilled) != 0, 0)) {
-        refill(state);
-        const Entry single =
-            resolve(place.table->code, place.k, state.bits, static_cast<Entry>(entry));
-        if (single == 0) return false;
-        drop(state, single);
-        refill(state);
-        entry = doubled(single & ~kLengthMask);
-        k = place.k + advance_of(single);
-        first = k == (kEndAdvance | kFilled) ? kFilled : k;  // of an end, where nothing lies
-    }
-    drop(state, entry);
+// One lookup. False, with nothing done, where that does not settle the next symbol.
+inline __attribute__((always_inline)) bool decode_step(Cursor& cursor, const PlaceBytes& places) {
+    Place<DoubleEntry>& place = cursor.place;
+    const DoubleEntry entry = place.table->entries[cursor.bits.bits >> (64 - kLookupBits)];
+    const uint64_t k = place.k + advance_of(entry), first = place.k + (entry >> 56);
+    if (__builtin_expect((k & kFilled) != 0, 0)) return false;
+    const uint64_t one = (entry >> 16) + (cursor.bits.bits >> (entry >> 48 & 63));
+    drop(cursor.bits, entry);
     auto* const bytes = reinterpret_cast<uint8_t*>(place.block->coefficients);
     // The second first: where there is none, its place is the first one's. Of 32 bits the lower
     // half.
-    const auto one = static_cast<uint32_t>(entry >> 16), two = static_cast<uint32_t>(entry >> 32);
+    const auto lower = static_cast<uint32_t>(one), two = static_cast<uint32_t>(entry >> 32);
     std::memcpy(bytes + places.at[k], &two, 2);
-    std::memcpy(bytes + places.at[first], &one, 2);
+    std::memcpy(bytes + places.at[first], &lower, 2);
     place.block->result = static_cast<int32_t>(k);
     place.move(entry, k);
     return true;
 }
 
-template <int kSteps>
-inline __attribute__((always_inline)) bool decode_until(const Block<DoubleEntry>* stop,
-                                                        BitState& state, Place<DoubleEntry>& place,
-                                                        const PlaceBytes& places) {
-    return for_each_step<kSteps>(state, place, stop,
-                                 [&](BitState& bits, auto& at) __attribute__((always_inline)) {
-                                     return decode_step(bits, at, places);
-                                 });
+// The symbol that a lookup does not settle: one lookup in 100. False where the data are bad. Not
+// inline: the others need the registers.
+__attribute__((noinline)) bool settle(Chunk& chunk) {
+    Cursor cursor(chunk);
+    Place<DoubleEntry>& place = cursor.place;
+    refill(cursor.bits);
+    const DoubleEntry looked_up = place.table->entries[cursor.bits.bits >> (64 - kLookupBits)];
+    const Entry single =
+        resolve(place.table->code, place.k, cursor.bits.bits, static_cast<Entry>(looked_up));
+    if (single == 0) return false;
+    drop(cursor.bits, single);
+    const uint64_t k = place.k + advance_of(single);
+    const uint64_t last =
+        k == (kEndAdvance | kFilled) ? kFilled : k;  // of an end, nothing is there
+    const Entry value = single >> 16;
+    auto* const bytes = reinterpret_cast<uint8_t*>(place.block->coefficients);
+    std::memcpy(bytes + kPlaces.byte[last], &value, 2);
+    place.block->result = static_cast<int32_t>(k);
+    place.move(single, k);
+    cursor.keep(chunk);
+    return true;
 }
 
-// All coefficients zero.
-inline void clear(const BlocksTask<DoubleEntry>& task) {
-    for (int i = 0; i < task.count; ++i) {
-        auto* const bytes = reinterpret_cast<uint8_t*>(task.blocks[i].coefficients);
+// At the first block of a chunk, with all coefficients zero.
+inline void begin(Chunk& chunk) {
+    if (chunk.block != nullptr) return;
+    for (int i = 0; i < chunk.count; ++i) {
+        auto* const bytes = reinterpret_cast<uint8_t*>(chunk.blocks[i].coefficients);
         for (int at = 0; at < kBlockBytes; at += kVectorBytes)
             Simd::store(bytes + at, Simd::zero());
     }
+    chunk.bits = begin(chunk.bits);
+    chunk.block = chunk.blocks;
+    chunk.table = chunk.blocks->tables.dc;
+    chunk.k = 0;
 }
 
-template <int kSteps>
-bool decode_steps(BlocksTask<DoubleEntry>& task) {
+// Until the chunk is done, or a symbol needs `settle`: then false.
+inline __attribute__((always_inline)) bool advance(Chunk& chunk, const PlaceBytes& places) {
+    Cursor cursor(chunk);
+    const Block<DoubleEntry>* const stop = chunk.blocks + chunk.count;
+    bool settled = true;
+    while (settled && cursor.place.block < stop) {
+        refill(cursor.bits);
+        for (int i = 0; settled && i < kSteps; ++i) settled = decode_step(cursor, places);
+    }
+    cursor.keep(chunk);
+    return settled;
+}
+
+// The same of two, until one is done. Gives the chunk that needs `settle`, or null.
+inline __attribute__((always_inline)) Chunk* advance(Chunk& a, Chunk& b, const PlaceBytes& places) {
+    Cursor first(a), second(b);
+    const Block<DoubleEntry>* const first_stop = a.blocks + a.count;
+    const Block<DoubleEntry>* const second_stop = b.blocks + b.count;
+    Chunk* stuck = nullptr;
+    while (stuck == nullptr && first.place.block < first_stop && second.place.block < second_stop) {
+        refill(first.bits);
+        refill(second.bits);
+        for (int i = 0; i < kSteps; ++i) {
+            if (!decode_step(first, places)) {
+                stuck = &a;
+                break;
+            }
+            if (!decode_step(second, places)) {
+                stuck = &b;
+                break;
+            }
+        }
+    }
+    first.keep(a);
+    second.keep(b);
+    return stuck;
+}
+
+bool decode_one(Chunk& chunk) {
     const PlaceBytes places;
-    clear(task);
-    BitState state = begin(task.bits);
-    Place<DoubleEntry> place(task.blocks);
-    if (!decode_until<kSteps>(task.blocks + task.count, state, place, places)) return false;
-    task.bits = state;
+    begin(chunk);
+    while (!advance(chunk, places)) {
+        if (!settle(chunk)) return false;
+    }
     return true;
-}
-
-bool decode_blocks(BlocksTask<DoubleEntry>& task) {
-    return task.passes ? decode_steps<kStepsSkipping>(task) : decode_steps<kStepsDecoding>(task);
 }
 
 // Two chunks whose data are apart: the lookups of the one wait while the other's are made.
-template <int kSteps>
-bool decode_two_steps(BlocksTask<DoubleEntry>& a, BlocksTask<DoubleEntry>& b) {
+bool decode_two(Chunk& a, Chunk& b) {
     const PlaceBytes places;
-    clear(a);
-    clear(b);
-    BitState first = begin(a.bits), second = begin(b.bits);
-    Place<DoubleEntry> first_place(a.blocks), second_place(b.blocks);
-    const Block<DoubleEntry>* const first_stop = a.blocks + a.count;
-    const Block<DoubleEntry>* const second_stop = b.blocks + b.count;
-    while (first_place.block < first_stop && second_place.block < second_stop) {
-        refill(first);
-        refill(second);
-        for (int i = 0; i < kSteps; ++i) {
-            if (!decode_step(first, first_place, places)) return false;
-            if (!decode_step(second, second_place, places)) return false;
-        }
+    begin(a);
+    begin(b);
+    while (Chunk* stuck = advance(a, b, places)) {
+        if (!settle(*stuck)) return false;
     }
-    if (!decode_until<kSteps>(first_stop, first, first_place, places)) return false;
-    if (!decode_until<kSteps>(second_stop, second, second_place, places)) return false;
-    a.bits = first;
-    b.bits = second;
     return true;
-}
-
-bool decode_two(BlocksTask<DoubleEntry>& a, BlocksTask<DoubleEntry>& b) {
-    return a.passes ? decode_two_steps<kStepsSkipping>(a, b)
-                    : decode_two_steps<kStepsDecoding>(a, b);
 }
 
 // One lookup of `skip_blocks`: false where the data are bad. `sum`: of the DC differences so far.
@@ -202,16 +234,15 @@ inline __attribute__((always_inline)) bool skip_step(BitState& state, Place<Entr
 
 inline __attribute__((always_inline)) bool skip_until(const Block<Entry>* stop, BitState& state,
                                                       Place<Entry>& place, int32_t& sum) {
-    return for_each_step<kStepsSkipping>(
-        state, place, stop, [&](BitState& bits, auto& at) __attribute__((always_inline)) {
-            return skip_step(bits, at, sum);
-        });
+    return for_each_step(state, place, stop,
+                         [&](BitState& bits, auto& at)
+                             __attribute__((always_inline)) { return skip_step(bits, at, sum); });
 }
 
 bool skip_blocks(BlocksTask<Entry>& task) {
     int32_t sum = 0;
     BitState state = begin(task.bits);
-    Place<Entry> place(task.blocks);
+    Place<Entry> place{task.blocks, task.blocks->tables.dc, 0};
     if (!skip_until(task.blocks + task.count, state, place, sum)) return false;
     task.bits = state;
     return true;
@@ -220,13 +251,14 @@ bool skip_blocks(BlocksTask<Entry>& task) {
 bool skip_two(BlocksTask<Entry>& a, BlocksTask<Entry>& b) {
     int32_t first_sum = 0, second_sum = 0;
     BitState first = begin(a.bits), second = begin(b.bits);
-    Place<Entry> first_place(a.blocks), second_place(b.blocks);
+    Place<Entry> first_place{a.blocks, a.blocks->tables.dc, 0};
+    Place<Entry> second_place{b.blocks, b.blocks->tables.dc, 0};
     const Block<Entry>* const first_stop = a.blocks + a.count;
     const Block<Entry>* const second_stop = b.blocks + b.count;
     while (first_place.block < first_stop && second_place.block < second_stop) {
         refill(first);
         refill(second);
-        for (int i = 0; i < kStepsSkipping; ++i) {
+        for (int i = 0; i < kSteps; ++i) {
             if (!skip_step(first, first_place, first_sum)) return false;
             if (!skip_step(second, second_place, second_sum)) return false;
         }

@@ -58,7 +58,19 @@ void fill_following(FollowingTable<E>& table, Function follow) {
 void fill_doubles(const Code& code, DoubleEntry* doubles) {
     Entry singles[kLookups];
     fill_singles(code, singles);
-    for (uint32_t i = 0; i < kLookups; ++i) doubles[i] = doubled(singles[i]);
+    for (uint32_t i = 0; i < kLookups; ++i) doubles[i] = doubled(singles[i], i);
+    for_each_code(code, [&](uint32_t from, uint32_t count, int symbol, int length) {
+        const Entry all = meaning(symbol, code.dc, length);
+        const int used = static_cast<int>(all & kLengthMask), size = used - length;
+        const int rest = used - kLookupBits;
+        // The sign is the first bit of the value: it must be looked up.
+        if (rest <= 0 || used > kMostEntryBits || length == kLookupBits) return;
+        for (uint32_t bits = 0; bits < count; ++bits) {
+            const int value = extend(static_cast<int>(bits) << rest, size);
+            doubles[from + bits] =
+                doubled(all | static_cast<Entry>(value) << 16, from + bits, rest);
+        }
+    });
     if (code.dc) return;  // after a DC coefficient, another table is needed
     FollowingTable<DoubleEntry> seconds;
     fill_following(seconds, [&](uint32_t bits, uint32_t, uint32_t lookup) {
@@ -85,7 +97,7 @@ void fill_runs(const Code& code, Entry* runs) {
     std::fill(runs, runs + kLookups, kLong);
     for_each_code(code, [&](uint32_t from, uint32_t count, int symbol, int length) {
         const Entry all = meaning(symbol, false, length);
-        if (all == 0 || (all & kLengthMask) > kMostRunBits) {
+        if (all == 0 || (all & kLengthMask) > kMostEntryBits) {
             std::fill_n(runs + from, count, entry(length, kLongAdvance, symbol));
         } else {
             std::fill_n(singles + from, count, all | static_cast<Entry>(length) << 16);
@@ -94,7 +106,7 @@ void fill_runs(const Code& code, Entry* runs) {
     FollowingTable<Entry> one, two;
     fill_following(one, [&](uint32_t bits, uint32_t, uint32_t lookup) {
         const Entry next = singles[lookup];
-        return next >> 16 <= bits && kLookupBits - bits + (next & kLengthMask) <= kMostRunBits
+        return next >> 16 <= bits && kLookupBits - bits + (next & kLengthMask) <= kMostEntryBits
                    ? next & 0xffff
                    : 0;
     });
@@ -184,7 +196,7 @@ const CodeTable<Entry>& CodeTables::skipping() {
 const CodeTable<DoubleEntry>& CodeTables::passing() {
     return get(passing_, [&](DoubleEntry* entries) {
         const CodeTable<Entry>& runs = skipping();
-        std::transform(runs.entries, runs.entries + kLookups, entries, doubled);
+        for (uint32_t i = 0; i < kLookups; ++i) entries[i] = doubled(runs.entries[i], i);
     });
 }
 

@@ -7,9 +7,9 @@
 
 namespace fastload::jpeg {
 
-// Codes: tables that turn the next 11 bits of entropy-coded data into what they stand for.
+// Codes: tables that turn the next 10 bits of entropy-coded data into what they stand for.
 constexpr int kLookupBits =
-    11;  // more of them leave the first-level cache, and take longer to build
+    10;  // more of them leave the first-level cache, and take longer to build
 constexpr int kLookups = 1 << kLookupBits;
 
 // An entry says, from its lowest bit on: how many bits to drop (8 bits), how far to go on in the
@@ -17,8 +17,10 @@ constexpr int kLookups = 1 << kLookupBits;
 // the bits after the code.
 using Entry = uint32_t;
 // The same for one symbol or two. The coefficient is the first's; above it are the second's (16
-// bits, signed), and how far the first of them alone goes on (8). With one symbol, there is no
-// second coefficient, and both go on the same.
+// bits, signed), a shift (8), and how far the first of them alone goes on (8). With one symbol,
+// there is no second coefficient, and both go on the same. The first coefficient lacks the bits
+// that are looked up, and as many of its own lowest bits as are after these: all bits, shifted
+// right by the shift, are to be added, modulo 2^16.
 using DoubleEntry = uint64_t;
 
 constexpr Entry kLengthMask = 255;
@@ -35,6 +37,10 @@ constexpr Entry kLong = kLongAdvance << 8;
 constexpr int kFilled = 64;
 static_assert(kLongAdvance == kFilled, "one test for both");
 
+// In a namespace of each file that includes them: compiled once per instruction set, and none may
+// be shared with another.
+namespace {
+
 constexpr Entry entry(int length, int advance, int value) {
     return static_cast<Entry>(length) | static_cast<Entry>(advance) << 8 |
            static_cast<Entry>(value) << 16;
@@ -42,18 +48,25 @@ constexpr Entry entry(int length, int advance, int value) {
 
 constexpr uint32_t advance_of(DoubleEntry entry) { return entry >> 8 & 255; }
 
-constexpr DoubleEntry doubled(Entry single) {
-    return single | DoubleEntry{advance_of(single)} << 48;
+// The entry of a lookup; `rest`: how many bits of its coefficient are after it.
+constexpr DoubleEntry doubled(Entry single, uint32_t lookup, int rest = 0) {
+    const bool is_long = (single & kLong) != 0;
+    return (single - (is_long ? 0 : lookup << (16 + rest))) |
+           static_cast<DoubleEntry>(64 - kLookupBits - rest) << 48 |
+           DoubleEntry{advance_of(single)} << 56;
 }
 
-// The most bits that an entry drops which is not long: of decode_blocks and of skip_blocks. So many
-// steps may follow one refill, which leaves at least 56 bits.
-constexpr int kMostDoubleBits = kLookupBits, kMostRunBits = 18;
-constexpr int kStepsDecoding = 56 / kMostDoubleBits, kStepsSkipping = 56 / kMostRunBits;
+}  // namespace
+
+// The most bits that an entry drops which is not long. So many steps may follow one refill, which
+// leaves at least 56 bits.
+constexpr int kMostEntryBits = 18, kSteps = 56 / kMostEntryBits;
 // A step at the most: a code of 16 and a DC difference of 11.
 constexpr int kMostStepBits = 27;
 
 constexpr int kMostDcBits = 11, kMostAcBits = 10;  // of 8-bit images
+
+namespace {
 
 // The coefficient that `size` bits stand for.
 inline int extend(int bits, int size) {
@@ -68,6 +81,8 @@ inline Entry meaning(int symbol, bool dc, int code_length) {
     return entry(code_length + size, dc ? 1 : (symbol >> 4) + 1, 0);
 }
 
+}  // namespace
+
 // A prefix code, for the symbols that a lookup does not settle.
 struct Code {
     bool dc = false;
@@ -76,33 +91,6 @@ struct Code {
     uint32_t limit[17];
     int32_t offset[17];
     uint8_t symbols[256];
-
-    // The one symbol at the top of `bits`, in full, where `looked_up` is its entry; 0 if there is
-    // none, or its coefficient is larger than any encoder's.
-    Entry resolve(uint64_t bits, Entry looked_up) const;
-};
-
-inline Entry Code::resolve(uint64_t bits, Entry looked_up) const {
-    auto length = static_cast<int>(looked_up & kLengthMask);
-    auto symbol = static_cast<int>(looked_up >> 16);
-    if ((looked_up & kLong) == 0 || length == 0) {
-        const auto top = static_cast<uint32_t>(bits >> 48);
-        length = (looked_up & kLong) == 0 ? 1 : kLookupBits + 1;
-        while (length <= 16 && top >= limit[length]) ++length;
-        if (length > 16) return 0;
-        symbol = symbols[(offset[length] + static_cast<int32_t>(top >> (16 - length))) & 255];
-    }
-    const Entry found = meaning(symbol, dc, length);
-    const int size = dc ? symbol : symbol & 15;
-    if (found == 0 || size == 0) return found;
-    const int value = extend(static_cast<int>(bits << length >> (64 - size)), size);
-    return found | static_cast<Entry>(value) << 16;
-}
-
-template <typename E>
-struct CodeTable {
-    E entries[kLookups];
-    Code code;
 };
 
 // Blocks.
@@ -130,6 +118,12 @@ struct Places {
     }
 };
 inline constexpr Places kPlaces;
+
+template <typename E>
+struct CodeTable {
+    E entries[kLookups];
+    Code code;
+};
 
 // The next bits of data without stuffing: `count` of them, from the highest on, in `bits`; the
 // following at `next`.
@@ -173,7 +167,20 @@ struct BlocksTask {
     // After the last one are two more, with tables of entries that do nothing.
     Block<E>* blocks;
     int count;
-    bool passes = false;  // decode_blocks: whether some of the tables are of CodeTables::passing
+};
+
+// A chunk that is decoded, perhaps in several calls.
+struct Chunk {
+    BitState bits;
+    Block<DoubleEntry>* blocks = nullptr;  // as of BlocksTask
+    int count = 0;
+    // Where the next symbol goes: to which block, null before the first symbol; from which table;
+    // where in the block.
+    Block<DoubleEntry>* block = nullptr;
+    const CodeTable<DoubleEntry>* table = nullptr;
+    uint64_t k = 0;
+
+    bool is_done() const { return block >= blocks + count; }
 };
 
 // Blocks of one component, side by side in the image, of which a scan sends coefficients `first` to
@@ -239,9 +246,9 @@ constexpr size_t kRowLead = 64;
 
 struct JpegKernels {
     // False where the data are not what a sound encoder makes.
-    bool (*decode_blocks)(BlocksTask<DoubleEntry>&);
-    // Two tasks, with blocks and coefficients of their own, at the same time.
-    bool (*decode_two)(BlocksTask<DoubleEntry>&, BlocksTask<DoubleEntry>&);
+    bool (*decode_one)(Chunk&);
+    // Two chunks at the same time, until one of them is done.
+    bool (*decode_two)(Chunk&, Chunk&);
     bool (*skip_blocks)(BlocksTask<Entry>&);
     bool (*skip_two)(BlocksTask<Entry>&, BlocksTask<Entry>&);
     // The first scan of a band, and one that adds a bit to each coefficient; false as the others.
