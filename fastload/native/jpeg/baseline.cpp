@@ -303,12 +303,12 @@ bool BaselineDecoder::begin_blocks(Stream& stream, int row) {
 }
 
 // The samples of `count` MCU rows. Each of the first streams is at `column` of one of them; rows
-// that are more than streams are begun by their points as streams come free. What is left of the
+// that are more than streams are started by their points as streams come free. What is left of the
 // box is decoded with it.
 bool BaselineDecoder::decode_rows(int row, int count, int column, const Box& box) {
-    int begun = std::min(count, kStreams), left = begun;
+    int started = std::min(count, kStreams), left = started;
     Stream* busy[kStreams];
-    for (int k = 0; k < begun; ++k) {
+    for (int k = 0; k < started; ++k) {
         busy[k] = &streams_[k];
         if (!begin_blocks(*busy[k], row + k)) return false;
     }
@@ -326,10 +326,10 @@ bool BaselineDecoder::decode_rows(int row, int count, int column, const Box& box
             if (!end_chunk(stream)) return false;
             if (stream.mcu < int64_t{stream.row} * columns_ + stop_column_) {
                 if (!begin_blocks(stream, stream.row)) return false;
-            } else if (begun < count) {
-                if (!seek(stream, row + begun, column) || !begin_blocks(stream, row + begun))
+            } else if (started < count) {
+                if (!seek(stream, row + started, column) || !begin_blocks(stream, row + started))
                     return false;
-                ++begun;
+                ++started;
             } else {
                 busy[k] = busy[--left];
             }

@@ -116,7 +116,7 @@ inline __attribute__((always_inline)) bool decode_step(Cursor& cursor, const Pla
     return true;
 }
 
-// The symbol that a lookup does not settle: one lookup in 100. False where the data are bad. Not
+// The symbol that a lookup does not settle: one lookup in 64. False where the data are bad. Not
 // inline: the others need the registers.
 __attribute__((noinline)) bool settle(Chunk& chunk) {
     Cursor cursor(chunk);
