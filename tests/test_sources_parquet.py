@@ -25,6 +25,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 PHOTOS = [images.jpeg(images.photo(20 + row, 30, seed=row)) for row in range(7)]
 MASKS = [images.png(np.full((20 + row, 30), row, np.uint8)) for row in range(7)]
+ZSTD = b"\x28\xb5\x2f\xfd"  # that a frame begins with (RFC 8878)
 FEATURES = {"image": {"_type": "Image"}, "label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
 
 
@@ -327,6 +328,27 @@ def test_lists_of_one_length_are_rows_of_an_array(tmp_path: Path, own_cache: Pat
 def test_lists_of_one_length_with_gaps(row: Any, tmp_path: Path, own_cache: Path) -> None:
     rows = pa.array([[1.0, 2.0], row] + [[3.0, 4.0]] * 5, pa.list_(pa.float32(), 2))
     path = write(tmp_path / "x.parquet", {"image": PHOTOS, "pair": rows})
-    with pytest.raises(SourceError, match="column 'pair' has "):
+    # pyarrow 25 cannot read the first of these
+    with pytest.raises(SourceError, match="column 'pair' (has |cannot be read)"):
         open_source(path)
     assert list(open_source(path, fields=["image"]).source.columns) == ["image"]
+
+
+@pytest.mark.parametrize("column", ["image", "label", "name"])
+@pytest.mark.parametrize("options", [{"compression": "zstd"}, {"write_page_checksum": True}])
+def test_damaged_pages_are_refused(
+    column: str, options: dict[str, Any], tmp_path: Path, own_cache: Path
+) -> None:
+    """pyarrow's errors came as they were, or as one of a full disk; checksums were not looked
+    at, so that other numbers were served."""
+    columns = {"image": PHOTOS, "label": list(range(7)), "name": [f"{n:012}" for n in range(7)]}
+    path = write(tmp_path / "x.parquet", columns, use_dictionary=False, **options)
+    place = pq.read_metadata(path).row_group(0).column(list(columns).index(column))
+    data = bytearray(path.read_bytes())
+    if options.get("compression"):
+        data[data.index(ZSTD, place.data_page_offset)] ^= 1
+    else:
+        data[place.data_page_offset + place.total_compressed_size - 1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match=rf"{path}: column '{column}' cannot be read .*damaged"):
+        open_source(path, fields=None if column == "image" else ["image", column])

@@ -15,6 +15,7 @@ import io
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from fastload import stores
 from fastload.distribution import install_command
-from fastload.errors import SourceError, counted
+from fastload.errors import FastloadError, SourceError, counted
 from fastload.files import replacing
 from fastload.machine import cache_home
 from fastload.sources import folders
@@ -65,15 +66,15 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
     options = with_classes(options, packed)
     files, notes = _files(spec, options.split)
     opened = [_open_file(path) for path in files]
-    schema = opened[0].schema_arrow
+    schema = opened[0].schema
     names = class_labels_of(schema)
     for path, file in zip(files, opened, strict=True):
-        if not file.schema_arrow.equals(schema):
+        if not file.schema.equals(schema):
             raise SourceError(
-                f"{path}: has other columns than {files[0]} ({_shown(file.schema_arrow)}; "
+                f"{path}: has other columns than {files[0]} ({_shown(file.schema)}; "
                 f"{_shown(schema)}); give the files of one data set."
             )
-        _check_class_names(path, class_labels_of(file.schema_arrow), files[0], names)
+        _check_class_names(path, class_labels_of(file.schema), files[0], names)
     for column in schema.names if options.fields is None else options.fields:
         if schema.names.count(column) > 1:
             raise SourceError(
@@ -81,9 +82,9 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
                 f"{column!r}; give each a name of its own, or say which to read: "
                 "open_source(..., fields=...)."
             )
-    if not sum(file.metadata.num_rows for file in opened):
+    if not sum(map(len, opened)):
         raise SourceError(f"{name}: has no rows.")
-    table, details = _ParquetTable(name, files, opened), {"files": len(files)}
+    table, details = _ParquetTable(name, opened), {"files": len(files)}
     found = open_table(table, options, packed=packed, notes=notes, details=details)
     check_samples(packed, len(found.source), spec)
     return found
@@ -125,25 +126,23 @@ class _ParquetTable(ArrowTable):
     format = "Parquet files"
     kind = "parquet"
 
-    def __init__(self, name: str, paths: Sequence[str], opened: Sequence[Any]) -> None:
-        self.name, self.schema = name, opened[0].schema_arrow
-        self._paths, self._opened = paths, opened
+    def __init__(self, name: str, files: Sequence[_File]) -> None:
+        self.name, self.schema, self._files = name, files[0].schema, files
 
     def arrays(self, field: str) -> Iterator[Any]:
-        for file in self._opened:
-            for batch in file.iter_batches(_NUMBERS_AT_ONCE, columns=[field]):
-                yield batch.column(0)
+        for file in self._files:
+            yield from file.values(field, _NUMBERS_AT_ONCE)
 
     def words(self) -> tuple[str, ...] | None:
         """Those of the training split beside, where this is another split."""
-        split = _split_of(self._paths[0])
+        split = _split_of(self._files[0].path)
         if split in (None, "train"):
             return None
         labels = set[str]()
-        for file in map(_open_file, _training_files(self._paths[0])):
-            if "label" in file.schema_arrow.names:
-                for batch in file.iter_batches(_NUMBERS_AT_ONCE, columns=["label"]):
-                    labels.update(map(str, batch.column(0).unique().drop_null().to_pylist()))
+        for file in map(_open_file, _training_files(self._files[0].path)):
+            if "label" in file.schema.names:
+                for values in file.values("label", _NUMBERS_AT_ONCE):
+                    labels.update(map(str, values.unique().drop_null().to_pylist()))
         if not labels:
             raise SourceError(
                 f"{self.name}: its labels are words, and which number each has is for the training "
@@ -154,11 +153,11 @@ class _ParquetTable(ArrowTable):
         return tuple(sorted(labels))
 
     def first(self, field: str) -> bytes | None:
-        found = (values[0].as_py() for values in _images_in(self._opened, field) if len(values))
+        found = (values[0].as_py() for values in _images_in(self._files, field) if len(values))
         return next(found, None)
 
     def images(self, field: str, role: str) -> tuple[EncodedFiles, list[Any]]:
-        column = _unpacked(self._paths, self._opened, field, role)
+        column = _unpacked(self._files, field, role)
         return column, [column.lengths, *folders.sampled_bytes(column)]
 
 
@@ -237,7 +236,41 @@ class _RangeFile(io.RawIOBase):
         return length
 
 
-def _open_file(path: str) -> Any:
+@dataclass(frozen=True)
+class _File:
+    """A Parquet file, by pyarrow."""
+
+    path: str
+    opened: Any
+
+    def __len__(self) -> int:
+        rows: int = self.opened.metadata.num_rows
+        return rows
+
+    @property
+    def schema(self) -> Any:
+        """Its columns, as Arrow names their types."""
+        return self.opened.schema_arrow
+
+    def values(self, column: str, rows: int) -> Iterator[Any]:
+        """A column as Arrow arrays of so many rows. Raises SourceError: it is damaged."""
+        batches = self.opened.iter_batches(rows, columns=[column])
+        while True:
+            try:
+                if (batch := next(batches, None)) is None:
+                    return
+                batch.validate(full=True)
+            except FastloadError:  # of the store
+                raise
+            except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
+                raise SourceError(
+                    f"{self.path}: column {column!r} cannot be read ({error}); the file is "
+                    "damaged: copy or write it again."
+                ) from error
+            yield batch.column(0)
+
+
+def _open_file(path: str) -> _File:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
@@ -246,18 +279,18 @@ def _open_file(path: str) -> Any:
             f"{install_command('parquet')}"
         ) from None
     try:
-        if stores.is_remote(path):
-            return parquet.ParquetFile(io.BufferedReader(_RangeFile(path), 1 << 20))
-        return parquet.ParquetFile(path)
+        remote = stores.is_remote(path)
+        file: Any = io.BufferedReader(_RangeFile(path), 1 << 20) if remote else path
+        # Pages have checksums if their writer was asked for them.
+        return _File(path, parquet.ParquetFile(file, page_checksum_verification=True))
     except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
         raise SourceError(f"{path}: cannot be read as Parquet ({error}).") from error
 
 
-def _images_in(opened: Sequence[Any], field: str) -> Iterator[Any]:
+def _images_in(files: Sequence[_File], field: str) -> Iterator[Any]:
     """The bytes of a column of images, some rows at a time, as Arrow arrays."""
-    for file in opened:
-        for batch in file.iter_batches(_ROWS_AT_ONCE, columns=[field]):
-            values = batch.column(0)
+    for file in files:
+        for values in file.values(field, _ROWS_AT_ONCE):
             if str(values.type).startswith("struct"):
                 field_of = importlib.import_module("pyarrow.compute").struct_field
                 values = field_of(values, "bytes")
@@ -269,9 +302,10 @@ def _images_in(opened: Sequence[Any], field: str) -> Iterator[Any]:
 # -- Images, unpacked once -------------------------------------------------------------------------
 
 
-def _unpacked(files: Sequence[str], opened: Sequence[Any], field: str, role: str) -> EncodedFiles:
+def _unpacked(files: Sequence[_File], field: str, role: str) -> EncodedFiles:
     """The images of a column, in a file of their bytes; made now if there is none."""
-    key = hashlib.blake2b(repr((field, *map(_state_of, files))).encode(), digest_size=16)
+    states = [_state_of(file.path) for file in files]
+    key = hashlib.blake2b(repr((field, *states)).encode(), digest_size=16)
     folder = cache_home() / "parquet"
     data, table = (folder / f"{key.hexdigest()}.{ending}" for ending in ("bytes", "index"))
     try:
@@ -280,21 +314,21 @@ def _unpacked(files: Sequence[str], opened: Sequence[Any], field: str, role: str
             fcntl.flock(lock, fcntl.LOCK_EX)  # the other ranks wait for the one that unpacks
             found = _ends(data, table)
             if found is None:
-                logger.info("%s: the images are written to %s, once.", files[0], data)
-                _unpack(opened, field, files, data, table)
+                logger.info("%s: the images are written to %s, once.", files[0].path, data)
+                _unpack(files, field, data, table)
                 found = _ends(data, table)
     except OSError as error:
         raise SourceError(
-            f"{files[0]}: its images cannot be written to {data} ({error.strerror or error}); free "
-            "some space, or set XDG_CACHE_HOME to a folder on another disk."
+            f"{files[0].path}: its images cannot be written to {data} "
+            f"({error.strerror or error}); free some space, or set XDG_CACHE_HOME to a folder on "
+            "another disk."
         ) from error
     assert found is not None, "it was just written"
     starts = np.concatenate([np.zeros(1, np.int64), found[:-1]])
-    counts = [file.metadata.num_rows for file in opened]
     names = PathTable.of(
-        f"{os.path.basename(path)}:{field}[{row}]"
-        for path, count in zip(files, counts, strict=True)
-        for row in range(count)
+        f"{os.path.basename(file.path)}:{field}[{row}]"
+        for file in files
+        for row in range(len(file))
     )
     paths = PathTable.of([str(data)]).take(np.zeros(len(found), dtype=np.int64))
     return EncodedFiles(paths, role, starts, found - starts, names)
@@ -331,18 +365,16 @@ def _ends(data: Path, table: Path) -> Int64Array | None:
     return ends if size == (int(ends[-1]) if len(ends) else 0) else None
 
 
-def _unpack(
-    opened: Sequence[Any], field: str, files: Sequence[str], data: Path, table: Path
-) -> None:
+def _unpack(files: Sequence[_File], field: str, data: Path, table: Path) -> None:
     lengths: list[Int64Array] = []
     row = 0
     with replacing(data) as beside, open(beside, "xb") as out:
-        for values in _images_in(opened, field):
+        for values in _images_in(files, field):
             if values.null_count:
                 at = row + values.is_null().to_pylist().index(True)
                 raise SourceError(
-                    f"{files[0]}: column {field!r} has no bytes in row {at:,}; images that are "
-                    "stored as paths are not in the file."
+                    f"{files[0].path}: column {field!r} has no bytes in row {at:,}; images "
+                    "that are stored as paths are not in the file."
                 )
             row += len(values)
             pieces = [scalar.as_buffer() for scalar in values]
