@@ -150,11 +150,12 @@ class JoinedReader:
     @property
     def fits_core(self) -> bool:
         """Whether the native core is built and knows samples such as these (`for_core`): mosaics of
-        colour images, then a bilinear warp or none, then cuts and mirrorings."""
+        colour images, then a bilinear warp or none, then cuts and mirrorings; two of them blended
+        (MixUp), or one with a rectangle of another (CutMix)."""
         (plan,) = self.recipe.geometries
         columns = list(self.source.images)
         if (
-            self.paster is not None
+            (self.paster is not None and not self.paster.rectangular)
             or self.joint.mosaic is None
             or columns != list(self.source.encoded)
             or len(columns) != 1
@@ -206,6 +207,7 @@ class JoinedReader:
         weights = None
         if job.weights is not None:
             weights = np.stack([job.weights, 1.0 - job.weights], axis=1).astype(np.float32)
+        rectangles = None if self.paster is None else self.paster.rectangles(draws, members)
         return Joined(
             parts,
             corners,
@@ -214,6 +216,7 @@ class JoinedReader:
             inverse.reshape(-1, 3, 3),
             flips.reshape(-1, 2),
             weights,
+            rectangles,
             mosaic.canvas,
             column.kind.resampling(mosaic.plan),
             WarpSampling("bilinear") if sampling.later is None else sampling.later.warp,

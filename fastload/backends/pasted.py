@@ -42,6 +42,22 @@ class Paster:
         assert isinstance(op, CutMix | CopyPaste)
         return stream, op
 
+    @property
+    def rectangular(self) -> bool:
+        """Whether the partner is seen in a rectangle."""
+        return isinstance(self._step[1], CutMix)
+
+    def rectangles(self, draws: Draws, members: Members) -> npt.NDArray[np.int32]:
+        """(B, 4) top, left, height, width of where the partner is seen; 0 of samples without
+        one."""
+        mixed = np.unique(members.samples[members.layers == 1])
+        made = np.zeros((len(draws), 4), dtype=np.int32)
+        if not len(mixed):
+            return made
+        left, top, right, bottom = self._boxes(draws, mixed).astype(np.int32).T
+        made[mixed] = np.stack([top, left, bottom - top, right - left], axis=1)
+        return made
+
     def pasted(
         self, draws: Draws, members: Members, points: PointMap, failed: Collection[int] = ()
     ) -> Pasted:
@@ -54,7 +70,7 @@ class Paster:
         if not len(rows):
             return {}
         if isinstance(op, CutMix):
-            return self._cut_out(draws, np.unique(samples))
+            return self._cut_out(draws, members, np.unique(samples))
         assert self.masks is not None
         shapes = self.source.moved[self.source.drawn[0]].at(members.indices[rows])
         chosen = np.concatenate(self._chosen(draws, members, rows, shapes))
@@ -67,13 +83,13 @@ class Paster:
             found[sample] = found[sample] | seen if sample in found else seen
         return found
 
-    def _cut_out(self, draws: Draws, samples: npt.NDArray[np.int64]) -> Pasted:
-        size = self._size
+    def _cut_out(self, draws: Draws, members: Members, samples: npt.NDArray[np.int64]) -> Pasted:
         found: Pasted = {}
-        for sample, box in zip(samples.tolist(), self._boxes(draws, samples), strict=True):
-            left, top, right, bottom = box.astype(int).tolist()
-            found[sample] = np.zeros(size, np.bool_)
-            found[sample][top:bottom, left:right] = True
+        rectangles = self.rectangles(draws, members)
+        for sample in samples.tolist():
+            top, left, height, width = rectangles[sample].tolist()
+            found[sample] = np.zeros(self._size, np.bool_)
+            found[sample][top : top + height, left : left + width] = True
         return found
 
     @property

@@ -200,6 +200,7 @@ class Pool:
         inverse: Doubles,
         flips: Bools,
         weights: Singles | None,
+        rectangles: Int32s | None,
         canvas: Pair,
         resampling: Resampling,
         fades: bool,

@@ -350,8 +350,8 @@ std::unique_ptr<Ticket> join(Pool& pool, const Encoded& images, Input<int32_t, 2
                              Input<int32_t, 2> size, Input<int32_t, 2> window, Input<bool, 2> still,
                              Input<int32_t, 2> corners, Input<int64_t, 1> offsets,
                              Input<int32_t, 2> seen, Input<double, 3> inverse, Input<bool, 2> flips,
-                             Optional<float, 2> weights, Pair canvas,
-                             const ResampleOptions& resample, bool fades, bool mixes,
+                             Optional<float, 2> weights, Optional<int32_t, 2> rectangles,
+                             Pair canvas, const ResampleOptions& resample, bool fades, bool mixes,
                              const std::array<float, 3>& fill, Array<uint8_t, 4> out,
                              int64_t max_pixels, bool exif, bool whole,
                              std::optional<nb::handle> index) {
@@ -359,12 +359,15 @@ std::unique_ptr<Ticket> join(Pool& pool, const Encoded& images, Input<int32_t, 2
     const size_t count = members.count, pictures = seen.shape(0), samples = out.shape(0);
     require(count == static_cast<size_t>(images.count), "images and geometries differ in length");
     require(corners.shape(0) == count && corners.shape(1) == 2, "corners (T, 2) are needed");
-    require(pictures == samples * (weights ? 2 : 1) && seen.shape(1) == 4 &&
+    const int layers = weights || rectangles ? 2 : 1;
+    require(pictures == samples * static_cast<size_t>(layers) && seen.shape(1) == 4 &&
                 inverse.shape(0) == pictures && inverse.shape(1) == 3 && inverse.shape(2) == 3 &&
                 flips.shape(0) == pictures && flips.shape(1) == 2,
             "seen (P, 4), inverse (P, 3, 3), flips (P, 2) are needed");
     require(!weights || (weights->shape(0) == samples && weights->shape(1) == 2),
             "weights (B, 2) are needed");
+    require(!rectangles || (rectangles->shape(0) == samples && rectangles->shape(1) == 4),
+            "rectangles (B, 4) are needed");
     require(offsets.size() == pictures + 1, "offsets (P + 1,) are needed");
     require(out.shape(3) == 3, "out: three channels are needed");
     JoinTable table;
@@ -376,8 +379,9 @@ std::unique_ptr<Ticket> join(Pool& pool, const Encoded& images, Input<int32_t, 2
     table.inverse = inverse.data();
     table.flips = flips.data();
     table.weights = data_of(weights);
+    table.rectangles = data_of(rectangles);
     table.count = static_cast<int>(samples);
-    table.layers = weights ? 2 : 1;
+    table.layers = layers;
     table.canvas = size_of(canvas);
     table.resample = resample;
     table.warp = {true, fades, mixes, {}};
@@ -388,8 +392,8 @@ std::unique_ptr<Ticket> join(Pool& pool, const Encoded& images, Input<int32_t, 2
     options.limits = {max_pixels};
     options.exif_orientation = exif;
     options.whole = whole;
-    Kept all =
-        kept(images.kept, members.kept, corners, offsets, seen, inverse, flips, weights, out);
+    Kept all = kept(images.kept, members.kept, corners, offsets, seen, inverse, flips, weights,
+                    rectangles, out);
     if (index && !index->is_none()) {
         options.index = nb::cast<SeekIndex*>(*index);
         all.push_back(nb::borrow(*index));
@@ -597,9 +601,9 @@ NB_MODULE(_core, m) {
         .def("gather", &gather, "array"_a, "offsets"_a.none(), "sizes"_a.none(), "rows"_a, "view"_a,
              "here"_a)
         .def("join", &join, "images"_a, "box"_a, "size"_a, "window"_a, "still"_a, "corners"_a,
-             "offsets"_a, "seen"_a, "inverse"_a, "flips"_a, "weights"_a.none(), "canvas"_a,
-             "resampling"_a, "fades"_a, "mixes"_a, "fill"_a, "out"_a, "max_pixels"_a, "exif"_a,
-             "whole"_a, "index"_a.none())
+             "offsets"_a, "seen"_a, "inverse"_a, "flips"_a, "weights"_a.none(),
+             "rectangles"_a.none(), "canvas"_a, "resampling"_a, "fades"_a, "mixes"_a, "fill"_a,
+             "out"_a, "max_pixels"_a, "exif"_a, "whole"_a, "index"_a.none())
         .def("draw_masks", &draw_masks, "shapes"_a, "objects"_a, "images"_a, "maps"_a, "steps"_a,
              "out"_a, "here"_a);
     bind_colour(pool);

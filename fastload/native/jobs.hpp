@@ -135,7 +135,9 @@ struct JoinTable {
                                 // which the warp reads nothing
     const double* inverse;      // of each picture: nine numbers (warp.hpp)
     const bool* flips;          // of each picture: left-right, top-bottom, after the warp
-    const float* weights;       // of each sample and layer; null for one layer
+    const float* weights;       // of each sample and layer, where two are blended; or null
+    const int32_t* rectangles;  // of each sample: top, left, height, width of what the second
+                                // layer covers, where it does; or null
     int count = 0, layers = 1;  // `layers`: 1 or 2
     Size canvas;
     ResampleOptions resample;  // of members; its fill is what lies between them

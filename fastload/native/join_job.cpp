@@ -45,6 +45,10 @@ class JoinJob final : public Job {
             uint8_t* const out = layer == 0 ? at(row) : room(worker.picture, bytes_of(table_.size));
             if (Outcome made = draw(worker, picture, out); !made.ok()) return made;
             if (layer == 0) continue;
+            if (table_.rectangles != nullptr) {
+                cover(row, out);
+                continue;
+            }
             const float* weights = table_.weights + 2 * int64_t{row};
             blend(at(row), out, bytes_of(table_.size), weights[0], weights[1]);
         }
@@ -52,6 +56,14 @@ class JoinJob final : public Job {
     }
 
     void blank(int row) noexcept override { std::memset(at(row), 0, bytes_of(table_.size)); }
+
+    void cover(int row, const uint8_t* other) const {
+        const int32_t* part = table_.rectangles + 4 * int64_t{row};
+        const size_t stride = bytes_of(table_.size.width);
+        size_t first = stride * static_cast<size_t>(part[0]) + bytes_of(part[1]);
+        for (int y = 0; y < part[2]; ++y, first += stride)
+            std::memcpy(at(row) + first, other + first, bytes_of(part[3]));
+    }
 
     // Images on their canvas, of which as much is made as is seen, and the canvas warped.
     Outcome draw(Worker& worker, int64_t picture, uint8_t* out) {
@@ -130,6 +142,12 @@ bool lies_in(Size size, const int32_t* corner, const int32_t* extent) {
 void check(const JoinTable& table, int members) {
     const int64_t pictures = int64_t{table.count} * table.layers;
     require(table.canvas.height > 0 && table.canvas.width > 0, "canvas: empty");
+    require((table.weights != nullptr) + (table.rectangles != nullptr) == table.layers - 1,
+            "two layers are blended, or one covers the other");
+    for (int64_t row = 0; table.rectangles != nullptr && row < table.count; ++row) {
+        const int32_t* part = table.rectangles + 4 * row;
+        require(lies_in(table.size, part, part + 2), "rectangles: outside of the picture");
+    }
     for (float value : table.warp.fill)
         require(value >= 0 && value <= 255, "fill: 0 to 255 is needed");
     require(table.offsets[0] == 0 && table.offsets[pictures] == members,

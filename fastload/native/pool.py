@@ -105,8 +105,9 @@ class FusedGeometry:
 @dataclass(frozen=True)
 class Joined:
     """What B samples of several images are made of, for `NativePool.join`. A sample is one picture,
-    or the blend of two; a picture is members on a canvas, which is then warped. P pictures, those
-    of a sample one after the other; T members, those of a picture one after the other."""
+    the blend of two, or one with a part of another; a picture is members on a canvas, which is then
+    warped. P pictures, those of a sample one after the other; T members, those of a picture one
+    after the other."""
 
     parts: Geometry
     """Of T members: what of each is shown on its canvas, all of it inside of the image."""
@@ -121,7 +122,10 @@ class Joined:
     flips: npt.NDArray[np.bool_]
     """(P, 2): mirror left-right, upside-down, after that."""
     weights: npt.NDArray[np.float32] | None
-    """(B, 2): of the pictures of a sample; None where each has one."""
+    """(B, 2): of the two pictures of a sample that are blended; or None."""
+    rectangles: npt.NDArray[np.int32] | None
+    """(B, 4): top, left, height, width of what the second picture of a sample covers, if there is
+    one; or None."""
     canvas: tuple[int, int]
     """Height, width."""
     sampling: Resampling
@@ -431,6 +435,7 @@ class NativePool:
                 np.ascontiguousarray(joined.inverse, dtype=np.float64),
                 np.ascontiguousarray(joined.flips, dtype=np.bool_),
                 joined.weights,
+                joined.rectangles,
                 joined.canvas,
                 _resampling(joined.sampling),
                 warp.fades,

@@ -30,6 +30,7 @@ struct Places {
     std::vector<double> inverse;
     std::vector<uint8_t> flips;
     std::vector<float> weights;
+    std::vector<int32_t> rectangles;
 };
 
 template <typename T>
@@ -82,11 +83,18 @@ void add_member(Choices& choices, Places& places, Size canvas, Size image) {
 }
 
 // Whether the table may be used, by its description in jobs.hpp.
-bool is_sound(const Places& places, Size canvas, int layers) {
-    const auto lies_in = [&](int64_t top, int64_t left, int64_t height, int64_t width) {
-        return top >= 0 && left >= 0 && height >= 0 && width >= 0 &&
-               top + height <= canvas.height && left + width <= canvas.width;
+bool is_sound(const Places& places, Size canvas, Size out, int layers) {
+    const auto in = [](Size size, int64_t top, int64_t left, int64_t height, int64_t width) {
+        return top >= 0 && left >= 0 && height >= 0 && width >= 0 && top + height <= size.height &&
+               left + width <= size.width;
     };
+    const auto lies_in = [&](int64_t top, int64_t left, int64_t height, int64_t width) {
+        return in(canvas, top, left, height, width);
+    };
+    for (size_t i = 0; i < places.rectangles.size(); i += 4) {
+        const int32_t* part = &places.rectangles[i];
+        if (!in(out, part[0], part[1], part[2], part[3])) return false;
+    }
     for (size_t first = 0; first + 1 < places.offsets.size(); first += static_cast<size_t>(layers))
         if (places.offsets[first] == places.offsets[first + 1]) return false;
     for (size_t i = 0; i < places.seen.size(); i += 4) {
@@ -159,6 +167,16 @@ bool plainly(Worker& worker, const Input& input, int row, Pixels& out) {
             out = turned;
             continue;
         }
+        for (int y = 0; table.rectangles != nullptr && y < size.height; ++y) {
+            const int32_t* part = table.rectangles + 4 * int64_t{row};
+            for (int x = 0; x < size.width; ++x) {
+                const bool covered =
+                    y >= part[0] && y < part[0] + part[2] && x >= part[1] && x < part[1] + part[3];
+                const ptrdiff_t at = ptrdiff_t{3} * (y * size.width + x);
+                if (covered) std::copy_n(turned.begin() + at, 3, out.begin() + at);
+            }
+        }
+        if (table.rectangles != nullptr) continue;
         const float* weights = table.weights + 2 * int64_t{row};
         for (size_t i = 0; i < out.size(); ++i) {
             const float mine = static_cast<float>(out[i]) * weights[0],
@@ -232,7 +250,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         places.flips.push_back(flips & 1);
         places.flips.push_back(flips >> 1 & 1);
     }
-    for (int row = 0; layers == 2 && row < count; ++row) {
+    const bool covers = layers == 2 && choices.flag();
+    for (int row = 0; covers && row < count; ++row) {
+        int32_t part[4] = {near(choices, 0, out_size.height), near(choices, 0, out_size.width),
+                           near(choices, 0, out_size.height), near(choices, 0, out_size.width)};
+        if (choices.byte() < 200) {
+            for (int axis = 0; axis < 2; ++axis) {
+                const int side = axis == 0 ? out_size.height : out_size.width;
+                part[axis] = std::clamp(part[axis], 0, side);
+                part[axis + 2] = std::clamp(part[axis + 2], 0, side - part[axis]);
+            }
+        }
+        places.rectangles.insert(places.rectangles.end(), part, part + 4);
+    }
+    for (int row = 0; layers == 2 && !covers && row < count; ++row) {
         const auto share = static_cast<float>(choices.uniform());
         places.weights.push_back(share);
         places.weights.push_back(1.0f - share);
@@ -244,6 +275,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto offsets = copy_of(places.offsets);
     const auto inverse = copy_of(places.inverse);
     const auto weights = copy_of(places.weights);
+    const auto rectangles = copy_of(places.rectangles);
     const auto still = copy_of(places.still), flips = copy_of(places.flips);
     const size_t bytes = size_t{3} * static_cast<size_t>(count) *
                          static_cast<size_t>(out_size.height) * static_cast<size_t>(out_size.width);
@@ -259,7 +291,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     table.seen = seen.get();
     table.inverse = inverse.get();
     table.flips = reinterpret_cast<const bool*>(flips.get());
-    table.weights = layers == 2 ? weights.get() : nullptr;
+    table.weights = layers == 2 && !covers ? weights.get() : nullptr;
+    table.rectangles = covers ? rectangles.get() : nullptr;
     table.count = count;
     table.layers = layers;
     table.canvas = canvas;
@@ -285,7 +318,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     for (const Pixels& part : parts) input.files.push_back({part.data(), part.size()});
 
-    const bool sound = is_sound(places, canvas, layers);
+    const bool sound = is_sound(places, canvas, out_size, layers);
     bool refused = false;
     try {
         (void)join_job(open_buffers(input.files), table, input.options);
