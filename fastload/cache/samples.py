@@ -273,16 +273,18 @@ def shrink(pixels: Pixels, role: str, short_side: int | None) -> Pixels:
     return out
 
 
-def shrunk_by_core(data: bytes, size: tuple[int, int], after: tuple[int, int]) -> Pixels | None:
+def shrunk_by_core(
+    data: bytes, size: tuple[int, int], after: tuple[int, int], *, draft: bool = False
+) -> Pixels | None:
     """(h, w, 3) uint8: an image of this (height, width) decoded and reduced in one go, the pixels
-    that `shrink` gives. None where the native core is not built, does not read the format or finds
-    fault with it."""
+    that `shrink` gives, or with `draft` nearly those (see `TurboJpegOptions.draft`). None where the
+    native core is not built, does not read the format or finds fault with it."""
     if not native.available():
         return None
     whole, window = (np.array([[0, 0, *sides]], dtype=np.int32) for sides in (size, after))
     geometry = Geometry(whole, window[:, 2:], window, np.zeros((1, 2), dtype=np.bool_))
     out = np.empty((1, *after, 3), dtype=np.uint8)
     failed = core_pool().decode_batch(
-        [data], geometry=geometry, out=out, check_whole=True, here=True
+        [data], geometry=geometry, out=out, check_whole=True, draft=draft, here=True
     )
     return None if failed.wait() else out[0]

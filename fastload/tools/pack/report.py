@@ -11,8 +11,9 @@ from html import escape
 import numpy as np
 from PIL import Image
 
-from fastload.cache.samples import shrink
-from fastload.decode.image import reader_of
+from fastload.cache.samples import shrink, shrunk_by_core, shrunk_size
+from fastload.decode.image import EncodedReader, ImageReader, reader_of
+from fastload.decode.libraries import Pixels
 from fastload.errors import DecodeError, counted
 from fastload.files import DecodeSettings
 from fastload.tools.measure.page import document, table
@@ -94,6 +95,17 @@ def _classes(packed: Packed, contents: Contents, jobs: Sequence[ShardJob]) -> st
     return table(rows, text_columns=("class",)) + rest
 
 
+def _small(reader: ImageReader, index: int) -> Pixels:
+    """(H, W, 3), the shorter side of `_SIDE` pixels. Raises DecodeError."""
+    if isinstance(reader, EncodedReader):
+        data, header, _ = reader.fetch(index)
+        size = header.height, header.width
+        pixels = shrunk_by_core(data, size, shrunk_size(size, _SIDE), draft=True)
+        if pixels is not None:
+            return pixels
+    return shrink(reader.pixels(index), "image", _SIDE)
+
+
 def _pictures(contents: Contents) -> str:
     """Small copies of some of the images, as data in the page."""
     source = contents.source
@@ -102,7 +114,7 @@ def _pictures(contents: Contents) -> str:
     pictures = []
     for index in evenly_spaced(len(source), _PICTURES):
         try:
-            pixels = shrink(reader.pixels(index), "image", _SIDE)
+            pixels = _small(reader, index)
         except DecodeError:
             continue
         buffer = io.BytesIO()
