@@ -366,10 +366,9 @@ class EncodedReader:
         check_header(header, name, self.settings)
         return data, header, name
 
-    def accept_start(self, index: int, data: memoryview) -> ImageHeader:
-        """The header of a sample whose bytes were read, of which no more are copied than it takes.
-        Raises DecodeError."""
-        name = self.column.describe(index)
+    def accept_start(self, name: str, data: memoryview) -> ImageHeader:
+        """The header of a sample of this name whose bytes were read, of which no more are copied
+        than it takes. Raises DecodeError."""
         header = _jpeg_header(bytes(data[: _PREFIXES[0]]), name) or read_header(bytes(data), name)
         check_header(header, name, self.settings)
         return header

@@ -194,7 +194,8 @@ class Contents:
             raise _not_read(column.describe(index), error) from error
         if self._is_new(state):
             raise _changed(path)
-        header = reader.accept_start(index, data)
+        name = path if column.names is None else column.describe(index)
+        header = reader.accept_start(name, data)
         return Part(data, _ending(header)), (header.height, header.width)
 
     def _refuse_changed(self, column: ImageColumn, index: int) -> None:
