@@ -128,7 +128,7 @@ TESTS = {
     "test_sweep": "cli.sweep tools.sweep.advice tools.sweep.grid tools.sweep.report "
     "tools.sweep.reported tools.sweep.run",
     "test_third_party_backend": "backends.base",
-    "test_tier": "stores.tier",
+    "test_tier": "checksum stores.tier",
     "test_torch_workers": "backends.torch_workers backends.torch_workers_processes "
     "loader.worker_seeds",
     "test_train_config": "train.config",
@@ -145,7 +145,8 @@ TESTS = {
     "test_train_tasks": "train.masks train.tasks train.tasks.base train.tasks.classification "
     "train.tasks.language train.tasks.segmentation",
     "test_train_texts": "train.texts",
-    "test_turbojpeg_backend": "backends.pixels_native backends.pixels_python backends.turbojpeg",
+    "test_turbojpeg_backend": "backends.pixels_native backends.pixels_python "
+    "backends.pixels_stored backends.turbojpeg",
     "test_views": "recipe.views",
     "test_watch": "cli.watch tools.watch.beside tools.watch.record tools.watch.report "
     "tools.watch.run tools.watch.sample tools.watch.verdict",

@@ -21,8 +21,8 @@ import torch
 from fastload.backends.base import BackendOptions, Context, Fit, HostBatch, Traits, Workload
 from fastload.backends.maker import BatchInWork, BatchMaker, PixelMaker, Threads
 from fastload.backends.pixels_native import make_pixels
+from fastload.backends.pixels_stored import files_opened
 from fastload.backends.rows import Buffers, RowReader, settled_size
-from fastload.backends.turbojpeg import TurboJpegOptions, files_opened
 from fastload.cache.build import build_cache, default_directory
 from fastload.cache.choice import why_filled
 from fastload.cache.filler import Filler, Pace, fills_here
@@ -266,8 +266,7 @@ class CacheBackend(BatchMaker):
             )
         self._source = self._context.source
         # As the backend that "auto" would have taken: with its seek points, and its mosaics.
-        options = TurboJpegOptions(self._options.exif_orientation, self._options.max_pixels)
-        return files_opened(self._context, self._threads, options)
+        return files_opened(self._context, self._threads, self._options.decode_settings)
 
     def _from(self, source: Source) -> tuple[RowReader, PixelMaker]:
         """What makes batches of the columns of this source."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from fastload import native
 from fastload.backends.base import BackendOptions, Context, Fit, Traits
-from fastload.backends.maker import BatchMaker, PixelMaker, Threads
-from fastload.backends.pixels_joined import JoinedPixels
-from fastload.backends.pixels_native import NativePixels, make_pixels
+from fastload.backends.maker import BatchMaker, PixelMaker
+from fastload.backends.pixels_native import NativePixels
+from fastload.backends.pixels_stored import files_opened
 from fastload.backends.rows import RowReader
 from fastload.errors import ConfigurationError
 from fastload.native.seek import SeekIndexOption
@@ -81,39 +81,16 @@ class TurboJpegBackend(BatchMaker):
         self.depth = self._opened()[1].depth
 
     def _open(self) -> tuple[RowReader, PixelMaker]:
-        return files_opened(self._context, self._threads, self._options)
-
-
-def files_opened(
-    context: Context, threads: Threads, options: TurboJpegOptions
-) -> tuple[RowReader, PixelMaker]:
-    """What makes batches of samples as they are stored, with these options."""
-    decoder = options.decoder
-    rows = RowReader(
-        context.source,
-        context.recipe,
-        settings=options.decode_settings,
-        decoder="auto" if decoder == "native" else decoder,
-        threads=threads.count,
-        allocate=context.allocate,
-        padded=context.padded,
-    )
-    joined = rows.joined
-    if joined is not None and decoder in ("auto", "native") and joined.fits_core:
-        whole, index = options.check_whole, options.seek_index
-        return rows, JoinedPixels(
-            context, rows, joined, threads, check_whole=whole, seek_index=index
+        options = self._options
+        return files_opened(
+            self._context,
+            self._threads,
+            options.decode_settings,
+            decoder=options.decoder,
+            check_whole=options.check_whole,
+            draft=options.draft,
+            seek_index=options.seek_index,
         )
-    pixels = make_pixels(
-        context,
-        rows,
-        threads,
-        decoder=decoder,
-        check_whole=options.check_whole,
-        draft=options.draft,
-        seek_index=options.seek_index,
-    )
-    return rows, pixels
 
 
 def _require_draft(context: Context, decoder: str) -> None:

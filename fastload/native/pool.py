@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from fastload.native.seek import SeekIndex
 
 Compressed = EncodedFiles | PathTable | Kept | Sequence[Buffer | bytearray]
-"""Images still compressed: files, byte ranges of files, byte buffers, or ranges of remote objects
-in the local tier or in memory."""
+"""Images still compressed: files, ranges of files, buffers, or what is kept of remote objects."""
 
 Simd = Literal["auto", "avx512", "avx2", "sse4.1", "neon", "plain"]
 """Which inner loops to use; all give the same pixels, so this is for tests and measurements."""
@@ -88,8 +87,7 @@ class FusedGeometry:
         return len(self.native)
 
     def resolve(self, sizes: npt.NDArray[np.int64]) -> Geometry:
-        """What the core will do for images of these (B, 2) sizes; the same pixels as of
-        `GeometryPlan.resolve`."""
+        """What the core does for (B, 2) sizes; the same pixels as of `GeometryPlan.resolve`."""
         out = np.empty((len(self), 12), dtype=np.int32)
         self.native.resolve(np.ascontiguousarray(sizes, dtype=np.int64), out)
         return Geometry(
@@ -124,8 +122,7 @@ class Joined:
     weights: npt.NDArray[np.float32] | None
     """(B, 2): of the two pictures of a sample that are blended; or None."""
     rectangles: npt.NDArray[np.int32] | None
-    """(B, 4): top, left, height, width of what the second picture of a sample covers, if there is
-    one; or None."""
+    """(B, 4): top, left, height, width of what the second picture of a sample covers; or None."""
     canvas: tuple[int, int]
     """Height, width."""
     sampling: Resampling
