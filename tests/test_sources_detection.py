@@ -372,6 +372,36 @@ def test_splits_of_coco(tmp_path: Path) -> None:
         fastload.open_source(tmp_path, split="test", format="coco")
 
 
+def test_labels_of_coco_are_those_of_the_training_split(tmp_path: Path) -> None:
+    """A category without objects may be missing in the file of validation: all after it had other
+    labels there."""
+    whole = coco_document()
+    first = min(whole["categories"], key=lambda one: one["id"])
+    part = whole | {
+        "categories": [one for one in whole["categories"] if one != first],
+        "annotations": [one for one in whole["annotations"] if one["category_id"] != first["id"]],
+    }
+    write_coco(tmp_path, whole)
+    alone = write_coco(tmp_path, part, "val2017")
+    train, val = (fastload.open_source(tmp_path, split=name).source for name in ("train", "val"))
+    assert val.classes == train.classes
+    assert val.details == train.details
+    kept = [[own for own in row if own != 0] for row in rows(train, "labels")]
+    assert rows(val, "labels") == kept
+    assert any(kept)
+    assert fastload.open_source(alone).source.classes == tuple(NAMES[1:])
+    for other in ({"name": "another"}, {"id": 1234}):
+        write_coco(
+            tmp_path, whole | {"categories": [*part["categories"], first | other]}, "val2017"
+        )
+        with pytest.raises(SourceError, match="labels of the two would mean different classes"):
+            fastload.open_source(tmp_path, split="val")
+    write_coco(tmp_path, part, "val2017")
+    write_coco(tmp_path, part, "train2014")
+    with pytest.raises(SourceError, match="train2017.json list different ones; make them equal"):
+        fastload.open_source(tmp_path, split="val")
+
+
 def test_coco_beside_its_images(tmp_path: Path) -> None:
     write_images(tmp_path / "train")
     (tmp_path / "train" / "_annotations.coco.json").write_text(json.dumps(coco_document()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +134,21 @@ def test_a_mask_of_each_segment(contestant: Contestant, tmp_path: Path) -> None:
         assert target["masks"].shape[1:] == images[0].shape[1:]
         for mask, own in zip(target["masks"], target["ids"].tolist(), strict=True):
             assert np.array_equal(mask.cpu().numpy(), ids == own)
+
+
+def test_labels_are_those_of_the_training_split(tmp_path: Path) -> None:
+    write(tmp_path)
+    made = document()
+    made["categories"] = [{"id": 1, "name": "ant", "isthing": 1}, *CATEGORIES]
+    (tmp_path / "annotations" / "panoptic_train2017.json").write_text(json.dumps(made))
+    source = fastload.open_source(tmp_path, format="panoptic", split="val").source
+    assert source.classes == ("ant", "cat", "fox", "grass")
+    assert rows(source, "labels") == [[3, 1, 2]] * 5
+    assert rows(source, "is_thing") == [[0, 1, 1]] * 5
+    png: Any = source.columns["mask"]
+    alone = classes_of(0)
+    pixels = np.array(Image.open(io.BytesIO(png.read(0))))
+    assert np.array_equal(pixels, np.where(alone == 255, 255, alone + 1))
 
 
 def test_boxes_of_instances_come_first_in_a_folder_of_both(tmp_path: Path) -> None:

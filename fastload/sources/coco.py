@@ -4,7 +4,8 @@ or one JSON file.
 Keypoints (`person_keypoints_*.json`) and outlines come along where the file has them; which points
 change places in a mirrored picture, their names in `categories` say ("left_eye"). Image and
 annotation ids are those of the file; labels count from 0 in the order of the category ids, which
-may have gaps: `source.details["category_ids"]` has the id of each label.
+may have gaps: `source.details["category_ids"]` has the id of each label. They are those of the
+training split's file where another one of the same folder is opened.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -89,6 +90,12 @@ class _Document(msgspec.Struct):
     categories: list[_Category]
 
 
+class _Categories(msgspec.Struct):
+    """Of a document nothing else."""
+
+    categories: list[_Category]
+
+
 def is_coco(spec: object) -> bool:
     """A JSON file that begins as COCO's, or a folder with such files in `annotations/` or beside
     its images."""
@@ -126,14 +133,16 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
     Boxes without area are left out, and counted.
 
     Raises:
-        SourceError: no such split; ids or files of images twice; an annotation of an image or a
-            category that is not listed; a box that is reversed, not finite or outside of its
-            image; a polygon of less than three corners; with `masks`, run lengths that are not
-            those of the image; a file that is missing. The message names file and annotation.
+        SourceError: no such split; ids or files of images twice; a category that the training split
+            has not; an annotation of an image or a category that is not listed; a box that is
+            reversed, not finite or outside of its image; a polygon of less than three corners; with
+            `masks`, run lengths that are not those of the image; a file that is missing. The
+            message names file and annotation.
     """
     is_file = spec.lower().endswith(".json")
-    path = file_of_split(spec, {"": spec} if is_file else _files_of(spec), options.split)
-    document = _read(path)
+    files = {"": spec} if is_file else _files_of(spec)
+    path = file_of_split(spec, files, options.split)
+    document = _read(path, _Document)
     nameless = next((image.id for image in document.images if not image.name), None)
     if nameless is not None:
         raise SourceError(f"{path}: the image {nameless} has no file_name; add it.")
@@ -142,16 +151,14 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
     lvis = any(not image.file_name for image in document.images)
     first = document.images[0].name if document.images else ""
     root = image_root(path, first, beside=("coco",) if lvis else ())
-    categories = sorted(document.categories, key=lambda category: category.id)
-    numbers = {category.id: label for label, category in enumerate(categories)}
-    positions(path, "category", [category.id for category in categories])
+    names = names_of_categories(path, files, [(one.id, one.name) for one in document.categories])
     return _opened(
         path,
         document,
         root,
-        numbers,
-        classes=[category.name for category in categories],
-        details={"category_ids": tuple(category.id for category in categories)},
+        {own: label for label, own in enumerate(names)},
+        classes=list(names.values()),
+        details={"category_ids": tuple(names)},
         strict=options.strict,
         masks=options.masks,
     )
@@ -200,6 +207,7 @@ def _opened(
     position = positions(path, "image", [image.id for image in images])
     of_image: list[list[_Annotation]] = [[] for _ in images]
     seen: set[int] = set()
+    listed = {category.id for category in document.categories}
     for number, one in enumerate(document.annotations):
         where = _where(path, number, one)
         if one.id is not None and one.id in seen:
@@ -211,10 +219,10 @@ def _opened(
                 f"{where}: there is no image {one.image_id} in the file; add it, or remove the "
                 "annotation."
             )
-        if one.category_id not in label:
+        if one.category_id not in listed:
             raise SourceError(
                 f"{where}: there is no category {one.category_id} in the file, which has "
-                f"{', '.join(map(str, list(label)[:8]))}...; add it, or correct the annotation."
+                f"{', '.join(map(str, sorted(listed)[:8]))}...; add it, or correct the annotation."
             )
         of_image[position[one.image_id]].append(one)
     missing = missing_files(root, [image.name for image in images])
@@ -358,16 +366,19 @@ def _polygons(one: _Annotation, where: str) -> list[Any]:
     return made
 
 
-def _read(path: str) -> _Document:
+_D = TypeVar("_D", _Document, _Categories)
+
+
+def _read(path: str, kind: type[_D]) -> _D:
     try:
         data = read_regular(path)
         try:
-            return msgspec.json.decode(data, type=_Document)
+            return msgspec.json.decode(data, type=kind)
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError:
             # NaN is no JSON, but Python writes it. Read so, the annotation can be named.
-            return msgspec.convert(json.loads(data), _Document)
+            return msgspec.convert(json.loads(data), kind)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error}).") from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -465,6 +476,47 @@ def file_of_split(root: str, files: dict[str, str], split: str | None) -> str:
         f"{root}: has annotations of {', '.join(files)}; say which: "
         f"split={folders.split_named(files, 'train') or next(iter(files))!r}."
     )
+
+
+def names_of_categories(
+    path: str, files: dict[str, str], listed: Sequence[tuple[int, str]]
+) -> dict[int, str]:
+    """The name of each category by its id, in the order of the labels.
+
+    They are those of the training split, where a file of another split is opened: one may be
+    missing there, and all after it would have other labels.
+
+    Args:
+        files: by split, which `path` is one of.
+        listed: (id, name) of each category of `path`.
+
+    Raises:
+        SourceError: an id is there twice; the training split has not a category, or calls it
+            otherwise; its file cannot be read.
+    """
+    positions(path, "category", [own for own, _ in listed])
+    names = dict(sorted(listed))
+    training = [each for split, each in files.items() if folders.split_in_words(split) == "train"]
+    if path in training:
+        return names
+    for number, each in enumerate(training):
+        found = [(one.id, one.name) for one in _read(each, _Categories).categories]
+        positions(each, "category", [own for own, _ in found])
+        strange = next((one for one in listed if one not in found), None)
+        if strange is not None:
+            raise SourceError(
+                f"{path}: its category {strange[0]} is {strange[1]!r}, and {each} has "
+                f"{dict(found).get(strange[0], 'none of this id')!r}, so that labels of the two "
+                "would mean different classes; list the same categories in both. To have this "
+                "file with numbers of its own, open it alone, by its path."
+            )
+        if number and names != dict(found):
+            raise SourceError(
+                f"{path}: which labels its categories have, the training files say, and "
+                f"{training[0]} and {each} list different ones; make them equal."
+            )
+        names = dict(sorted(found))
+    return names
 
 
 def image_root(path: str, first: str, *, beside: Sequence[str] = ()) -> str:

@@ -29,6 +29,7 @@ from fastload.sources.coco import (
     file_of_split,
     image_root,
     missing_files,
+    names_of_categories,
     once_each,
     positions,
 )
@@ -96,18 +97,20 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
             or a category that is not listed; an image without an annotation; a box that is
             reversed, not finite or outside of its image; a missing file. The message names it.
     """
-    path = file_of_split(spec, _files_of(spec), options.split)
+    files = _files_of(spec)
+    path = file_of_split(spec, files, options.split)
     try:
         document = msgspec.json.decode(read_regular(path), type=_Document)
     except (OSError, msgspec.DecodeError) as error:
         raise SourceError(
             f"{path}: is not what COCO's panoptic format has ({error}); correct the file."
         ) from None
-    categories = sorted(document.categories, key=lambda category: category.id)
-    label = positions(path, "category", [category.id for category in categories])
-    if len(categories) > _NO_CLASS:
+    classes = names_of_categories(path, files, [(one.id, one.name) for one in document.categories])
+    label = {own: number for number, own in enumerate(classes)}
+    is_thing = {one.id: one.isthing for one in document.categories}
+    if len(classes) > _NO_CLASS:
         raise SourceError(
-            f"{path}: has {len(categories)} categories, and a mask has place for {_NO_CLASS}."
+            f"{path}: has {len(classes)} categories, and a mask has place for {_NO_CLASS}."
         )
     positions(path, "image", [image.id for image in document.images])
     of_image = _annotations(path, document)
@@ -135,7 +138,7 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
                     f"{where}: ids count from 1, as pixels of 0 belong to no segment, up to "
                     f"{_LARGEST_ID:,}, which three bytes hold; give it another, in the PNG too."
                 )
-            if segment.category_id not in label:
+            if segment.category_id not in is_thing:
                 raise SourceError(
                     f"{where}: there is no category {segment.category_id} in the file; add it, or "
                     "correct the annotation."
@@ -148,13 +151,12 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
                 found.empty += 1
                 continue
             kept += 1
-            number = label[segment.category_id]
             found.boxes.append(box)
-            found.labels.append(number)
+            found.labels.append(label[segment.category_id])
             found.numbers["area"].append(w * h if segment.area is None else segment.area)
             found.numbers["iscrowd"].append(int(segment.iscrowd))
             found.numbers["ids"].append(segment.id)
-            found.numbers["is_thing"].append(categories[number].isthing)
+            found.numbers["is_thing"].append(is_thing[segment.category_id])
         found.counts.append(kept)
     segments = Segments(
         PathTable.of([one.file_name for one in of_image], pngs),
@@ -176,9 +178,9 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
         root,
         name=path,
         format="panoptic COCO annotations",
-        classes=[category.name for category in categories],
+        classes=list(classes.values()),
         image_ids=[image.id for image in document.images],
-        details={"category_ids": tuple(category.id for category in categories)},
+        details={"category_ids": tuple(classes)},
         strict=options.strict,
     )
 
