@@ -23,6 +23,8 @@ from fastload import stores
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError, DecodeError, SourceError
 from fastload.sources import open_source
+from fastload.sources.buffers import PathTable
+from fastload.sources.columns import EncodedFiles
 from fastload.stores import objects
 from fastload.stores.base import Range, StoreError, joined
 from tests import images
@@ -527,3 +529,18 @@ def test_two_slashes_after_a_bucket_are_refused(server: ObjectServer) -> None:
     with pytest.raises(SourceError, match=r"s3://bucket//a\.jpg: two slashes after bucket"):
         stores.read("s3://bucket//a.jpg")
     assert not server.requests
+
+
+@pytest.mark.parametrize("parts", [True, False])
+def test_ranges_of_several_samples_are_those_of_each(parts: bool) -> None:
+    names = ["a/1.jpg", "", "\udcff.jpg", "\u00e4/2.jpg"]
+    table = PathTable.of(names, "s3://bucket/train")
+    offsets = np.array([0, 5, 7, 9]) if parts else None
+    lengths = np.array([3, -1, 0, 4]) if parts else None
+    versions = np.array([1, 2**62, 0, 3]) if parts else None
+    whole = EncodedFiles(table, offsets=offsets, lengths=lengths, versions=versions)
+    for column in (whole, whole.take(np.array([3, 0, 0, 1, 2]))):
+        indices = np.array([1, 0, 3, 2, 1])
+        ranges = column.ranges_of(indices)
+        assert ranges == [column.range_of(index) for index in indices.tolist()]
+        assert not column.ranges_of(indices[:0])

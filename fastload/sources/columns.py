@@ -344,8 +344,20 @@ class EncodedFiles(PickledByReference, EncodedImages):
     def read_many(self, indices: Int64Array) -> Sequence[bytes]:
         return [bytes(data) for data in self.views(indices)]
 
+    def ranges_of(self, indices: Int64Array) -> list[stores.Range]:
+        """The same for several samples."""
+        count = len(indices)
+        starts, lengths, versions = [0] * count, list[int | None]([None]) * count, [0] * count
+        if self.offsets is not None and self.lengths is not None:
+            starts = self.offsets[indices].tolist()
+            lengths = [None if n < 0 else n for n in self.lengths[indices].tolist()]
+        if self.versions is not None:
+            versions = self.versions[indices].tolist()
+        paths = self.paths.many(indices)
+        return list(map(stores.Range, paths, starts, lengths, versions))
+
     def views(self, indices: Int64Array) -> Sequence[stores.Data]:
-        return stores.read_views([self.range_of(index) for index in indices.tolist()])
+        return stores.read_views(self.ranges_of(indices))
 
     @cached_property
     def is_remote(self) -> bool:
@@ -387,7 +399,7 @@ class EncodedFiles(PickledByReference, EncodedImages):
     def looked(self, indices: Int64Array) -> stores.Looked | None:
         if not self.is_remote:
             return None
-        return stores.look([self.range_of(index) for index in indices.tolist()])
+        return stores.look(self.ranges_of(indices))
 
     def take(self, indices: Int64Array) -> EncodedFiles:
         return EncodedFiles(
