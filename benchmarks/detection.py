@@ -10,9 +10,9 @@ often as makes 512 images. The DataLoader has as many worker processes as there 
 take turns, each with a fresh start in each round, and ratios are taken within a round; processor
 time is that of all processes while batches are taken at full speed.
 
-"handed over" is the time between a batch that is made and the trainer: that of `next()` when
-batches lie ready and, of fastload, that of putting the form together in the thread that makes
-batches. Its share is of the time that a batch takes at full speed.
+"handed over" is the processor time between a batch that is made and the trainer: that of the
+trainer's thread in `next()` and, of fastload, of putting the form together in the thread that makes
+batches. Its share is of all processor time of a batch.
 
 The presets: "fixed" resizes to 512 x 512 and mirrors; "multiscale" and "ssd" are those of
 torchvision's references, with a crop or a resize to one size at the end: the DataLoader reads by
@@ -36,7 +36,6 @@ from functools import cached_property, partial
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -62,8 +61,6 @@ from fastload.tools.measure.rounds import Entry, Work, measure
 from fastload.tools.measure.table import print_fitting
 
 BATCH = 16
-READY = 3
-"""Batches that are timed when they lie ready."""
 
 
 def preset(name: str) -> list[Any]:
@@ -172,45 +169,37 @@ class Put:
 
     form: Any
     seconds: float = 0.0
-    batches: int = 0
 
     def __call__(self, columns: dict[str, Any]) -> Any:
-        started = time.perf_counter()
+        started = time.thread_time()
         made = self.form(columns)
-        self.seconds += time.perf_counter() - started
-        self.batches += 1
+        self.seconds += time.thread_time() - started
         return made
 
 
 @dataclass
 class Taker:
-    """A contestant: batches as fast as they come; then a few that lie ready."""
+    """A contestant: batches as fast as they come."""
 
     feed: Feed
     put: Put | None = None
-    ready: int = READY
     metrics: dict[str, float] = field(default_factory=dict)
 
     def run(self, seconds: float) -> Work:
         self.feed.use_up()
-        taken, started, used = 0, time.perf_counter(), cpu_seconds()
+        taken, started, used, handed = 0, time.perf_counter(), cpu_seconds(), self._handed
         while not taken or time.perf_counter() < started + seconds:
             deque(islice(self.feed, 1), 0)
             taken += 1
         took, used = time.perf_counter() - started, cpu_seconds() - used
-        each = took / taken
-        if seconds:
-            time.sleep(min(each * (self.ready + 2) + 0.5, 10))  # until batches lie ready
-            times = []
-            for _ in range(self.ready):
-                at = time.perf_counter()
-                next(self.feed)
-                times.append(time.perf_counter() - at)
-            handed = median(times)
-            if self.put is not None:
-                handed += self.put.seconds / max(self.put.batches, 1)
-            self.metrics = {"handed_over_seconds": handed, "handed_over_share": handed / each}
+        handed = self._handed - handed
+        self.metrics = {"handed_over_seconds": handed / taken, "handed_over_share": handed / used}
         return Work(taken * BATCH, took, cpu_seconds=used, metrics=self.metrics)
+
+    @property
+    def _handed(self) -> float:
+        """[seconds of processor time] until now."""
+        return time.thread_time() + (0.0 if self.put is None else self.put.seconds)
 
     def close(self) -> None:
         self.feed.close()
