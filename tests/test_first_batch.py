@@ -16,6 +16,7 @@ FILES = {
     "backends/base.py": "the contract of a backend",
     "backends/maker.py": "keeps batches in order: submit, receive",
     "backends/pixels_native.py": "has the native core make the images",
+    "backends/pixels_stored.py": "which of the makers of images suits",
     "backends/rows.py": "the buffers of a batch, and its values",
     "backends/turbojpeg.py": "the backend chosen: its options, and what it is put together of",
     "compat/dataloader.py": "why isinstance(loader, DataLoader) holds",
@@ -67,6 +68,8 @@ a GPU. Each of these is about one thing that the first batch needs. What was loo
 - `compat/dataloader`: a Loader is a DataLoader from its construction on; that calls the constructor
   of its base class.
 - `backends/__init__`: it chooses; `backends/base` is what those that it chooses from share.
+- `backends/pixels_stored` beside `pixels_native`: it chooses among that, `pixels_joined`, which is
+  made of parts of that, and `pixels_python`; `cache` asks it too, while it fills.
 - `machine`: cores, for all that start threads; the folder of caches, for all that keep files.
 - `stores`: what tells a URL from a path is known there alone. Each caller that asks before would
   know it, too.

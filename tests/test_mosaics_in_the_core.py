@@ -148,7 +148,7 @@ def test_places_outside_of_a_canvas_are_refused() -> None:
         offsets, inverse = np.array([0, 1]), np.eye(3)[None]
         numbers = np.array([corner], np.int32), offsets, np.array([seen], np.int32)
         plain = Resampling(), WarpSampling("bilinear")
-        return Joined(parts, *numbers, inverse, still, None, (16, 16), *plain)
+        return Joined(parts, *numbers, inverse, still, None, None, (16, 16), *plain)
 
     pool, out = NativePool(1), np.empty((1, 16, 16, 3), np.uint8)
     data = [jpeg(photo(8, 8))]
