@@ -6,7 +6,8 @@
     python -m benchmarks.details memory --files 1300000
 
 `views` compares several views of an image with one. `draft` compares `draft=True` with exact
-decoding, on photographs of 12 megapixels. `small` compares small batches of small arrays with plain
+decoding, on photographs of 12 megapixels, without a seek index and with one that has all points.
+`small` compares small batches of small arrays with plain
 indexing. `memory` compares opening a folder of that many files with torchvision's.
 
 Without `--data`, photographs are made. Contestants take turns; ratios are taken within a round.
@@ -27,7 +28,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import psutil
@@ -42,6 +43,7 @@ from benchmarks.gpu.feeds import Feed, of_loader
 from benchmarks.inputs import ROOT, sample_set
 from fastload.backends.base import PixelDifference
 from fastload.backends.turbojpeg import TurboJpegOptions
+from fastload.native.seek_filling import fill_seek_index
 from fastload.sources import open_source, share
 from fastload.tools.measure import process
 from fastload.tools.measure.clock import peak_memory, reset_peak_memory, resident_memory
@@ -120,25 +122,31 @@ def views(folder: Path) -> Iterator[Entry]:
 def draft(folder: Path) -> Iterator[Entry]:
     """Of photographs with 12 megapixels; pixels are compared with those of the exact path."""
 
-    def opened(area: tuple[float, float], draft: bool) -> Taker:
+    index = folder.parent / "index.seek"
+    fill_seek_index(folder, index)
+
+    def opened(area: tuple[float, float], draft: bool, seek_index: Path | Literal[False]) -> Taker:
         transform = v2.RandomResizedCrop(224, scale=area)
+        made = partial(decoding, folder, transform, 12, seek_index=seek_index)
         metrics = {}
         if draft:
-            with (
-                decoding(folder, transform, 12) as exact,
-                decoding(folder, transform, 12, draft=True) as reduced,
-            ):
+            with made() as exact, made(draft=True) as reduced:
                 off = PixelDifference.between(next(iter(reduced))[0], next(iter(exact))[0])
             metrics = {
                 "mean_difference": off.mean,
                 "largest_difference": off.largest,
                 "psnr_db": off.psnr,
             }
-        return Taker(of_loader(decoding(folder, transform, 12, draft=draft)), 12, metrics=metrics)
+        return Taker(of_loader(made(draft=draft)), 12, metrics=metrics)
 
     for mode, area in (("whole images", (1.0, 1.0)), ("crops of 8% to 100%", (0.08, 1.0))):
-        for name, reduced in (("exact", False), ("draft", True)):
-            yield Entry(name, mode, {}, partial(opened, area, reduced))
+        for name, reduced, points in (
+            ("exact", False, False),
+            ("draft", True, False),
+            ("exact, seek index", False, index),
+            ("draft, seek index", True, index),
+        ):
+            yield Entry(name, mode, {}, partial(opened, area, reduced, points))
 
 
 def enlarged(folder: Path, temporary: Path) -> Path:
