@@ -41,6 +41,7 @@ def stateful(directory: str) -> list[Any]:
     next(iterator), next(iterator)
     accelerator.save_state(directory)
     rest = [batch[0].tolist() for batch in iterator]
+    accelerator.wait_for_everyone()  # else one rank reads files that the other still writes
     accelerator.load_state(directory)
     return [rest, [batch[0].tolist() for batch in loader]]
 
