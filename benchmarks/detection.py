@@ -165,7 +165,8 @@ def annotated(photographs: Path, target: Path, objects: int, least: int = 0) -> 
 
 @dataclass
 class Put:
-    """A form of batches that notes how long it takes to put them together."""
+    """A form of batches that notes what it takes to put them together [seconds of processor
+    time]."""
 
     form: Any
     seconds: float = 0.0

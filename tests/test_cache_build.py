@@ -562,6 +562,16 @@ def numbered(column: Numbered) -> Source:
     return Source({"image": column, "label": ValueArray(np.arange(20))}, "e" * 32, "numbered")
 
 
+def require_as_built_in_one_go(found: Path, beside: Path) -> None:
+    """A cache of `numbered` has the files that an undisturbed build writes."""
+    wanted = build_cache(numbered(Numbered()), beside, on_error="substitute")
+    assert verify_cache(found).failed == 1
+    for path in wanted.iterdir():
+        if path.name != "manifest.json":
+            assert path.read_bytes() == (found / path.name).read_bytes(), path.name
+    assert {path.name for path in found.iterdir()} == {path.name for path in wanted.iterdir()}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", ["nothing", "a byte", "the file is gone", "the note"])
 def test_a_build_goes_on_from_what_a_killed_one_has_written(tmp_path: Path, changed: str) -> None:
@@ -582,12 +592,7 @@ def test_a_build_goes_on_from_what_a_killed_one_has_written(tmp_path: Path, chan
     found = build_cache(numbered(column), directory, on_error="substitute")
     first = min(column.read_rows)
     assert first == 0 if changed != "nothing" else 4 <= first <= 12
-    wanted = build_cache(numbered(Numbered()), tmp_path / "new", on_error="substitute")
-    assert verify_cache(found).failed == 1
-    for path in wanted.iterdir():
-        if path.name != "manifest.json":
-            assert path.read_bytes() == (found / path.name).read_bytes(), path.name
-    assert {path.name for path in found.iterdir()} == {path.name for path in wanted.iterdir()}
+    require_as_built_in_one_go(found, tmp_path / "new")
 
 
 @pytest.mark.slow
@@ -602,12 +607,7 @@ def test_what_a_build_has_decoded_is_kept_until_all_is_on_the_disk(tmp_path: Pat
     column = Numbered()
     found = build_cache(numbered(column), directory, on_error="substitute")
     assert column.read_rows == []
-    wanted = build_cache(numbered(Numbered()), tmp_path / "new", on_error="substitute")
-    assert verify_cache(found).failed == 1
-    for path in wanted.iterdir():
-        if path.name != "manifest.json":
-            assert path.read_bytes() == (found / path.name).read_bytes(), path.name
-    assert {path.name for path in found.iterdir()} == {path.name for path in wanted.iterdir()}
+    require_as_built_in_one_go(found, tmp_path / "new")
 
 
 BUILDER = """

@@ -167,8 +167,9 @@ def build_cache(
 
 
 def is_being_built(directory: Path) -> bool:
-    """Whether a process is building the cache that will be there."""
-    with contextlib.suppress(FileNotFoundError), open(_lock_of(directory), "rb") as file:
+    """Whether a process is building the cache that will be there. No, where its lock cannot be
+    looked at: who builds then says why."""
+    with contextlib.suppress(OSError), open(_lock_of(directory), "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
