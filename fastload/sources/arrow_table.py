@@ -7,7 +7,7 @@ import contextlib
 import importlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -210,6 +210,29 @@ def class_labels_of(schema: Any) -> dict[str, tuple[str, ...]]:
             if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
         }
     return {}
+
+
+def words_of_training(name: str, split: str, labels: Iterable[Any], remedy: str) -> tuple[str, ...]:
+    """The words that the training split has as labels, sorted.
+
+    Args:
+        name: of the data of another split, `split`, for messages.
+        labels: of the training split, as Arrow arrays.
+        remedy: how to have it beside, for messages.
+
+    Raises:
+        SourceError: there are none.
+    """
+    words = set[str]()
+    for values in labels:
+        words.update(map(str, values.unique().drop_null().to_pylist()))
+    if not words:
+        raise SourceError(
+            f"{name}: its labels are words, and which number each has is for the training data to "
+            f"say: a class may be missing in the {split} split. {remedy}; or give the classes: "
+            "fastload.open_source(..., classes=[...])."
+        )
+    return tuple(sorted(words))
 
 
 def _values(

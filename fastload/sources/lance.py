@@ -16,7 +16,7 @@ from fastload import stores
 from fastload.distribution import install_command
 from fastload.errors import SourceError, counted
 from fastload.sources import folders
-from fastload.sources.arrow_table import ArrowTable, open_table
+from fastload.sources.arrow_table import ArrowTable, open_table, words_of_training
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.buffers import Int64Array
 from fastload.sources.columns import EncodedImages
@@ -91,21 +91,20 @@ class _LanceTable(ArrowTable):
         if split in (None, "train"):
             return None
         beside = _training_beside(self.name)
-        labels = set[str]()
-        for path in beside if len(beside) == 1 else ():
-            training = _opened(path)
-            if "label" in training.schema.names:
-                for batch in training.to_batches(columns=["label"]):
-                    labels.update(map(str, batch.column(0).unique().drop_null().to_pylist()))
-        if not labels:
-            found = f"; there are {', '.join(beside)}" if len(beside) > 1 else ""
-            raise SourceError(
-                f"{self.name}: its labels are words, and which number each has is for the training "
-                f"data to say: a class may be missing in the {split} split. Put one data set of "
-                f"the training split beside it (train.lance, or one in a folder train){found}; or "
-                "give the classes: fastload.open_source(..., classes=[...])."
-            )
-        return tuple(sorted(labels))
+        training = map(_opened, beside if len(beside) == 1 else ())
+        found = f"; there are {', '.join(beside)}" if len(beside) > 1 else ""
+        return words_of_training(
+            self.name,
+            split,
+            (
+                batch.column(0)
+                for data in training
+                if "label" in data.schema.names
+                for batch in data.to_batches(columns=["label"])
+            ),
+            "Put one data set of the training split beside it (train.lance, or one in a folder "
+            f"train){found}",
+        )
 
     def first(self, field: str) -> bytes | None:
         try:

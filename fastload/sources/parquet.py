@@ -27,7 +27,12 @@ from fastload.errors import FastloadError, SourceError, counted
 from fastload.files import replacing
 from fastload.machine import cache_home
 from fastload.sources import folders
-from fastload.sources.arrow_table import ArrowTable, class_labels_of, open_table
+from fastload.sources.arrow_table import (
+    ArrowTable,
+    class_labels_of,
+    open_table,
+    words_of_training,
+)
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles
@@ -138,19 +143,18 @@ class _ParquetTable(ArrowTable):
         split = _split_of(self._files[0].path)
         if split in (None, "train"):
             return None
-        labels = set[str]()
-        for file in map(_open_file, _training_files(self._files[0].path)):
-            if "label" in file.schema.names:
-                for values in file.values("label", _NUMBERS_AT_ONCE):
-                    labels.update(map(str, values.unique().drop_null().to_pylist()))
-        if not labels:
-            raise SourceError(
-                f"{self.name}: its labels are words, and which number each has is for the training "
-                f"data to say: a class may be missing in the {split} split. Put the files of the "
-                "training split beside it (train-*.parquet, or a folder train), or give the "
-                "classes: fastload.open_source(..., classes=[...])."
-            )
-        return tuple(sorted(labels))
+        training = map(_open_file, _training_files(self._files[0].path))
+        return words_of_training(
+            self.name,
+            split,
+            (
+                values
+                for file in training
+                if "label" in file.schema.names
+                for values in file.values("label", _NUMBERS_AT_ONCE)
+            ),
+            "Put the files of the training split beside it (train-*.parquet, or a folder train)",
+        )
 
     def first(self, field: str) -> bytes | None:
         found = (values[0].as_py() for values in _images_in(self._files, field) if len(values))
