@@ -34,7 +34,8 @@ shared by weights: that is what the pace is for."""
 LEAST_SHARE = 0.06
 """Of the processor time of the machine, what the process takes while batches are waited for all the
 time. An epoch takes 1 / (1 - 0.06) = 1.06 times as long then. Whole images cost four times what
-random crops of 224 pixels do: the cache is whole after 4 / 0.06 = 67 epochs."""
+random crops of 224 pixels do: the cache is whole 4 / 0.06 = 67 epochs after the process has
+started, or later (227 and 251 in all were measured, where an epoch took 0.22 s)."""
 START_COST = 2.0
 """Seconds of processor time, to start an interpreter and to import what it needs. The process is
 started when its share would have paid for that."""
