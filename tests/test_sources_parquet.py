@@ -314,6 +314,24 @@ def test_images_of_every_type_of_bytes(kind: str, tmp_path: Path, own_cache: Pat
     assert source.classes == ("a", "b")
 
 
+def test_a_column_named_as_a_field_of_a_struct(tmp_path: Path, own_cache: Path) -> None:
+    """pyarrow gives the field too where the column is asked for."""
+    struct = pa.array([{"bytes": data, "crop": 9, "size": 9} for data in PHOTOS])
+    columns = {
+        "image": struct,
+        "image.bytes": pa.array(PHOTOS[::-1]),
+        "image.size": pa.array(range(7)),
+        "image.crop": pa.array([[row] * row for row in range(7)]),
+    }
+    source = open_source(write(tmp_path / "x.parquet", columns)).source
+    for field, wanted in {"image": PHOTOS, "image.bytes": PHOTOS[::-1]}.items():
+        assert [source.encoded[field].read(row) for row in range(7)] == wanted
+    every = np.arange(7)
+    assert source.values["image.size"].at(every).tolist() == list(range(7))
+    crops: Any = source.values["image.crop"].at(every)
+    assert crops.lengths.tolist() == list(range(7))
+
+
 def test_lists_of_one_length_are_rows_of_an_array(tmp_path: Path, own_cache: Path) -> None:
     matrices = np.arange(42, dtype=np.float32).reshape(7, 2, 3)
     kind = pa.list_(pa.list_(pa.float32(), 3), 2)

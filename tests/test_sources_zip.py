@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -228,6 +230,51 @@ def test_names_in_every_encoding_are_found(tmp_path: Path, name: str) -> None:
     files = {f"{name}/{row}.jpg": images.jpeg(images.photo(8, 8, seed=row)) for row in range(2)}
     path = write(tmp_path / "x.zip", files | {"b/1.jpg": files[f"{name}/0.jpg"]})
     assert len(open_source(path).source) == 3
+
+
+CLASSES = ("\u00e4", "\u00fc", "\u72d0")
+
+
+def write_unmarked(path: Path, made_on: int, *, in_extra: bool = False) -> None:
+    """Class folders whose names nothing marks as UTF-8, as `zip -r` of Debian writes them."""
+    names = {f"{title}/{row}.png".encode(): title for title in CLASSES for row in range(2)}
+    with zipfile.ZipFile(path, "w") as archive:
+        for number, (name, title) in enumerate(names.items()):
+            member = zipfile.ZipInfo(str(number).ljust(len(name), "."))
+            member.create_system = made_on
+            if in_extra:
+                field = b"\1" + zlib.crc32(name).to_bytes(4, "little") + name
+                member.extra = struct.pack("<HH", 0x7075, len(field)) + field
+            pixels = np.full((8, 8, 3), CLASSES.index(title), np.uint8)
+            archive.writestr(member, images.png(pixels))
+    data = path.read_bytes()
+    for number, name in enumerate(names):
+        data = data.replace(str(number).ljust(len(name), ".").encode(), name)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("made_on", "in_extra"), [(3, False), (19, False), (0, True), (3, True)], ids=str
+)
+def test_names_that_are_not_marked_are_those_that_it_unpacks_to(
+    made_on: int, in_extra: bool, tmp_path: Path
+) -> None:
+    """The standard library takes them for cp437, of which the order is another one."""
+    as_cp437 = [title.encode().decode("cp437") for title in CLASSES]
+    assert sorted(as_cp437) != as_cp437
+    write_unmarked(tmp_path / "x.zip", made_on, in_extra=in_extra)
+    source = open_source(tmp_path / "x.zip").source
+    assert source.classes == CLASSES
+    assert source.values["label"].at(np.arange(6)).tolist() == [0, 0, 1, 1, 2, 2]
+    with fastload.create_loader(tmp_path / "x.zip", 6) as loader:
+        pixels, labels = next(iter(loader))
+    assert pixels[:, 0, 0, 0].tolist() == labels.tolist()
+
+
+def test_names_in_an_unknown_code_are_refused(tmp_path: Path) -> None:
+    write_unmarked(tmp_path / "x.zip", 0)
+    with pytest.raises(SourceError, match=r"does not say in which code.*unpack it"):
+        open_source(tmp_path / "x.zip")
 
 
 def test_an_inflated_image_with_another_checksum_is_an_error(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import re
 import traceback
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -161,6 +161,48 @@ def test_a_host_is_that_of_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._registry, "hosted", OfHost)
     for host in ("one", "two"):
         assert stores.read(f"hosted://{host}/data/x") == host.encode()
+    stores.forget()
+
+
+def test_what_fsspec_has_listed_is_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many of its file systems keep listings for as long as the program runs, and their sizes."""
+    pytest.importorskip("fsspec", reason="fsspec, of the extra `remote`, is not installed")
+    memory: Any = importlib.import_module("fsspec.implementations.memory")
+    registry: Any = importlib.import_module("fsspec.registry")
+
+    class Keeping(memory.MemoryFileSystem):  # type: ignore[misc]
+        """As FTP is."""
+
+        protocol = "keeping"
+        store: ClassVar[dict[str, Any]] = {}
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return "/" + path.removeprefix("keeping://").strip("/")
+
+        def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+            if path not in self.dircache:
+                self.dircache[path] = super().ls(path, detail=True)
+            return self.dircache[path]
+
+        def info(self, path: str, **options: Any) -> Any:
+            for item in self.ls(self._parent(path)):
+                if item["name"] == path:
+                    return item
+            raise FileNotFoundError(path)
+
+        def invalidate_cache(self, path: str | None = None) -> None:
+            self.dircache.pop(path, None)
+
+    monkeypatch.setitem(registry._registry, "keeping", Keeping)
+    system = Keeping()
+    system.pipe_file("/host/d/a.jpg", b"12")
+    assert stores.entries("keeping://host/d") == [("a.jpg", False)]
+    assert stores.size_of("keeping://host/d/a.jpg") == 2
+    system.pipe_file("/host/d/a.jpg", b"123")
+    system.pipe_file("/host/d/b.jpg", b"1")
+    assert stores.size_of("keeping://host/d/a.jpg") == 3
+    assert stores.entries("keeping://host/d") == [("a.jpg", False), ("b.jpg", False)]
     stores.forget()
 
 

@@ -271,7 +271,9 @@ class _File:
                     f"{self.path}: column {column!r} cannot be read ({error}); the file is "
                     "damaged: copy or write it again."
                 ) from error
-            yield batch.column(0)
+            # By its name: where the column `image.bytes` is asked for, pyarrow gives the field
+            # `bytes` of a struct `image`, too.
+            yield batch.column(batch.schema.get_field_index(column))
 
 
 def _open_file(path: str) -> _File:

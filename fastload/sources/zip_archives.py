@@ -39,6 +39,10 @@ _METHODS = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "zstandard", 95: "xz"}
 """Of section 4.4.5, those in use that are not read."""
 _ENCRYPTED = 1
 _MADE_ON_DOS = 0
+_MADE_ON_UNIX = (3, 19)
+"""Unix and macOS, of section 4.4.2: names are the bytes that the file system has, today UTF-8."""
+_PATH_FIELD = 0x7075
+"""Of the extra field (section 4.6.9): version 1, the CRC-32 of the name, and the name in UTF-8."""
 
 
 def is_zip(spec: object) -> bool:
@@ -95,15 +99,21 @@ def _members(path: str, left_out: LeftOut) -> tuple[EncodedFiles, list[str]]:
             f"{path}: this archive cannot be read ({error}); if it is truncated or damaged, fetch "
             "it again."
         ) from error
-    others = [member.filename for member in listed if member.is_dir()]
+    others = [_name_of(member) or member.filename for member in listed if member.is_dir()]
     for member in listed:
-        name = member.filename
         if member.is_dir():
             continue
+        known = _name_of(member)
+        name = known or member.filename
         if member.create_system == _MADE_ON_DOS:
             name = name.replace("\\", "/")
         suffix = os.path.splitext(name)[1].lower()
         if is_image_name(name) and not any(map(is_never_data, name.split("/"))):
+            if known is None:
+                raise SourceError(
+                    f"{path}: {name} has letters that are not ASCII, and the archive does not say "
+                    f"in which code, so that classes may have other names and numbers; {remedy}"
+                )
             found.append((name, member))
         elif suffix in _TABLES or (suffix in DOCUMENTS and not _is_about_itself(name)):
             raise SourceError(
@@ -149,6 +159,31 @@ def _members(path: str, left_out: LeftOut) -> tuple[EncodedFiles, list[str]]:
     return InflatedFiles(**values_of(files), sizes=sized, sums=sums), others
 
 
+def _name_of(member: zipfile.ZipInfo) -> str | None:
+    """The name of a member, as it is unpacked; None where its letters are not known.
+
+    The standard library takes names that are not marked as UTF-8 for cp437: the zip of Debian and
+    macOS marks none, and names by cp437 are others, in another order.
+    """
+    if member.flag_bits & _UTF8 or member.orig_filename.isascii():
+        return member.filename
+    name = _bytes_of_name(member).partition(b"\0")[0]
+    extra = member.extra
+    while len(extra) >= 4:
+        kind, length = struct.unpack_from("<HH", extra)
+        field, extra = extra[4 : 4 + length], extra[4 + length :]
+        if kind == _PATH_FIELD and field[:5] == b"\1" + crc32(name).to_bytes(4, "little"):
+            return field[5:].decode("utf-8", "surrogateescape")
+    if member.create_system in _MADE_ON_UNIX:
+        return name.decode("utf-8", "surrogateescape")
+    return None
+
+
+def _bytes_of_name(member: zipfile.ZipInfo) -> bytes:
+    """As the archive has it, of which the standard library has made letters."""
+    return member.orig_filename.encode("utf-8" if member.flag_bits & _UTF8 else "cp437")
+
+
 def _unzip(path: str) -> str:
     return f"unzip {path} -d {path[:-4]}"
 
@@ -166,8 +201,7 @@ def _starts(path: str, members: list[zipfile.ZipInfo], packed: Int64Array) -> In
     with open_regular(path, buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         for row, member in enumerate(members):
-            # As the standard library has decoded the name that the directory says.
-            name = member.orig_filename.encode("utf-8" if member.flag_bits & _UTF8 else "cp437")
+            name = _bytes_of_name(member)
             header = os.pread(file.fileno(), _LOCAL_HEADER.size + len(name), member.header_offset)
             signature, method, length, extra = _LOCAL_HEADER.unpack_from(
                 header.ljust(_LOCAL_HEADER.size, b"\0")

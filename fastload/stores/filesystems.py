@@ -24,19 +24,19 @@ class FileSystemStore(Store):
         return Piece(data)  # fsspec does not say of which version they are
 
     def _list(self, folder: str) -> list[Entry]:
+        path = self._path(folder)
         try:
-            found = self._system.ls(self._path(folder), detail=True)
+            self._system.invalidate_cache(path)  # else the listing of the first time comes again
+            found = self._system.ls(path, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [
-            _entry(item)
-            for item in found
-            if item["name"].strip("/") != self._path(folder).strip("/")
-        ]
+        return [_entry(item) for item in found if item["name"].strip("/") != path.strip("/")]
 
     def _info(self, name: str) -> Entry | None:
+        path = self._path(name)
         try:
-            item = self._system.info(self._path(name))
+            self._system.invalidate_cache(self._system._parent(path))
+            item = self._system.info(path)
         except FileNotFoundError:
             return None
         return None if item["type"] == "directory" else _entry(item)
