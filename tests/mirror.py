@@ -11,7 +11,7 @@ TESTS = {
     "clients/test_lightning": "compat.lightning",
     "clients/test_passes_for_a_dataloader": "compat.dataloader",
     "clients/test_ray_pack": "tools.pack.ray_cluster",
-    "clients/test_samplers": "sampler.users",
+    "clients/test_samplers": "loader.ordering sampler.users",
     "clients/test_states": "sources.inspection",
     "clients/test_timm": "compat.timm recipe.of_timm",
     "clients/test_torchdata": "compat.torchdata",
@@ -47,7 +47,7 @@ TESTS = {
     "test_feed": "loader.feed",
     "test_following": "loader.following",
     "test_foreign_batches": "backends.objects",
-    "test_from_dataloader": "loader.from_dataloader",
+    "test_from_dataloader": "loader.from_dataloader loader.opening",
     "test_keypoints": "sources.keypoints",
     "test_loader": "errors fingerprint loader.iterator loader.loader",
     "test_look": "cli.look tools.look.page tools.look.samples",
@@ -145,8 +145,8 @@ TESTS = {
     "test_train_tasks": "train.masks train.tasks train.tasks.base train.tasks.classification "
     "train.tasks.language train.tasks.segmentation",
     "test_train_texts": "train.texts",
-    "test_turbojpeg_backend": "backends.pixels_native backends.pixels_python "
-    "backends.pixels_stored backends.turbojpeg",
+    "test_turbojpeg_backend": "backends.pixels backends.pixels_native backends.pixels_python "
+    "backends.turbojpeg",
     "test_views": "recipe.views",
     "test_watch": "cli.watch tools.watch.beside tools.watch.record tools.watch.report "
     "tools.watch.run tools.watch.sample tools.watch.verdict",

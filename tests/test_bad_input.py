@@ -303,6 +303,7 @@ def test_a_file_without_permission_is_named(contestant: Contestant, tmp_path: Pa
         ({"memory_format": torch.channels_last_3d}, "memory_format"),
         ({"collate_fn": "list"}, "collate_fn"),
         ({"sampler": []}, "sampler: list is empty"),
+        ({"batch_sampler": []}, "batch_sampler: list is empty"),
         ({"on_error": "ignore"}, "on_error"),
         ({"backend": "fast"}, "'turbojpeg'"),
         ({"device": "warp"}, "device"),

@@ -113,6 +113,13 @@ def test_a_distributed_sampler_gives_rank_and_seed(folder: Path) -> None:
     assert len(labels) == 22  # one comes twice, as under the DataLoader
 
 
+def test_a_distributed_sampler_that_drops_all_samples_is_refused() -> None:
+    data = TensorDataset(torch.zeros(2, 3))
+    sampler: DistributedSampler[Any] = DistributedSampler(data, 3, 0, drop_last=True)
+    with pytest.raises(ConfigurationError, match="of 3 ranks with drop_last=True drops all of 2"):
+        fastload.from_dataloader(DataLoader(data, sampler=sampler))
+
+
 @pytest.mark.slow
 def test_a_collate_function_and_worker_init_run_in_torch(folder: Path) -> None:
     started: Callable[[int], None] = print_nothing

@@ -20,8 +20,7 @@ import torch
 
 from fastload.backends.base import BackendOptions, Context, Fit, HostBatch, Traits, Workload
 from fastload.backends.maker import BatchInWork, BatchMaker, PixelMaker, Threads
-from fastload.backends.pixels_native import make_pixels
-from fastload.backends.pixels_stored import files_opened
+from fastload.backends.pixels import reader_and_pixels
 from fastload.backends.rows import Buffers, RowReader, settled_size
 from fastload.cache.build import build_cache, default_directory
 from fastload.cache.choice import why_filled
@@ -42,7 +41,8 @@ Fill = Literal["first", "while-training"]
 
 _OF_GPU = 0.25
 """Share of a GPU's memory that "auto" takes at most: the network comes later, and needs the rest.
-Of all of it, not of what is free: that would be another decision on each rank, and in each run."""
+It is a share of all memory, not of what is free, which differs from rank to rank and from run to
+run."""
 
 
 def fits_on_gpu(nbytes: int, device: torch.device) -> bool:
@@ -113,7 +113,8 @@ class CacheBackend(BatchMaker):
 
     @classmethod
     def fit(cls, workload: Workload) -> Fit:
-        """With options that ask for it, a cache may be filled while batches come from the files."""
+        """Higher than the traits say where the options ask to fill a cache while training, and
+        where that pays (`why_filled`)."""
         options, source = workload.options, workload.source
         if not isinstance(options, CacheOptions) or not options.may_be_declined or workload.arrays:
             return cls.traits.fits.get(workload.kind, Fit(0.0, ""))
@@ -155,7 +156,7 @@ class CacheBackend(BatchMaker):
         """Whether filling it is left to another rank of this node."""
         self._pace = Pace()
         self._looked_in = -1
-        """The epoch in which it was last seen whether another process has filled it."""
+        """The epoch in which it was last checked whether another process has filled it."""
         self._replaced: list[tuple[RowReader, PixelMaker]] = []
         """What made batches before the cache was whole."""
         if options.fill not in get_args(Fill):
@@ -219,7 +220,8 @@ class CacheBackend(BatchMaker):
         return bool(self._not_filled or self._elsewhere) and is_cache(self._directory)
 
     def _keep_pace(self, filler: Filler) -> None:
-        """Start the process that fills when that costs little, and tell it what it may take."""
+        """Start the process that fills the cache once its start costs little, and tell it which
+        share of the time it may use."""
         looked = self._pace.look()
         if looked:
             filler.tell(self._pace.share)
@@ -266,23 +268,24 @@ class CacheBackend(BatchMaker):
             )
         self._source = self._context.source
         # As the backend that "auto" would have taken: with its seek points, and its mosaics.
-        return files_opened(self._context, self._threads, self._options.decode_settings)
+        return reader_and_pixels(
+            self._context, self._threads, self._options.decode_settings, seek_index="auto"
+        )
 
     def _from(self, source: Source) -> tuple[RowReader, PixelMaker]:
         """What makes batches of the columns of this source."""
         self._source = source
-        context = replace(self._context, source=source)
+        context, settings = replace(self._context, source=source), self._options.decode_settings
+        if self._storage != "device" or _only_on_host(context):
+            return reader_and_pixels(context, self._threads, settings)
         rows = RowReader(
             source,
             context.recipe,
-            settings=self._options.decode_settings,
+            settings=settings,
             threads=self._threads.count,
             allocate=context.allocate,
-            padded=context.padded,
         )
-        on_device = self._storage == "device" and not _only_on_host(context)
-        make = _DevicePixels if on_device else make_pixels
-        return rows, make(context, rows, self._threads)
+        return rows, _DevicePixels(context, rows, self._threads)
 
     def close(self) -> None:
         super().close()
@@ -449,8 +452,8 @@ _NO_DRAWS = Draws(0, 0, np.zeros(0, dtype=np.int64))
 
 
 def _drawn_geometries(context: Context) -> list[DrawnGeometry] | None:
-    """The plans as one kernel knows them; None where it does not. Images are of one size then, and
-    each of them has pixels."""
+    """The plans in the form that one kernel draws; None where it cannot draw one of them. Images
+    are of one size then, and each of them has pixels."""
     source, made = context.source, list[DrawnGeometry]()
     if source.moved or not source.pixels:
         return None

@@ -1,9 +1,9 @@
-"""Images made by the threads of the native core where it can, by Python's where it cannot.
+"""Images made by the threads of the native core.
 
 On the native core a batch is one call, for images and masks together, and no Python runs for a
 sample that is sound. What the core cannot do (CMYK, GIF, masks in colour or of 16 bits) or finds
-fault with it gives back: Python reads those rows again, and makes the pixels or gives the verdict,
-so that messages are the same on both ways.
+damaged it gives back: Python reads those rows again and makes the pixels or raises the error, so
+that pixels and messages are the same as without the core.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fastload import native
 from fastload.backends.base import Context
 from fastload.backends.maker import BatchInWork, Part, PixelMaker, Threads, waits
-from fastload.backends.pixels_python import PythonPixels
 from fastload.backends.rows import Buffers, RowReader, settled_size
 from fastload.cache.resident import is_mapped
 from fastload.decode.libraries import core_formats, others_by_pillow
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError, DecodeError, WorkerError, counted
+from fastload.errors import DecodeError, WorkerError, counted
 from fastload.exif import turned_sizes
 from fastload.geometry import Geometry, GeometryPlan, View
 from fastload.geometry.points import PointMap
@@ -44,44 +42,6 @@ Placements = list["Geometry | FusedGeometry | None"]
 # Bytes of pixels that are copied in 100 microseconds, in which another thread would hardly have
 # started.
 _LITTLE = 1 << 20
-
-
-def make_pixels(
-    context: Context,
-    rows: RowReader,
-    threads: Threads,
-    *,
-    decoder: str = "auto",
-    check_whole: bool = False,
-    draft: bool = False,
-    seek_index: SeekIndexOption = False,
-) -> PixelMaker:
-    """The fastest that serves the source of a context, which has no objects; for the options see
-    `TurboJpegOptions`.
-
-    Raises BackendUnavailableError: the decoder asked for is not installed. ConfigurationError:
-    decoder="native", and the native core does not serve this source.
-    """
-    if decoder == "native":
-        native.load()  # complains if it is not there
-    if decoder in ("auto", "native") and native.available():
-        by_python = context.padded or context.recipe.joint is not None
-        if not by_python and NativePixels.serves(context.source, context.recipe.geometries):
-            return NativePixels(
-                context,
-                rows,
-                threads,
-                check_whole=check_whole,
-                draft=draft,
-                seek_index=seek_index,
-            )
-        if decoder == "native":
-            raise ConfigurationError(
-                "options: decoder='native' serves columns of compressed images and masks, to a "
-                "size that the transform fixes, without padding, and samples of one image or a "
-                f"Mosaic; this is not that ({context.source.name}). Use decoder='auto'."
-            )
-    return PythonPixels(context, rows, threads, decoder)
 
 
 class CoreDecoding:

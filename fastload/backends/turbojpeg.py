@@ -9,8 +9,8 @@ from pathlib import Path
 from fastload import native
 from fastload.backends.base import BackendOptions, Context, Fit, Traits
 from fastload.backends.maker import BatchMaker, PixelMaker
+from fastload.backends.pixels import reader_and_pixels
 from fastload.backends.pixels_native import NativePixels
-from fastload.backends.pixels_stored import files_opened
 from fastload.backends.rows import RowReader
 from fastload.errors import ConfigurationError
 from fastload.native.seek import SeekIndexOption
@@ -82,7 +82,7 @@ class TurboJpegBackend(BatchMaker):
 
     def _open(self) -> tuple[RowReader, PixelMaker]:
         options = self._options
-        return files_opened(
+        return reader_and_pixels(
             self._context,
             self._threads,
             options.decode_settings,

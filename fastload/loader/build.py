@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,10 +14,10 @@ import torch
 from fastload import native
 from fastload.backends import available_backends, backend_by_rule, backend_class
 from fastload.backends.base import (
-    DEFAULT_PREFETCH,
     Backend,
     BackendOptions,
     Context,
+    Traits,
     WorkerSettings,
     Workload,
     traits_of,
@@ -26,14 +25,15 @@ from fastload.backends.base import (
 from fastload.backends.objects import StreamBackend
 from fastload.compat.timm import is_fast_collate, stacks_alike
 from fastload.device import DeviceStage
-from fastload.errors import BackendUnavailableError, ConfigurationError, counted
+from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.fingerprint import fingerprint_of
 from fastload.host_memory import BufferPool
-from fastload.known_code import only_seeds
 from fastload.loader import deep, streams
 from fastload.loader.colour_place import ColourPlace, place_by_rule
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
+from fastload.loader.opening import changes_of, opened_by_its_own_code, opened_for
+from fastload.loader.ordering import order_of
 from fastload.loader.plain import PlainBackend
 from fastload.loader.tune import backend_measured, place_measured, samples_per_second
 from fastload.loader.worker_seeds import ScriptSeeds, WorkerSeeds
@@ -41,27 +41,15 @@ from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix
 from fastload.recipe.operation import qualified_name
 from fastload.sampler import (
-    BatchOrder,
-    EpochOrder,
-    ForeignOrder,
-    InStepOrder,
-    NodePlacement,
     Order,
-    Shard,
     StreamOrder,
-    UncountedOrder,
-    has_length,
-    never_looks,
-    size_said_by,
 )
-from fastload.sources import Opened, open_indexed, open_source
+from fastload.sources import Opened
 from fastload.sources.base import Source
 from fastload.sources.columns import StreamItems
-from fastload.sources.datasets import COST, is_dataset, open_dataset
+from fastload.sources.datasets import is_dataset
 from fastload.sources.huggingface import is_huggingface
-from fastload.sources.inspection import Snapshot
 from fastload.sources.kinds import IMAGE, MASK
-from fastload.sources.plain import may_be_plain, open_plain_dataset
 
 logger = logging.getLogger("fastload")
 
@@ -82,13 +70,12 @@ class LoaderParts:
     """The user's function of batches, where it is not MixUp or CutMix. Runs on each finished batch,
     in the trainer's thread."""
     explain: Callable[[], Mapping[str, str]] = dict
-    """What was chosen and why, for a person; asked for when somebody does."""
+    """Gives what was chosen and why, for a person."""
     renewed: bool = False
     """Whether worker processes are started again with each epoch, so that they get a data set that
     the user has changed."""
     changed: Callable[..., bool] | None = None
-    """Whether the data set of an adopted DataLoader has changed; None where it cannot."""
-
+    """Says whether the user's data set has changed since; None where it cannot."""
     stream: streams.StreamPlace | None = None
     """Where a data set is that can only be iterated; None for others."""
 
@@ -103,7 +90,44 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     """Open the source, choose the backend, and build the parts of a Loader."""
     if config.streamed:
         return _streaming(config)
-    opened = _opened(config)
+    served = _served(config)
+    config, source, split = served.config, served.opened.source, served.split
+    colour = ColourPlace(split)
+    if config.place != "auto" or split.begins_with_colour:
+        colour = place_by_rule(config.place, split, source, config.device)
+
+    def measured(backend: str, place: ColourPlace) -> float:
+        parts = _on_backend(backend, "", served, place)
+        return samples_per_second(parts.order, parts.stage, parts.feed(config))
+
+    workload = Workload(source, split, config.collate_fn, config.device, config.options)
+    if config.backend != "auto":
+        backend, reason = config.backend, "as asked"
+    elif config.tune:
+        backend, reason = backend_measured(workload, lambda name: measured(name, colour))
+    else:
+        backend, reason = backend_by_rule(workload)
+    if config.tune:
+        colour = place_measured(colour, lambda split: measured(backend, ColourPlace(split)))
+    return _on_backend(backend, reason, served, colour)
+
+
+@dataclass(frozen=True)
+class _Served:
+    """What is served, before a backend is chosen for it."""
+
+    config: LoaderConfig
+    """Without a collate function of the user's that fastload replaces."""
+    opened: Opened
+    recipe: Recipe
+    split: SplitRecipe
+    """The recipe, split for the source."""
+    order: Order
+
+
+def _served(config: LoaderConfig) -> _Served:
+    """The data set and its recipe; opened again if Python code needs samples of its own."""
+    opened = opened_for(config)
     source = opened.source
     if config.dtype is not None and not source.images and not source.objects:
         raise ConfigurationError(
@@ -124,140 +148,16 @@ def assemble(config: LoaderConfig) -> LoaderParts:
                 opened,
                 notes=(*opened.notes, "what timm's fast_collate does to bytes is done without it"),
             )
-    if (
-        (config.collate_fn is not None or split.opaque is not None)
-        and not source.objects
-        and (is_dataset(config.source) or is_huggingface(config.source))
-    ):
-        if opened.assumed is not None:
-            why = (
-                config.collate_fn is not None
-                and f"the collate_fn {qualified_name(config.collate_fn)}"
-            )
-            raise ConfigurationError(
-                f"assume_plain: {why or '; '.join(split.reasons)} runs in Python on each sample, "
-                "so that nothing is gained by skipping the code of the data set; leave one out."
-            )
-        opened = _run_its_own_code(config, opened, split)
-        recipe = Recipe.from_transform(_both(opened.transform, config.transform))
+    runs_python = config.collate_fn is not None or split.opaque is not None
+    if runs_python and not source.objects and _has_code(config.source):
+        opened = opened_by_its_own_code(config, opened, split)
         source = opened.source
+        recipe = Recipe.from_transform(_both(opened.transform, config.transform))
         split = _split(recipe, config, source)
     order = order_of(config, source, config.shard_here())
     if source.deep:
         deep.check(config, source, split)
-
-    colour = ColourPlace(split)
-    if config.place != "auto" or split.begins_with_colour:
-        colour = place_by_rule(config.place, split, source, config.device)
-
-    on_backend = functools.partial(
-        _on_backend, config=config, opened=opened, recipe=recipe, order=order
-    )
-
-    def on(backend: str, reason: str, colour: ColourPlace = colour) -> LoaderParts:
-        made = on_backend(backend, reason, split=colour.split)
-        if not colour.why:
-            return made
-        return replace(made, explain=lambda: {**made.explain(), "colour": colour.why})
-
-    workload = Workload(source, split, config.collate_fn, config.device, config.options)
-
-    def measure(backend: str, colour: ColourPlace = colour) -> float:
-        parts = on(backend, "", colour)
-        return samples_per_second(parts.order, parts.stage, parts.feed(config))
-
-    if config.backend != "auto":
-        chosen = config.backend, "as asked"
-    elif not config.tune:
-        chosen = backend_by_rule(workload)
-    else:
-        chosen = backend_measured(workload, measure)
-    if config.tune:
-        colour = place_measured(colour, lambda split: measure(chosen[0], ColourPlace(split)))
-    return on(*chosen, colour)
-
-
-def _opened(config: LoaderConfig) -> Opened:
-    init = config.workers.init
-    seeds_only = init is None or only_seeds(init)
-    if config.assume_plain:
-        if config.masks or config.mode != "RGB":
-            left = "mode" if config.mode != "RGB" else "masks"
-            raise ConfigurationError(f"assume_plain: RGB images and labels; leave {left} out.")
-        if not seeds_only:
-            raise ConfigurationError(
-                f"assume_plain: the worker_init_fn {qualified_name(init)} may change the data set, "
-                "and would not be called; leave one of the two out."
-            )
-        return open_plain_dataset(config.source)
-    if not config.adopted:
-        opened = open_source(
-            config.source,
-            split=config.split,
-            strict=config.strict,
-            masks=config.masks,
-            format=config.format,
-            mode=config.mode,
-        )
-        return _with_the_option(opened, config.source)
-    if seeds_only:
-        opened = open_indexed(config.source)
-        if opened.source.instances:
-            opened = open_indexed(
-                config.source,
-                reason="a DataLoader gives them one by one, images with objects; "
-                "create_loader(dataset, collate=...) reads columns of them",
-            )
-        return _with_the_option(opened, config.source)
-    return open_indexed(
-        config.source,
-        reason=f"the worker_init_fn {qualified_name(init)} may change it. {COST} Leave it out, "
-        "if it only sets seeds: "
-        "fastload's own random numbers need none",
-    )
-
-
-def _with_the_option(opened: Opened, dataset: Any) -> Opened:
-    """With a note of the option that skips the code of a data set, where it might."""
-    if not opened.source.objects or not is_dataset(dataset) or not may_be_plain(dataset):
-        return opened
-    note = (
-        "assume_plain=True skips its code, if all that this does to images is to read them; labels "
-        "still come from it where they can"
-    )
-    return replace(opened, notes=(*opened.notes, note))
-
-
-def _run_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) -> Opened:
-    """Open a data set so that its own code makes the samples, though fastload could read its files.
-    Then Python code of the user gets the same objects as before: PIL images with all their
-    attributes, and labels of Python's types."""
-    deep.refuse_own_code(config)
-    if config.masks:
-        raise ConfigurationError(
-            "masks: they are drawn for whole batches, and here Python runs on single samples "
-            "(collate_fn, or a transform of your own); leave one of the two out."
-        )
-    if config.collate_fn is not None:
-        reason = (
-            f"the collate_fn {qualified_name(config.collate_fn)} takes them; leave it out, or give "
-            "from_dataloader a function of whole batches, batch_transform, in its place"
-        )
-        dataset, transform = None, None
-    else:
-        reason, dataset, transform = (
-            f"{'; '.join(split.reasons)} takes them",
-            native.bare,
-            native.transform,
-        )
-    if dataset is None:
-        dataset, transform = config.source, None
-    bare = None if dataset is config.source else dataset
-    made = open_dataset(dataset, reason=f"{reason}. {COST}")
-    source = replace(
-        made.source, fingerprint=native.source.fingerprint, classes=native.source.classes
-    )
-    return Opened(source, transform, (*native.notes, *made.notes), bare)
+    return _Served(config, opened, recipe, split, order)
 
 
 @functools.cache  # once a process
@@ -272,41 +172,19 @@ def _opaque_backends() -> list[str]:
     return [row.name for row in available_backends() if row.available and row.traits.runs_opaque]
 
 
-def _on_backend(
-    backend: str,
-    reason: str,
-    *,
-    config: LoaderConfig,
-    opened: Opened,
-    recipe: Recipe,
-    split: SplitRecipe,
-    order: Order,
-) -> LoaderParts:
+def _has_code(source: Any) -> bool:
+    """Whether it is a data set whose own code can make the samples."""
+    return is_dataset(source) or is_huggingface(source)
+
+
+def _on_backend(backend: str, reason: str, served: _Served, colour: ColourPlace) -> LoaderParts:
+    """The parts, with a backend. `reason`: why this one, for a person."""
+    opened, recipe, order = served.opened, served.recipe, served.order
+    source, split = opened.source, colour.split
     cls = backend_class(backend)
-    source, device, traits = opened.source, config.device, traits_of(cls)
-    notes = [*opened.notes, *config.notes]
-    if config.adopted and not traits.processes:
-        notes.append(f"changed: {config.num_workers} worker processes -> the backend's own threads")
-        if config.workers.init is not None:
-            notes.append(
-                "changed: worker_init_fn is not called: there are no workers, and no global "
-                "random state"
-            )
-        config = replace(config, num_workers=None, prefetch_factor=None)
-    elif config.workers != WorkerSettings() and not traits.processes:
-        notes.append(
-            "worker_init_fn, multiprocessing_context, timeout: of no use, the backend works in "
-            "threads"
-        )
-    if order.read_ahead is not None and config.num_workers is None and traits.processes:
-        config = replace(config, num_workers=0)  # more would have nothing to do
-    runs_theirs = bool(source.objects) or split.opaque is not None
-    renewed = config.renewed and traits.processes and runs_theirs
-    if renewed and config.num_workers:
-        notes.append(
-            "workers start again with each epoch, as persistent_workers=False asks; with True "
-            "they go on"
-        )
+    traits = traits_of(cls)
+    config, renewed, notes = _workers_on(traits, served)
+    device = config.device
     options = _options_for(backend, cls, config)
     if source.upright:
         options = replace(options, exif_orientation=True)
@@ -327,8 +205,8 @@ def _on_backend(
             num_workers=config.num_workers,
             prefetch_factor=config.prefetch_factor,
             device=device,
-            # Delivered on the CPU, a batch leaves our hands before the trainer's copies out of it
-            # are done.
+            # Page-locked only where the copy to the GPU is ours: of a batch delivered on the CPU,
+            # nobody says when the trainer's own copies are done.
             allocate=BufferPool(
                 pinned_for=device if config.pinned and device.type == "cuda" else None
             ).allocate,
@@ -354,33 +232,27 @@ def _on_backend(
             seed=config.seed,
             kind=type(config.source).__name__,
         )
-    if split.several_views and not traits.views:
-        raise ConfigurationError(
-            f"transform: backend {backend!r} makes one view of an image, Views asks for "
-            f"{len(split.geometries)}; use another backend."
-        )
-    traits.check_renders(split, backend)
-    if not traits.deep:
-        deep.check_backend(source, backend)
-    if split.several_views and isinstance(config.batch_transform, Mix):
-        raise ConfigurationError(
-            f"batch_transform: {type(config.batch_transform).__name__} mixes one image with its "
-            "label, and a sample here is several views (transform has Views). Leave it out, or "
-            "give a function of the batch."
-        )
+    _check_on_backend(backend, traits, served, split)
 
     def explain() -> dict[str, str]:
-        return {
+        rows = {
             "backend": f"{backend}: {reason}",
             "source": "\n".join([f"{source.name}: {source.summary}", *notes]),
             "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement)
             or "none",
-            **({} if split.joint is None else {"samples": split.joint.describe(len(source))}),
-            **({"in Python because of": "\n".join(split.reasons)} if split.reasons else {}),
-            "delivered": f"on {device}, {config.memory_format}".replace("torch.", "")
-            + ("" if config.collate is None else f", collate={config.shown_collate}")
-            + (", images padded to the largest of a batch" if padded else ""),
         }
+        if split.joint is not None:
+            rows["samples"] = split.joint.describe(len(source))
+        if split.reasons:
+            rows["in Python because of"] = "\n".join(split.reasons)
+        rows["delivered"] = f"on {device}, {config.memory_format}".replace("torch.", "")
+        if config.collate is not None:
+            rows["delivered"] += f", collate={config.shown_collate}"
+        if padded:
+            rows["delivered"] += ", images padded to the largest of a batch"
+        if colour.why:
+            rows["colour"] = colour.why
+        return rows
 
     return _parts(
         config,
@@ -393,19 +265,57 @@ def _on_backend(
         fingerprinted=(recipe.fingerprint,),
         explain=explain,
         renewed=renewed,
-        changed=_changes(config, opened),
+        changed=changes_of(config, opened),
     )
 
 
-def _changes(config: LoaderConfig, opened: Opened) -> Callable[..., bool] | None:
-    """Whether a data set of the user's is another one than it is now; None for other sources. One
-    that makes its samples itself, and not by a copy without its transform, changes as it will."""
-    a_path = isinstance(config.source, str | os.PathLike)
-    if config.adopted or (not a_path and is_dataset(config.source)):
-        return Snapshot(
-            config.source, only_length=bool(opened.source.objects) and opened.bare is None
-        ).changed
-    return None
+def _workers_on(traits: Traits, served: _Served) -> tuple[LoaderConfig, bool, list[str]]:
+    """What the settings of worker processes mean on a backend: (the configuration with those that
+    apply, whether workers start again with each epoch, notes for `explain()`)."""
+    config, source = served.config, served.opened.source
+    notes = [*served.opened.notes, *config.notes]
+    if config.adopted and not traits.processes:
+        notes.append(f"changed: {config.num_workers} worker processes -> the backend's own threads")
+        if config.workers.init is not None:
+            notes.append(
+                "changed: worker_init_fn is not called: there are no workers, and no global "
+                "random state"
+            )
+        config = replace(config, num_workers=None, prefetch_factor=None)
+    elif config.workers != WorkerSettings() and not traits.processes:
+        notes.append(
+            "worker_init_fn, multiprocessing_context, timeout: of no use, the backend works in "
+            "threads"
+        )
+    if served.order.read_ahead is not None and config.num_workers is None and traits.processes:
+        config = replace(config, num_workers=0)  # more would have nothing to do
+    runs_theirs = bool(source.objects) or served.split.opaque is not None
+    renewed = config.renewed and traits.processes and runs_theirs
+    if renewed and config.num_workers:
+        notes.append(
+            "workers start again with each epoch, as persistent_workers=False asks; with True "
+            "they go on"
+        )
+    return config, renewed, notes
+
+
+def _check_on_backend(backend: str, traits: Traits, served: _Served, split: SplitRecipe) -> None:
+    """Raise ConfigurationError if a backend of these traits would not serve what was asked for."""
+    if split.several_views and not traits.views:
+        raise ConfigurationError(
+            f"transform: backend {backend!r} makes one view of an image, Views asks for "
+            f"{len(split.geometries)}; use another backend."
+        )
+    traits.check_renders(split, backend)
+    if not traits.deep:
+        deep.check_backend(served.opened.source, backend)
+    mix = served.config.batch_transform
+    if split.several_views and isinstance(mix, Mix):
+        raise ConfigurationError(
+            f"batch_transform: {type(mix).__name__} mixes one image with its "
+            "label, and a sample here is several views (transform has Views). Leave it out, or "
+            "give a function of the batch."
+        )
 
 
 def _streaming(config: LoaderConfig) -> LoaderParts:
@@ -440,7 +350,7 @@ def _parts(
     owned: bool = False,
     **parts: Any,
 ) -> LoaderParts:
-    """With the device stage, and what runs on whole batches. `owned`: see `Traits`."""
+    """With the device stage, and what runs on whole batches. `owned`: `Traits.owns_batches`."""
     mix = config.batch_transform if isinstance(config.batch_transform, Mix) else None
     stage = DeviceStage(
         device=config.device,
@@ -524,71 +434,6 @@ def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:
                 f"dtype: the transform makes images of {made}, whose values {wanted} cannot hold. "
                 "Give a floating point dtype, or leave dtype out."
             )
-
-
-def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
-    """Which samples come when, on this rank. Raises ConfigurationError: there would be none."""
-    order: Order
-    keyed = config.adopted and bool(source.objects)
-    given = config.sampler if config.batch_sampler is None else config.batch_sampler
-    if given is not None and not (has_length(given) and never_looks(given)):
-        counts = has_length(given)
-        if config.on_error != "raise" and not counts:
-            raise ConfigurationError(
-                f"on_error: {type(given).__name__} has no __len__, so it is not known which other "
-                "samples its epoch has, to replace one that cannot be read. Give it one, or leave "
-                "on_error out."
-            )
-        # As DataLoader's defaults: no workers, and two batches for each worker.
-        read_ahead = (config.num_workers or 0) * (config.prefetch_factor or DEFAULT_PREFETCH)
-        order = (InStepOrder if counts else UncountedOrder)(
-            given,
-            config.batch_size if config.batch_sampler is None else size_said_by(given),
-            len(source),
-            config.drop_last,
-            config.seed,
-            shard,
-            in_batches=config.batch_sampler is not None,
-            read_ahead=read_ahead,
-            keyed=keyed,
-        )
-    elif config.batch_sampler is not None:
-        order = BatchOrder(config.batch_sampler, len(source), config.seed, shard, keyed=keyed)
-    elif config.sampler is not None:
-        order = ForeignOrder(
-            config.sampler,
-            config.batch_size,
-            len(source),
-            config.drop_last,
-            config.seed,
-            shard,
-            keyed=keyed,
-        )
-    else:
-        order = EpochOrder(
-            len(source),
-            config.batch_size,
-            shard,
-            shuffle=config.shuffle,
-            drop_last=config.drop_last,
-            seed=config.seed,
-            tail=config.tail or "filled",
-            interleaved=config.interleaved,
-        )
-        if isinstance(config.placement, NodePlacement):
-            order = config.placement.placed(order)
-    if not order.samples:
-        raise ConfigurationError(
-            f"sampler: {type(config.sampler).__name__} is empty; leave it out to serve all samples."
-        )
-    if order.steps == 0:
-        raise ConfigurationError(
-            f"drop_last: {counted(len(source), 'sample')} cannot fill one global batch of "
-            f"{order.global_batch_size} (batch_size {order.batch_size} x "
-            f"{counted(shard.world_size, 'rank')}), so no batch is left. Use drop_last=False or a "
-            "smaller batch_size."
-        )
-    return order
 
 
 def _both(own: Any, given: Any) -> Any:

@@ -1,0 +1,67 @@
+"""Who makes the images of a batch: the fastest that can."""
+
+from __future__ import annotations
+
+from fastload import native
+from fastload.backends.base import Context
+from fastload.backends.maker import PixelMaker, Threads
+from fastload.backends.pixels_joined import JoinedPixels
+from fastload.backends.pixels_native import NativePixels
+from fastload.backends.pixels_python import PythonPixels
+from fastload.backends.rows import RowReader
+from fastload.errors import ConfigurationError
+from fastload.files import DecodeSettings
+from fastload.native.seek import SeekIndexOption
+
+
+def reader_and_pixels(
+    context: Context,
+    threads: Threads,
+    settings: DecodeSettings,
+    *,
+    decoder: str = "auto",
+    check_whole: bool = False,
+    draft: bool = False,
+    seek_index: SeekIndexOption = False,
+) -> tuple[RowReader, PixelMaker]:
+    """What reads the rows of a source that has no objects, and what makes its images; for the
+    options see `TurboJpegOptions`.
+
+    Raises:
+        BackendUnavailableError: the decoder asked for is not installed.
+        ConfigurationError: decoder="native", and the native core does not serve this source.
+    """
+    rows = RowReader(
+        context.source,
+        context.recipe,
+        settings=settings,
+        decoder="auto" if decoder == "native" else decoder,
+        threads=threads.count,
+        allocate=context.allocate,
+        padded=context.padded,
+    )
+    if decoder == "native":
+        native.load()  # complains if it is not there
+    if decoder in ("auto", "native") and native.available():
+        joined = rows.joined
+        if joined is not None and joined.fits_core:
+            return rows, JoinedPixels(
+                context, rows, joined, threads, check_whole=check_whole, seek_index=seek_index
+            )
+        serves = NativePixels.serves(context.source, context.recipe.geometries)
+        if serves and joined is None and not context.padded:
+            return rows, NativePixels(
+                context,
+                rows,
+                threads,
+                check_whole=check_whole,
+                draft=draft,
+                seek_index=seek_index,
+            )
+        if decoder == "native":
+            raise ConfigurationError(
+                "options: decoder='native' serves columns of compressed images and masks, to a "
+                "size that the transform fixes, without padding, and samples of one image or a "
+                f"Mosaic; this is not that ({context.source.name}). Use decoder='auto'."
+            )
+    return rows, PythonPixels(context, rows, threads, decoder)
