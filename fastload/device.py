@@ -35,7 +35,7 @@ from fastload.sources.ragged import Packed, Ragged
 from fastload.spans import SpanLog
 
 _FEWEST_DELIVERED = 4
-"""Batches that the trainer may always be behind by, whatever their size."""
+"""Batches that may always be delivered and not worked through yet, whatever their size."""
 _MOST_DELIVERED_BYTES = 512 << 20
 """Bytes of batches that the trainer has been given and has not worked through. Small batches may be
 many: at CIFAR's 6 MB some 80, so that a pause of the host of some ten milliseconds does not stop
@@ -51,7 +51,7 @@ class Staged:
     """The structure the trainer sees: a list, a dict, or what the user's collate function made."""
     ready: torch.cuda.Event | None
     samples: int | None = None
-    """In the batch, where its structure does not tell."""
+    """How many samples it has, where its structure does not say so."""
     substituted: int = 0
     """Samples in the batch that took the place of ones that could not be read."""
 
@@ -93,7 +93,7 @@ class DeviceStage:
             {view_column(name, view): kind.name for name, kind in pixels.items()}
             for view in range(len(programs))
         ]
-        """Of each view the columns of pixels."""
+        """For each view its columns of pixels, with the names of their kinds."""
         self._roles = dict(roles) | {
             name: role for columns in self._views for name, role in columns.items()
         }
@@ -104,7 +104,7 @@ class DeviceStage:
             for name in several
             if several_views
         }
-        """The columns that become one tuple."""
+        """By column, those that become one list of views."""
         self._layout = layout
         self._dtype = dtype
         self._memory_format = memory_format
@@ -136,8 +136,8 @@ class DeviceStage:
         return self.device.type == "cpu" and not self._pinned and self._mix is None and converts
 
     def prepare(self) -> None:
-        """Called in the trainer's thread before another one works on the stage: what must be known
-        from there."""
+        """Note what only the trainer's thread knows: its current GPU. Called there, before another
+        thread uses the stage."""
         if self._pinned and self.device.type == "cpu" and self._home is None:
             self._home = torch.cuda.current_device()
 
@@ -222,8 +222,8 @@ class DeviceStage:
                 memory = tensor.untyped_storage()
                 if memory.data_ptr() not in seen:  # of views once
                     seen.add(memory.data_ptr())
-                    # Memory that the trainer lets go of is not written again before its stream has
-                    # come so far.
+                    # Memory that the trainer frees is not written again before its stream has
+                    # passed this point.
                     tensor.record_stream(stream)
                     nbytes += memory.nbytes()
             self._delivered.append((before, nbytes))
@@ -244,9 +244,9 @@ class DeviceStage:
     def _limit_delivered(self) -> None:
         """Wait, without spinning, until the trainer is not too many batches behind.
 
-        The memory of a batch that the trainer has let go of is free when the trainer's stream has
-        come so far. A host that runs far ahead (CUDA graphs need next to no time of it) would take
-        new memory for each of its batches.
+        The memory of a batch that the trainer has freed can be used again when the trainer's stream
+        has passed the work on it. A host that runs far ahead (it needs next to no time to launch
+        CUDA graphs) would take new memory for each batch.
         """
         delivered = list(self._delivered)  # a copy: the trainer's thread appends
         total = sum(nbytes for _, nbytes in delivered)
@@ -315,7 +315,8 @@ class DeviceStage:
         return self._joined(columns) if self._collate is not None else parts.rebuild(columns)
 
     def _with_objects(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns, as Python objects those that no device sees."""
+        """The columns; a list of Python objects for those that have no tensor
+        (`Kind.python_objects`)."""
         kinds = {name: kind_named(self._roles.get(name, VALUE.name)) for name in columns}
         return {
             name: kinds[name].objects(value) if kinds[name].python_objects else value
@@ -367,8 +368,8 @@ class DeviceStage:
     def _as_tensors(
         self, columns: Mapping[Any, Any], keep: list[torch.Tensor] | None
     ) -> dict[Any, Any]:
-        """The columns, those of rows of variable length as tensors: on another device than the
-        host's, all of them in one piece, whatever their number."""
+        """The columns, with rows of variable length as tensors. All of these travel to a GPU in one
+        copy, whatever their number."""
         ragged = {
             name: value
             for name, value in columns.items()
@@ -388,7 +389,7 @@ class DeviceStage:
         return np.empty(shape, np.uint8) if self._ring is None else self._ring.allocate(shape)
 
     def _parts_of(self, host: HostBatch) -> _Parts:
-        """One shape for the columns of a backend and for what Python code has put together."""
+        """The parts of a batch, whether a backend made columns or Python code a finished batch."""
         if host.collated is not None:
             return _taken_apart(host.collated, foreign=host.layout is None)
         names, rebuild = list(host.columns), _REBUILD[host.layout or self._layout]

@@ -32,7 +32,7 @@ class FastloadError(Exception):
 
 
 class ConfigurationError(FastloadError, ValueError):
-    """An argument that cannot be honoured: its name, its value, and what would be accepted."""
+    """An argument that cannot have its effect: its name, its value, and what would be accepted."""
 
 
 class SourceError(FastloadError, ValueError):
@@ -88,8 +88,8 @@ class WorkerError(FastloadError, RuntimeError):
 
 
 class CancelledReadError(FastloadError, RuntimeError):
-    """A read that nobody was to wait for any longer: its loader was closed, or the program ends.
-    It says nothing about the bytes: no other sample takes the place of theirs."""
+    """A read was given up: its loader was closed, or the program ends. The data may be good, so no
+    other sample takes the place of the one that was read."""
 
 
 class CacheError(FastloadError, OSError):

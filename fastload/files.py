@@ -116,8 +116,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """Where to write what takes the place of a file once it is whole; what was there stays if
     anything is raised.
 
-    The name says whose it is: what processes of this machine have started and were killed over is
-    removed here.
+    The name has the machine and the process in it. Files that killed processes of this machine have
+    left are removed first.
     """
     ours = f".{path.name}.{platform.node()}"
     for left in path.parent.glob(f"{glob.escape(ours)}.*.tmp"):

@@ -35,8 +35,8 @@ def has_huge_pages(setting: str = "/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def zeros(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Zeros, C-contiguous. Of many only those are written that are looked at, and by the system:
-    they are of pages that nobody has used, where malloc's may have been."""
+    """Zeros, C-contiguous. Large arrays are of fresh pages, which the system clears when they are
+    first touched; numpy would clear memory that malloc has used before at once."""
     nbytes = int(np.prod(shape, dtype=np.int64))
     if nbytes < 2 * _HUGE_PAGE or not has_huge_pages():  # small pages cost ten times as much
         return np.zeros(shape, dtype=np.uint8)

@@ -56,7 +56,7 @@ def use_one_thread_here() -> None:
     """
     import torch
 
-    torch.get_num_threads()  # torch sets this thread's number at its first use: let it have been
+    torch.get_num_threads()  # torch sets this thread's number at its first use: now, not later
     with contextlib.suppress(OSError):  # not Linux
         for library in set(_OPENMP.findall(Path("/proc/self/maps").read_text())):
             with contextlib.suppress(OSError, AttributeError):

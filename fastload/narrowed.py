@@ -1,4 +1,4 @@
-"""What is said of images of which not all bits are served."""
+"""The warning about images of which not all bits are served."""
 
 from __future__ import annotations
 

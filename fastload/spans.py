@@ -20,7 +20,7 @@ Args = Mapping[str, int | float | str | bool]
 
 
 class Span(NamedTuple):
-    """Something that lasted, on the clock of `time.perf_counter`."""
+    """One step: when it began and ended, on the clock of `time.perf_counter`."""
 
     name: str
     track: str
@@ -65,7 +65,7 @@ class SpanLog:
     def add(
         self, name: str, begin: float, end: float, *, track: str = "host", args: Args | None = None
     ) -> None:
-        """Record what lasted from `begin` to `end` [seconds of time.perf_counter]."""
+        """Record a step from `begin` to `end` [seconds of time.perf_counter]."""
         done = Span(name, track, begin, end, threading.current_thread().name, args or {})
         with self._lock:
             if self._has_space():

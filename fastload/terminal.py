@@ -90,7 +90,7 @@ def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
     from rich.text import Text
 
     class _Rate(ProgressColumn):
-        """Of the last half minute, as rich counts."""
+        """The speed over the last half minute, as rich measures it."""
 
         def render(self, task: Task) -> Text:
             speed = task.finished_speed or task.speed
@@ -109,7 +109,7 @@ def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _rate(number: float) -> str:
-    """Two digits of what is small."""
+    """Whole samples; below 10 a second two digits."""
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 

@@ -59,14 +59,14 @@ class BackendOptions:
 
     @property
     def may_be_declined(self) -> bool:
-        """Whether `backend="auto"` may choose another backend nevertheless, which then gets
-        those of them that every backend takes, and says why."""
+        """Whether `backend="auto"` may still choose another backend. That one then gets those of
+        these options that every backend takes, and `explain()` says why it was chosen."""
         return False
 
     @property
     def risk(self) -> str:
         """Why a backend with these options may end the process that it runs in; empty if it does
-        not. Such options are tried without being asked for only in a process of their own."""
+        not. Benchmarks try such options in a process of their own."""
         return ""
 
     @classmethod
@@ -182,7 +182,7 @@ class Traits:
     """Whether it puts masks in the place of the shapes of objects (columns whose kind is `drawn`),
     as backends do that make their batches with the code of the built-in ones."""
     owns_batches: bool = False
-    """Whether nobody else sees the memory of its batches, so that operations of colour may write to
+    """Whether nobody else uses the memory of its batches, so that operations of colour may write to
     it. Else they work on a copy: the arrays may be those of the data set."""
     resamples_again: bool = False
     """Whether it makes what a `Geometry` has `later`: warps, a second resampling. A backend that
@@ -203,8 +203,8 @@ class Traits:
     needs: Dependency | None = None
     """The module of the class must be importable without it."""
     fits: Mapping[WorkloadKind, Fit] = field(default_factory=dict)
-    """How well it suits a workload of a kind, where no more than the kind is needed to say so;
-    else the class has a method `fit`. An empty reason is replaced by why Python is needed."""
+    """How well it fits a workload of each kind, where that depends on the kind alone; else the
+    class has a method `fit`. An empty reason is replaced by why Python is needed."""
     prepares: bool = False
     """Whether it works once through all samples that are not arrays yet, before its first batch (it
     builds a cache). That takes too long to be measured: `tune` tries it only where there is nothing
@@ -232,7 +232,7 @@ class Traits:
 
 @dataclass(frozen=True)
 class Workload:
-    """What a backend shall do; `backend="auto"` chooses one for it."""
+    """What a backend is to do; `backend="auto"` chooses one that fits."""
 
     source: Source
     recipe: SplitRecipe
@@ -272,7 +272,7 @@ Job = Workload
 
 @dataclass(frozen=True)
 class Fit:
-    """How well a backend suits a workload; `backend="auto"` takes the one of the highest score."""
+    """How well a backend fits a workload; `backend="auto"` takes the one with the highest score."""
 
     score: float
     """0: cannot do it. Below 0.5: can do it. From 0.5 to 1: made for it. Of equal scores the
@@ -398,7 +398,7 @@ class Backend(Protocol):
     It may also have:
 
     - `traits: Traits`, what others must know of it
-    - a class method `fit(workload: Workload) -> Fit`, how well it suits a workload. Without it,
+    - a class method `fit(workload: Workload) -> Fit`, how well it fits a workload. Without it,
       `backend="auto"` chooses it only where no other backend can do the workload, or where `tune`
       measures that it is faster
     - `light: bool`, True from the first `submit` on where making a batch takes less time than
@@ -451,7 +451,7 @@ def traits_of(backend: type[Any]) -> Traits:
 
 
 def fit_of(backend: type[Any], workload: Workload) -> Fit:
-    """How well a backend's class suits a workload: what its `fit` says, else what follows from its
+    """How well a backend's class fits a workload: what its `fit` says, else what follows from its
     traits. `fit` is asked where options were given, or the traits say nothing of such workloads."""
     if workload.needs_python and not traits_of(backend).runs_opaque:
         return Fit(0.0, f"it runs no Python on samples, and {workload.needs_python}")

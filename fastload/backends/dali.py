@@ -110,8 +110,8 @@ class _Rows:
 
 @dataclass
 class _Renderer:
-    """Sets apart what DALI is to render. What it decodes otherwise than everybody else, and masks,
-    is rendered here; so are images whose colours change before their geometry."""
+    """Collects the rows that DALI is to render. Rendered here are masks, images that DALI decodes
+    differently from the other backends, and images whose colours change before their geometry."""
 
     plans: Sequence[GeometryPlan]
     python: PythonRenderer
@@ -242,7 +242,7 @@ class DaliBackend:
         self._pipes: list[DaliPipeline] = []
         """One for each view, once they are needed."""
         self._inside: deque[_Rows] = deque()
-        """What they have been fed and not asked for: also what was cancelled since."""
+        """The rows that they were fed and have not returned, cancelled ones included."""
         self._rebuilt = 0
         """How often they were replaced because one had failed."""
         weakref.finalize(self, self._pipes.clear)  # at the latest when the interpreter exits

@@ -1,10 +1,10 @@
 """The DALI graph: compressed bytes and regions in, batches of uint8 pixels out.
 
 Regions are a resolved geometry in the words of DALI's operators: what to decode, what to resize,
-where to cut and pad. DALI resizes a region of interest with a filter that does look outside it.
-That serves here: only the pixels that the window shows, and those within the filter's reach, are
-decoded and resized, and the result is that of resizing all and cutting afterwards. Towards the
-edges of the box the region ends, so that the filter stays inside the box.
+where to cut and pad. DALI resizes a region of interest with a filter that also reads pixels outside
+it. So only the pixels that the window shows, and those within the filter's reach, are decoded and
+resized, and the result is that of resizing all and cutting afterwards. Towards the edges of the box
+the region ends, so that the filter stays inside the box.
 """
 
 from __future__ import annotations

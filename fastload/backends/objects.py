@@ -55,8 +55,8 @@ _OF_CODE = (
     NotImplementedError,
     TypeError,
 )
-"""What code raises that is wrong; of others (OSError, ValueError, ...) the sample may be the
-reason."""
+"""Errors that say that the code is wrong. The reason for others (OSError, ValueError, ...) may be
+the sample."""
 
 
 class ObjectReader:
@@ -435,7 +435,8 @@ def _spread(column: Any, good_rows: list[int], length: int) -> Any:
 
 
 class SharedStream(IterableDataset[Any]):
-    """This rank's part of a data set that every rank iterates over: of `world_size` batches one.
+    """This rank's part of a data set that every rank iterates over: one of every `world_size`
+    batches.
 
     The last ones are filled up with the first samples, so that ranks are equal, or left out with
     `drop_last`: as Accelerate shares one (`IterableDatasetShard`).

@@ -117,7 +117,7 @@ class RowReader:
         traced = self._masks is not None
         self._paster = None
         if recipe.joint is not None and recipe.joint.pastes:
-            # Threads that make pictures draw the masks that these take.
+            # The masks of pasted objects are drawn by the thread that makes the picture.
             self._paster = Paster(source, recipe, MaskDrawer() if source.drawn else None)
         self.joined = (
             None
@@ -479,11 +479,11 @@ def _table_shape(batch: int, numbers: int) -> tuple[int, ...]:
 
 
 def settled_size(source: Source, plan: GeometryPlan) -> tuple[int, int] | None:
-    """(height, width) of every output of a source of pixels, where that and all else is known
-    before any draw.
+    """(height, width) of every output of a source of pixels, where it is known before any draw that
+    every sample can be made.
 
-    It is where all images could be decoded, and either are of one size, so that what the plan can
-    do to one it can do to all, or the plan can be applied to any image. Otherwise None.
+    All images could be decoded, and either they are of one size, so that what the plan can do to
+    one it can do to all, or the plan can be applied to any image. None otherwise.
     """
     columns = [column.in_array() for column in source.pixels.values()]
     if source.encoded or not all(column is not None and not column.failed for column in columns):

@@ -161,8 +161,8 @@ class TorchBackend:
                 logger.debug("Ignored while the workers were stopped: %s", error)
 
     def forget(self) -> None:
-        """In a forked child: its end, or that of its copy of the iterator, must not be the workers'
-        end."""
+        """Called in a forked child: neither its exit nor the end of its copy of the iterator may
+        end the workers."""
         batches: Any = self._batches
         if batches is not None:
             batches._shutdown = True  # as far as this process is concerned

@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from fastload.stores.reads import current
 
-# Seconds between two looks whether the batch that is waited for is still wanted.
+# Seconds between two checks whether the batch that is waited for is still wanted.
 _LOOK = 0.5
 
 

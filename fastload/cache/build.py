@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 _HEADERS_PER_TASK = 64
 _BYTES_PER_SAMPLE = 64
-"""Of sizes, offsets, names and rounding, for the estimate."""
+"""Bytes for sizes, offsets, names and rounding, in the estimate."""
 _NOTE_EVERY = 5.0
 """Seconds of work that a killed build loses, at most."""
 _SILENT_WAIT = 3.0
@@ -99,7 +99,7 @@ def build_cache(
 
     Args:
         source: what `create_loader` takes, or a Source.
-        directory: where the cache shall be: new, empty, or this very cache. None: a directory under
+        directory: where the cache is to be: new, empty, or this very cache. None: a directory under
             `$XDG_CACHE_HOME/fastload` (`~/.cache/fastload`) named after the samples and options.
         short_side: reduce images to this many pixels on the shorter side (antialiased bilinear;
             masks nearest; smaller images stay as they are). It saves space, but crops are then not
@@ -167,8 +167,8 @@ def build_cache(
 
 
 def is_being_built(directory: Path) -> bool:
-    """Whether a process is building the cache that will be there. No, where its lock cannot be
-    looked at: who builds then says why."""
+    """Whether a process is building the cache of this directory. False where its lock cannot be
+    tried: building then raises the reason."""
     with contextlib.suppress(OSError), open(_lock_of(directory), "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -280,7 +280,8 @@ class _Build:
             shutil.rmtree(partial, ignore_errors=True)
 
     def _left(self, partial: Path) -> Progress:
-        """What a build that was killed has left there for this one, which is all that stays."""
+        """What a killed build of the same cache has left there to go on from; all else is
+        removed."""
         if not partial.exists():
             return Progress()
         # The code of a data set may have changed, which its fingerprint does not show: half of the
@@ -391,7 +392,7 @@ class _Build:
         return manifest
 
     def _note(self, writers: list[ColumnWriter], directory: Path) -> None:
-        """How far it has come. Raises OSError."""
+        """Write down how far the build has come. Raises OSError."""
         written = tuple(writer.progress for writer in writers)
         Progress(written).save(directory, self._what)
 
@@ -447,7 +448,7 @@ class _Build:
                     if not self.source.objects and time.monotonic() - noted >= _NOTE_EVERY:
                         self._note(writers, directory)
                         noted = time.monotonic()
-            if noted > began:  # to have it all on the disk takes long, too
+            if noted > began:  # flushing to the disk takes long, too
                 self._note(writers, directory)
             return {
                 column.name: writer.finish()
@@ -487,8 +488,8 @@ class _Pool(ReaderPool):
 
 
 def _same_array(directory: Path, manifest: Manifest, name: str, column: Column) -> bool:
-    """Whether a large array that is cached as it is has the numbers that are cached: of those the
-    fingerprint knows a few rows only. Read whole, which takes a second a gigabyte."""
+    """Whether a large array of the source still has the numbers that are cached: the fingerprint
+    covers only some of its rows. All are compared, which takes a second a gigabyte."""
     stored = column.in_array() if isinstance(column, PixelImages | Values) else None
     entry = manifest.columns.get(name)
     found = None if entry is None else entry.arrays["array"]

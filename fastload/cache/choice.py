@@ -21,7 +21,7 @@ read from the disk in each epoch, 3 bytes a pixel, where JPEGs are a tenth of th
 
 
 def why_filled(source: Source, directory: Path, settings: DecodeSettings) -> tuple[bool, str]:
-    """Whether it is, and the reason, for a person."""
+    """Whether it is worth filling, and the reason, for a person."""
     if is_cache(directory):
         return True, f"the cache of these samples is there, {directory}"
     if any(column.waits for column in source.encoded.values()):
@@ -36,7 +36,7 @@ def why_filled(source: Source, directory: Path, settings: DecodeSettings) -> tup
 
 
 def decoded_bytes(source: Source, settings: DecodeSettings) -> int:
-    """About how many the pixels of all images take, by the headers of some of them."""
+    """About how many bytes the pixels of all images take, by the headers of some of them."""
     rows = np.unique(np.linspace(0, len(source) - 1, min(len(source), _SAMPLED)).astype(np.int64))
     total = 0.0
     for column in source.images.values():

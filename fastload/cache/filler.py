@@ -29,8 +29,8 @@ from fastload.sources.base import Source
 NICE = 11
 """Where a core is busy, Linux gives a thread of nice 11 a twelfth of what it gives one of nice 0
 (its weights are 87 and 1024): 8% of that core, so that the least share is had and a tenth is not
-exceeded. Nice 19 (15) would be a seventieth. Memory, and cores that look idle for a moment, are not
-shared by weights: that is what the pace is for."""
+exceeded. Nice 19 (weight 15) would be a seventieth. Memory, and cores that are idle for a moment,
+are not shared by weights; `Pace` limits their use."""
 LEAST_SHARE = 0.06
 """Of the processor time of the machine, what the process takes while batches are waited for all the
 time. An epoch takes 1 / (1 - 0.06) = 1.06 times as long then. Whole images cost four times what
@@ -61,7 +61,7 @@ class Pace:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around each wait for a batch."""
+        """Entered around each wait for a batch."""
         began = self._clock()
         try:
             yield
@@ -98,11 +98,11 @@ class Filler:
         self._owner, self._samples, self._directory = os.getpid(), len(source), directory
         self._process: subprocess.Popen[bytes] | None = None
         self.elsewhere = False
-        """Whether a process of another trainer, or one that builds it, was at it at the last
-        look."""
+        """Whether another process, of another trainer or of `build_cache`, was building the cache
+        when that was last checked."""
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
-        """What it is to take, and says: see `_SHARED`."""
+        """The file of `_SHARED`."""
         self.tell(LEAST_SHARE)
         self._file.seek(_SHARED.size)
         try:
@@ -117,7 +117,7 @@ class Filler:
             ) from error
 
     def start(self) -> None:
-        """Unless another process is at it, for this time."""
+        """Start the process, unless another one is building the cache just now."""
         self.elsewhere = is_being_built(self._directory)
         if self.elsewhere:
             return
@@ -134,7 +134,7 @@ class Filler:
         os.pwrite(self._file.fileno(), struct.pack("<d", share), 0)
 
     def _at(self) -> int:
-        """The sample that it is at."""
+        """The sample that the process is at."""
         return int(_SHARED.unpack(os.pread(self._file.fileno(), _SHARED.size, 0))[1])
 
     def describe(self) -> str:
@@ -154,14 +154,13 @@ class Filler:
         return self._process is not None
 
     def ended(self) -> bool:
-        """Whether it has, and not because another process was quicker: then it is as if it had not
-        been started."""
+        """Whether the process has ended. One that found another at work counts as not started."""
         if self._process is not None and self._process.poll() == _ANOTHER:
             self._process, self.elsewhere = None, True
         return self._process is not None and self._process.poll() is not None
 
     def error(self) -> str:
-        """What it said last, if it ended without a cache; else nothing."""
+        """The last line that the process printed, if it ended without a cache; else empty."""
         if self._process is None or not self._process.poll():
             return ""
         self._messages.seek(0)
@@ -185,7 +184,7 @@ _PROGRAM = """import os, sys
 if hasattr(os, "nice"): os.nice(int(sys.argv[2]))
 from fastload.cache.filler import main
 main()"""
-"""Of low priority before it imports torch: that is most of what a start takes."""
+"""Low priority is set before torch is imported, which takes most of the start."""
 _ANOTHER = os.EX_TEMPFAIL
 """Exit status: another process fills the cache."""
 _SHARED = struct.Struct("<dq")

@@ -43,7 +43,7 @@ class Progress:
         return len(self.columns[0].sizes) if self.columns else 0
 
     def save(self, directory: Path, of: str) -> None:
-        """`of`: what is built; whole, or not at all. Raises OSError."""
+        """Write the note, whole or not at all. `of`: what is built. Raises OSError."""
         columns = [
             {"failed": dict(column.failed), "checksum": column.checksum} for column in self.columns
         ]
@@ -59,8 +59,8 @@ class Progress:
 
     @classmethod
     def load(cls, directory: Path, of: str) -> Progress:
-        """Of no rows where none was noted, or of something else. What it says of the files beside
-        it must be held against them."""
+        """The progress noted in a directory; of no rows where there is none, or it is of something
+        else. The caller checks the files beside it against what it says."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError, BadZipFile):
             with (
                 open_regular(directory / FILE_NAME) as file,
@@ -84,6 +84,6 @@ class Progress:
 
 
 def remove(directory: Path) -> None:
-    """From a directory that is finished."""
+    """Remove the note from a directory that is finished."""
     for name in (FILE_NAME, _PART):  # a build may have been killed while it wrote the note
         (directory / name).unlink(missing_ok=True)

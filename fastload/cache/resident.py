@@ -105,8 +105,8 @@ class ResidentSource:
         }
         self._values = {name: _upload_values(column, device) for name, column in values.items()}
         self._orders: dict[str, list[tuple[Int64Array, OrderOnDevice]]] = {}
-        """Of each column of images the last two of many batches: those of the epoch under way and
-        of the next one."""
+        """For each column of images, the orders of the epoch under way and of the next one, on the
+        device."""
         if device.type == "cuda":
             # Batches may be made on another stream than the one that uploads.
             torch.cuda.current_stream(device).synchronize()
@@ -168,8 +168,8 @@ class ResidentSource:
         return columns
 
     def _order(self, draws: Draws, whole: Int64Array, name: str) -> OrderOnDevice:
-        """The order that a batch is a stretch of, for a column of images; sent when its first batch
-        is made."""
+        """The order of the whole epoch that a batch is a part of, for a column of images, on the
+        device; copied there when its first batch is made."""
         known, stream = self._orders.setdefault(name, []), stream_of(self._device)
         for array, order in known:
             if array is whole and order.key == (draws.seed, draws.epoch, stream):

@@ -35,7 +35,7 @@ from fastload.sources.kinds import pixel_kind
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """A column of pixels to be."""
+    """A column of images or masks that is to be cached."""
 
     name: str
     role: str
@@ -67,7 +67,7 @@ class Samples:
     decoder: str
     """What decodes, for messages."""
     batch: int
-    """Samples that are worth one task of a thread pool."""
+    """Samples of one task of a thread pool."""
 
     def __init__(
         self, source: Source, settings: DecodeSettings, short_side: int | None = None
@@ -239,7 +239,7 @@ def shrunk_sizes(sizes: npt.NDArray[np.int64], short_side: int | None) -> npt.ND
 
 @lru_cache(maxsize=4096)
 def shrunk_size(size: tuple[int, int], short_side: int | None) -> tuple[int, int]:
-    """`shrunk_sizes` of one image. Many have the same."""
+    """`shrunk_sizes` of one image; remembered, as many images have the same."""
     height, width = shrunk_sizes(np.array([size]), short_side)[0].tolist()
     return height, width
 

@@ -177,7 +177,7 @@ class ColumnWriter:
         )
 
     def close(self) -> None:
-        """Let go of the file of a build that failed."""
+        """Close the file of a build that failed."""
         with contextlib.suppress(OSError):
             self._pixels.close()
 

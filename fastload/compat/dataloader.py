@@ -320,27 +320,28 @@ class ShownAsDataLoader(DataLoader[Any]):
         super().__init__(
             SourceView(source) if dataset is None else dataset,
             batch_size=batch_size,
-            sampler=None if streamed else (),  # ours comes with the order
+            sampler=None if streamed else (),  # set by `_show`
             drop_last=drop_last,
             collate_fn=collate_fn or default_collate,
             **{"num_workers": 0, **others},
         )
 
     def _show(self, order: Order, *, unbatched: bool) -> None:
-        """Have the samplers of this order. `unbatched`: samples are handed out one by one."""
+        """Show the samplers of this order. `unbatched`: samples are handed out one by one."""
         sampler = sampler_over(order, self.dataset, weakref.ref(self))
         batches = LoaderBatchSampler(sampler, order.batch_size, order.drop_last)
         # By their own names: Ray Train's wrapper takes over what it finds in here.
         vars(self).update(sampler=sampler, batch_sampler=None if unbatched else batches)
 
     def _record_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Have a Loader made again from these, by those who make one again."""
-        # Without it there is nobody who asks, and what it has patched by then is not known.
+        """Record these arguments, from which Lightning makes a Loader again."""
+        # Only where Lightning is imported: nobody else asks for them.
         if not _LIGHTNING.isdisjoint(sys.modules):
             record_arguments(self, arguments)
 
     def _settle(self) -> None:
-        """Find out what may have changed, such as the rank, before it is shown."""
+        """Build the parts again if something has changed, such as the rank, before they are
+        shown."""
         raise NotImplementedError
 
     @property  # type: ignore[override]
@@ -352,7 +353,7 @@ class ShownAsDataLoader(DataLoader[Any]):
 
     @sampler.setter
     def sampler(self, value: Any) -> None:
-        """Only DataLoader's own constructor gets here: afterwards it refuses the assignment."""
+        """Called by DataLoader's own constructor only, which refuses later assignments."""
 
     @property  # type: ignore[override]
     def batch_sampler(self) -> LoaderBatchSampler | None:
@@ -369,8 +370,8 @@ class ShownAsDataLoader(DataLoader[Any]):
     def collate_fn(self) -> Any:
         """The collate function: torch's `default_collate`, or the user's.
 
-        The former is shown as that very function, but to frameworks that make a DataLoader of it,
-        as Accelerate's `skip_first_batches` and Ray's `prepare_data_loader`.
+        torch's is shown as that very function, except to frameworks that make a DataLoader of it
+        (Accelerate's `skip_first_batches`, Ray's `prepare_data_loader`): these get it guarded.
         """
         guarded: GuardedCollate = vars(self)["collate_fn"]
         asking = sys._getframe(1).f_globals.get("__name__", "").split(".")[0]

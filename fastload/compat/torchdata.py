@@ -11,8 +11,8 @@ from fastload.sampler import Order
 
 
 def is_torchdatas(thing: Any) -> bool:
-    """Whether it is, or is of, one of the classes that torchdata has in place of torch's, and that
-    do the same."""
+    """Whether it is one of torchdata's classes that stand for torch's and do the same, or an object
+    of one."""
     kind = thing if isinstance(thing, type) else type(thing)
     return kind.__module__.startswith("torchdata.stateful_dataloader")
 

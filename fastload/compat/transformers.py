@@ -17,7 +17,7 @@ def trainer_callback() -> Any:
     from transformers import TrainerCallback
 
     class Resume(TrainerCallback):
-        """Puts the loader where the Trainer's own count of steps is."""
+        """Moves the loader to the Trainer's own count of steps."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **things: Any) -> None:
             loader: Any = things.get("train_dataloader")

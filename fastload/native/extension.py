@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _PACKAGES = {"libjpeg": "libjpeg62-turbo", "libisal": "libisal2", "libwebp": "libwebp7"}
-"""Debian's names of what the core is linked with."""
+"""Debian's names of the libraries that the core is linked with."""
 
 
 def available() -> bool:

@@ -48,7 +48,7 @@ class Status(enum.IntEnum):
 
     OK = 0
     DAMAGED = 1
-    """libjpeg gave up, or warned that pixels are made up; of PNG and WebP also what is only odd."""
+    """libjpeg gave up, or warned that pixels are made up; also for PNG and WebP that are odd."""
     OTHER_FORMAT = 2
     """A format that the core does not read: other decoders may know it."""
     UNSUPPORTED = 3
@@ -168,7 +168,7 @@ def resolve(plan: GeometryPlan, draws: Draws, sizes: npt.NDArray[np.int64]) -> G
     the same pixels."""
     if available() and (fused := fuse(plan, draws)) is not None:
         geometry = fused.resolve(sizes)
-        # A size of 0: the plan cannot be applied to some image. Python has the words for it.
+        # A size of 0: the plan cannot be applied to some image. Python makes the message.
         if geometry.size.all():
             return geometry
     return plan.resolve(draws, sizes)

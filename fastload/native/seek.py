@@ -1,7 +1,7 @@
 """The seek index of a data set: where in its JPEGs decoding can start, noted when they are first
 decoded.
 
-The file is made and read by the core (`fastload/native/seek_index.cpp`). Here is decided where it
+The core makes and reads the file (`fastload/native/seek_index.cpp`). This module decides where it
 is, and how large it may grow.
 """
 

@@ -23,7 +23,7 @@ ROUNDS = 6
 
 
 class ComputedOrder(ABC):
-    """(length,) int64 as far as one can tell by its length and its parts: `order[3:7]`."""
+    """Stands for a (length,) int64 array: `len(order)`, `order[3:7]`, `order[indices]`."""
 
     length: int
 

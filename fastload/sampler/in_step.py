@@ -54,7 +54,7 @@ class InStepOrder(UsersOrder):
 
     @property
     def samples(self) -> int:
-        """By what the sampler says of itself."""
+        """By the length that the sampler says."""
         return len(self.sampler) * (self.batch_size if self.in_batches else 1)
 
     @property
@@ -62,7 +62,7 @@ class InStepOrder(UsersOrder):
         return self.samples * self.shard.world_size
 
     def epoch(self, epoch: int) -> Int64Array:
-        """Start reading: what it gives is known when it comes."""
+        """Start reading. The indices are not known yet."""
         self._readings.clear()
         self._readings[epoch] = _Reading(self, epoch)
         return np.empty(0, dtype=np.int64)
@@ -71,7 +71,7 @@ class InStepOrder(UsersOrder):
         """They are counted as they come."""
 
     def batch(self, step: int) -> Int64Array:
-        """As many positions as it will have, by what the sampler says of itself."""
+        """The positions of the batch, by the length that the sampler says."""
         first = step * self.batch_size
         return np.arange(first, min(first + self.batch_size, self.samples), dtype=np.int64)
 
@@ -127,7 +127,7 @@ class InStepOrder(UsersOrder):
     def any_sample(
         self, epoch: int, step: int, indices: Int64Array, chance: tuple[float, float]
     ) -> int | None:
-        """Of the last batches that were read up to this one."""
+        """Chosen from the last batches that were read up to this one."""
         earliest = max(0, step - _KEPT + 1)
         chosen = earliest + int(chance[0] * (step - earliest + 1))
         found = self._read(epoch, chosen).draws.indices
@@ -136,7 +136,7 @@ class InStepOrder(UsersOrder):
     def fingerprint_at(
         self, epoch: int, step: int, order_of: Callable[[int], Int64Array], *, saving: bool
     ) -> str | None:
-        """Of all that was read up to there. None: nothing was read of this epoch yet."""
+        """Covers all that was read up to there. None: nothing was read of this epoch yet."""
         if saving and epoch not in self._readings:
             return None
         order_of(epoch)
@@ -196,7 +196,7 @@ class UncountedOrder(InStepOrder):
     own_samples: ClassVar[int] = sys.maxsize
 
     def __post_init__(self) -> None:
-        """It needs no length."""
+        """No length is required here."""
 
     def count(self) -> int:
         raise TypeError(f"object of type {type(self.sampler).__name__!r} has no len()")
@@ -225,7 +225,7 @@ class _Read:
 
     draws: Draws
     fingerprint: str
-    """Of all that it has given up to here."""
+    """Covers all that it has given up to here."""
 
 
 class _Reading:
@@ -240,13 +240,13 @@ class _Reading:
         self._kept: dict[int, _Read] = {}
         self._given = order._iterated(epoch)
         self._samples = 0
-        """That it has given."""
+        """Samples that it has given."""
         self._counts: Int64Array | None = None
         """(length,): how often it has given each sample."""
         self._keyed = False
         """Whether it gives keys of the data set, not indices."""
         self._whole = True
-        """False where an exception came while it was read: parts of a batch may be lost."""
+        """False after an exception during a read: parts of a batch may be lost."""
 
     def has_forgotten(self, step: int) -> bool:
         """Whether this batch was read, and is not kept."""

@@ -23,7 +23,8 @@ from fastload.errors import ConfigurationError, counted
 from fastload.sampler.bijection import ROUNDS, Bijection
 
 Int64Array = npt.NDArray[np.int64]
-# Samples: the order of more is not an array (0.8 GB, and as much again while it is sorted).
+# Samples. The order of more is computed batch by batch; as an array it would take 0.8 GB, and as
+# much again while it is sorted.
 LARGEST_IN_MEMORY = 100_000_000
 Position = tuple[int, int]
 """(epoch, step), both 0-based; the step counts the batches of the epoch handed out."""
@@ -80,7 +81,7 @@ class EndOfOrder(Exception):  # noqa: N818
 
 
 class Order:
-    """Which samples come when, on this rank. Its users ask it, and not of which kind it is."""
+    """Which samples come when, on this rank. Other code asks its methods, never its type."""
 
     length: int
     """Samples in the source."""
@@ -122,7 +123,7 @@ class Order:
         raise NotImplementedError
 
     def count(self) -> int:
-        """Batches of an epoch on this rank, for `len`. Raises TypeError: nobody can tell."""
+        """Batches of an epoch on this rank, for `len`. Raises TypeError: that is not known."""
         return self.steps
 
     @property
@@ -132,13 +133,13 @@ class Order:
 
     @property
     def sequential(self) -> bool:
-        """Whether the samples come as they are counted, in every epoch."""
+        """Whether the samples come in the order of their indices, in every epoch."""
         return False
 
     @property
     def ahead(self) -> bool:
-        """Whether an epoch may be drawn before it starts, and as often as one likes: it follows
-        from its number."""
+        """Whether an epoch may be drawn before it starts, and again: it follows from (seed,
+        epoch)."""
         return True
 
     def epoch(self, epoch: int) -> Int64Array:
@@ -183,7 +184,8 @@ class Order:
         return int(indices[rows[int(chance[1] * len(rows))]]) if len(rows) else None
 
     def fingerprint(self, indices: Int64Array) -> str | None:
-        """Of an epoch's order, for a saved state; None where `reproducible` says all."""
+        """The fingerprint of an epoch's order, for a saved state; None where it follows from
+        `reproducible`."""
         return None
 
     def fingerprint_at(
@@ -257,7 +259,7 @@ class EpochOrder(Order):
 
     @property
     def _computed(self) -> bool:
-        """Whether the order of an epoch is computed where it is asked for, and is nowhere whole."""
+        """Whether the order of an epoch is computed position by position, and never an array."""
         return self.shuffle and self.length > LARGEST_IN_MEMORY and self.samples <= self.length
 
     def epoch(self, epoch: int) -> Int64Array:
@@ -274,8 +276,8 @@ class EpochOrder(Order):
 
     @property
     def _moved_to_last(self) -> int:
-        """Samples that the last global batch takes of the one before it: with none of its own for
-        some rank."""
+        """Samples that the last global batch takes from the one before it, so that no rank's batch
+        is empty."""
         left, world = self.samples % self.global_batch_size, self.shard.world_size
         possible = (
             self.tail == "filled" and not self.shuffle and not self.drop_last and self.steps > 1
@@ -356,8 +358,8 @@ class Schedule:
     def ask_sampler(self, position: Position) -> None:
         """Read the order of the epoch that starts at this position from the user's own sampler.
 
-        Called in the trainer's thread when the epoch starts and not before, since a sampler may
-        depend on anything. Our own orders are computed when they are needed."""
+        Called in the trainer's thread when the epoch starts, not earlier, since a sampler may
+        depend on anything. fastload's own orders are computed when they are needed."""
         epoch, step = position
         # In the middle of an epoch the sampler was asked before: at its start, or when a saved
         # state was loaded.
@@ -382,7 +384,8 @@ class Schedule:
             return None
 
     def after(self, position: Position) -> Position | None:
-        """The position after it, as `next` gives them."""
+        """The position of the batch that `next` gives after the one at this position; None where
+        `next` gives none."""
         epoch, step = position
         if step + 1 < self._order.steps:
             return epoch, step + 1

@@ -32,10 +32,10 @@ class NodePlacement:
     """
 
     nodes: int | None = None
-    """How many there are, each with as many ranks, whose numbers follow each other. None: as
-    torchrun's LOCAL_WORLD_SIZE says."""
+    """How many nodes there are. All have the same number of ranks, numbered consecutively. None: by
+    torchrun's LOCAL_WORLD_SIZE."""
     moved: float = 0.1
-    """The share of a node's part that is another one in the next epoch, 0 to 1."""
+    """The share of a node's samples that other ones replace in the next epoch, 0 to 1."""
 
     def __post_init__(self) -> None:
         if self.nodes is not None and (isinstance(self.nodes, bool) or self.nodes < 1):

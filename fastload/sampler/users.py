@@ -36,7 +36,7 @@ class UsersOrder(Order):
     pairs of an index and a size, lists of indices. The positions in the epoch then stand for the
     samples."""
     _keys: list[Any] = field(default_factory=list, compare=False)
-    """Of the epoch drawn last; empty where they are indices."""
+    """The keys of the epoch drawn last; empty where the sampler gives indices."""
 
     def __post_init__(self) -> None:
         if not hasattr(self.sampler, "__len__"):
@@ -56,7 +56,7 @@ class UsersOrder(Order):
         )
 
     def _settled(self, sampler: Any, given: list[Any]) -> Int64Array:
-        """The order of an epoch in which the sampler has given these."""
+        """The order of an epoch in which the sampler has given these indices or keys."""
         self._keys.clear()
         try:
             return checked_indices(sampler, given, self.length)
@@ -70,7 +70,7 @@ class UsersOrder(Order):
         return fingerprint_of(indices, *map(repr, self._keys), *self._shape())
 
     def _shape(self) -> list[Int64Array]:
-        """What else than its samples tells one drawn epoch from another."""
+        """What distinguishes two drawn epochs beside their samples, for the fingerprint."""
         return []
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
@@ -149,7 +149,8 @@ class ForeignOrder(UsersOrder):
         )
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
-        """Nor may one that deals copies of each sample out to the ranks."""
+        """As of `UsersOrder`; also for a sampler that deals copies of each sample out to the
+        ranks."""
         sampler, copies = self.sampler, copies_of_each(self.sampler)
         if copies > 1:
             positions: Int64Array = sampler.rank + sampler.num_replicas * np.arange(
@@ -195,11 +196,11 @@ class BatchOrder(UsersOrder):
     shard: Shard = Shard()  # noqa: RUF009
     drop_last: bool = False
     _ends: list[int] = field(default_factory=lambda: [0], compare=False)
-    """Of the batches of the epoch drawn last, in its order."""
+    """Where each batch of the epoch drawn last ends in its order, from 0 on."""
 
     @property
     def batch_size(self) -> int:  # type: ignore[override]
-        """What it says of itself; its batches may be larger and smaller."""
+        """The size that the batch sampler says; its batches may be larger or smaller."""
         return size_said_by(self.sampler)
 
     @property
@@ -208,7 +209,7 @@ class BatchOrder(UsersOrder):
 
     @property
     def samples(self) -> int:
-        """Of the epoch drawn last; before the first one what the sampler says of itself."""
+        """Samples of the epoch drawn last; before the first one, what the sampler says."""
         return self._ends[-1] or self.steps * self.batch_size
 
     @property
@@ -256,7 +257,7 @@ def announce_epoch(epoch: int, *samplers: Any) -> None:
 
 
 def has_length(sampler: Any) -> bool:
-    """Whether `len` of it works."""
+    """Whether `len(sampler)` works."""
     try:
         return len(sampler) >= 0
     except (TypeError, NotImplementedError):
@@ -264,7 +265,7 @@ def has_length(sampler: Any) -> bool:
 
 
 def checked_indices(sampler: Any, indices: Iterable[int], length: int) -> Int64Array:
-    """What a sampler of the user's has given, if it is indices."""
+    """The indices that a sampler of the user's has given, checked. Raises ConfigurationError."""
     try:
         order = np.fromiter((index(i) for i in indices), dtype=np.int64)
     except TypeError as error:
@@ -281,7 +282,7 @@ def checked_indices(sampler: Any, indices: Iterable[int], length: int) -> Int64A
 
 
 def size_said_by(batch_sampler: Any) -> int:
-    """Samples a batch, by what a batch sampler says of itself; else 1."""
+    """Samples a batch, if a batch sampler says so (`batch_size`); else 1."""
     size = getattr(batch_sampler, "batch_size", 1)
     return size if isinstance(size, int) and size > 0 else 1
 
@@ -295,7 +296,7 @@ def copies_of_each(sampler: Any) -> int:
 
 def never_looks(sampler: Any) -> bool:
     """Whether it is known to give an epoch's indices without looking at what the trainer has done
-    meanwhile: by exact class, since a derived one may do anything."""
+    meanwhile. Known by exact class, since a derived one may do anything."""
     kind = type(sampler)
     if kind in (list, tuple, range, np.ndarray, torch.Tensor):
         return True
@@ -310,14 +311,14 @@ _KNOWN_MODULES = (
     "timm.data.distributed_sampler",
     "fastload.compat.dataloader",
 )
-"""All of whose samplers either draw an epoch at its start, or count."""
+"""Modules whose samplers all draw an epoch at its start, or count."""
 
 _SEEDABLE = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
 
 
 @dataclass(frozen=True)
 class StreamOrder(Order):
-    """As the data set gives its samples. How many there are is known when there are no more."""
+    """The order in which a data set gives its samples. How many there are is known at the end."""
 
     endless = True
     steps: ClassVar[int] = sys.maxsize
@@ -340,7 +341,7 @@ class StreamOrder(Order):
     def draws(
         self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
     ) -> Draws:
-        """The number of the batch in place of its samples."""
+        """Draws whose index is the number of the batch."""
         return Draws(self.seed, epoch, np.array([step], dtype=np.int64))
 
     def describe(self) -> str:
