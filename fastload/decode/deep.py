@@ -28,7 +28,7 @@ def read_deep(data: bytes, header: ImageHeader, stored: PixelFormat) -> npt.NDAr
     """
     if header.format == "PNG" and "PNG" in core_formats():
         made = np.empty((header.height, header.width, stored.channels), dtype=stored.dtype)
-        # What the core finds odd (interlaced) or damaged is for the others to judge.
+        # What the core refuses (interlaced, damaged) is left to the other readers.
         if not native.load().read_png16(np.frombuffer(data, dtype=np.uint8), made):
             return made
     if stored.channels == 3 and header.format == "TIFF":

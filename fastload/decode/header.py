@@ -28,7 +28,7 @@ REMEDY = 'Delete or re-encode the file, or skip such samples with on_error="subs
 _JPEG = b"\xff\xd8\xff"
 _PNG = b"\x89PNG\r\n\x1a\n"
 _SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
-_SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # those three are tables: DHT, JPG, DAC
+_SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # but DHT, JPG and DAC
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _ARITHMETIC = frozenset({0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length: TEM, RST0 to RST7, SOI
@@ -37,7 +37,7 @@ _SCAN_END = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 _PNG_COMPONENTS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _PNG_PIXELS = (b"IHDR", b"PLTE", b"IDAT")
-# Bytes that a byte of deflated data makes at most.
+# The most bytes that a byte of deflated data unpacks to.
 _DEFLATED = 258 * 4
 
 
@@ -241,11 +241,9 @@ def _check_place(kind: bytes, length: int, before: list[bytes]) -> None:
 
 
 def _webp_by_core(data: bytes) -> ImageHeader | None:
-    """Of a WebP that the native core takes: what decodes it also says its size. Others are for
-    Pillow to judge.
-
-    The two differ in what they forgive: a RIFF container of another length than it says, odd flags
-    in VP8X.
+    """The header of a WebP that the native core accepts, so that what decodes it also says its
+    size. Others go to Pillow. The two tolerate different faults: a RIFF container of another length
+    than it says, odd flags in VP8X.
     """
     if not (data.startswith(b"RIFF") and data[8:12] == b"WEBP" and "WEBP" in core_formats()):
         return None

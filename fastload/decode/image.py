@@ -56,8 +56,7 @@ _PNG_DEPTH, _TIFF_BITS = 24, 258
 # How much of an image is read for its header, at first and if that was not enough [bytes].
 _PREFIXES = (16 << 10, 256 << 10)
 _JPEG = b"\xff\xd8"
-# Memory kept; larger images get an array of their own, so that one of them does not hold its memory
-# for ever.
+# Bytes that are kept between images. Larger images get an array of their own, which is freed again.
 _SCRATCH_BYTES = 64 << 20
 
 
@@ -153,7 +152,7 @@ def decode_image(
             try:
                 pixels = CoreDecoder().decode(data, out=out)
                 say_if_narrowed(data, header, name)
-            except ValueError:  # odd or damaged, which is for Pillow to say
+            except ValueError:  # the core refuses it: Pillow decides whether it is damaged
                 pixels = _with_pillow(data, header.format, as_stored, name)
     except MemoryError:
         raise
@@ -176,7 +175,7 @@ def decode_image(
 
 
 def check_data(data: bytes, header: ImageHeader, name: str, settings: DecodeSettings) -> bytes:
-    """What decoders are to be given: the data, without what readers disagree about.
+    """The data as decoders get it: without the metadata that readers disagree about.
 
     Raises:
         DecodeError: it is cut off, or would take for ever.
@@ -285,7 +284,7 @@ def _one_channel(pixels: Pixels) -> Pixels:
 
 
 def say_if_narrowed(data: bytes, header: ImageHeader, name: str) -> None:
-    """The same of an image that the core has decoded, if it is one."""
+    """The warning of `narrowed` for an image that the core has decoded, if it has 16 bits."""
     if header.format == "PNG" and data[_PNG_DEPTH] == 16:
         say_narrowed(name)
 
@@ -326,7 +325,7 @@ class ImageReader(Protocol):
 
 
 def reader_of(column: Any, settings: DecodeSettings, decoder: str = "auto") -> ImageReader:
-    """Of a column of images; pixels read themselves."""
+    """The reader of a column of images. Columns of decoded pixels are their own readers."""
     reader: ImageReader = (
         EncodedReader(column, settings, decoder) if column.storage == "encoded" else column
     )
@@ -354,7 +353,7 @@ class EncodedReader:
         """The same of several samples, or why there are none."""
         try:
             found = self.column.read_many(indices)
-        except OSError:  # of one of them, and each may have words of its own
+        except OSError:  # one of them failed; read singly, each has its own message
             return [or_error(self.fetch, index) for index in indices.tolist()]
         pairs = zip(indices.tolist(), found, strict=True)
         return [or_error(lambda pair: self.accept(*pair), pair) for pair in pairs]
@@ -411,8 +410,8 @@ class EncodedReader:
 
 
 def _jpeg_header(start: bytes, name: str) -> ImageHeader | None:
-    """The header of a JPEG that begins with these bytes, if it is among them. Of other formats a
-    part may not do, or say something else than the whole."""
+    """The header of a JPEG that begins with these bytes, if they hold all of it; else None. Other
+    formats need the whole file."""
     if not start.startswith(_JPEG):
         return None
     try:

@@ -48,7 +48,7 @@ class Decoder(Protocol):
 
     name: str
     version: str
-    """Of the package and, where it is known, of the library beneath."""
+    """Version of the package and, where known, of the library beneath."""
     strict: bool
     """Whether damaged entropy-coded data raises; a decoder that cannot tell says False."""
 
@@ -72,7 +72,7 @@ _HARMLESS = re.compile(
     r"|unknown Adobe color transform code"
     r"|unknown JFIF revision number"
     r"|Invalid SOS parameters for sequential JPEG"
-    # Of the colour profile, which nobody here uses.
+    # About the colour profile, which is not used here.
     r"|bad ICC marker",
     re.IGNORECASE,
 )
@@ -336,7 +336,8 @@ def core_formats() -> Mapping[str, str]:
 
 @cache
 def core_pool() -> NativePool:
-    """Of this process, for single images. The thread that asks decodes them: none is started."""
+    """The pool of this process for single images. The calling thread decodes them; no thread is
+    started."""
     return native.NativePool(1)
 
 
@@ -375,7 +376,7 @@ def register_decoder(name: str, factory: Callable[[], Decoder]) -> None:
 
 
 def decoder_names() -> tuple[str, ...]:
-    """Of all decoders, installed or not, in the order in which "auto" tries them."""
+    """Names of all decoders, installed or not, in the order in which "auto" tries them."""
     return tuple(_DECODERS)
 
 
@@ -400,8 +401,8 @@ def get_decoder(name: str = "auto") -> Decoder:
 
 
 def second_opinions(decoder: Decoder) -> Iterator[Decoder]:
-    """Whom to ask about a JPEG that a decoder has refused: the native core where it is built, then
-    the others."""
+    """The decoders to try for a JPEG that another has refused: the native core where it is built,
+    then the others."""
     if native.available():
         yield CoreDecoder()
     for name in _DECODERS:

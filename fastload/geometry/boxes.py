@@ -58,7 +58,7 @@ class Composition:
         """Upside-down, left-right."""
         self.errors: dict[int, str] = {}
         self.bicubic: BoolArray | None = None
-        """(B,): which rows are resampled so, where they differ in it."""
+        """(B,) bool: which rows are resampled with "bicubic", where rows differ in that."""
         self.given: Int64Array | None = None
         """(B, 4) top, left, height, width: the crop that the next operation makes, where that
         depends on the objects in the image."""
@@ -130,8 +130,8 @@ class Composition:
             )
 
     def _fold(self) -> None:
-        """Without a resampling, shrink the box to the pixels that the window shows, so that fewer
-        are decoded, and so that padding to come is about the edges of what was cut out."""
+        """Without a resampling, shrink the box to the pixels that the window shows: fewer are
+        decoded, and later padding refers to the edges of what was cut out."""
         if self._resized:
             return
         end = self.start + self.extent

@@ -28,4 +28,4 @@ class DrawnCrop:
 
 
 DrawnStep: TypeAlias = DrawnFlip | DrawnCrop
-"""What takes one uniform number a sample, or two."""
+"""A flip takes one uniform number a sample, a crop two."""

@@ -57,11 +57,11 @@ class Resampling:
     """Whether compressed pixels are decoded to one channel, the numbers in the file (masks), and
     not to RGB."""
     later: LaterResampling | None = None
-    """Of what a `Geometry` has `later`."""
+    """How the pixels of `Geometry.later` are made."""
     coloured: bool = False
     """Whether `Geometry.colour` is for this column."""
     of_masks: MaskInterpolation = "nearest"
-    """Of an operation: how the masks are resampled that belong to the images."""
+    """How an operation on images resamples the masks that belong to them."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,8 @@ class Warp:
     """(B, 3, 3): from output to input. Coordinates are (x, y) in pixels, (0, 0) the upper left
     corner of the image, so that the centre of the first pixel is (0.5, 0.5)."""
     forward: Float64Array
-    """(B, 3, 3): from input to output, for boxes and points. The inverse, but for what torchvision
-    does otherwise to them."""
+    """(B, 3, 3): from input to output, for boxes and points. It is the inverse of `inverse`, except
+    where torchvision moves points in another way than pixels."""
     size: Int32Array
     """(B, 2) int32: height, width of the outputs."""
     centres: float = 0.0
@@ -177,7 +177,8 @@ class Warp:
 
 @dataclass(frozen=True)
 class Later:
-    """What a `Geometry` cannot say: first a warp, if there is one, then another geometry."""
+    """What does not fit into one `Geometry`: first a warp, if there is one, then another
+    geometry."""
 
     inverse: Float64Array | None
     """Of a `Warp`, as the next two; None where there is none."""
@@ -311,8 +312,8 @@ class GeometryPlan:
 
     @property
     def mask_resampling(self) -> Resampling:
-        """How it makes those of the masks that belong to them: of the nearest pixel, with a fill
-        of their own."""
+        """How it makes the masks that belong to them: by the nearest pixel, with a fill of their
+        own."""
         made = Resampling(
             self.mask_interpolation, False, self.padding_mode, self.mask_fill, as_stored=True
         )

@@ -61,7 +61,7 @@ class Objects:
 
 @dataclass(frozen=True)
 class PointMap:
-    """Of each of B samples: the steps that points take from the source image to the output."""
+    """For each of B samples, the steps that move points from the source image to the output."""
 
     table: Float64Array
     """(B, 6 * steps, 2) float64, x and y. The block of a "move": scale; shift, low, high, size of
@@ -79,8 +79,8 @@ class PointMap:
     def identity(
         cls, sizes: npt.NDArray[Any], objects: Objects | None = None, *, traced: bool = False
     ) -> PointMap:
-        """Of images of these (B, 2) sizes (height, width), before anything is done to them; nothing
-        is clipped. `traced`: keep the steps of pixels, too, for masks."""
+        """The map of images of these (B, 2) sizes (height, width) that nothing is done to; nothing
+        is clipped. `traced`: keep the steps of pixels too, for masks."""
         extent = sizes[:, ::-1].astype(np.float64)
         unmoved = _unmoved(extent)
         if not traced:
@@ -98,8 +98,8 @@ class PointMap:
 
     @property
     def mirrored(self) -> npt.NDArray[np.bool_]:
-        """(B,) bool: whether left and right have changed places; mirrored by both axes, an image is
-        turned. Of a projective map as at its centre."""
+        """(B,) bool: whether left and right have changed places. An image mirrored along both axes
+        is only turned. A projective map is judged at its centre."""
         sign = np.ones(len(self))
         for step, block in self._blocks:
             if step == "move":

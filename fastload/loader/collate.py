@@ -100,7 +100,7 @@ class _Form(ABC):
         """The batch, of its columns by name."""
 
     def targets(self, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Of each image what is in it: views of all columns but the images."""
+        """For each image a dict of what is in it: views of all columns but the images."""
         names = [name for name in columns if name not in (self.images, SIZES)]
         if not names:
             return [{} for _ in range(len(columns[self.images]))]
@@ -191,13 +191,13 @@ _FORMS: dict[str, type[_Form]] = {
 
 
 def _from_one(labels: Ragged) -> Ragged:
-    """Of labels from 0."""
+    """Labels that counted from 0, counted from 1."""
     return Ragged(_tensor(_numbers(labels.values) + 1), labels.offsets, labels.on_host)
 
 
 def _numbers(tensor: torch.Tensor) -> Any:
-    """On the host an array over the same memory: what is computed of a few numbers is mostly calls,
-    of which numpy's take a third of the time of torch's."""
+    """On the host, a numpy array over the same memory: with few numbers most of the time is that of
+    the calls, and numpy's take a third of the time of torch's."""
     if tensor.device.type != "cpu":
         return tensor
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
@@ -245,7 +245,7 @@ def _padded(images: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
     """(B, H, W) bool, True beside images of these sizes, (B, 2) height and width, where the images
     (B, C, H, W) become 0."""
     count, _, height, width = images.shape
-    if images.device.type == "cpu":  # only what is beside them is passed over
+    if images.device.type == "cpu":  # writes only beside them
         mask = torch.ones((count, height, width), dtype=torch.bool)
         for image, row, (h, w) in zip(images, mask, size.tolist(), strict=True):
             row[:h, :w] = False

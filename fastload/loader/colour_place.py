@@ -31,7 +31,7 @@ class ColourPlace:
 def place_by_rule(
     place: Place, split: SplitRecipe, source: Source, device: torch.device
 ) -> ColourPlace:
-    """By what was asked, or by rule.
+    """The place that was asked for, or by rule.
 
     Raises:
         ConfigurationError: the host was asked for and cannot.

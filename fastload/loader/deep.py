@@ -27,8 +27,8 @@ def refuse_own_code(config: LoaderConfig) -> None:
 
 
 def check_backend(source: Source, backend: str) -> None:
-    """Raise ConfigurationError if the images are not as a backend makes them that makes RGB of 8
-    bits alone."""
+    """Raise ConfigurationError if an image column is not RGB of 8 bits: for backends that make no
+    other images."""
     odd = [name for name, column in source.images.items() if not column.plain]
     if odd:
         raise ConfigurationError(
@@ -39,7 +39,7 @@ def check_backend(source: Source, backend: str) -> None:
 
 def check(config: LoaderConfig, source: Source, split: SplitRecipe) -> None:
     """Raise ConfigurationError if the transform, or a dtype that is asked for, takes images of 8
-    bits alone. Opaque transforms do what they do.
+    bits alone. Opaque transforms are not checked.
 
     A fill is a number of 8 bits or, after ToDtype, a share of 1: in a plan it can be only one of
     the two.

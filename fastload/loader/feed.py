@@ -49,7 +49,7 @@ class OnDemand:
         return staged
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Nothing to stop."""
 
 
 class Feed:
@@ -72,7 +72,8 @@ class Feed:
         plain: PlainBackend | None = None,
     ) -> None:
         """`ahead`: whether batches are made before their epoch begins; not where its data may
-        change until then. `plain`: the backend, where the user's code is asked for some things."""
+        change until then. `plain`: the backend, if it is a PlainBackend, which calls the user's
+        code."""
         self._plain = plain
         self._order = order
         self._backend = backend
@@ -119,8 +120,8 @@ class Feed:
         self._order.end_epoch(epoch)
 
     def _ask_users_code(self, position: Position) -> None:
-        """Have it give, in the trainer's thread, what the batches from here on need: their order
-        from a sampler, their labels from a data set."""
+        """Call the user's code, in the trainer's thread, for what the batches from here on need:
+        their order from a sampler, their labels from a data set."""
         self._schedule.ask_sampler(position)
         if self._plain is None:
             return
@@ -163,7 +164,7 @@ class Feed:
             self._stage.close()
 
     def _submitted(self, position: Position) -> OnDemand | Prefetcher:
-        """Asks the backend for the first batches, and chooses what will make them."""
+        """Submits the first batches, and chooses what makes them."""
         try:
             self._production.begin(position)
             self._production.submit()
@@ -206,9 +207,9 @@ class Feed:
 
 @contextlib.contextmanager
 def _ignoring_ended_workers() -> Iterator[None]:
-    """While workers are being ended, that one of them has ended is no error. torch's handler of
-    SIGCHLD would raise it in the main thread, at any line. The handler that was set before is still
-    called, and is set again afterwards."""
+    """While workers are being ended, the end of one of them is no error. torch's handler of SIGCHLD
+    would raise it in the main thread, at any line. The handler that was set before is still called,
+    and is set again afterwards."""
     before: Any = signal.getsignal(signal.SIGCHLD)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield

@@ -173,8 +173,8 @@ _SHOWN = (
 
 
 def _seed_of(existing: DataLoader[Any], sampler: Any, *, shared: bool) -> int:
-    """What the script's own seeding makes of the order: that of the generator, else of torch's
-    global one."""
+    """The seed that the script has set: that of the loader's or the sampler's generator, else of
+    torch's global one."""
     generator = (
         existing.generator
         if existing.generator is not None
@@ -188,7 +188,7 @@ def _seed_of(existing: DataLoader[Any], sampler: Any, *, shared: bool) -> int:
 
 
 def _refuse_unsupported(existing: Any) -> None:
-    """Raise for everything whose meaning we could not keep."""
+    """Raise ConfigurationError for everything whose meaning could not be kept."""
     kind = type(existing).__name__
     if isinstance(existing, Loader):
         said = "this DataLoader cannot be taken over, because it is a fastload Loader already."

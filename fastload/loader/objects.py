@@ -1,5 +1,5 @@
-"""What columns of objects ask of a Loader: what is refused beside them, and which form their
-batches get. Only where there are such columns, or `collate=` is given."""
+"""Columns of objects (boxes, masks, keypoints) in a Loader: what is refused together with them, and
+the form of their batches. Used only where there are such columns, or `collate=` is given."""
 
 from __future__ import annotations
 
@@ -105,9 +105,8 @@ def check_joined(config: LoaderConfig, source: Source) -> None:
 
 
 def check_split(split: SplitRecipe, source: Source, config: LoaderConfig, *, sieves: bool) -> None:
-    """Raise ConfigurationError if a transform drops boxes, or depends on boxes, that there are not,
-    or moves images in a way that says nothing of where points go. `sieves`: whether it drops
-    boxes."""
+    """Raise ConfigurationError if a transform drops or needs boxes, and there are none, or if it
+    moves images and does not say where points go. `sieves`: whether it drops boxes."""
     if split.joint is not None:
         check_joined(config, source)
         masks = [name for name, column in source.images.items() if not column.kind.coloured]
@@ -168,8 +167,8 @@ def check_pairs(recipe: Recipe, source: Source) -> None:
 
 
 def pads(config: LoaderConfig, source: Source, split: SplitRecipe) -> bool:
-    """Whether images may come out in several sizes, because the form of the batches has a place for
-    them. Raises ConfigurationError: what is to be done with such images cannot be."""
+    """Whether images may come out in several sizes, because the form of the batches allows it.
+    Raises ConfigurationError: something asked for works on images of one size only."""
     alone = config.batch_sampler is None and config.batch_size == 1
     if config.collate not in ("detr", "torchvision") or alone:
         return False

@@ -55,8 +55,8 @@ class _Chosen:
 
 
 class PlainBackend:
-    """A backend whose labels are the user's, and of whose samples some are compared with those of
-    the user's code."""
+    """A backend whose labels come from the user's code, which also makes some of the samples, to be
+    compared with what is served."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class PlainBackend:
         return {**self._backend.explain(), "labels": given, "compared": compared}
 
     def __getattr__(self, name: str) -> Any:
-        """All else is the backend's own: its name, how many batches it wants, what it counts."""
+        """Everything else is the backend's: its name, `depth`, `decoded`."""
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._backend, name)
@@ -225,10 +225,10 @@ class PlainBackend:
         seed_generators(int(draws.integers(Stream.OPAQUE)[0]) >> 1)
 
     def _difference(self, chosen: _Chosen) -> str | None:
-        """What the user's code makes otherwise of a sample, for the message; None: nothing."""
+        """How the sample that the user's code makes differs, for the message; None: it does not."""
         try:
             return self._compared(chosen)
-        except Exception as error:  # of the user's objects, which may refuse to be looked at
+        except Exception as error:  # the user's objects may raise anything when they are compared
             return (
                 f"assume_plain: {self._where(chosen)} could not be compared with what its code "
                 f"makes ({type(error).__name__}: {error}). Leave assume_plain out."
@@ -255,7 +255,8 @@ class PlainBackend:
         return f"{self._source.describe(chosen.index)} (sample {chosen.index})"
 
     def _hint(self, chosen: _Chosen, made: Any) -> str:
-        """Where the user's code turns images upright: the option that does."""
+        """The option that turns images upright, if that is what the user's code does; else
+        empty."""
         if self._settings.exif_orientation or not _is_pair(made):
             return ""
         upright = DecodeSettings(True, self._settings.max_pixels)

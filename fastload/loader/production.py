@@ -55,12 +55,12 @@ class Production:
         self._submitted: deque[_Submitted] = deque()
         """In flight, the oldest first."""
         self._clean = True
-        """Whether the backend has been asked for nothing since it was last cancelled."""
+        """Whether nothing was submitted to the backend since it was last cancelled."""
         self._spans: SpanLog | None = None
         self._reads = Reads(_CLOSED)
-        """All that it reads from stores, until `allow_reads`."""
+        """All its reads from stores, until the next `allow_reads`."""
         self._in_flight = Reads("this batch was cancelled.", self._reads)
-        """What is read for batches in flight."""
+        """The reads for batches in flight."""
 
     def begin(self, position: Position) -> None:
         """Make the batch at this position next; what is in flight is cancelled."""
@@ -70,7 +70,7 @@ class Production:
     def cancel(self) -> None:
         """Forget all that is in flight. `begin` must follow. May be called after any exception, at
         any step."""
-        self._in_flight.end()  # else the backend would wait for what nobody wants
+        self._in_flight.end()  # else the backend would wait for reads that nobody needs
         if not self._clean:
             self._backend.cancel()
         self._submitted.clear()
@@ -78,12 +78,12 @@ class Production:
         self._in_flight = Reads("this batch was cancelled.", self._reads)
 
     def end_reads(self) -> None:
-        """Have whatever waits for a store end with a CancelledReadError, until `allow_reads`. May
-        be called by any thread."""
+        """Let all waits for a store end with a CancelledReadError, until `allow_reads`. May be
+        called by any thread."""
         self._reads.end()
 
     def allow_reads(self) -> None:
-        """After `end_reads`, when no other thread uses this."""
+        """Allow reads again after `end_reads`, when no other thread uses this."""
         self._reads = Reads(_CLOSED)
         self._in_flight = Reads("this batch was cancelled.", self._reads)
 

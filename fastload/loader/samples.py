@@ -1,4 +1,4 @@
-"""Samples outside of an epoch: a Loader's, of compressed images that somebody hands in."""
+"""A Loader's samples without its epochs, made from compressed images that the caller hands in."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def dataloader_of(config: LoaderConfig, shard: Shard) -> DataLoader[Any]:
 
 
 def fingerprint(dataset: Any) -> str:
-    """Of what is known of the data set before it is read."""
+    """The fingerprint of what is known of the data set before it is read."""
     name = f"{type(dataset).__module__}.{type(dataset).__name__}"
     known = identity_of(dataset) if is_huggingface_stream(dataset) else ()
     return fingerprint_of("stream", name, *known)
@@ -141,7 +141,8 @@ class StreamPlace:
         """(epoch, step, state of the data set) that it goes on with."""
 
     def choose(self, epoch: int) -> None:
-        """Have the data set begin this epoch the next time it is iterated, if it counts any."""
+        """Have the data set begin this epoch the next time it is iterated, if it has
+        `set_epoch`."""
         for dataset in (self._given, self._served):
             if callable(set_epoch := getattr(dataset, "set_epoch", None)):
                 set_epoch(epoch)
@@ -205,7 +206,7 @@ class StreamPlace:
 
 
 def _kind_of(position: Any) -> list[str]:
-    """Of a state of `datasets` which parts it has, from the outermost in."""
+    """The types of the nested parts of a state of `datasets`, the outermost first."""
     found, inner = [], position.get("examples_iterable") if isinstance(position, Mapping) else None
     while isinstance(inner, Mapping):
         found.append(str(inner.get("type")))

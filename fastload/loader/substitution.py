@@ -37,8 +37,8 @@ class Substitution:
         order of the epoch.
 
         Raises DecodeError: the first failure (with on_error="raise"), or a sample that nothing can
-        replace; or what the user's own code raised: if that code is wrong, with
-        on_error="substitute" too.
+        replace. Raises what the user's own code raised; with on_error="substitute" only if that
+        code is wrong.
         """
         wrong = [
             f.error for f in host.failures if isinstance(f.error, SampleError) and f.error.of_code

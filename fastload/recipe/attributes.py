@@ -1,7 +1,7 @@
 """Settings of operations: read from the attributes of torchvision's transforms, and checked.
 
 torchvision keeps them as they were written, or normalised, or both, differently from class to class
-and from version to version. Here is what each spelling means.
+and from version to version. The functions here read all of these forms.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def read_interpolation(value: Any, image: ImageState) -> Interpolation:
 
 
 def read_mask_interpolation(value: Any) -> MaskInterpolation:
-    """Of masks, by the setting for images: torchvision's `resize_mask` keeps "nearest-exact", and
-    takes "nearest" for all others."""
+    """The interpolation of masks, by the setting for images: torchvision's `resize_mask` keeps
+    "nearest-exact", and takes "nearest" for all others."""
     exact = str(getattr(value, "value", value)).lower() == "nearest-exact"
     return "nearest-exact" if exact and _KEEPS_EXACT else "nearest"
 
@@ -100,20 +100,22 @@ def read_for_masks(value: Any) -> Any:
 
 
 def read_fill(value: Any, image: ImageState) -> Fill | None:
-    """Of images."""
+    """The fill of images; None where it is None."""
     chosen = read_for_images(value, image)
     return None if chosen is None else read_floats(chosen)
 
 
 def read_mask_fill(value: Any) -> Fill:
-    """Of masks. None is 0, as in torchvision; so are several numbers, which it would refuse."""
+    """The fill of masks. None is 0, as in torchvision; so are several numbers, which torchvision
+    would refuse."""
     chosen = _read_by_type(value, (tv_tensors.Mask,))
     fill = (0.0,) if chosen is None else read_floats(chosen)
     return fill if len(fill) == 1 else (0.0,)
 
 
 def read_fills(transform: Any, image: ImageState) -> tuple[Fill, Fill]:
-    """Of "constant" padding of images and of masks. None is 0, as in torchvision's pad."""
+    """The fills of images and of masks under "constant" padding. None is 0, as in torchvision's
+    pad."""
     if transform.padding_mode != "constant":
         return (0.0,), (0.0,)
     return read_fill(transform.fill, image) or (0.0,), read_mask_fill(transform.fill)

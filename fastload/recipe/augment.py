@@ -67,7 +67,8 @@ class AugmentStep:
 
 
 class _Augment(PixelOperation):
-    """What the two have in common; both have these fields, and define `steps`."""
+    """The base of RandAugment and TrivialAugmentWide, which have these fields and define
+    `steps`."""
 
     moves_pixels = True  # it shears, shifts and turns
     has_steps = True

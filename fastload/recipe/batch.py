@@ -93,8 +93,7 @@ class BatchProgram:
 
         Returns:
             The columns, masks as (B, 1, H, W), in their memory formats unless `empty` chooses.
-            Inputs are never changed, but where there is nothing to do they are returned as they
-            are.
+            Inputs are never changed; where there is nothing to do, they are returned themselves.
         """
         kinds = pixel_kinds({name: roles[name] for name in columns if name in roles})
         for name in kinds:
@@ -125,7 +124,7 @@ class BatchProgram:
         }
 
     def _conversion(self, channels: int, dtype: torch.dtype | None) -> Conversion | None:
-        """All that is done to uint8 images, where it is one conversion."""
+        """All operations on uint8 images as one conversion; None where they are more than that."""
         last = () if dtype is None else ((0, ToDtype(dtype, scale=False)),)
         passes = [op for _, op in BatchProgram((*self.ops, *last))._passes(torch.uint8)]
         return passes[0].conversion(channels) if len(passes) == 1 else None
@@ -146,7 +145,7 @@ class BatchProgram:
         if mixing is None and all(tensor.device.type == "cpu" for tensor in pixels.values()):
             sample = sum(tensor[:1].numel() for tensor in pixels.values())
             piece = max(1, _CACHE_BYTES * torch.get_num_threads() // max(sample, 1))
-        if piece >= batch:  # then so small that memory of its own costs no page faults
+        if piece >= batch:  # a batch as small as this costs no page faults in new memory
             return {
                 name: self._run(tensor, kinds[name], draws, mixing, dtype)
                 for name, tensor in pixels.items()

@@ -23,7 +23,7 @@ from fastload.recipe.attributes import (
 from fastload.recipe.operation import GeometryOperation, ImageState, Size, register
 
 _SMALLEST = 1e-6
-"""Of the sides of what all boxes cover, in parts of the image, for it to be kept."""
+"""Shortest side of the box around all boxes, in parts of the image, for it to be kept."""
 
 
 @register

@@ -60,7 +60,7 @@ class ColorJitter(PixelOperation):
 
     @property
     def pointwise(self) -> bool:  # type: ignore[override]
-        return self.contrast is None  # which takes the mean of the image
+        return self.contrast is None  # contrast needs the mean of the image
 
     def parameters(self, draws: Draws, stream: int) -> tuple[npt.NDArray[np.float32], Int64Array]:
         """(B, 4) factors, uniform within the bounds of brightness, contrast, saturation and hue,

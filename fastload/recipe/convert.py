@@ -90,7 +90,8 @@ class ToDtype(PixelOperation):
 
 @dataclass(frozen=True)
 class MaskToDtype(PixelOperation):
-    """What a `v2.ToDtype` with a dict says of masks: the same numbers in another dtype."""
+    """The part of a `v2.ToDtype` with a dict that is for masks: the same numbers in another
+    dtype."""
 
     light = True
     pointwise = True
@@ -194,9 +195,9 @@ class _ConvertAndNormalize(PixelOperation):
     convert: ToDtype
     normalize: Normalize
     mixing: Mixing | None = None
-    """How the images of this batch are mixed then, in float32."""
+    """How the images of this batch are mixed afterwards, in float32."""
     deliver: torch.dtype | None = None
-    """What that is rounded to in the end; None: not again."""
+    """The dtype that the result is rounded to in the end; None: it is not."""
     out: torch.Tensor | None = None
     """Memory for the result on a CPU; None: new memory."""
 

@@ -69,8 +69,8 @@ class CenterCrop(_FixedSize):
         return Padding() if _smaller(size, self.size) else None
 
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
-        """Where the image is smaller, torchvision pads it first; the odd pixel goes after. Cuts
-        round half to even."""
+        """A smaller image is padded first, as in torchvision; an odd pixel is added after it.
+        Offsets are rounded half to even."""
         target = np.array([self.size], dtype=np.int64)
         missing = np.maximum(target - composition.extent, 0)
         if missing.any():
@@ -137,7 +137,7 @@ class RandomCrop(_FixedSize):
         composition.crop(pick(uniforms, padding + 1), target)
 
     def clipped_rows(self, sizes: Int64Array, draws: Draws, stream: int) -> BoolArray | None:
-        """Torchvision leaves alone what has the size already."""
+        """torchvision does nothing to images that have the size already."""
         if any(self.padding or ()):
             return None
         made: BoolArray = (sizes != self.size).any(axis=1)
@@ -150,8 +150,7 @@ class RandomCrop(_FixedSize):
     def native(
         self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]
     ) -> Any:
-        # The core reflects however wide the padding is; which of that is an error, only `compose`
-        # knows.
+        # The core reflects padding of any width; only `compose` knows which widths are errors.
         if then or self.pad_if_needed or self.padding_mode not in ("constant", "edge"):
             return None
         left, top, right, bottom = self.padding or (0, 0, 0, 0)

@@ -252,7 +252,7 @@ class CopyPaste(PairOperation):
 
 
 def _betas(draws: Draws, stream: int, alpha: float) -> Float64Array:
-    """(B,) from Beta(alpha, alpha)."""
+    """(B,) numbers from Beta(alpha, alpha)."""
     bits = draws.within(stream).integers(stream)
     # NumPy has frozen RandomState: it gives these numbers in every version.
     states = (np.random.RandomState([int(n) >> 32, int(n) & 0xFFFFFFFF]) for n in bits)
@@ -293,15 +293,15 @@ class Members:
 
 @dataclass(frozen=True)
 class Joint:
-    """What of a recipe takes several images of the source."""
+    """The operations of a recipe that take several images of the source."""
 
     mosaic: tuple[int, Mosaic] | None = None
-    """(stream of its draws, operation), as the next."""
+    """(stream of its draws, operation); `pair` likewise."""
     pair: tuple[int, PairOperation] | None = None
 
     @classmethod
     def of(cls, paths: Sequence[Sequence[Step]]) -> Joint:
-        """Of the operations of each view, some of which take several images. Raises
+        """The Joint of the operations of each view, some of which take several images. Raises
         ConfigurationError: they cannot be at these places."""
         found = [step for path in paths for step in path if step[1].joins]
         name = type(found[0][1]).__name__
@@ -326,8 +326,8 @@ class Joint:
         return cls(mosaics[0] if mosaics else None, pairs[0] if pairs else None)
 
     def check_placed(self, path: Sequence[Step], where: Sequence[str], plan: GeometryPlan) -> None:
-        """Raise ConfigurationError if its operations cannot be done to images as they come, with
-        what comes before and after them placed so."""
+        """Raise ConfigurationError if its operations cannot run with the operations before and
+        after them placed as they are."""
         second = None if self.pair is None else type(self.pair[1]).__name__
         name = second if self.mosaic is None else "Mosaic"
         for number, ((_, op), place) in enumerate(zip(path, where, strict=True)):

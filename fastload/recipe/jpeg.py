@@ -1,4 +1,4 @@
-"""Images after a JPEG of some quality."""
+"""Compression as a JPEG of random quality."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ _CONVERSIONS = (
     v2.ToPureTensor,
     *_TO_PIL,
 )
-"""What changes the kind of object that an image is."""
+"""Transforms that change the kind of object that an image is."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class _PlainClass(ABC, Generic[TypeVar("T")]):  # type: ignore[misc]
 
 
 _HARMLESS = {*vars(_PlainClass), "__init__", "__repr__", "extra_repr"}
-"""Those names, and how an object is made and shown."""
+"""Names that a derived class may add: those of every class, and how an object is made and shown."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -169,8 +169,8 @@ def _is_container(transform: Any) -> bool:
 
 
 def lower_leaf(transform: Any, image: ImageState) -> Origin:
-    """What a transform that is no container becomes, of an image in this state, which is changed
-    to that after it."""
+    """Lower a transform that is no container. `image`: the state of the image before it, which is
+    changed to the state after it."""
     kind, was_tensor = known_kind(type(transform)), image.tensor
     if kind in _BATCH_ONLY:
         raise ConfigurationError(

@@ -74,9 +74,9 @@ _FILTERS: dict[int, Interpolation] = {
     cv2.INTER_LINEAR_EXACT: "bilinear",
 }
 _EPSILON = 1e-7
-"""Of `filter_bboxes`: areas and sides may be smaller than asked for by this."""
+"""From `filter_bboxes`: areas and sides may be smaller than asked for by this."""
 _MOST_GROUPS = 64
-"""Of what SomeOf and RandomOrder may choose."""
+"""The most selections that SomeOf and RandomOrder may choose from."""
 Operations = tuple[Operation, ...]
 
 
@@ -181,7 +181,7 @@ def _fit_into(least: tuple[int | None, int | None], ops: Sequence[Operation]) ->
 
 
 def _changes_boxes(op: Operation) -> bool:
-    """More than by a mirroring."""
+    """Whether it changes boxes by more than a mirroring."""
     return isinstance(op, GeometryOperation) and not op.mirrors
 
 
@@ -215,7 +215,7 @@ def _one_of(transform: Any, image: ImageState) -> Operations:
 
 
 def _some_of(transform: Any, image: ImageState) -> Operations:
-    """One of all that may be chosen, in the order of the list, or in any."""
+    """One of all selections, in the order of the list, or in any order."""
     if transform.replace:
         raise NotLowerableError("replace=True may do one thing several times")
     in_any_order = type(transform) is albumentations.RandomOrder

@@ -348,12 +348,15 @@ _PACKAGES = {
     "timm": "fastload.recipe.of_timm",
     "albumentations": "fastload.recipe.of_albumentations",
 }
-"""Whose transforms are registered by a module of ours, loaded when the first of them is met."""
+"""By package, the module of ours that registers its transforms; imported when the first of them is
+met."""
 
 _lowerings: dict[type, tuple[str, Lowering]] = {}
-"""By the exact type of a transform: what it is lowered to, for messages, and how."""
+"""By the exact type of a transform: the name of what it is lowered to, for messages, and the
+function that does it."""
 _callers: dict[type, Callable[[Any], Callable[..., Any]]] = {}
-"""By a base of transforms that are not called with an image: what is, in the place of one."""
+"""By a base class of transforms that do not take an image: a function that makes a callable of one
+that does."""
 
 
 def register(cls: _Registered) -> _Registered:
@@ -401,14 +404,15 @@ def register_lowering(name: str, transforms: tuple[type, ...], lowering: Lowerin
 
 
 def register_caller(base: type, caller: Callable[[Any], Callable[..., Any]]) -> None:
-    """Have transforms of this type, and of all that derive from it, called by what a function makes
-    of one: it takes an image and its masks, and gives them back. Where no transform follows, the
-    result of its method `as_last`, if it has one, is called in its place."""
+    """Wrap transforms of this type, and of types derived from it, before they are called:
+    `caller(transform)` gives a callable that takes an image and its masks and returns them. For the
+    last transform, the result of its method `as_last`, if it has one, is called in its place."""
     _callers[base] = caller
 
 
 def called_as(transform: Any) -> Any:
-    """What runs a transform as Python code: itself, unless a caller is registered for its type."""
+    """The function that runs a transform as Python code: itself, unless a caller is registered for
+    its type."""
     for base in type(transform).__mro__:
         _load_package(base)
         if base in _callers:

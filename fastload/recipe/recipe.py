@@ -96,8 +96,8 @@ class SplitRecipe:
         return any(program.ops[0][1].has_steps for program in self.programs if program.ops)
 
     def with_colour_on_host(self, *, masks: bool) -> SplitRecipe:
-        """With the operations of colour that batches begin with on the host. `masks`: there are
-        such, which what moves pixels must work on as well, on the device."""
+        """The same, with the leading operations of colour of batches on the host. `masks`: there
+        are masks, on which operations that move pixels must work too, on the device."""
         hosted, programs, chosen = [], [], set()
         for program in self.programs:
             count = 0
@@ -140,7 +140,7 @@ class SplitRecipe:
         return next((type(op).__name__ for op in ops), "")
 
     def steps(self, view: int, *, traced: bool = False) -> tuple[PointStep, ...]:
-        """Of what `points` gives."""
+        """The steps of the map that `points` gives."""
         nothing = np.zeros((0, 2), dtype=np.int64)
         objects, draws = Objects(np.zeros((0, 4)), nothing[:, 0]), Draws(0, 0, nothing[:, 0])
         if self.joint is not None:
@@ -375,7 +375,7 @@ def _place(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], Geomet
 
 
 def _after_colour(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
-    """As `_place`, of what comes after it."""
+    """As `_place`, for what comes after the leading operations of colour."""
     prefix = _GeometryPrefix(fixed_size)
     where: list[Any] = []
     for stream, op in path:
@@ -425,7 +425,7 @@ class _GeometryPrefix:
     """(height, width) of the images at this point, or None where they differ."""
     taken: list[tuple[int, GeometryOperation]] = field(default_factory=list)
     before: list[_Stage] = field(default_factory=list)
-    """What later operations do not compose with."""
+    """The stages that later operations do not compose with."""
     warp: LaterPlan | None = None
     """The operation before those of `taken`, if it warps."""
     _resampling: Resampling | None = None
@@ -446,7 +446,7 @@ class _GeometryPrefix:
                     return None
             else:
                 if not replace(self)._composes(op):
-                    # What is of one size by now is left to the device.
+                    # Images that are of one size by now are left to the device.
                     if op.fits_batches(self.size) or not self._fresh()._composes(op):
                         return None
                     self._begin(None)
@@ -472,7 +472,7 @@ class _GeometryPrefix:
         return made.plan
 
     def _stage(self) -> _Stage:
-        """The operations since the last that did not compose."""
+        """The stage of the operations since the last that did not compose."""
         resampling, padding = self._resampling or Resampling(), self._padding or Padding()
         plan = GeometryPlan(
             tuple(self.taken),
@@ -485,12 +485,12 @@ class _GeometryPrefix:
         return _Stage(self.warp, plan)
 
     def _begin(self, warp: LaterPlan | None) -> None:
-        """Anything composes from here on."""
+        """Begin a new stage, with which anything composes."""
         self.before.append(self._stage())
         vars(self).update(vars(self._fresh()), warp=warp, taken=[])
 
     def _fresh(self) -> _GeometryPrefix:
-        """With nothing to compose with."""
+        """The same prefix, at the begin of a new stage."""
         return replace(
             self, _resampling=None, _padding=None, _cut_after_resize=False, _flipped=False
         )
@@ -568,7 +568,7 @@ def _rounded(op: GeometryOperation, around: Padding, images: WarpSampling) -> Pa
 
 
 def _whole(op: GeometryOperation, name: str, fill: Fill) -> Fill:
-    """Cut to whole numbers, as torchvision fills uint8 pixels."""
+    """The fill cut to whole numbers, as torchvision fills uint8 pixels."""
     if not all(0 <= value < 256 for value in fill):
         raise ConfigurationError(
             f"{type(op).__name__}({name}={fill}) does not fit uint8 pixels; give values from 0 to "

@@ -31,7 +31,7 @@ Number = int | float
 
 
 class _Transform(v2.Transform):  # type: ignore[misc]  # torchvision has no types
-    """Define `make_params` and `transform`, which torchvision before 0.21 called otherwise."""
+    """Define `make_params` and `transform`; torchvision before 0.21 calls them by other names."""
 
     def _get_params(self, flat_inputs: list[Any]) -> Any:
         return self.make_params(flat_inputs)

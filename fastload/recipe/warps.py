@@ -39,7 +39,7 @@ _SQUARE = np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
 
 @dataclass(frozen=True, kw_only=True)
 class Warping(GeometryOperation):
-    """The settings that all of them have."""
+    """The settings that all warps have."""
 
     warps = True
     fits_every_image = True

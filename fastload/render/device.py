@@ -137,7 +137,7 @@ def render_on_device(
         table = on_device(fused.table_of(geometry, start, width), pixels.device)
         return fused.render(pixels, table, geometry, resampling, out_size)
     filters = geometry.resamples and resampling.interpolation in ("bilinear", "bicubic")
-    # Alike boxes together: a part works on boxes as large as its largest.
+    # Boxes of like sizes together: each part works on boxes as large as its largest.
     area = geometry.box[:, 2].astype(np.int64) * geometry.box[:, 3]
     order = np.argsort(area, kind="stable")[::-1] if filters else np.arange(len(geometry))
     rows = _Rows.send(geometry, start, width, order, pixels.device)

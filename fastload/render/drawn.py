@@ -2,8 +2,8 @@
 mirrors, converts to the numbers that the trainer gets, and writes them.
 
 The arithmetic is that of the host, bit for bit: the same Philox numbers (`fastload.draws`), the
-same windows (`fastload.geometry.boxes`), one multiply-add for each value. Of a batch nothing
-travels: the order of an epoch is sent once, in one copy, and a batch is a stretch of it.
+same windows (`fastload.geometry.boxes`), one multiply-add for each value. No data is sent for a
+batch: the order of an epoch is sent once, in one copy, and a batch is a slice of it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DOWN, _ACROSS, _CROP = range(3)
 
 @dataclass(frozen=True)
 class Conversion:
-    """What becomes of uint8 pixels: times (C,) `scale` plus (C,) `offset` in float32, then
+    """A conversion of uint8 pixels: times (C,) `scale` plus (C,) `offset` in float32, then to
     `dtype`."""
 
     scale: npt.NDArray[np.float32]
@@ -54,8 +54,8 @@ class DrawnGeometry:
 
     @classmethod
     def of(cls, plan: GeometryPlan, size: tuple[int, int]) -> DrawnGeometry | None:
-        """None where there is more to it than mirrorings and one crop. The plan gives no errors for
-        images of this size."""
+        """The numbers of a plan; None where it is more than mirrorings and one crop. The plan gives
+        no errors for images of this size."""
         if plan.later is not None or plan.colour is not None:
             return None
         steps, crop = list[tuple[int, int, int]](), None
@@ -99,18 +99,19 @@ class OrderOnDevice:
         same = rows is whole
         sent = np.concatenate([np.array(head, dtype=np.int64), whole, *([] if same else [rows])])
         self.table = on_device(sent, device)
-        """(3 + n,) int64, and n of the rows where they are others."""
+        """(3 + n,) int64: the head and the indices; then n rows, where these differ from the
+        indices."""
         self.indices = self.table[_HEAD : _HEAD + len(whole)]
         self.rows = self.indices if same else self.table[_HEAD + len(whole) :]
         self.stream = stream_of(device)
-        """That it was made on."""
+        """The stream that it was copied on."""
         self.key = draws.seed, draws.epoch, self.stream
-        """What tells it from others of the same indices."""
+        """Distinguishes it from other orders of the same indices."""
 
 
 def stretch_of(indices: Int64Array) -> tuple[Int64Array, int]:
-    """The array that indices are a stretch of, such as an epoch's order, and where they begin in
-    it; or themselves."""
+    """The array that indices are a slice of, such as an epoch's order, and where they begin in it;
+    the indices themselves and 0 if they are none."""
     whole = indices.base
     if (
         isinstance(whole, np.ndarray)
@@ -123,7 +124,8 @@ def stretch_of(indices: Int64Array) -> tuple[Int64Array, int]:
 
 @dataclass(frozen=True, eq=False)
 class PendingImages:
-    """The images of a batch, not made yet: what is to be done to their numbers decides how."""
+    """The images of a batch, not made yet: one kernel makes and converts them once the conversion
+    is known."""
 
     pixels: torch.Tensor
     """(N * H * W, C) uint8."""
@@ -146,7 +148,7 @@ class PendingImages:
         return self.count
 
     def arrays(self) -> Iterator[torch.Tensor]:
-        """What it is made of."""
+        """The tensors that it holds."""
         yield self.pixels
         yield self.order.table
 

@@ -1,9 +1,7 @@
-"""One kernel in place of many, where a CUDA device and Triton are; the operations of torch
-everywhere else.
-
-`active` says which. The bits are the same both ways: tests/test_render_fused.py runs the kernels on
-the CPU, in Triton's interpreter (TRITON_INTERPRET=1), against the operations that they take the
-place of.
+"""One kernel in place of many, where there is a CUDA device and Triton; torch's operations
+everywhere else. `active` tells which. The bits are the same both ways: tests/test_render_fused.py
+runs the kernels on the CPU, in Triton's interpreter (TRITON_INTERPRET=1), against the operations
+that they take the place of.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ _PARTS = np.arange(256) * (1.0 / 255.0)
 
 def gamma_tables(exponents: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     """(B, 256): what becomes of each byte, of (B,) exponents above 0."""
-    # Of one number each, as there: numpy has ways of its own for 1, 2 and 0.5.
+    # One exponent at a time, as albumentations does: numpy computes powers of 1, 2 and 0.5 in other
+    # ways.
     made = [(_PARTS ** float(exponent) * 255).astype(np.uint8) for exponent in exponents]
     return np.stack(made) if made else np.zeros((0, 256), np.uint8)
 

@@ -194,8 +194,8 @@ def render_row(pixels: Pixels, row: int, view: View) -> None:
 
 
 def looked_at(geometry: Geometry, row: int) -> tuple[int, int, int, int]:
-    """What `render_row` looks at of an image: top, left, bottom, right [pixels]. Whatever is
-    outside has no influence, and may be anything."""
+    """The part of an image that `render_row` reads: top, left, bottom, right [pixels]. Pixels
+    outside have no influence."""
     top, left, height, width = geometry.box[row].tolist()
     whole = top, left, top + height, left + width
     if geometry.later is None or not shows_all(geometry, row):
@@ -244,7 +244,7 @@ def only_cuts(geometry: Geometry, row: int) -> bool:
 
 
 def shows_all(geometry: Geometry, row: int) -> bool:
-    """Whether what comes before `geometry.later` cuts a part out, and no more."""
+    """Whether what comes before `geometry.later` only cuts a part out."""
     return _is_unscaled(geometry, row) and not any(geometry.flip[row].tolist())
 
 
@@ -417,7 +417,7 @@ def _resize_in_float(
 
 
 def _operator(resampling: Resampling) -> Any:
-    """That torch.nn.functional.interpolate calls; it has an `out` argument."""
+    """The operator that torch.nn.functional.interpolate calls; it has an `out` argument."""
     if resampling.interpolation == "bilinear":
         operators = torch.ops.aten._upsample_bilinear2d_aa, torch.ops.aten.upsample_bilinear2d
     else:

@@ -1,5 +1,5 @@
-"""What images are after a JPEG of some quality: by the native core, or by Pillow. The pixels are
-the same."""
+"""Images compressed as JPEGs and decompressed, by the native core or by Pillow. The pixels are the
+same."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Normal numbers by their place, and noise of them: the same bits on every device and instruction
-set.
+"""Normal numbers as a function of key and place, and noise made of them: the same bits on every
+device and instruction set.
 
 The numbers of a key are those of blocks of four words, by Philox4x32-10 with the key and the
 block's number as its counter. Box and Muller's transform makes two numbers of two words. Logarithm,

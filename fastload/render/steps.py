@@ -1,6 +1,5 @@
-"""What is done to the pixels of each sample of a batch, as numbers: the form in which the
-operations of colour go to where all of them are done in one call (a kernel on a GPU, the native
-core)."""
+"""Operations of colour as numbers, for each sample of a batch: a kernel on a GPU, or the native
+core, does all of them in one call."""
 
 from __future__ import annotations
 
@@ -31,12 +30,12 @@ KINDS = (
 )
 """What a step may be. The same list is in `render/kernels_colour.py` and `native/colour.hpp`."""
 NUMBERS = 6
-"""Of a step. In the order of KINDS: the factor; the factor and 1 minus it (contrast, saturation);
-six times the shift of the hue; the mask of the bits that are kept; the smallest value that is
-inverted; 1 minus the factor (sharpness); for affine the (2, 3) matrix that takes the position of an
-output pixel (x, y, 1), in pixels from the centre, to that in the input, -1..1 from edge to edge;
-the channels that red and green are to be (permute), blue is the third; the factors of hue,
-saturation and value (hsv); the exponent (gamma)."""
+"""How many numbers a step has. They are, in the order of KINDS: the factor; the factor and 1 minus
+it (contrast, saturation); six times the shift of the hue; the mask of the bits that are kept; the
+smallest value that is inverted; 1 minus the factor (sharpness); for affine the (2, 3) matrix that
+takes the position of an output pixel (x, y, 1), in pixels from the centre, to that in the input,
+-1..1 from edge to edge; the channels that red and green are to be (permute), blue is the third; the
+factors of hue, saturation and value (hsv); the exponent (gamma)."""
 
 
 @dataclass(frozen=True)

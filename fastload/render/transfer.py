@@ -1,4 +1,4 @@
-"""Small host arrays on the device that works with them."""
+"""Copies small host arrays to the device that works with them."""
 
 from __future__ import annotations
 
