@@ -25,7 +25,8 @@ import torch
 
 
 class Stream:
-    """Streams that belong to no operation of a recipe; those count up from 0."""
+    """Streams that belong to no operation of a recipe; those count up from 0. The numbers never
+    change: with others, a run that a later version resumes would get other samples."""
 
     ORDER = 0xFFFF
     """The shuffle of an epoch."""
@@ -48,7 +49,7 @@ class Stream:
     WORKERS = 0xFFF7
     """Seeds of the worker processes; the index is the rank."""
     PLACEMENT = 0xFFF5
-    """Which samples are near each other on the circle that nodes hold arcs of."""
+    """The order of the samples on the circle of `NodePlacement`."""
     COMPARED = 0xFFF6
     """Which samples are made by the user's code as well, to be compared with what is served."""
 
@@ -180,36 +181,32 @@ class Draws:
         return philox4x32((c0, c1, c2, c3), self.seed & _U64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StagedDraws(Draws):
-    """Draws whose streams below `until` have the numbers of other draws of the same samples."""
+    """Draws that have, in the first streams, the numbers of other draws of the same samples."""
 
-    early: Draws | None = None
-    until: int = 0
+    early: Draws
+    """Has the numbers of the streams below `until`."""
+    until: int
 
-    def _of(self, stream: int) -> Draws | None:
-        return self.early if stream < self.until else None
+    def _of(self, stream: int) -> Draws:
+        """The draws that have the numbers of a stream."""
+        if stream < self.until:
+            return self.early
+        return Draws(self.seed, self.epoch, self.indices, self.repeats, self.keys)
 
     def take(self, rows: Any) -> StagedDraws:
-        own = Draws.take(self, rows)
-        early = None if self.early is None else self.early.take(rows)
-        return StagedDraws(
-            self.seed, self.epoch, own.indices, own.repeats, own.keys, early, self.until
-        )
+        own, early = Draws.take(self, rows), self.early.take(rows)
+        return replace(self, indices=own.indices, repeats=own.repeats, keys=own.keys, early=early)
 
     def within(self, stream: int) -> Draws:
-        other = self._of(stream)
-        if other is None:
-            other = Draws(self.seed, self.epoch, self.indices, self.repeats, self.keys)
-        return other.within(stream)
+        return self._of(stream).within(stream)
 
     def uniform(self, stream: int, count: int) -> Float64Array:
-        other = self._of(stream)
-        return super().uniform(stream, count) if other is None else other.uniform(stream, count)
+        return self._of(stream).uniform(stream, count)
 
     def integers(self, stream: int) -> UInt64Array:
-        other = self._of(stream)
-        return super().integers(stream) if other is None else other.integers(stream)
+        return self._of(stream).integers(stream)
 
 
 # -- The global generators of a process ------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ import torch
 from fastload import native
 from fastload.draws import (
     Draws,
+    StagedDraws,
+    Stream,
     native_draws,
     philox4x32,
     preserved_random_state,
@@ -131,6 +135,23 @@ def test_the_native_core_computes_the_same_numbers(
         assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 
+def test_the_numbers_of_streams_are_those_of_earlier_versions() -> None:
+    numbers = {name: number for name, number in vars(Stream).items() if name.isupper()}
+    assert numbers == {
+        "ORDER": 65535,
+        "OPAQUE": 65534,
+        "SUBSTITUTE": 65533,
+        "BATCH_TRANSFORM": 65532,
+        "MIX": 65531,
+        "MIX_CHOICE": 65530,
+        "MASKED_TOKENS": 65529,
+        "SPLIT": 65528,
+        "WORKERS": 65527,
+        "COMPARED": 65526,
+        "PLACEMENT": 65525,
+    }
+
+
 def test_no_samples_have_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastload.draws.native_draws", lambda: None)
     assert Draws(0, 0, np.arange(0)).uniform(0, 5).shape == (0, 5)
@@ -149,3 +170,40 @@ def test_the_three_generators_are_left_as_they_were() -> None:
     with preserved_random_state():
         seed_generators(3)
         assert found == (random.random(), np.random.rand(), torch.rand(()).item())
+
+
+def test_generators_are_seeded_each_as_by_its_own_library() -> None:
+    with preserved_random_state():
+        for seed in (3, (1 << 40) + 5):
+            seed_generators(seed)
+            assert random.random() == random.Random(seed).random()
+            assert np.random.rand() == np.random.RandomState(seed % (1 << 32)).rand()
+            own = torch.Generator().manual_seed(seed)
+            assert torch.equal(torch.rand(3), torch.rand(3, generator=own))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [random.random, np.random.rand, lambda: torch.rand(())],
+    ids=["Python", "numpy", "torch"],
+)
+def test_a_number_of_a_generator_changes_the_state(draw: Callable[[], Any]) -> None:
+    with preserved_random_state():
+        seed_generators(3)
+        draw()  # of numpy's many, which are made at once
+        before = states_of_generators()
+        assert states_of_generators() == before
+        draw()
+        assert states_of_generators() != before
+
+
+def test_staged_draws_have_the_numbers_of_two() -> None:
+    own, early = (Draws(seed, 1, np.arange(5), np.arange(5)) for seed in (3, 4))
+    staged = StagedDraws(3, 1, own.indices, own.repeats, early=early, until=2)
+    for draws in (staged, staged.take(slice(1, 3))):
+        rows = slice(None) if draws is staged else slice(1, 3)
+        for stream, wanted in ((1, early), (2, own)):
+            assert np.array_equal(draws.uniform(stream, 3), wanted.uniform(stream, 3)[rows])
+            assert np.array_equal(draws.integers(stream), wanted.integers(stream)[rows])
+            inner = wanted.within(stream).uniform(0, 2)[rows]
+            assert np.array_equal(draws.within(stream).uniform(0, 2), inner)

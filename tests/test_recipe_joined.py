@@ -17,7 +17,7 @@ from torchvision.transforms.v2 import functional as F
 
 import fastload
 from fastload.backends.cache import CacheOptions
-from fastload.draws import Draws, StagedDraws
+from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray, shapes_of
 from fastload.sources.buffers import PathTable
@@ -817,15 +817,3 @@ def test_transforms_by_themselves() -> None:
         fastload.CutMix(alpha=-1)
     with pytest.raises(ConfigurationError, match=r"p_object=2\) must be from 0 to 1"):
         fastload.CopyPaste(p_object=2)
-
-
-def test_staged_draws() -> None:
-    own, early = (Draws(seed, 1, np.arange(5), np.arange(5)) for seed in (3, 4))
-    staged = StagedDraws(3, 1, own.indices, own.repeats, early=early, until=2)
-    for draws in (staged, staged.take(slice(1, 3))):
-        rows = slice(None) if draws is staged else slice(1, 3)
-        for stream, wanted in ((1, early), (2, own)):
-            assert np.array_equal(draws.uniform(stream, 3), wanted.uniform(stream, 3)[rows])
-            assert np.array_equal(draws.integers(stream), wanted.integers(stream)[rows])
-            inner = wanted.within(stream).uniform(0, 2)[rows]
-            assert np.array_equal(draws.within(stream).uniform(0, 2), inner)

@@ -81,17 +81,17 @@ class Annotations:
     numbers: dict[str, list[Any]] = field(default_factory=dict)
     """More columns of objects, by name: areas, crowd flags, ids; keypoints."""
     point_pairs: Pairs | None = None
-    """Of keypoints those that change places in a mirrored picture; None: they are not known."""
+    """Pairs of keypoints that change places in a mirrored picture; None: not known."""
     polygons: list[list[Any]] | None = None
-    """Of each object its outlines, (n, 2) each; None: the format has none."""
+    """The outlines of each object, (n, 2) each; None: the format has none."""
     shapes: Shapes | None = None
-    """Of each object what its mask is drawn from; None: no masks are wanted."""
+    """What the mask of each object is drawn from; None: no masks are wanted."""
     of_images: dict[str, list[list[int]]] = field(default_factory=dict)
     """Columns with any number of whole numbers an image, which do not belong to its objects."""
     beside: dict[str, Any] = field(default_factory=dict)
     """More columns, of pixels."""
     identity: tuple[Any, ...] = ()
-    """What these depend on, for the fingerprint."""
+    """What these columns depend on, for the fingerprint."""
     counts: list[int] = field(default_factory=list)
     """Objects in each image so far."""
     empty: int = 0

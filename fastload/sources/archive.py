@@ -273,7 +273,7 @@ def _files(
         kind, start = header[156:157], position + _BLOCK
         size = _number(pax[b"size"], 10) if b"size" in pax else _number(header[124:136])
         if kind == _FOLDER:
-            size = 0  # whatever it claims: to tarfile and GNU tar nothing of it follows
+            size = 0  # whatever the header says, as in tarfile and GNU tar
         if size < 0 or start + size > length:
             raise _damaged(
                 path,
@@ -323,9 +323,8 @@ def _damaged(path: str, position: int, found: str) -> SourceError:
 
 
 def _check_end(path: str, position: int, read: Callable[[int, int], bytes], length: float) -> None:
-    """Raises SourceError: what begins with a block of zeros is not the end of the archive. Files
-    after it would be lost: of a second archive, or of one with a hole, as a download leaves it that
-    was broken off."""
+    """Raises SourceError: a block of zeros is not the end of the archive. Files after it would be
+    lost: those of a second archive, or after a hole that an interrupted download has left."""
     at = position + _BLOCK
     while at < length and at - position <= _MOST_PADDING:
         piece = read(at, int(min(_MOST_PADDING, length - at)))

@@ -131,8 +131,8 @@ def _folders_in(others: Iterable[str], root: list[str]) -> set[str]:
 def _refuse_images_of_no_class(
     archive: str, image: str, splits: Mapping[str, str], as_one_set: str
 ) -> NoReturn:
-    """Say that an image is where no label follows for it, so that nobody trains on images without,
-    or on all splits."""
+    """Raise SourceError: an image lies where it has no label. Otherwise one would train without
+    labels, or on all splits."""
     among = f" (of the splits {', '.join(splits.values())})" if splits else ""
     raise SourceError(
         f"{archive}: {image}{among} lies in no folder of a class, so that its label is unknown. "

@@ -47,13 +47,13 @@ class ArrowTable(ABC):
         none."""
 
     def words(self) -> tuple[str, ...] | None:
-        """Names of the classes of a column `label` of words, where it is for the training data to
-        say them; None: those that are in the column. Raises SourceError: they are not known."""
+        """Names of the classes of a column `label` of words, where the training split defines them;
+        None: the words in the column. Raises SourceError: they are not known."""
         return None
 
     @abstractmethod
     def images(self, field: str, role: str) -> tuple[EncodedImages, list[Any]]:
-        """A column of such, and what of it goes into the fingerprint."""
+        """A column of images, and the parts of it that the fingerprint covers."""
 
 
 def open_table(

@@ -103,7 +103,7 @@ class Source:
 
     @cached_property
     def deep(self) -> dict[str, ImageColumn]:
-        """The images of more than 8 bits; masks apart, which nothing but geometry is done to."""
+        """The images of more than 8 bits, without masks, which only geometry is applied to."""
         return {
             name: column
             for name, column in self.images.items()
@@ -117,7 +117,7 @@ class Source:
 
     @cached_property
     def drawn(self) -> list[str]:
-        """The names of those of which masks are delivered."""
+        """The names of those of `moved` from which masks are drawn."""
         return [name for name, column in self.moved.items() if column.kind.drawn]
 
     @cached_property
@@ -186,7 +186,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Assumed:
-    """Of a Dataset whose Python code is skipped on the user's word: what is asked of that code."""
+    """What is still asked of the code of a Dataset that is otherwise skipped on the user's word
+    (`assume_plain`)."""
 
     compared: Any
     """A Dataset: samples (image, label) by the user's code, images untransformed. Some are compared

@@ -92,7 +92,7 @@ def _ends(path: str) -> bytes:
 
 
 def _start(path: str) -> bytes:
-    """The first bytes; none of what cannot be read, which is said where it is needed."""
+    """The first bytes; empty for what cannot be read, which raises where it is needed."""
     try:
         return stores.read_up_to(path, _START)
     except OSError:

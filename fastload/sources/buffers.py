@@ -98,7 +98,7 @@ def shared_copy(array: AnyArray) -> AnyArray:
 
 
 class PickledByReference:
-    """Base of the frozen dataclasses that hold large arrays: see the module's own words."""
+    """Base of the frozen dataclasses that hold large arrays: see the docstring of the module."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # np.memmap would pickle its content even through a plain view, so asarray is used.
@@ -112,13 +112,13 @@ class PickledByReference:
 
 
 class RowSelection:
-    """Base of the frozen dataclasses that serve some rows of what they hold; where `rows` is None
-    all, in order."""
+    """Base of the frozen dataclasses that serve some rows of what they hold; all, in order, where
+    `rows` is None."""
 
     rows: Int64Array | None
 
     def rows_of(self, indices: Int64Array) -> Int64Array:
-        """Where these samples are in what is held."""
+        """The rows of these samples in what is held."""
         return indices if self.rows is None else self.rows[indices]
 
     def row_of(self, index: int) -> int:

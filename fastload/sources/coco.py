@@ -34,7 +34,7 @@ _BESIDE_IMAGES = "_annotations.coco.json"
 """In each split's folder of images, as Roboflow exports them."""
 _KINDS = ("instances_", "person_keypoints_")
 _OTHER_KINDS = ("captions_", "panoptic_", "stuff_", "image_info_")
-"""Of COCO's files, what has no objects."""
+"""Names of COCO's other files, which have no objects."""
 _SPLITS = ("train", "valid", "val", "test")
 _IN_ROOT = (
     *("annotations.json", "instances.json", "labels.json", "result.json"),
@@ -91,7 +91,7 @@ class _Document(msgspec.Struct):
 
 
 class _Categories(msgspec.Struct):
-    """Of a document nothing else."""
+    """A document of which only the categories are read."""
 
     categories: list[_Category]
 
@@ -107,8 +107,8 @@ def is_coco(spec: object) -> bool:
 
 
 def has_coco_content(spec: str) -> bool:
-    """Whether what `is_coco` says of its names is so of an annotation file, too, and the first
-    image that this names is there."""
+    """Whether what `is_coco` recognises by names has an annotation file of COCO's form, and the
+    first image that it lists is there."""
     files = [spec] if spec.lower().endswith(".json") else _files_of(spec).values()
     return any(looks_like_coco(path) and _has_first_image(path) for path in files)
 
@@ -248,8 +248,8 @@ def _opened(
 
 
 def _verified(path: str, images: list[_Image], label: dict[int, int]) -> dict[str, list[list[int]]]:
-    """Of LVIS: the labels of each image of which there is none in it, and of which not all are
-    marked. None of a file without them."""
+    """Columns of LVIS: for each image the labels of which there is none in it, and those of which
+    not all are marked. Empty for files without them."""
     found = {}
     for name, lists in (
         ("neg_labels", [image.neg_category_ids for image in images]),
@@ -457,8 +457,9 @@ def _is_of_another_kind(name: str) -> bool:
 
 
 def file_of_split(root: str, files: dict[str, str], split: str | None) -> str:
-    """Of annotation files by split, or of one that is named (by ""), that of a split. Raises
-    SourceError or ConfigurationError: there is none, or several and none is named."""
+    """The annotation file of a split, from files by split, or from a single one that was named (its
+    key is ""). Raises SourceError or ConfigurationError: there is none, or several and none is
+    named."""
     if files == {"": root} and split is not None:
         raise ConfigurationError(f"split={split!r}: {root} is one file; leave split out.")
     if len(files) == 1 and split is None:

@@ -50,7 +50,7 @@ class Column(ABC):
     def __len__(self) -> int: ...
 
     def describe(self, index: int) -> str:
-        """How to name this sample to a person: where it is stored, if there is a word for it."""
+        """How messages name this sample: where it is stored, if that has a name."""
         return f"{type(self).__name__}[{index}]"
 
     @abstractmethod
@@ -87,12 +87,12 @@ class ImageColumn(Column):
 
     @property
     def channels(self) -> int:
-        """Of the pixels that are served."""
+        """How many channels the pixels that are served have."""
         return self.kind.channels
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the pixels that are served: uint8; of some columns uint16 or float32."""
+        """The dtype of the pixels that are served: uint8; in some columns uint16 or float32."""
         return np.dtype(np.uint8)
 
     @property
@@ -108,7 +108,7 @@ class ImageColumn(Column):
         return None
 
     def name_table(self) -> PathTable | None:
-        """What `describe` says of all samples, for a cache to keep; None where that is a mere
+        """What `describe` says of all samples, for a cache to keep; None where that is only a
         number."""
         return PathTable.of(map(self.describe, range(len(self))))
 
@@ -118,8 +118,8 @@ class EncodedImages(ImageColumn):
 
     storage = "encoded"
     stored: PixelFormat | None = None
-    """What the pixels are, where they are served as they are stored; None: RGB of 8 bits, and masks
-    of 8 bits."""
+    """The format of the pixels, where they are served as they are stored; None: RGB of 8 bits, and
+    masks of 8 bits."""
 
     @property
     def plain(self) -> bool:
@@ -131,12 +131,12 @@ class EncodedImages(ImageColumn):
         `describe(index)`."""
 
     def read_many(self, indices: Int64Array) -> Sequence[bytes]:
-        """Those of several samples, for storage that has them cheaper together."""
+        """The bytes of several samples, for storage where reading them together is cheaper."""
         return [self.read(index) for index in indices.tolist()]
 
     def views(self, indices: Int64Array) -> Sequence[Buffer]:
-        """The same for the native core, where they lie: in memory of the client of a store, or as
-        uint8 arrays (length,) in a mapped file. Not copied, and valid as long as they live."""
+        """The same for the native core, without a copy: memory of the client of a store, or uint8
+        arrays (length,) in a mapped file."""
         return self.read_many(indices)
 
     def read_start(self, index: int, length: int) -> bytes:
@@ -151,7 +151,7 @@ class EncodedImages(ImageColumn):
 
     @property
     def waits(self) -> bool:
-        """Whether to read them is mostly to wait for a store: then many are asked for at once."""
+        """Whether reading them is mostly waiting for a store: then many are requested at once."""
         return False
 
     def in_files(self, indices: Int64Array) -> EncodedFiles | None:
@@ -185,9 +185,7 @@ class PixelImages(ImageColumn):
             return np.broadcast_to(np.array(self.fixed_size, dtype=np.int32), (len(indices), 2))
         sizes = np.ones((len(indices), 2), dtype=np.int32)
         for position, index in enumerate(indices.tolist()):
-            with contextlib.suppress(
-                DecodeError
-            ):  # which is found again when the pixels are wanted
+            with contextlib.suppress(DecodeError):  # which `pixels` raises again
                 sizes[position] = self.pixels(index).shape[:2]
         return sizes
 
@@ -227,7 +225,7 @@ class Values(Column):
 
     @property
     def nbytes(self) -> int:
-        """Of all rows, where they take memory or disk; may be an estimate."""
+        """Bytes of all rows, in memory or on disk; may be an estimate."""
         return len(self) * int(self.at(np.zeros(1, dtype=np.int64)).nbytes)
 
     def in_array(self) -> ValueArray | None:
@@ -267,7 +265,7 @@ class Objects(Column):
 
 @dataclass(frozen=True)
 class _EncodedRows(EncodedImages):
-    """Some rows of a column that knows no better way to take them."""
+    """Some rows of a column that does not define `take` itself."""
 
     column: EncodedImages
     rows: Int64Array
@@ -333,7 +331,7 @@ class EncodedFiles(PickledByReference, EncodedImages):
         return self.paths[index], int(self.offsets[index]), int(self.lengths[index])
 
     def range_of(self, index: int) -> stores.Range:
-        """What is read for a sample."""
+        """The bytes to read for a sample."""
         path, offset, length = self.locate(index)
         version = 0 if self.versions is None else int(self.versions[index])
         return stores.Range(path, offset, None if length < 0 else length, version)
@@ -588,7 +586,7 @@ class StreamItems(Objects):
     dataset: Any
 
     def __len__(self) -> int:
-        return 1  # there is something; how much, its end will tell
+        return 1  # at least one; how many is known at the end
 
     def item(self, index: int) -> Any:
         raise TypeError(f"{type(self.dataset).__name__} can only be iterated")

@@ -24,7 +24,7 @@ _SPLITS = ("train", "val", "valid", "test")
 
 
 def open_copy(place: Any, format: str | None, opened: Callable[[str], Opened]) -> Opened | None:
-    """What a URL names, by a copy of its files; None where it is of none of these formats.
+    """Open what a URL names by a copy of its files; None where it is of none of these formats.
 
     Args:
         format: the name of the one it is to be of.
@@ -48,7 +48,8 @@ def open_copy(place: Any, format: str | None, opened: Callable[[str], Opened]) -
 
 
 def _refuse_local_only(url: str) -> None:
-    """Rather than have another format serve the images without their annotations."""
+    """Raise SourceError for formats that are read from a local disk only; else another format would
+    serve their images without the annotations."""
     what = _local_only(url)
     if what:
         raise SourceError(

@@ -72,8 +72,8 @@ def open_dataset(dataset: Any, *, reason: str = "") -> Opened:
 
 
 def refuse_collections(spec: Any) -> None:
-    """Python has an index and a length on much that is not a data set, and would serve it in
-    silence."""
+    """Raise SourceError for lists, dicts and strings, which have an index and a length and are no
+    data sets."""
     if isinstance(spec, tuple | Mapping):
         items = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
         found = ", ".join(f"{key!r}: {type(value).__name__}" for key, value in items)
@@ -212,7 +212,7 @@ _OF_OTHERS = (
     "reader",
     "load_bytes",
 )
-"""What the code of known data sets reads of `self`."""
+"""Attributes of `self` that the code of known data sets reads."""
 
 
 def makes_samples_as(dataset: Any, base: type) -> bool:
@@ -427,7 +427,7 @@ def relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened:
 
 
 def _tensors(dataset: Any) -> Opened:
-    """As plain values, whatever they look like: batches must have the shapes and dtypes that they
+    """Tensors as plain values, never as images: batches must have the shapes and dtypes that they
     have in torch."""
     if any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in dataset.tensors):
         raise NotNativeError("gradients flow through its batches into its tensors")

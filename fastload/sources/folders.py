@@ -30,7 +30,7 @@ from fastload.sources.image_files import (
 
 logger = logging.getLogger("fastload")
 
-# Likeliest first: what an example in a message says.
+# The likeliest first: messages take it as an example.
 SPLITS = {
     "train": ("train", "training"),
     "val": ("val", "valid", "validation", "dev"),
@@ -52,7 +52,7 @@ _IMAGES = re.compile(r"images?|imgs?|jpegimages|(train|val|test)\d{4}", re.IGNOR
 _OF_IMAGES = re.compile(
     r"masks?|labels?|annot|annotations?|segmentation(class|object)|imagesets", re.IGNORECASE
 )
-"""Names of folders of what belongs to images."""
+"""Names of folders of masks, labels and lists, which belong to images."""
 _ANNOTATED = re.compile(
     _SPLIT.pattern + r"[-_ ]?(annot|annotations?|masks?|labels?|gt)", re.IGNORECASE
 )
@@ -354,7 +354,7 @@ def refuse_reserved(root: str, classes: Sequence[str], below: Collection[str]) -
 
 
 def is_class_folder(spec: object) -> bool:
-    """Any folder: what is wrong with it is `open_class_folder`'s to say."""
+    """Any folder; `open_class_folder` raises what is wrong with it."""
     return isinstance(spec, str) and stores.is_folder(spec)
 
 

@@ -32,13 +32,14 @@ from fastload.sources.zip_archives import is_zip, open_zip
 
 @dataclass(frozen=True)
 class Format:
-    """One format: how to tell it, and how to open it."""
+    """One format: how it is recognised, and how it is opened."""
 
     name: str
-    """A short one: what `format=` takes."""
+    """A short name: what `format=` takes."""
     recognise: Callable[[Any], bool]
-    """Of an existing path (absolute str), a list of shard paths (str), or any other object; of a
-    registered format, of the specification as it was given. Must be cheap."""
+    """Whether it is of this format: called with an existing path (absolute str), a list of shard
+    paths (str), or any other object; a registered format's with the specification as it was given.
+    Must be cheap."""
     open: Callable[[Any, OpenOptions], Opened | Source]
     options: frozenset[str] = frozenset()
     """Names of the `OpenOptions` that mean something to it; `strict` and `masks` are for all."""
@@ -56,8 +57,9 @@ class Format:
     """Whether it is opened only if no other format opens the same path, or `format=` asks for it.
     It is given the whole folder and `split`, not the subfolder of that name."""
     certain: Callable[[str], bool] | None = None
-    """Of a fallback: whether the content of a path that it recognises is its own too. Then another
-    format that opens the path is refused, as it is ambiguous; except for masks, which are noted."""
+    """For a fallback: whether not only the names but also the content of a path are of this format.
+    If another format opens the path as well, it is refused as ambiguous; except for masks, which
+    are noted."""
 
     def may_be(self, folder: str) -> bool:
         """Whether a local folder has one of its signs."""

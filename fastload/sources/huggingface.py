@@ -152,7 +152,7 @@ def _is_local(path: str | None) -> bool:
 
 
 def _fields(images: Any) -> tuple[Any, Any]:
-    """Of the structs of the feature `Image` the bytes and the paths."""
+    """The bytes and the paths in the structs of the feature `Image`."""
     field_of = importlib.import_module("pyarrow.compute").struct_field
     return field_of(images, "bytes"), field_of(images, "path")
 

@@ -79,7 +79,8 @@ def can_seek(dataset: Any) -> bool:
 
 
 def _parts(iterable: Any) -> Iterator[Any]:
-    """It, and what it reads from. (One that reads from several is in no list of exact ones.)"""
+    """The iterable and all that it reads from, one inside the other. (One that reads from several
+    is not in `_EXACT`.)"""
     while iterable is not None:
         yield iterable
         iterable = getattr(iterable, "ex_iterable", None)

@@ -48,8 +48,8 @@ def is_idx(spec: object) -> bool:
 
 
 def remote_idx(url: str) -> list[str]:
-    """Of the URL of a file of images that one and the labels beside it; of a folder all such files
-    in it, or where torchvision puts them."""
+    """The files to copy: for the URL of a file of images, that file and the labels beside it; for a
+    folder, all such files in it, or where torchvision puts them."""
     folder, name = os.path.split(url)
     match = _IMAGES.match(name)
     if match is not None:

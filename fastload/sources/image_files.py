@@ -25,7 +25,7 @@ TORCHVISION_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif
 _NOT_READ = frozenset({"BUFR", "GRIB", "HDF5", "MPEG", "WMF", "EPS"})
 # Formats of Pillow that need a library which not every build of it has.
 _FEATURES = {"AVIF": "avif", "JPEG2000": "jpg_2000"}
-# Images, too, that most builds of Pillow cannot read: leaving them out deserves a warning.
+# Images that most builds of Pillow cannot read: leaving them out is worth a warning.
 _OTHER_IMAGES = (
     ".heic",
     ".heif",
@@ -76,7 +76,7 @@ _BRANDS = {
     "AVIF": frozenset({b"avif", b"avis"}),
     "HEIF": frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"}),
 }
-"""Of still images, and of sequences, of which the first image is read."""
+"""Brands of still images, and of sequences, whose first image is read."""
 
 
 def heif_brand(data: bytes) -> str:
@@ -129,7 +129,7 @@ DOCUMENTS = (".json", ".xml", ".txt")
 
 
 class LeftOut:
-    """Counts the files of one data set that are not served, to say so once."""
+    """Counts the files of one data set that are not served, for one note or warning."""
 
     def __init__(self, name: str, *, strict: bool = False) -> None:
         """`name`: of the data set, for messages. `strict`: a file that is left out is an error,
@@ -141,7 +141,7 @@ class LeftOut:
         self._images = False
         self._unlabelled: list[str] = []
         self.documents: dict[tuple[str, str], str] = {}
-        """Of each folder and ending that annotations may have, the first file."""
+        """The first file of each folder and each ending that annotations may have."""
 
     def add(self, path: str) -> None:
         """A file or folder that is no image, or one that cannot be read."""
@@ -167,7 +167,7 @@ class LeftOut:
         self._unlabelled.append(path)
 
     def _remedies(self) -> str:
-        """What to install to have some of them read."""
+        """The commands that install readers for some of them."""
         found = ""
         for endings, extra in ((_HEIF_ENDINGS, "heic"), ((".avif",), "avif")):
             if any(ending in self._suffixes for ending in endings):

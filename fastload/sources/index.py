@@ -199,7 +199,7 @@ def source_from_arrays(header: Mapping[str, Any], arrays: Arrays) -> Opened:
 
 
 class IndexPlace(NamedTuple):
-    """Of a data set opened with these options: where its index is kept."""
+    """Where the index of a data set, opened with certain options, is kept."""
 
     path: Path
     key: dict[str, Any]
@@ -287,7 +287,7 @@ def load(where: IndexPlace) -> Opened | None:
 
 
 def _fetch(where: IndexPlace) -> None:
-    """Bring the index that lies with the data, if there is one."""
+    """Copy the index that is stored with the data here, if there is one."""
     place = where.key["place"]
     if not isinstance(place, str) or not stores.is_folder(place):
         return
@@ -304,6 +304,6 @@ def _fetch(where: IndexPlace) -> None:
 
 
 def remember(opened: Opened, seen: stores.Seen, where: IndexPlace) -> None:
-    """`save`, where it can be; a full disk keeps nobody from training."""
+    """`save`, if possible: a full disk must not stop training."""
     with contextlib.suppress(OSError):
         save(opened, seen, where)

@@ -99,8 +99,8 @@ def _path_in(value: Any) -> str | None:
 
 
 def _shown(value: Any, root: str) -> str:
-    """A value as text: paths below the root that they share, numbers, text, arrays; of anything
-    else its type."""
+    """A value as text: paths relative to the root that they share, numbers, text, arrays; anything
+    else as its type."""
     if isinstance(value, str | os.PathLike):
         text = str(value)
         return text[len(root) :] if root and text.startswith(root) else text
@@ -158,7 +158,7 @@ class _Elements(tuple[Any, ...]):
 
 
 def _within(value: Any, depth: int) -> Iterator[Any]:
-    """What is to be compared of an object: the object itself, and what it holds."""
+    """What is compared: the object itself, and what it holds."""
     yield value
     if isinstance(value, np.ndarray):
         yield value.tobytes() if value.nbytes <= COPIED and value.dtype != object else None

@@ -58,7 +58,7 @@ class Kind:
     """Whether a batch has a list of Python objects, made by `objects`, and no tensor of it."""
 
     judges: ClassVar[bool] = False
-    """Whether `kept` says which objects are dropped."""
+    """Whether its `kept` decides which objects are dropped."""
 
     def of(self, setting: str) -> Kind:
         """The kind of columns whose role is the name of this one, a colon, and a setting. Raises
@@ -83,7 +83,7 @@ class Kind:
         return None
 
     def objects(self, rows: Rows) -> list[Any]:
-        """One for each of the rows of a batch. Only of kinds with `python_objects`."""
+        """A Python object for each row of a batch. Only for kinds with `python_objects`."""
         raise NotImplementedError
 
     def delivered(
@@ -95,11 +95,11 @@ class Kind:
 
 
 class PixelKind(Kind):
-    """Images of some sort: made by a renderer, under the geometry, and then changed by operations
-    on batches."""
+    """Images or masks: made by a renderer under the geometry, then changed by operations on
+    batches."""
 
     channels: ClassVar[int]
-    """That are served."""
+    """How many channels are served."""
     as_stored: ClassVar[bool] = False
     """Whether compressed pixels are taken as the numbers in the file (grey values, palette
     indices), not as RGB."""
@@ -214,7 +214,7 @@ met."""
 _KEYS_ELSEWHERE = _ELSEWHERE | dict.fromkeys(
     ("labels", "area", "iscrowd", "ids"), "fastload.sources.instances"
 )
-"""Names and keys likewise."""
+"""Names and keys of such kinds."""
 
 
 def pixel_kinds(roles: Mapping[str, str]) -> dict[str, PixelKind]:
@@ -257,7 +257,8 @@ def kind_named(role: str) -> Kind:
 
 
 def pixel_kind(name: str) -> PixelKind:
-    """Raises SourceError: there is none of this name, or it is not of pixels."""
+    """The kind of a column of images. Raises SourceError: there is none of this name, or it is not
+    of pixels."""
     found = kind_named(name)
     if not isinstance(found, PixelKind):
         raise SourceError(
@@ -267,8 +268,8 @@ def pixel_kind(name: str) -> PixelKind:
 
 
 def kind_of_key(key: str, *, ragged: bool = False) -> Kind:
-    """Of an array in a dict of arrays, by its name; plain values where no kind has that name among
-    its keys. `ragged`: whether its rows are of variable length."""
+    """The kind of an array in a dict of arrays, by its name; plain values where no kind has that
+    name among its keys. `ragged`: whether its rows are of variable length."""
     _found(key)
     known = (kind for kind in _kinds.values() if ragged or not kind.only_ragged)
     return next((kind for kind in known if key in kind.keys), VALUE)
@@ -278,7 +279,7 @@ _MASK_COLUMNS = ("mask", "masks", "seg", "segmentation", "annotation", "label")
 
 
 def role_of_images(column: str) -> str:
-    """Of a column of images in a table: whether these are masks, by its name."""
+    """The role of a column of images in a table, "image" or "mask", by its name."""
     return (MASK if column in _MASK_COLUMNS else IMAGE).name
 
 

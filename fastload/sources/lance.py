@@ -86,7 +86,7 @@ class _LanceTable(ArrowTable):
             yield batch.column(0)
 
     def words(self) -> tuple[str, ...] | None:
-        """Those of the training split beside, where this is another split."""
+        """The labels of the training split beside it, where this is another split."""
         split = _split_of(self.name)
         if split in (None, "train"):
             return None
@@ -145,7 +145,7 @@ class LanceImages(EncodedImages):
         rows = indices.tolist()
         if _is_blob(self.dataset.schema.field(self.field)):
             blobs = self.dataset.take_blobs(self.field, indices=rows)
-            if empty := len(rows) - len(blobs):  # else rows would be given the bytes of others
+            if empty := len(rows) - len(blobs):  # else rows would get the bytes of other rows
                 raise OSError(f"no bytes in {empty} of {counted(len(rows), 'row')}")
             values = [None if blob is None else blob.readall() for blob in blobs]
         else:

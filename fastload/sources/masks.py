@@ -31,13 +31,13 @@ from fastload.sources.ragged import Ragged, offsets_of
 
 LEAST_CORNERS = 3
 _MOST_PIXELS = 1 << 31
-"""Of a mask in run lengths; an image of 46,340 x 46,340."""
+"""Pixels of a mask in run lengths: an image of 46,340 x 46,340."""
 _SHOWN = 60
 """Characters of a shape in messages."""
 
 
 class InstanceMasks(Kind):
-    """Of each object in an image its shape, a row of numbers (Ragged of Ragged). Delivered as
+    """For each object in an image its shape, a row of numbers (Ragged of Ragged). Delivered as
     masks, (T, H, W) uint8 for all T objects of a batch: 1 where the object is, in the picture as
     the trainer gets it."""
 

@@ -36,7 +36,7 @@ _NUMBERS = {
 }
 _CORNERS = ("XMin", "XMax", "YMin", "YMax")
 _MARGIN = 1e-3
-"""Fractions may be so far outside of 0 to 1, from rounding."""
+"""Fractions may be outside of 0 to 1 by this, from rounding."""
 
 
 class _Row(NamedTuple):
@@ -250,7 +250,7 @@ def _only(paths: list[str]) -> str:
 
 
 def _split_of(path: str) -> str:
-    """Of a file of boxes."""
+    """The split that the name of a file of boxes says."""
     return os.path.basename(path).lower().removesuffix(_BOXES).strip("-").split("-")[-1]
 
 

@@ -49,7 +49,7 @@ def locate(spec: Any) -> Any:
         return _matches(path) if _is_pattern(path) else _existing(path)
     first = spec[0] if isinstance(spec, list | tuple) and spec else None
     if isinstance(first, str) and stores.is_remote(first):
-        stores.located(first)  # of a list that is refused it is shown
+        stores.located(first)  # raises for credentials, before a message about the list shows them
     if isinstance(spec, list | tuple) and spec and all(_is_shard_path(item) for item in spec):
         return [path for item in map(os.fspath, spec) for path in _matches(item)]
     return spec
@@ -86,7 +86,7 @@ def _existing(path: str) -> str:
 
 
 def _there(url: str) -> str:
-    """A URL, if there is something. Raises SourceError."""
+    """The URL, if there is an object or folder there; else raises SourceError."""
     with stores.seen_kept():
         if not (stores.is_folder(url) or stores.is_file(url)):
             raise SourceError(
@@ -135,8 +135,8 @@ _registered: list[Format] = []
 
 
 def register_format(form: Format) -> None:
-    """Teach `open_source`, and with it `create_loader` and `build_cache`, a format from outside the
-    package.
+    """Make a format from outside the package known to `open_source`, and so to `create_loader` and
+    `build_cache`.
 
     It is asked before those of fastload, the one registered last first, and with the specification
     as it was given, so that "lmdb://..." is as good as a path. One of the same name is replaced.
@@ -345,7 +345,7 @@ def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | Non
                 try:
                     opened = _open_recognised(spec, place, options)
                 except FastloadError:
-                    if has_masks(where):  # masks are wanted, and what is wrong is to be said
+                    if has_masks(where):  # pairs are wanted: say what is wrong with them
                         raise
                     return _opened_as(form, where, given)
                 return _checked(opened, form, where, given)
@@ -353,8 +353,9 @@ def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | Non
 
 
 def _checked(opened: Opened, other: Format, where: str, options: OpenOptions) -> Opened:
-    """What was opened, although `other` recognises `where` by its names. Raises SourceError: by its
-    content too, so that it is not known which is meant; a single class is never meant."""
+    """What was opened, although `other` recognises `where` by its names. Raises SourceError:
+    `other` recognises its content too, so that it is not known which is meant. A class folder of
+    one class is never meant: `other` opens it."""
     if other.certain is None or not other.certain(where):
         return opened
     if is_pairs(where):
@@ -371,7 +372,7 @@ def _checked(opened: Opened, other: Format, where: str, options: OpenOptions) ->
 
 
 def _open_recognised(spec: Any, place: Any, options: OpenOptions) -> Opened:
-    """By the first format that recognises it, and is no `fallback`."""
+    """Open it by the first format that recognises it and is no `fallback`."""
     formats = [form for form in built_in_formats() if not form.fallback]
     found = _opened_by(formats, place, options)
     if found is not None:

@@ -29,8 +29,8 @@ class About(msgspec.Struct, frozen=True):
 
 
 def about(spec: Any) -> About | None:
-    """Of a folder or URL; None where nothing is said. Raises SourceError: the shards are not all
-    there yet, or the file cannot be read."""
+    """What `fastload.json` says of a folder or URL; None where there is none. Raises SourceError:
+    the shards are not all there yet, or the file cannot be read."""
     if not isinstance(spec, str) or not stores.is_folder(spec):
         return None
     path = f"{spec}/{ABOUT_NAME}"

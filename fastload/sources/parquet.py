@@ -139,7 +139,7 @@ class _ParquetTable(ArrowTable):
             yield from file.values(field, _NUMBERS_AT_ONCE)
 
     def words(self) -> tuple[str, ...] | None:
-        """Those of the training split beside, where this is another split."""
+        """The labels of the training split beside it, where this is another split."""
         split = _split_of(self._files[0].path)
         if split in (None, "train"):
             return None
@@ -341,7 +341,7 @@ def _unpacked(files: Sequence[_File], field: str, role: str) -> EncodedFiles:
 
 
 def _state_of(path: str) -> tuple[Any, ...]:
-    """What tells whether a file is the one that was unpacked. Raises OSError."""
+    """Identifies the file that was unpacked. Raises OSError."""
     size = stores.size_of(path)
     if stores.is_remote(path):
         version = int(stores.versions_of([path])[0])

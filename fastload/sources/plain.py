@@ -40,7 +40,7 @@ from fastload.sources.datasets import (
 def open_plain_dataset(dataset: Any) -> Opened:
     """Open a torch Dataset whose code is not known as if it only read the images that it lists.
 
-    That are data sets with `samples`, a list of (path, label), such as those derived from
+    These are data sets with `samples`, a list of (path, label), such as those derived from
     torchvision's ImageFolder; those derived from CIFAR10, CIFAR100, MNIST, FashionMNIST and KMNIST;
     and those around one of these, as long as it, whose own transform is their attribute
     `transform`. A data set whose code is known is opened by that.
@@ -100,7 +100,7 @@ def _plain(dataset: Any) -> Opened:
 
 
 def handed_on(value: Any) -> Any:
-    """In place of a transform, of images or labels."""
+    """Returns its argument: stands for a transform of images or labels."""
     return value
 
 
@@ -137,7 +137,7 @@ def _listed(dataset: Any) -> Opened:
     if not pixels and (loader is MISSING or not _uses(labels, placeholders)):
         _refuse_two_lists(dataset, source)
         return replace(opened, bare=bare, assumed=Assumed(bare))
-    # Only the labels that are served come by the target_transform, which may roll dice.
+    # Only labels that are served go through the target_transform, which may draw random numbers.
     bare = _with(bare, target_transform=handed_on)
     return replace(opened, bare=bare, assumed=Assumed(bare, labels))
 

@@ -268,7 +268,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Packed:
-    """Several Ragged in one buffer: what travels between processes, and to a device, in one
+    """Several Ragged in one buffer, which travels between processes, and to a device, in one
     piece."""
 
     layout: Mapping[str, Ragged]

@@ -21,7 +21,7 @@ from fastload.sources.masks import Shapes, runs_of
 
 _MODULE = "supervision.dataset.core"
 _NUMBERS = {"area": "f", "iscrowd": "biu"}
-"""Of its field `data`, what is served, and the kinds of numbers that it may be."""
+"""The entries of its field `data` that are served, and the kinds of numbers that they may be."""
 
 
 def is_supervision(spec: object) -> bool:

@@ -197,7 +197,7 @@ def _split_of(folder: str) -> str | None:
 
 class _Label(NamedTuple):
     row: int
-    """Of the table, counted from 1; a header is row 1."""
+    """Row of the table, counted from 1; a header is row 1."""
     text: str
 
 
@@ -360,9 +360,9 @@ def _split_said_by(table: str) -> str | None:
 
 
 def _read(path: str, places: dict[str, int], split: str | None) -> _Table | str:
-    """The table, if one of its columns names these images; else why it is none, for a message.
-
-    `split`: of the images. Those of another split may have the same names, 0.jpg and 1.jpg.
+    """The table, if one of its columns names these images; else why it is not their table, for a
+    message. `split`: that of the images. Images of another split may have the same names, 0.jpg and
+    1.jpg.
     """
     said = _split_said_by(path)
     if split is not None and said not in (None, split):
@@ -411,9 +411,8 @@ def _read(path: str, places: dict[str, int], split: str | None) -> _Table | str:
 
 
 def _file_column(columns: list[int], rows: list[list[str]]) -> int | None:
-    """Of columns that name as many images each the one that means files; None: it is not known.
-
-    Labels that are numbers may be names of images, too, of 0.jpg and 1.jpg.
+    """The column of file names among columns that all name as many images; None: it is not known. A
+    column of numeric labels, 0 and 1, seems to name images as well, 0.jpg and 1.jpg.
     """
     if len(columns) > 1:
         extended = [column for column in columns if any(is_image_name(row[column]) for row in rows)]

@@ -21,8 +21,8 @@ from fastload.sources.buffers import Int64Array
 from fastload.sources.columns import EncodedImages, PixelFormat
 
 _READ = ("JPEG", "PNG", "TIFF", "WEBP", "BMP")
-"""Formats, by Pillow's names, of which it is known that nothing is lost. Of others Pillow may read
-the upper bits alone."""
+"""Formats, by Pillow's names, that are known to be read without loss. Of others Pillow may read
+only the upper bits."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_COLOURS = {0: 1, 2: 3}
 _ALPHA = ("LA", "La", "PA", "RGBA", "RGBa", "RGBX")

@@ -41,7 +41,7 @@ _CLASSES = (
     "train",
     "tvmonitor",
 )
-"""Of PASCAL VOC itself."""
+"""The classes of PASCAL VOC itself."""
 
 
 def is_voc(spec: object) -> bool:
@@ -175,7 +175,7 @@ def _path(root: str, stem: str) -> str:
 
 
 def _stems(root: str) -> list[str]:
-    """Of all annotation files, sorted."""
+    """The stems of all annotation files, sorted."""
     names = folders.files_in(os.path.join(root, _ANNOTATIONS))
     return [name.removesuffix(".xml") for name in names if name.endswith(".xml")]
 

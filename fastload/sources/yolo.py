@@ -27,7 +27,7 @@ YOLO_SIGNS = _FILES
 _SPLITS = ("train", "val", "test")
 _BOX, _LEAST_CORNERS = 4, 3
 _MARGIN = 1e-3
-"""Fractions may be so far outside of 0 to 1, from rounding."""
+"""Fractions may be outside of 0 to 1 by this, from rounding."""
 
 
 def is_yolo(spec: object) -> bool:

@@ -36,7 +36,7 @@ _UTF8 = 0x800
 _LARGEST = 1 << 30
 """Bytes of an image: deflate makes up to 1,032 times as many of what it is given."""
 _METHODS = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "zstandard", 95: "xz"}
-"""Of section 4.4.5, those in use that are not read."""
+"""Methods of section 4.4.5 that are in use and not read."""
 _ENCRYPTED = 1
 _MADE_ON_DOS = 0
 _MADE_ON_UNIX = (3, 19)
@@ -180,7 +180,7 @@ def _name_of(member: zipfile.ZipInfo) -> str | None:
 
 
 def _bytes_of_name(member: zipfile.ZipInfo) -> bytes:
-    """As the archive has it, of which the standard library has made letters."""
+    """The bytes of a name in the archive, which the standard library has decoded."""
     return member.orig_filename.encode("utf-8" if member.flag_bits & _UTF8 else "cp437")
 
 
