@@ -24,6 +24,7 @@ from fastload.train import (
     ModelConfig,
     OptimizerConfig,
     RunConfig,
+    ScheduleConfig,
     TrainConfig,
     preset,
 )
@@ -160,6 +161,19 @@ def test_every_field_is_known_once_with_its_text() -> None:
         (RunConfig, {"parallel": "fsdp"}, "parallel: must be auto, none, dp or ddp, got 'fsdp'"),
         (DataConfig, {"mean": (0.5,)}, "mean: must be as many numbers as std, 3"),
         (CheckpointConfig, {"save_steps": 0}, "save_steps: must be at least 1, got 0"),
+        (
+            ScheduleConfig,
+            {"milestones": (3.0,)},
+            "milestones: must be left out, or given with the step schedule (--schedule step), "
+            "got (3.0,)",
+        ),
+        (ScheduleConfig, {"step_epochs": 30.0}, "step_epochs: must be left out, or given with"),
+        (ScheduleConfig, {"gamma": 0.5}, "gamma: must be left out, or given with"),
+        (
+            ScheduleConfig,
+            {"schedule": "step", "milestones": (3.0,), "step_epochs": 2.0},
+            "milestones: must be left out where there is step_epochs, got (3.0,)",
+        ),
     ],
 )
 def test_a_group_refuses_what_it_cannot_have(
@@ -188,7 +202,8 @@ def test_the_command_line_goes_before_the_file_and_the_file_before_the_preset(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "run.toml"
-    file.write_text("[optimizer]\nlr = 2\nbatch_size = 16\n[schedule]\nmilestones = [1, 2]\n")
+    steps = "[schedule]\nschedule = 'step'\nmilestones = [1, 2]\n"
+    file.write_text(f"[optimizer]\nlr = 2\nbatch_size = 16\n{steps}")
     preset = {"lr": 1.0, "batch_size": 8, "accumulate": 4}
     config = merged(preset, file, {"lr": "3"})
     assert (config.optimizer.lr, config.optimizer.batch_size, config.optimizer.accumulate) == (
@@ -199,6 +214,18 @@ def test_the_command_line_goes_before_the_file_and_the_file_before_the_preset(
     assert config.schedule.milestones == (1.0, 2.0)
     assert isinstance(config.schedule.milestones[0], float)
     assert config.run == RunConfig()
+
+
+def test_another_schedule_takes_the_steps_of_the_preset_away() -> None:
+    steps = {"schedule": "step", "milestones": (30, 60), "gamma": 0.5}
+    assert merged(steps, given={"schedule": "cosine"}).schedule == ScheduleConfig()
+    assert changed(merged(steps), schedule="poly").schedule == ScheduleConfig(schedule="poly")
+    every = merged(steps, given={"step_epochs": "10"}).schedule
+    assert every == ScheduleConfig(schedule="step", step_epochs=10.0, gamma=0.5)
+    at = merged(steps | {"milestones": (), "step_epochs": 9}, given={"milestones": "4"}).schedule
+    assert at == ScheduleConfig(schedule="step", milestones=(4.0,), gamma=0.5)
+    kept = merged(steps, given={"step_epochs": "none", "lr": 1}).schedule
+    assert kept == ScheduleConfig(schedule="step", milestones=(30.0, 60.0), gamma=0.5)
 
 
 @pytest.mark.parametrize(
@@ -298,14 +325,19 @@ def preset_settings(name: str) -> Any:
 @pytest.mark.slow
 def test_every_setting_is_an_option() -> None:
     assert set(TYPED) == set(all_fields())
-    arguments: list[str] = []
-    for name, (typed, _) in TYPED.items():
-        arguments += [typed] if typed.startswith("--") else [f"--{name.replace('_', '-')}", typed]
-    done = train_command(*arguments, "--dry-run")
-    assert done.code == 0, done.err
-    tables = tomllib.loads(done.out)
-    assert tables.pop("task") == "segmentation"
-    shown = {name: value for table in tables.values() for name, value in table.items()}
+    shown: dict[str, Any] = {}
+    for absent in ("milestones", "step_epochs"):  # one of the two
+        arguments: list[str] = []
+        for name in set(TYPED) - {absent}:
+            typed, _ = TYPED[name]
+            option = f"--{name.replace('_', '-')}"
+            arguments += [typed] if typed.startswith("--") else [option, typed]
+        done = train_command(*arguments, "--dry-run")
+        assert done.code == 0, done.err
+        tables = tomllib.loads(done.out)
+        assert tables.pop("task") == "segmentation"
+        for table in tables.values():
+            shown |= {name: value for name, value in table.items() if name != absent}
     for name, (_, value) in TYPED.items():
         default = TrainConfig().task if name == "task" else settings_of(TrainConfig())[name]
         assert value != default or name == "backend", (
@@ -408,7 +440,7 @@ def test_every_public_name_is_there(name: str) -> None:
 
 
 def test_a_preset_in_python_takes_values_and_refuses_names_that_are_none() -> None:
-    config = preset("cifar10-vgg19", data="cifar", milestones=(1, 2))
+    config = preset("cifar10-vgg19", data="cifar", schedule="step", milestones=(1, 2))
     assert (config.data.data, config.schedule.milestones, config.model.model) == (
         "cifar",
         (1.0, 2.0),

@@ -226,12 +226,19 @@ class ScheduleConfig(_Group):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        steps = self.schedule == "step"
+        of_others = "left out, or given with the step schedule (--schedule step)"
+        _require("milestones", self.milestones, steps or not self.milestones, of_others)
+        _require("step_epochs", self.step_epochs, steps or self.step_epochs is None, of_others)
+        _require("gamma", self.gamma, steps or self.gamma == type(self).gamma, of_others)
         rising = list(self.milestones) == sorted(self.milestones)
-        given = self.schedule != "step" or bool(self.milestones) or self.step_epochs is not None
+        given = not steps or bool(self.milestones) or self.step_epochs is not None
         wanted = (
             "rising epochs for a step schedule, such as 30,60,80, where there is no step_epochs"
         )
         _require("milestones", self.milestones, rising and given, wanted)
+        once = self.step_epochs is None or not self.milestones
+        _require("milestones", self.milestones, once, "left out where there is step_epochs")
 
     @property
     def warmup(self) -> float:

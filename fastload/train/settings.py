@@ -219,15 +219,24 @@ def merged(
     )
 
 
+_OF_STEPS = ("milestones", "step_epochs", "gamma")
+"""What only a step schedule has."""
+
+
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Both, the second before the first. Another backend has not the options that the first one was
-    given."""
+    given, another schedule not its steps, and steps are said in one way."""
     found = {**below, **above}
     if above.get("tune") is True and "backend" not in above:
         found["backend"] = "auto"
-    if "backend_option" not in above and found.get("backend") != below.get("backend"):
-        found.pop("backend_option", None)
-    return found
+    outdated: tuple[str, ...] = ()
+    if found.get("backend") != below.get("backend"):
+        outdated += ("backend_option",)
+    if found.get("schedule") != below.get("schedule"):
+        outdated += _OF_STEPS
+    if above.get("milestones") or above.get("step_epochs") not in (None, NONE):
+        outdated += ("milestones", "step_epochs")
+    return {name: value for name, value in found.items() if name in above or name not in outdated}
 
 
 def changed(config: TrainConfig, **changes: Any) -> TrainConfig:
