@@ -13,6 +13,7 @@ import pickle
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -59,6 +60,13 @@ _OF_CODE = (
 the sample."""
 
 
+@dataclass(frozen=True)
+class _AsWritten:
+    """The image of a sample after the whole of a transform, run as it was written."""
+
+    value: Any
+
+
 class ObjectReader:
     """Turns draws into batches one sample at a time. Picklable, if the dataset and the transforms
     are."""
@@ -88,8 +96,11 @@ class ObjectReader:
             return HostBatch({}, failures, collated=self._collate_fn(items))
         if not _is_one_each(items, good_rows):
             return HostBatch({}, failures, collated=_collate(items))
+        items, finished = self._without_marks(items, draws, good_rows)
         fields, layout = _fields_of(items[0])
         recipe = self._recipe
+        if fields is None and recipe.placement:
+            raise _without_image(items[0])
         # What is no image, such as a flat vector or an array (H, W, C), stays as the transform has
         # made it.
         made = (
@@ -103,7 +114,7 @@ class ObjectReader:
             and not recipe.placement
             and not isinstance(fields["image"], Image.Image)
         )
-        if fields is None or made or (plain and not recipe.several_views):
+        if fields is None or finished or made or (plain and not recipe.several_views):
             return HostBatch({}, failures, collated=_collate(items), layout=layout)
         rows = self._rows(items, draws, good_rows)
         columns: dict[str, Any] = {}
@@ -214,7 +225,7 @@ class ObjectReader:
         source, opaque = self.source, self._recipe.opaque
         for column in source.objects.values():
             item = column.item(index)
-            return item if opaque is None else _with_image(item, opaque)
+            return item if opaque is None else _with_image(item, self._made)
         fields: dict[str, Any] = {}
         for name in source.columns:
             if name in source.images:
@@ -228,9 +239,39 @@ class ObjectReader:
                 fields[name] = _as_tensors(rows[0]) if alone else rows.map(torch.from_numpy)
         if opaque is not None:
             pictures = [name for name in fields if name in source.images]
-            results = opaque(*(fields[name] for name in pictures))
-            fields.update(zip(pictures, results if len(pictures) > 1 else (results,), strict=True))
+            if len(pictures) == 1:
+                fields[pictures[0]] = self._made(fields[pictures[0]])
+            else:
+                results = opaque(*(fields[name] for name in pictures))
+                fields.update(zip(pictures, results, strict=True))
         return fields if source.layout == "dict" else tuple(fields.values())
+
+    def _made(self, image: Any) -> Any:
+        """What the user's part of the transform makes of an image. Where the operations after it do
+        not take that, as it was written what all of the transform makes, marked as `_AsWritten`."""
+        assert self._recipe.opaque is not None
+        made, rest = self._recipe.opaque(image), self._recipe.rest
+        if rest is None or _are_images(made, several=False):
+            return made
+        return _AsWritten(rest(made))
+
+    def _without_marks(
+        self, items: list[Any], draws: Draws, good_rows: list[int]
+    ) -> tuple[list[Any], bool]:
+        """The samples without marks, and whether they had some. Raises ConfigurationError: only
+        some had, so that a batch would be made in two ways."""
+        marked = [isinstance(_image_of(item), _AsWritten) for item in items]
+        if not any(marked):
+            return items, False
+        if not all(marked):
+            indices = draws.indices[good_rows]
+            one, other = (int(indices[marked.index(mark)]) for mark in (True, False))
+            raise ConfigurationError(
+                f"transform: {'; '.join(self._recipe.reasons)} makes an RGB or grey PIL image, or "
+                f"a tensor (C, H, W), of {self.source.describe(other)}, and something else of "
+                f"{self.source.describe(one)}. Make the same of all."
+            )
+        return [_with_image(item, lambda mark: mark.value) for item in items], True
 
     def _picture(self, column: ImageColumn, index: int) -> Any:
         pixels = reader_of(column, self._settings, self._decoder).pixels(index)
@@ -339,10 +380,15 @@ def _fields_of(item: Any) -> tuple[dict[str, Any] | None, Layout]:
 
 
 def _are_images(value: Any, *, several: bool) -> bool:
-    """Whether what a transform has made is a PIL image or a tensor (C, H, W); `several`: views."""
+    """Whether what a transform has made is an RGB or grey PIL image, or a tensor (C, H, W) that is
+    not said to be something else (a mask); `several`: views."""
     if several:
         return all(_are_images(view, several=False) for view in value)
-    return isinstance(value, Image.Image) or (isinstance(value, torch.Tensor) and value.ndim == 3)
+    if isinstance(value, Image.Image):
+        return value.mode in ("L", "RGB")
+    if isinstance(value, tv_tensors.TVTensor) and not isinstance(value, tv_tensors.Image):
+        return False
+    return isinstance(value, torch.Tensor) and value.ndim == 3
 
 
 def _has_places(value: Any) -> bool:
@@ -360,16 +406,26 @@ def _is_mask(value: Any) -> bool:
     return isinstance(first, tv_tensors.Mask)
 
 
+def _without_image(item: Mapping[Any, Any]) -> ConfigurationError:
+    return ConfigurationError(
+        "transform: the dataset's samples are dicts without an 'image' (keys: "
+        f"{', '.join(map(str, item))}). Let the dataset apply the transform."
+    )
+
+
+def _image_of(item: Any) -> Any:
+    """What `_with_image` transforms."""
+    if isinstance(item, Mapping):
+        return item.get("image")
+    return item[0] if isinstance(item, list | tuple) and item else item
+
+
 def _with_image(item: Any, transform: Callable[[Any], Any]) -> Any:
     """The sample with its image transformed: the first of a tuple, "image" of a dict, or the sample
     itself."""
     if isinstance(item, Mapping):
         if "image" not in item:
-            raise ConfigurationError(
-                "transform: the dataset's samples are dicts without an 'image' (keys: "
-                f"{', '.join(map(str, item))}). "
-                "Let the dataset apply the transform."
-            )
+            raise _without_image(item)
         return {**item, "image": transform(item["image"])}
     if isinstance(item, list | tuple) and item:
         return (transform(item[0]), *item[1:])

@@ -53,6 +53,9 @@ class SplitRecipe:
     opaque: Callable[..., Any] | None = field(default=None, compare=False)
     """The user's own transforms: from what the data set gives, a PIL image or an image and a mask,
     to what `batch` takes."""
+    rest: Callable[..., Any] | None = field(default=None, compare=False)
+    """The transforms after `opaque` as the user wrote them, for what `batch` does not take; None:
+    there are none."""
     reasons: tuple[str, ...] = ()
     """Why there is an opaque part: each transform that could not be placed, and why not."""
     several_views: bool = False
@@ -255,6 +258,7 @@ class Recipe:
         ]
         reasons = tuple(dict.fromkeys(reason for _, reason in unplaced))
         opaque: Callable[..., Any] | None = None
+        rest: Callable[..., Any] | None = None
         if not unplaced:
             for path in paths:
                 _check_dtypes(path)
@@ -262,7 +266,7 @@ class Recipe:
             return replace(self.as_opaque(""), reasons=reasons)
         else:
             last, why = unplaced[-1]
-            opaque, start = self._compose_originals(last, why)
+            opaque, rest, start = self._compose_originals(last, why)
             placed = [(["worker"] * start + placed[0][0][start:], GeometryPlan())]
         return SplitRecipe(
             geometries=tuple(plan for _, plan in placed),
@@ -282,6 +286,7 @@ class Recipe:
                 for (_, op), place in zip(path, where, strict=True)
             ),
             opaque=opaque,
+            rest=rest,
             reasons=reasons,
             several_views=branches is not None,
             paths=tuple(map(tuple, paths)),
@@ -301,7 +306,7 @@ class Recipe:
         if self.origins:
             opaque = _in_order([origin.transform for origin in self.origins])
         elif self.ops:
-            opaque, _ = self._compose_originals(len(self.ops) - 1, self.ops[-1].describe())
+            opaque, _, _ = self._compose_originals(len(self.ops) - 1, self.ops[-1].describe())
         views = 1 if self._branching is None else len(self._branching.branches)
         return SplitRecipe(
             geometries=(GeometryPlan(),) * views,
@@ -326,9 +331,11 @@ class Recipe:
     def _branching(self) -> Branches | None:
         return self.ops[-1] if self.ops and isinstance(self.ops[-1], Branches) else None
 
-    def _compose_originals(self, last: int, why: str) -> tuple[Callable[..., Any], int]:
-        """The original transforms up to the one of operation `last`, and how many operations that
-        replaces."""
+    def _compose_originals(
+        self, last: int, why: str
+    ) -> tuple[Callable[..., Any], Callable[..., Any] | None, int]:
+        """The original transforms up to the one of operation `last`, those after it, and how many
+        operations the first ones replace."""
         if not self.origins:
             raise UnsupportedTransformError(
                 f"{why}, so all up to there must run as the original transforms, but this recipe "
@@ -344,7 +351,9 @@ class Recipe:
             while used < len(self.origins) and self.origins[used].converts:
                 count += len(self.origins[used].ops)
                 used += 1
-        return _in_order([origin.transform for origin in self.origins[:used]]), count
+        transforms = [origin.transform for origin in self.origins]
+        rest = _in_order(transforms[used:]) if transforms[used:] else None
+        return _in_order(transforms[:used]), rest, count
 
 
 def _check_dtypes(path: list[Step]) -> None:

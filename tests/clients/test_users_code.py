@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Dataset
-from torchvision import datasets
+from torchvision import datasets, tv_tensors
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
@@ -331,14 +331,81 @@ def test_an_array_that_a_transform_makes_keeps_its_axes(folder: str) -> None:
     assert_batches_equal(datasets.ImageFolder(folder, v1.Compose([array, v1.ToTensor()])))
 
 
-@pytest.mark.parametrize("made", [array, v1.Compose([RESIZE, v1.Lambda(torch.flatten)])])
-def test_what_is_no_image_is_refused_before_operations_on_images(folder: str, made: Any) -> None:
-    """torchvision's v2 leaves arrays alone, and takes tensors of any shape."""
-    data = datasets.ImageFolder(folder, v2.Compose([made, v2.ToDtype(torch.float64)]))
-    loader = DataLoader(data, batch_size=4, num_workers=0)
-    with fastload.from_dataloader(loader) as ours:
-        with pytest.raises(ConfigurationError, match="ToImage"):
+def small(image: Any) -> Any:
+    return image.resize((9, 8))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        array,
+        lambda image: torch.from_numpy(array(image))[:, :, 0],
+        lambda image: torch.from_numpy(array(image)).flatten(),
+        lambda image: torch.from_numpy(array(image))[None],
+        lambda image: tv_tensors.Mask(torch.from_numpy(array(image))),
+        lambda image: {"a": v2.functional.pil_to_tensor(small(image))},
+        lambda image: v2.functional.five_crop(v2.functional.pil_to_tensor(image), [5, 5]),
+    ],
+    ids=["array", "plane", "flat", "4D", "mask", "dict", "five crops"],
+)
+def test_what_is_no_image_goes_through_the_rest_as_written(folder: str, made: Any) -> None:
+    """torchvision's v2 leaves arrays alone, and takes tensors of any shape and collections."""
+    assert_batches_equal(
+        datasets.ImageFolder(folder, v2.Compose([made, v2.ToDtype(torch.float64, scale=True)]))
+    )
+
+
+@pytest.mark.parametrize(
+    "mode", ["RGBA", "CMYK", "P", "1", "HSV", "YCbCr", "LAB", "I", "F", "L", "RGB"]
+)
+def test_a_mode_that_a_function_converts_to_stays(folder: str, mode: str) -> None:
+    """The operations on batches are for RGB and grey; images of other modes were made RGB."""
+
+    def convert(image: Any) -> Any:
+        return image.convert(mode)
+
+    rest = [
+        v2.Resize((8, 9), v2.InterpolationMode.NEAREST),
+        v2.ToImage(),
+        v2.ToDtype(torch.float64),
+    ]
+    assert_batches_equal(datasets.ImageFolder(folder, v2.Compose([convert, *rest])))
+    data = datasets.ImageFolder(folder, v2.Compose([v2.Resize((8, 9)), convert]))
+    with fastload.from_dataloader(DataLoader(data, batch_size=4)) as loader:
+        if mode in ("L", "RGB"):
+            assert next(iter(loader))[0].shape[1] == len(mode)
+            return
+        with pytest.raises(ConfigurationError, match="default_collate"):
+            next(iter(loader))
+
+
+def test_a_function_that_makes_images_of_some_is_refused(folder: str) -> None:
+    turns = iter([False, True, False, True])
+
+    def some(image: Any) -> Any:
+        return array(image) if next(turns) else small(image)
+
+    data = datasets.ImageFolder(folder, v2.Compose([some, v2.ToDtype(torch.float64)]))
+    with fastload.from_dataloader(DataLoader(data, batch_size=4)) as ours:
+        with pytest.raises(
+            ConfigurationError, match=r"of .*\[0\], and something else of .*\[1\]. Make"
+        ):
             next(iter(ours))
+
+
+class Captioned(Dataset[Any]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return {"picture": torch.zeros(3, 9, 9, dtype=torch.uint8), "label": index}
+
+
+def test_a_transform_finds_no_image_in_a_dict_without_one() -> None:
+    """One that runs on batches was left out without a word."""
+    with fastload.create_loader(Captioned(), 2, transform=v2.Resize((8, 8))) as loader:
+        with pytest.raises(ConfigurationError, match="dicts without an 'image' .keys: picture, la"):
+            next(iter(loader))
 
 
 def assert_batches_equal(data: Any) -> None:
