@@ -28,6 +28,7 @@ from benchmarks.gpu import (
     trainer,
     training,
 )
+from benchmarks.gpu import goals as page
 from benchmarks.gpu.feeds import Variant, every_variant, synthetic, variants
 from benchmarks.gpu.goals import goals, summary
 from benchmarks.gpu.pairs import OF_SYNTHETIC, resolution
@@ -41,7 +42,7 @@ from fastload.errors import BackendUnavailableError
 from fastload.recipe import Recipe
 from fastload.tools.measure.child import report
 from fastload.tools.measure.images import training_pixels
-from fastload.tools.measure.results import Measurement, Round, new_results, read_json
+from fastload.tools.measure.results import Measurement, Round, new_results, read_json, to_json
 from fastload.tools.measure.statistics import summarise
 from tests.images import write_photo_folder
 from tests.simulated_gpu import GPU, LazyGpu
@@ -554,6 +555,26 @@ def test_goals_are_judged_from_the_rows() -> None:
     assert not any(
         "CIFAR" in verdict.what or "ResNet" in verdict.what for verdict in goals(rows, gpu=False)
     )
+
+
+def test_the_page_of_several_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path, name in zip(paths, "ab", strict=True):
+        rows = [row(name, checks.PIXELS, wrong=1)]
+        path.write_text(to_json(new_results("gpu", {"device": "cpu"}, rows)))
+    assert page.main([str(path) for path in paths]) == 0
+    said = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in said if "checks on photographs" in line]
+    assert line.startswith("MISSED"), line
+    assert line.endswith("<= 0: 2"), line
+    with pytest.raises(SystemExit) as ended:
+        page.main(["--help"])
+    assert ended.value.code == 0
+    assert "results.json of a call" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        page.main([str(tmp_path / "no.json")])
+    assert ended.value.code == 2
+    assert "no.json: cannot be read" in capsys.readouterr().err
 
 
 def test_what_many_rows_say_is_said_once() -> None:

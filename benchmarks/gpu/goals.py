@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+import argparse
 import io
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -16,6 +16,7 @@ from rich.console import Console
 
 from benchmarks.gpu import checks, cifar, cores, idle, pairs, soak, streams, trainer
 from benchmarks.gpu.kernels import KERNELS
+from fastload.errors import FastloadError
 from fastload.tools.measure.results import Measurement, Results, read_json
 from fastload.tools.measure.statistics import Verdict, judge, summarise
 from fastload.tools.measure.table import (
@@ -238,5 +239,20 @@ def joined(several: Sequence[Results]) -> Results:
     )
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The page of the files that are named."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.goals", description=__doc__.split("\n", 1)[0]
+    )
+    parser.add_argument("results", type=Path, nargs="+", help="results.json of a call, or several")
+    paths = parser.parse_args(arguments).results
+    try:
+        found = [read_json(path) for path in paths]
+    except FastloadError as error:
+        parser.error(str(error))
+    print(summary(joined(found)))
+    return 0
+
+
 if __name__ == "__main__":
-    print(summary(joined([read_json(Path(path)) for path in sys.argv[1:]])))
+    raise SystemExit(main())
