@@ -7,6 +7,7 @@ import io
 import json
 import os
 import tarfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -267,6 +268,40 @@ def test_truncated_after_opening(tmp_path: Path) -> None:
     assert images.read(0) == PHOTO + b"0"
     with pytest.raises(OSError, match=r"s\.tar: the file ends after 5 of"):
         images.read(1)
+
+
+@pytest.mark.parametrize("suffix", ["tar", "zip"])
+def test_an_archive_that_is_written_again_is_an_error_of_the_next_epoch(
+    tmp_path: Path, suffix: str
+) -> None:
+    """Samples of equal lengths that change places would have each other's labels."""
+    path = tmp_path / f"a.{suffix}"
+    grey = [png(np.full((8, 8, 3), value, np.uint8)) for value in (10, 90)]
+
+    def write(files: Mapping[str, bytes]) -> None:
+        if suffix == "tar":
+            write_tar(path, files)
+            return
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+            for name, data in files.items():
+                archive.writestr(name, data)
+
+    def pixels(loader: fastload.Loader) -> list[tuple[int, int]]:
+        return [(int(images[0, 0, 0, 0]), int(labels[0])) for images, labels in loader]
+
+    assert len(grey[0]) == len(grey[1])
+    write({"a/1.png": grey[0], "b/1.png": grey[1]})
+    with fastload.create_loader(path, 1, transform=v2.CenterCrop(8)) as loader:
+        assert pixels(loader) == pixels(loader) == [(10, 0), (90, 1)]
+        size = path.stat().st_size
+        write({"b/1.png": grey[1], "a/1.png": grey[0]})
+        assert path.stat().st_size == size
+        os.utime(path, (1e9, 1e9))
+        for _ in range(2):
+            with pytest.raises(SourceError, match=rf"a\.{suffix}: was written again since"):
+                pixels(loader)
+    with fastload.create_loader(path, 1, transform=v2.CenterCrop(8)) as loader:
+        assert pixels(loader) == [(10, 0), (90, 1)]
 
 
 @pytest.mark.parametrize("damage", ["two", "hole", "end"])

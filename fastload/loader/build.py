@@ -49,6 +49,7 @@ from fastload.sources.base import Source
 from fastload.sources.columns import StreamItems
 from fastload.sources.datasets import is_dataset
 from fastload.sources.huggingface import is_huggingface
+from fastload.sources.inspection import SeenArchives
 from fastload.sources.kinds import IMAGE, MASK
 
 logger = logging.getLogger("fastload")
@@ -78,6 +79,9 @@ class LoaderParts:
     """Says whether the user's data set has changed since; None where it cannot."""
     stream: streams.StreamPlace | None = None
     """Where a data set is that can only be iterated; None for others."""
+
+    archives: SeenArchives | None = None
+    """The archives that the source reads, as they were when it was opened."""
 
     def feed(self, config: LoaderConfig) -> Feed:
         """A Feed of their batches; nothing is started yet."""
@@ -266,6 +270,7 @@ def _on_backend(backend: str, reason: str, served: _Served, colour: ColourPlace)
         explain=explain,
         renewed=renewed,
         changed=changes_of(config, opened),
+        archives=SeenArchives(source),
     )
 
 

@@ -339,12 +339,15 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
             DecodeError: a sample could not be read (with `on_error="raise"`), or none could replace
                 it.
             WorkerError: a worker process died.
+            SourceError: an archive was written again since it was opened.
         """
         progress = self._progress
         with progress.one_thread:
             progress.iteration += 1
             if progress.cursor.taken and progress.parts.renewed:
                 progress.feed.rest()
+            if progress.parts.archives is not None:
+                progress.parts.archives.check()
             self._begin_epoch()
             self._settle(thoroughly=True)
             if not self._settled:

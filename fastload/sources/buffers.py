@@ -187,6 +187,11 @@ class PathTable(RowSelection, PickledByReference):
             for start, end in zip(starts, self.ends[rows].tolist(), strict=True)
         ]
 
+    def all_held(self) -> list[str]:
+        """All M strings, each once, whichever are served."""
+        whole = dataclasses.replace(self, rows=None)
+        return whole.many(np.arange(len(whole), dtype=np.int64))
+
     def digest(self) -> bytes:
         """16 bytes (BLAKE2b) over all strings and their order, without the root."""
         digest = hashlib.blake2b(digest_size=16)

@@ -1,7 +1,8 @@
 """What can be seen of a data set without running its code.
 
 `content_of` tells data sets of one class and length apart, for saved states; `Snapshot` whether one
-has been changed since it was looked at.
+has been changed since it was looked at, `SeenArchives` whether files have been that a source knows
+the inside of.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from fastload.errors import SourceError
 from fastload.fingerprint import fingerprint_of
+from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.folders import sampled_bytes, sampled_rows, sampled_sizes
@@ -139,6 +142,39 @@ class Snapshot:
             return False
         now = list(_within(self._dataset, DEPTH))
         return len(now) != len(self._seen) or not all(map(_unchanged, self._seen, now))
+
+
+class SeenArchives:
+    """Sizes and times of the archives on disk that a source reads parts of, as they are now. Where
+    a sample lies in them is known since they were opened: of others it would get the bytes of
+    another one. (Objects of a store have versions, which each read is held against.)"""
+
+    def __init__(self, source: Source) -> None:
+        paths = {
+            path
+            for column in source.encoded.values()
+            if isinstance(column, EncodedFiles) and column.offsets is not None
+            for path in ([] if column.is_remote else column.paths.all_held())
+        }
+        self._seen = {path: _state_of(path) for path in sorted(paths)}
+
+    def check(self) -> None:
+        """Raises SourceError: one was written again. What is gone is for its readers to say."""
+        for path, seen in self._seen.items():
+            now = _state_of(path)
+            if now is not None and now != seen:
+                raise SourceError(
+                    f"{path}: was written again since it was opened, so that its samples lie "
+                    "elsewhere; make a new Loader of it."
+                )
+
+
+def _state_of(path: str) -> tuple[int, ...] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 def _unchanged(seen: Any, now: Any) -> bool:
