@@ -57,7 +57,7 @@ class Pace:
         self.saved = 0.0
         """Seconds of the whole machine that filling might have taken so far."""
         self._clock = clock
-        self._began, self._waited, self._since = clock(), 0.0, 0.0
+        self._began, self._waited = clock(), 0.0
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:

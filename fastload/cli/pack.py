@@ -34,7 +34,7 @@ def pack(
             "are copied, byte for byte."
         ),
     ] = None,
-    quality: Annotated[int, typer.Option(help="Of the JPEGs that --short-side makes.")] = 90,
+    quality: Annotated[int, typer.Option(help="Quality of JPEGs made by --short-side.")] = 90,
     shuffle: Annotated[
         int | None, typer.Option(help="Mix the samples, by this seed.", metavar="SEED")
     ] = None,

@@ -64,7 +64,7 @@ def sweep(
     ] = None,
     files: Annotated[
         list[str] | None,
-        typer.Argument(help="Of compare.", metavar="[A.json|reported:PRESET B.json]"),
+        typer.Argument(help="The two files of compare.", metavar="[A.json|reported:PRESET B.json]"),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file of settings, as for fastload train.")
@@ -78,13 +78,14 @@ def sweep(
     parallel: Annotated[
         str,
         typer.Option(
-            "--parallel", help="Of none, dp and ddp, with commas between. none: one process."
+            "--parallel", help="Parallel modes, with commas between: none (one process), dp, ddp."
         ),
     ] = "none,ddp",
     processes: Annotated[
         int | None,
         typer.Option(
-            min=2, help="Of ddp, and GPUs of dp. Without it: all GPUs, and 2 where there are fewer."
+            min=2,
+            help="Processes of ddp, and GPUs of dp. Without it: all GPUs, at least 2.",
         ),
     ] = None,
     accumulate: Annotated[

@@ -365,11 +365,6 @@ class Joint:
     def _in_a_layer(self) -> int:
         return 1 if self.mosaic is None else self.mosaic[1].images
 
-    @property
-    def skips(self) -> tuple[int, ...]:
-        """The streams of its operations."""
-        return tuple(step[0] for step in (self.mosaic, self.pair) if step is not None)
-
     def describe(self, count: int) -> str:
         """For a person; `count`: images of the source."""
         return f"each is made of up to {counted(self.most, 'image')}, drawn from all {count}"

@@ -16,7 +16,7 @@ _STATISTICS = ("map", "map50", "map75", "map_small", "map_medium", "map_large")
 
 
 class Objects(NamedTuple):
-    """Objects in images, true ones or such that a network has found."""
+    """Objects in images: true ones, or those that a network has found."""
 
     images: npt.NDArray[np.int64]
     """(n,): which image each is in."""

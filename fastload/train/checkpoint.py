@@ -1,5 +1,6 @@
-"""How far a run has come, and the state of everything in it: into a checkpoint, and out of one.
- A checkpoint is one file of plain values, with all that a run needs to go on as if nothing had
+"""Checkpoints: how far a run has come, and the state of everything in it.
+
+A checkpoint is one file of plain values, with all that a run needs to go on as if nothing had
 happened:
 
     state = torch.load("runs/mine/best.pt", weights_only=True, map_location="cpu")
@@ -183,7 +184,7 @@ def changed_settings(config: TrainConfig, state: Mapping[str, Any]) -> list[str]
 
 
 def _binding(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that a checkpoint from before them does not have were what they are by default."""
+    """Settings that a checkpoint does not have are newer than it; their defaults applied then."""
     found = {}
     for field in map(find_field, _BINDING):
         group = config[field.table] if field.table else config
@@ -209,7 +210,7 @@ class Progress:
         self.step = 0
         """Optimizer steps of the run."""
         self.sums = MetricSums(components.task.counted, world.device)
-        """Of those batches, on this rank."""
+        """The sums over those batches, on this rank."""
         self.best: float | None = None
         """Best result of a validation."""
         self.records: list[EpochRecord] = []
@@ -329,8 +330,8 @@ class Progress:
 
 
 def generator_state(device: torch.device) -> dict[str, Any]:
-    """Of the generators that `seed_generators` seeds, as `torch.load(weights_only=True)` can read
-    it."""
+    """The state of the generators that `seed_generators` seeds, in a form that
+    `torch.load(weights_only=True)` reads."""
     name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {
         "torch": torch.get_rng_state(),

@@ -83,7 +83,7 @@ class GroupedHelp(TyperCommand):
 
 
 def _parameter(field: Field) -> inspect.Parameter:
-    """Values stay as typed: whether they are good is said where files are read too."""
+    """Values stay as typed: they are checked together with those from files."""
     names = f"{field.option}/--no-{field.option[2:]}" if field.kind is bool else field.option
     option = typer.Option(
         names,

@@ -85,7 +85,7 @@ class Components:
         self.precision = torch.autocast(
             world.device.type, dtype=AMP_DTYPES[amp], enabled=amp != "none"
         )
-        """May be entered again and again."""
+        """The autocast; may be entered any number of times."""
 
     @property
     def validated(self) -> nn.Module:
@@ -271,7 +271,7 @@ def parallelise(model: nn.Module, world: World, clock: StepClock, *, unused: boo
             find_unused_parameters=unused,
         )
         wrapped.broadcast_buffers = (
-            False  # the argument of this name has another one in newer versions of torch
+            False  # newer versions of torch call this argument by another name
         )
         wrapped.register_comm_hook(None, mark_exchange(clock))
         return wrapped

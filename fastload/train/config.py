@@ -36,7 +36,7 @@ _NAME = Rule("LIBRARY:NAME, such as torchvision:resnet50", lambda name: ":" in n
 
 
 class _Group:
-    """Holds every field to its rule, and one that is one of some words to these words."""
+    """Checks every field against its rule, or against the words of its Literal."""
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self), include_extras=True).items():
@@ -98,10 +98,10 @@ class DataConfig(_Group):
     tune: bool = False
     """Choose the backend by measuring the candidates on this data for some seconds."""
     num_workers: int | None = None
-    """Threads or processes of the loader. Without it: what suits this machine; a preset's own is at
+    """Threads or processes of the loader. Without it: chosen for this machine; a preset's own is at
     most its cores."""
     prefetch_factor: int | None = None
-    """Batches in flight for each worker. Without it: what suits the backend."""
+    """Batches in flight for each worker. Without it: chosen by the backend."""
     on_error: Literal["raise", "substitute"] = "raise"
     """A sample that cannot be read ends the run, or is replaced by another one and counted."""
 
@@ -169,7 +169,7 @@ class OptimizerConfig(_Group):
     """Global batch that `lr` is for: it is scaled in proportion to the real one. 0, as None: not
     scaled."""
     momentum: Annotated[float, _PART] = 0.9
-    """Of SGD, or beta1 of Adam and AdamW."""
+    """Momentum of SGD, or beta1 of Adam and AdamW."""
     nesterov: bool = True
     """Nesterov's form of SGD's momentum."""
     weight_decay: Annotated[float, _FROM_0] = 1e-4
@@ -179,10 +179,10 @@ class OptimizerConfig(_Group):
     clip_norm: Annotated[float | None, Rule("a norm above 0", lambda value: value > 0)] = None
     """Largest norm of all gradients together."""
     label_smoothing: Annotated[float, _PART] = 0.0
-    """Of the classification loss, 0 to 1."""
+    """Label smoothing of the classification loss, 0 to 1."""
     positive_weight: Literal["masks", "none"] = "masks"
-    """Of the loss of segmentation into one class. masks: negative pixels to positive ones in the
-    training masks; none: plain BCE."""
+    """Weight of positive pixels in the loss of segmentation into one class. masks: negative pixels
+    to positive ones in the training masks; none: plain BCE."""
     mixup: Annotated[float, _FROM_0] = 0.0
     """Alpha of MixUp; 0: none."""
     cutmix: Annotated[float, _FROM_0] = 0.0
@@ -299,13 +299,13 @@ class RunConfig(_Group):
     """auto: ddp under torchrun, else none; dp: DataParallel over all GPUs of this process, for
     comparison."""
     find_unused_parameters: bool = False
-    """Of ddp: for networks that leave parameters out of a step; it costs a search after each
+    """With ddp: for networks that leave parameters out of a step; it costs a search after each
     forward pass."""
     cudnn_benchmark: bool = True
     """Have cuDNN try its algorithms on each new shape: fixed shapes gain, ever changing ones
     lose."""
     seed: Annotated[int, _FROM_0] = 0
-    """Of the weights, the order and every random choice."""
+    """Seed of the weights, the order and every random choice."""
     deterministic: bool = False
     """Only algorithms that give the same bits every time; slower."""
 

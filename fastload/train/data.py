@@ -53,11 +53,11 @@ class TrainingData:
     source: Source
     """The training data themselves, for what must be known of them before training."""
     shape: Shape
-    """Of the network that is trained on them."""
+    """The shape of the network that is trained on them."""
     remark: str | None = None
     """Why nothing is validated, where that is so."""
     notes: tuple[str, ...] = ()
-    """What else is to be said of them."""
+    """Further notes about them, for the log."""
 
 
 def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.device) -> TrainingData:
@@ -243,7 +243,7 @@ def _open_splits(
 
 
 def _open_files(data: str, task: str) -> Opened:
-    """What has no splits; .npy files of images and labels with a comma between; one of token
+    """Data without splits, .npy files of images and labels with a comma between, or one of token
     ids."""
     if task == "masked-lm":
         return open_source({TOKENS: data} if data.endswith(".npy") else data)
@@ -267,7 +267,7 @@ def backend_options(backend: str, texts: Sequence[str]) -> BackendOptions | None
             raise ConfigurationError(
                 f"backend_option {text!r}: backend {backend!r} has no such option{rest}."
             )
-        # A path is as good as a text, and is one here.
+        # Paths are given as texts here.
         hint = str | None if Path in get_args(hints[name]) else hints[name]
         try:
             given[name] = msgspec.convert(None if value == NONE else value, hint, strict=False)
@@ -338,8 +338,8 @@ def _check_tokens(source: Source, vocabulary: int | None) -> None:
 
 
 def _num_classes(sources: Sequence[Source], config: TrainConfig) -> int:
-    """Of the training data and, where there are any, of the validation data, whose labels must mean
-    the same."""
+    """The number of classes of the training data and, if any, of the validation data, whose labels
+    must mean the same."""
     asked = config.model.num_classes
     if config.task == "segmentation":
         found = mask_classes(sources[0]) if asked is None else asked
@@ -366,7 +366,7 @@ def _num_classes(sources: Sequence[Source], config: TrainConfig) -> int:
 
 
 def _largest_label(source: Source, task: str) -> int:
-    """How many classes the labels speak of."""
+    """How many classes there are by the labels."""
     every = np.arange(len(source))
     if task != "detection":
         return 1 + int(source.values["label"].at(every).max())

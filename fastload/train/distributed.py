@@ -305,7 +305,7 @@ def wait_for_all(store: Any, rank: int, world_size: int, *, timeout: float = 600
 
 
 def _answer(store: Any, name: str, missing: set[int], deadline: float) -> None:
-    """To every word of every rank that has not confirmed, the name."""
+    """Answer every word of every rank that has not confirmed with the name."""
     while missing := {rank for rank in missing if not store.check([f"confirmed/{name}/{rank}"])}:
         if time.monotonic() > deadline:
             raise FastloadError(

@@ -94,7 +94,7 @@ class RunLog(ExitStack):
         watched = self._beside.stop()
         watched.ended = "ended"
         cause, watched.verdict, watched.change = verdict(watched)
-        if idle is not None:  # the phases that the trainer has marked say it exactly
+        if idle is not None:  # the trainer's own marks are exact
             cause, watched.verdict, watched.change = verdict_of_shares(
                 {name: getattr(idle, f"{name}_share") for name in ACTIVITIES}
             )

@@ -32,7 +32,7 @@ from fastload.train.settings import did_you_mean
 logger = logging.getLogger("fastload")
 
 Options = dict[str, Any]
-"""What else the function of a library takes."""
+"""Further arguments of the function of a library."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ class EpochRecord:
     samples: int
     """Trained on in this epoch, over all ranks."""
     lr: float
-    """That the next step takes, after warm-up and schedule."""
+    """The learning rate of the next step, after warm-up and schedule."""
     train: Mapping[str, float]
     """The task's results over the training batches, as they were when each was trained on."""
     val: Mapping[str, float] | None
@@ -48,9 +48,9 @@ class EpochRecord:
     """Share of the training time in which the device waited for data, 0 to 1, on rank 0; the first
     steps apart."""
     seconds: float
-    """Of training, in this process; validation and saving are not in it."""
+    """Seconds of training, in this process, without validation and saving."""
     val_seconds: float
-    """Of validation."""
+    """Seconds of validation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +77,12 @@ class Summary:
     steps: int
     """Optimizer steps of the run so far."""
     seconds: float
-    """Of this process's run, validation and saving included."""
+    """Seconds of this process's run, with validation and saving."""
     images_per_second: float | None
     """Samples trained on a second, over all ranks, the first steps left out; None where there were
     no others."""
     measured_steps: int
-    """Steps that `images_per_second` and `idle` are of."""
+    """The number of steps that `images_per_second` and `idle` are measured over."""
     cpu_seconds: float | None
     """User and system time in those steps, workers included, of all ranks on rank 0; None where
     there were none."""
@@ -136,7 +136,7 @@ class Summary:
 
 
 class Throughput:
-    """Counts what is trained on between `begin` and `end` of each epoch.
+    """Counts the samples trained on between `begin` and `end` of each epoch.
 
     The first steps of a process (`warmup`) compile, choose algorithms and allocate; they are in the
     epoch's own seconds, but in neither the rate of the run nor its shares. Validation and saving,
@@ -219,7 +219,7 @@ class Throughput:
 
 
 def _joined(before: IdleSummary, after: IdleSummary) -> IdleSummary:
-    """One after the other, as if nothing had been between them."""
+    """The sum of two summaries, of times that do not overlap."""
     gaps = (replace(gap, begin=before.seconds + gap.begin) for gap in after.gaps)
     names = [field.name for field in fields(IdleSummary) if field.name != "gaps"]
     sums: dict[str, Any] = {name: getattr(before, name) + getattr(after, name) for name in names}
@@ -275,7 +275,7 @@ class DeviceWatch(ExitStack):
         return next((monitor.reading for monitor in self._monitors.values()), None)
 
     def stop(self) -> tuple[DeviceUse, ...]:
-        """What each of them was used for since the begin."""
+        """The use of each of them since the start."""
         if not self._monitors:
             return (
                 DeviceUse(

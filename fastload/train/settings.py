@@ -224,8 +224,9 @@ _OF_STEPS = ("milestones", "step_epochs", "gamma")
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, the second before the first. Another backend has not the options that the first one was
-    given, another schedule not its steps, and steps are said in one way."""
+    """Both; where they differ, `above` counts. The options of a backend are dropped where `above`
+    names another one, those of steps where it names another schedule; and steps are said in one
+    way."""
     found = {**below, **above}
     if above.get("tune") is True and "backend" not in above:
         found["backend"] = "auto"

@@ -36,15 +36,15 @@ logger = logging.getLogger("fastload")
 
 # The key of token ids in a batch of text.
 TOKENS = "input_ids"
-# RoBERTa's id of it; 0 begins a text, 2 ends it.
+# RoBERTa's id of padding; 0 begins a text, 2 ends it.
 PADDING = 1
 _BEGIN, _END = 0, 2
 _SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-# Of a vocabulary made from the texts, at most.
+# The most tokens of a vocabulary made from the texts.
 _VOCABULARY = 8192
 _FORMATS = (".tsv", ".csv", ".jsonl")
 _TEXT_COLUMNS = ("text", "sentence", "document")
-# Names of what is validated on, the first that there is.
+# Names of files to validate on; the first that exists is taken.
 VALIDATION = (*SPLITS["val"], *SPLITS["test"])
 _NUMBER = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?", re.IGNORECASE)
 _VERSION = 1

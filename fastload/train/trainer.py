@@ -180,7 +180,7 @@ class _Run:
     # -- An epoch ----------------------------------------------------------------------------------
 
     def _train_epoch(self) -> None:
-        """The rest of an epoch, or as much of it as `max_steps` leaves."""
+        """Train for the rest of an epoch, or as much of it as `max_steps` leaves."""
         progress, every = self._progress, self._config.checkpoint.save_steps
         done = progress.batch // self._config.optimizer.accumulate
         self._log.begin_epoch(progress.epoch, steps=self._components.windows, done=done)

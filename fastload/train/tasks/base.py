@@ -121,7 +121,7 @@ class Evaluation(ABC):
 
 
 class SummedEvaluation(Evaluation):
-    """Of a task whose results follow from its sums."""
+    """The evaluation of a task whose results follow from its sums."""
 
     def __init__(self, task: Task, device: torch.device) -> None:
         self._task = task
