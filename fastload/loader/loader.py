@@ -120,9 +120,10 @@ def create_loader(
         tune: with backend="auto", choose by measuring the candidates on this data for some seconds;
             likewise the place, with place="auto".
         place: where the operations of colour run that a batch of uint8 images begins with, such as
-            ColorJitter, GaussianBlur, GaussianNoise, JPEG, RandAugment and RandomApply of these. "device": there, after the copy. "host": before it, by the
-            threads of the native core, with the same uint8 pixels as on a CPU. "auto": on the
-            device if that is a GPU, else on the host, or by `tune`; `explain()` says which.
+            ColorJitter, GaussianBlur, GaussianNoise, JPEG, RandAugment and RandomApply of these.
+            "device": there, after the copy. "host": before it, by the threads of the native core,
+            with the same uint8 pixels as on a CPU. "auto": on the device if that is a GPU, else on
+            the host, or by `tune`; `explain()` says which.
         options: the chosen backend's options (a frozen dataclass), or a BackendOptions, which holds
             the options that all backends have.
         split: which part of a source that has several: "train", "val", "test". None: all of it; of
