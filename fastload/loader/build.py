@@ -81,7 +81,8 @@ class LoaderParts:
     """Where a data set is that can only be iterated; None for others."""
 
     archives: SeenArchives | None = None
-    """The archives that the source reads, as they were when it was opened."""
+    """The archives that samples are parts of, as they were when the source was opened; None where
+    there are none."""
 
     def feed(self, config: LoaderConfig) -> Feed:
         """A Feed of their batches; nothing is started yet."""
@@ -270,7 +271,7 @@ def _on_backend(backend: str, reason: str, served: _Served, colour: ColourPlace)
         explain=explain,
         renewed=renewed,
         changed=changes_of(config, opened),
-        archives=SeenArchives(source),
+        archives=SeenArchives(source.archives) if source.archives else None,
     )
 
 

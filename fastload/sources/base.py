@@ -18,6 +18,7 @@ from fastload.fingerprint import fingerprint_of
 from fastload.sources.buffers import Int64Array
 from fastload.sources.columns import (
     Column,
+    EncodedFiles,
     EncodedImages,
     ImageColumn,
     Objects,
@@ -88,6 +89,18 @@ class Source:
     @cached_property
     def encoded(self) -> dict[str, EncodedImages]:
         return self._stored_as("encoded")
+
+    @cached_property
+    def archives(self) -> list[str]:
+        """The files on local disk that samples are parts of (tar and zip files, shards), sorted;
+        remote ones are checked by their versions with every read."""
+        parts = [
+            column.paths
+            for column in self.encoded.values()
+            if isinstance(column, EncodedFiles) and column.offsets is not None
+            if not column.is_remote
+        ]
+        return sorted({path for paths in parts for path in paths.all_held()})
 
     @cached_property
     def pixels(self) -> dict[str, PixelImages]:

@@ -1,15 +1,15 @@
 """What can be seen of a data set without running its code.
 
 `content_of` tells data sets of one class and length apart, for saved states; `Snapshot` whether one
-has been changed since it was looked at, `SeenArchives` whether files have been that a source knows
-the inside of.
+has been changed since it was looked at, `SeenArchives` whether files have been that samples are
+parts of.
 """
 
 from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Number
 from typing import Any
 
@@ -19,7 +19,6 @@ from torch.utils.data import Dataset
 
 from fastload.errors import SourceError
 from fastload.fingerprint import fingerprint_of
-from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.folders import sampled_bytes, sampled_rows, sampled_sizes
@@ -145,21 +144,15 @@ class Snapshot:
 
 
 class SeenArchives:
-    """Sizes and times of the archives on disk that a source reads parts of, as they are now. Where
-    a sample lies in them is known since they were opened: of others it would get the bytes of
-    another one. (Objects of a store have versions, which each read is held against.)"""
+    """Sizes and times of archives, as they are now. Where the samples lie in an archive was read
+    when it was opened; once it is written again, other bytes lie there."""
 
-    def __init__(self, source: Source) -> None:
-        paths = {
-            path
-            for column in source.encoded.values()
-            if isinstance(column, EncodedFiles) and column.offsets is not None
-            for path in ([] if column.is_remote else column.paths.all_held())
-        }
-        self._seen = {path: _state_of(path) for path in sorted(paths)}
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._seen = {path: _state_of(path) for path in paths}
 
     def check(self) -> None:
-        """Raises SourceError: one was written again. What is gone is for its readers to say."""
+        """Raises SourceError: an archive was written again. (One that is gone is an error when it
+        is read.)"""
         for path, seen in self._seen.items():
             now = _state_of(path)
             if now is not None and now != seen:
