@@ -154,9 +154,26 @@ def test_the_user_may_insist(tmp_path: Path) -> None:
     assert labels_by_name(opened.source.take(np.array([0]))) == {"1.jpg": "train"}
     with fastload.create_loader(opened) as loader:
         assert loader.class_to_idx == {"train": 0, "test": 1}
-    assert "differing: ['val']" in message(
-        ConfigurationError, tmp_path, classes=["train", "test", "val"]
+    assert "has the folders train, which are not among them" in message(
+        ConfigurationError, tmp_path, classes=["test", "val"]
     )
+
+
+def test_a_split_without_one_of_the_classes_that_are_named(tmp_path: Path) -> None:
+    """The numbers are the caller's: of the parent's classes, or of any list."""
+    touch(tmp_path, *(f"train/{name}/1.jpg" for name in "abc"), "val/a/1.jpg", "val/c/2.jpg")
+    classes = open_source(tmp_path, split="train").source.classes
+    assert classes == ("a", "b", "c")
+    by_training = open_source(tmp_path, split="val").source
+    for spec in ({"spec": tmp_path, "split": "val"}, {"spec": tmp_path / "val"}):
+        opened = open_source(classes=classes, **spec)  # type: ignore[arg-type]
+        assert opened.source.classes == classes
+        assert labels_by_name(opened.source) == {"1.jpg": "a", "2.jpg": "c"}
+        assert opened.notes == ("no images of 1 class: b",)
+        assert opened.source.fingerprint == by_training.fingerprint
+    other = open_source(tmp_path / "val", classes=["c", "x", "a"]).source
+    label = other.values["label"].at(np.arange(2)).tolist()
+    assert (other.classes, label) == (("c", "x", "a"), [0, 2])
 
 
 def packed_as(kind: str, folder: Path) -> Path:

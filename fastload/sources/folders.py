@@ -365,8 +365,8 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
     Classes are the subfolders, sorted; images are all files below that Pillow reads, nested folders
     included. Other files, and images beside the class folders, are left out, which the notes say;
     with `options.strict` they are an error. Nothing but folder listings is read. `options.classes`
-    says that these folders, in this order, are the classes, whatever they are called. Without it
-    the classes of `options.training` are those of this split too.
+    says that folders of these names, in this order, are the classes, whatever they are called; some
+    may be missing. Without it the classes of `options.training` are those of this split too.
     """
     notes: tuple[str, ...] = ()
     classes = subfolders(root)
@@ -393,10 +393,10 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
     if options.classes is None:
         first = "train" if "train" in classes else classes[0]
         refuse_reserved(root, classes, subfolders(os.path.join(root, first)))
-    elif sorted(options.classes) != classes:
-        differing = sorted({*options.classes} ^ {*classes}) or "a name comes twice"
+    elif strange := sorted({*classes} - {*options.classes}):
         raise ConfigurationError(
-            f"classes: they are not the folders in {root} (differing: {differing})."
+            f"classes: {root} has the folders {', '.join(strange[:3])}, which are not among them; "
+            "name these too, or remove them."
         )
     here = {*classes}
     if options.classes is not None:

@@ -174,9 +174,10 @@ def open_source(
             of Parquet files, Lance data sets, MDS shards and a Hugging Face Dataset the names of
             columns.
         classes: class names of arrays, IDX files, tables, tar and MDS shards; labels beyond them
-            are refused. Of a folder, which subfolders are classes, by label: all, but whatever they
-            are called. Of a table of labels, the names by label, such as those of the training data
-            for validation data: `classes=train.classes`.
+            are refused. Of a folder, which subfolders are classes, by label, whatever they are
+            called: all that there are, and perhaps others, of which it has no images. Of a table of
+            labels, the names by label. Such as those of the training data for validation data:
+            `classes=train.classes`.
         strict: refuse what has files that are not served (formats that Pillow cannot read, images
             without a label); otherwise the notes count and name them. What operating systems leave
             behind (`.DS_Store`, `__MACOSX`) is left out in any case.
