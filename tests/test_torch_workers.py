@@ -47,11 +47,13 @@ def set_random_state(_: int) -> None:
     dataset.seed = info.seed
 
 
-def plain(generator: torch.Generator | None, *, persistent: bool = False) -> DataLoader[Any]:
+def plain(
+    generator: torch.Generator | None, *, persistent: bool = False, workers: int = 1, batch: int = 2
+) -> DataLoader[Any]:
     return DataLoader(
         Augmented(),
-        2,
-        num_workers=1,
+        batch,
+        num_workers=workers,
         generator=generator,
         worker_init_fn=set_random_state,
         persistent_workers=persistent,
@@ -81,6 +83,18 @@ def test_an_adopted_loader_seeds_its_workers_as_the_plain_one(
     assert len({row[1] for epoch in found for row in epoch}) == SAMPLES * EPOCHS, (
         "no two samples are augmented alike"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_each_worker_makes_the_batches_that_it_would_under_a_dataloader(batch: int) -> None:
+    """A data set has a state of its own in each. Epochs begin with the first worker, also where
+    the one before ended with it."""
+    states: list[Any] = [torch.Generator().manual_seed(3) for _ in range(2)]
+    theirs, existing = (plain(state, persistent=True, workers=2, batch=batch) for state in states)
+    assert {len(plain(None, workers=2, batch=b)) % 2 for b in (1, 2, 3)} == {0, 1}
+    with fastload.from_dataloader(existing) as loader:
+        assert epochs_of(loader) == epochs_of(theirs)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ assemble, not single samples.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import multiprocessing
 import multiprocessing.connection
@@ -109,14 +110,17 @@ class TorchBackend:
         # One more than the DataLoader takes: a request must be waiting whenever it asks for the
         # next.
         self.depth = self._workers * self._prefetch + 1
-        self._requests = _Requests()
+        self._requests = _Requests(self._workers)
         self._waiting: deque[_Request] = deque()
         """Submitted and not received, nor cancelled."""
+        self._epoch: int | None = None
+        """Of the batch that was submitted last."""
         self._batches: Batches | None = None
         self._reader = _reader_for(context, options.decode_settings, options.decoder)
 
     def submit(self, draws: Draws) -> None:
-        self._waiting.append(_Request(draws))
+        self._waiting.append(_Request(draws, begins=draws.epoch != self._epoch))
+        self._epoch = draws.epoch
         self._requests.queue.append(self._waiting[-1])
         if self._workers and self._batches is None and len(self._waiting) >= self.depth:
             self._start(draws.epoch)
@@ -142,12 +146,13 @@ class TorchBackend:
 
     def cancel(self) -> None:
         """What is on its way through the workers already is received for nobody."""
+        self._epoch = None
         self._waiting.clear()
         self._requests.queue.clear()
 
     def close(self) -> None:
         batches, self._batches = self._batches, None
-        self._requests = _Requests()
+        self._requests = _Requests(self._workers)
         self._waiting.clear()
         if batches is not None:
             if not all(column.survives_fork for column in self._context.source.encoded.values()):
@@ -393,21 +398,30 @@ class _Request:
     """A batch that somebody asks for, and what came of it."""
 
     draws: Draws
+    begins: bool = False
+    """Whether it is the first of its epoch that is asked for."""
     answer: HostBatch | Exception | None = None
 
 
 class _Requests:
     """The DataLoader's endless sampler: hands out what was submitted, and idle requests (None) when
-    that is nothing."""
+    that is nothing.
 
-    def __init__(self) -> None:
+    The DataLoader gives them to the workers in turn. Idle ones go before each epoch until the first
+    worker's turn has come, so that batch k of any epoch is made by worker k mod W, as under a
+    DataLoader with persistent workers: a data set that keeps a state there makes the same samples.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
         self.queue: deque[_Request] = deque()
         self.taken: deque[_Request | None] = deque()
         """Handed out, and not answered."""
 
     def __iter__(self) -> Iterator[Draws | None]:
-        while True:
-            asked = self.queue.popleft() if self.queue else None
+        for count in itertools.count():
+            waits = self.queue and self.queue[0].begins and count % self._workers
+            asked = self.queue.popleft() if self.queue and not waits else None
             self.taken.append(asked)
             yield None if asked is None else asked.draws
 
