@@ -24,6 +24,7 @@ import fastload
 from fastload.backends.cache import CacheOptions
 from fastload.cache import build_cache, is_cache, open_cache, samples, verify_cache
 from fastload.cache.build import exclusive_lock
+from fastload.cache.manifest import HEADER_BYTES
 from fastload.cache.writing import NpyWriter
 from fastload.decode import get_decoder
 from fastload.decode.image import decode_image
@@ -690,6 +691,30 @@ def test_every_byte_is_verified(cache: Path) -> None:
             with pytest.raises(CacheError, match=rf"{cache}.*rm -r"):
                 verify_cache(cache)
         path.write_bytes(data)
+
+
+def test_a_bit_in_any_of_the_blocks_that_are_sampled_is_found_at_once(tmp_path: Path) -> None:
+    """16 blocks of 4 KiB, evenly spaced from the first to the last byte after the header."""
+    cache = build_cache(write_images(tmp_path / "data", [(160, 200)] * 5), tmp_path / "cache")
+    path = cache / "image.npy"
+    whole = path.read_bytes()
+    first, last = HEADER_BYTES, len(whole) - 4096
+    starts = np.linspace(first, last, 16).astype(np.int64).tolist()
+    sampled = np.zeros(len(whole), np.bool_)
+    for start in starts:
+        sampled[start : start + 4096] = True
+    assert 0.05 < sampled.mean() < 0.2, "otherwise this shows little"
+    places = [start + at for start in starts for at in (0, 4095)]
+    places += [start + 4095 + 10 for start in starts[:-1]]
+    for place in (0, first - 1, *places):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        if place >= first and not sampled[place]:
+            open_cache(cache)
+            continue
+        with pytest.raises(CacheError, match=r"image.npy"):
+            open_cache(cache)
 
 
 def test_a_bit_between_the_blocks_that_are_sampled_is_found_by_who_asks(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -371,6 +373,34 @@ def test_what_cannot_be_named_stops_only_itself(
     assert [tier.get(name) for name in NAMES[:4]] == [b"", b"x", None, None]
     assert caplog.text.count("cannot be kept (Not a directory)") == 1
     assert len(list(tier.folder.glob("??/*"))) == 2
+
+
+@needs_core
+@pytest.mark.parametrize("row", [1, 2, 3])
+def test_a_range_whose_name_cannot_be_linked_is_written_by_itself(
+    tier: Tier, row: int, tmp_path: Path
+) -> None:
+    """Its folder is on another file system, to which there are no hard links."""
+    elsewhere = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    try:
+        if elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("one file system")
+        folder = Path(tier._path(NAMES[row])).parent
+        assert all(Path(tier._path(NAMES[n])).parent != folder for n in range(4) if n != row)
+        tier.folder.mkdir()
+        folder.symlink_to(elsewhere, target_is_directory=True)
+        tier.put_many(NAMES[:4], PIECES)
+        assert [tier.get(name) for name in NAMES[:4]] == PIECES
+        names = {path.relative_to(tier.folder).as_posix() for path in tier.folder.glob("??/*")}
+        assert names == {f"{name.hex()[:2]}/{name.hex()[2:]}" for name in NAMES[:4]}
+        assert not list(tier.folder.glob("??/.*")), "an unfinished file"
+        files = [Path(tier._path(name)).stat() for name in NAMES[:4]]
+        assert files[row].st_nlink == 1
+        assert (
+            len({(file.st_dev, file.st_ino) for file in files}) == 5 - row
+        )  # after it each by itself
+    finally:
+        shutil.rmtree(elsewhere)
 
 
 @needs_core
