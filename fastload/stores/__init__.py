@@ -65,19 +65,19 @@ _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
 def is_remote(path: str) -> bool:
-    """Whether it is a URL. Local files have none: `file://` is taken off by `located`."""
+    """Whether a path is the URL of a store. (`located` makes a path of a `file://` URL.)"""
     return "://" in path and _SCHEME.match(path) is not None
 
 
 def located(url: str) -> str:
-    """The URL as it is used everywhere: without a slash at its end; of `file://` the path.
+    """The URL in the form used everywhere: no slash at its end; for `file://` the path.
 
     Raises:
         SourceError: it has credentials in it, which would be shown wherever the data set is named.
     """
     is_local = url.startswith("file://")
     authority = url.partition("://")[2].partition("/")[0]
-    # `abfss://container@account` is a place; with a colon before the @ it is none.
+    # `abfss://container@account` names a container; a colon before the @ would begin a password.
     place = url.startswith("abfs") and ":" not in authority.rpartition("@")[0]
     if ("@" in authority and not place) or (not is_local and ("?" in url or "#" in url)):
         raise SourceError(
@@ -137,7 +137,7 @@ def _made(url: str) -> Store:
 
 @dataclass
 class Seen:
-    """What stores said while a data set was opened."""
+    """What stores answered while a data set was opened."""
 
     folders: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
     """By URL, what is in them."""
@@ -146,7 +146,7 @@ class Seen:
     _names: dict[str, dict[str, Entry]] = field(default_factory=dict)
 
     def entry(self, folder: str, name: str) -> Entry | None:
-        """What is of this name in a folder that was listed."""
+        """The entry of this name in a folder that was listed; None where there is none."""
         if folder not in self._names:
             self._names[folder] = {entry.name: entry for entry in self.folders[folder]}
         return self._names[folder].get(name)
@@ -232,11 +232,10 @@ def _by_store(urls: Iterable[str]) -> dict[Store, list[str]]:
 
 
 def unchanged(stamp: Mapping[str, str], entries: Mapping[str, int], most: int) -> tuple[bool, int]:
-    """(whether stores say what they said when `stamp` was taken, how many of its URLs were asked).
-
-    All of them, unless it takes more than `most` requests; then those spread evenly that do not.
-    `entries`: how many there were in a folder, by its URL in the stamp; a listing has 1,000 a
-    request. Raises SourceError: they cannot be asked.
+    """(whether the stores still answer as when `stamp` was taken, number of its URLs checked). All
+    are checked where that takes at most `most` requests, else evenly spread ones. `entries`: how
+    many there were in a folder, by its URL in the stamp; a listing has 1,000 a request. Raises
+    SourceError: they cannot be asked.
     """
     costs = {url: 1 + entries.get(url, 0) // 1000 for url in stamp}
     asked, left = list(stamp), most
@@ -264,7 +263,7 @@ def unchanged(stamp: Mapping[str, str], entries: Mapping[str, int], most: int) -
 
 def versions_of(urls: Iterable[str]) -> npt.NDArray[np.int64]:
     """The version (`version_of`) of each object, as seen while the data set is being opened; 0
-    where that is not known. Asks nobody."""
+    where that is not known. Makes no request."""
     seen = _kept or Seen()
 
     def version(url: str) -> int:
@@ -291,7 +290,7 @@ def _object(url: str) -> Entry | None:
 
 
 def _entry_of(url: str) -> Entry | None:
-    """What the folder above says of a URL."""
+    """The entry of a URL in the listing of the folder above it."""
     above, _, name = url.rpartition("/")
     if above.endswith(":/"):
         return None  # the authority itself
@@ -363,8 +362,8 @@ def read(path: str, start: int = 0, length: int | None = None, version: int = 0)
     """Bytes of a file; all from `start` on if `length` is None.
 
     Args:
-        version: which version of a remote object they must be of (`version_of`); 0 for any. Of
-            local files nobody asks.
+        version: which version of a remote object they must be of (`version_of`); 0 for any. Not
+            checked for local files.
 
     Raises:
         OSError: it cannot be read, or ends before. ChangedError: it is of another version.
@@ -388,8 +387,8 @@ def read_many(ranges: Sequence[Range]) -> list[bytes]:
 
 
 def read_views(ranges: Sequence[Range]) -> list[Data]:
-    """The same without a copy: of remote objects, memory of their client, of which several ranges
-    may share one block."""
+    """The same without a copy: bytes of remote objects stay in memory of the client, where several
+    ranges may share one block."""
     found: list[Data] = [b""] * len(ranges)
     by_store: dict[Store, tuple[list[int], list[Range]]] = {}
     for row, each in enumerate(ranges):
@@ -407,7 +406,7 @@ def read_views(ranges: Sequence[Range]) -> list[Data]:
 
 
 def _by_tier(store: Store, wanted: list[Range]) -> list[Data]:
-    """Ranges of a store; those whose version is known by way of the local tier."""
+    """The bytes of ranges of one store: through the local tier if all versions are known."""
     kept = tier() if any(each.version for each in wanted) else None
     if kept is None or not all(each.version for each in wanted):
         return store.read_many(wanted)
@@ -433,7 +432,7 @@ class Looked:
         return Looked(self.store, self.tier, wanted, digests, here)
 
     def kept(self) -> Kept:
-        """All of them for the native core: those that the tier has not are fetched, and kept there.
+        """All ranges, for the native core; those missing from the tier are fetched, and kept there.
         Raises OSError as `read`."""
         memory: list[Data | None] = [None] * len(self.wanted)
         missing = np.flatnonzero(~self.here).tolist()
@@ -449,9 +448,9 @@ class Looked:
 
 
 def look(ranges: Sequence[Range]) -> Looked | None:
-    """Which of these remote ranges the local tier has. None where it is not for them: there is
-    none, their versions are not known, they lie in several stores, or the native core does not
-    know it."""
+    """Which of these remote ranges the local tier has. None where they cannot be read through it:
+    there is no tier, a version is not known, they lie in several stores, or the native core cannot
+    read the tier."""
     kept = tier() if ranges and all(each.version for each in ranges) else None
     if kept is None:
         return None
@@ -481,7 +480,7 @@ def remove(url: str) -> None:
 
 
 def kept_here(wanted: Range) -> bytes | None:
-    """A remote range, if it is in the local tier."""
+    """The bytes of a remote range if they are in the local tier, else None."""
     kept = tier() if wanted.version else None
     return None if kept is None else kept.get(digest_of(*wanted))
 

@@ -48,12 +48,12 @@ _random = random.Random()
 
 
 class StoreError(OSError):
-    """Bytes that cannot be had: the message has the URL, what happened and how often it was
-    tried."""
+    """A store did not deliver: the message has the URL, what happened and the number of
+    attempts."""
 
 
 class ChangedError(StoreError):
-    """An object is not the one that the data set was opened with."""
+    """An object has changed since the data set was opened."""
 
 
 class Range(NamedTuple):
@@ -90,7 +90,7 @@ def version_of(size: int, etag: str) -> int:
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing in a folder."""
+    """An object or folder in a folder."""
 
     name: str
     """Without the folder."""
@@ -155,7 +155,8 @@ class _Call(Generic[T]):
 
 
 class Store(ABC):
-    """Objects of one authority. An implementation has three methods, each of one attempt."""
+    """Objects of one authority. An implementation defines `_read`, `_list` and `_info`, and where
+    objects can be written `_write` and `_remove`; each makes one attempt."""
 
     def __init__(self, url: str) -> None:
         """`url`: of the authority, without credentials: `s3://bucket`."""
@@ -270,8 +271,8 @@ class Store(ABC):
         name: Callable[[A], str] = str,
         size: Callable[[A], int] | None = None,
     ) -> list[T]:
-        """What attempts give for each, as many at once as `flight` allows, in the threads of the
-        store. Raises CancelledReadError: the reads of this thread were ended.
+        """The results of `attempt` for all arguments, as many at once as `flight` allows, in the
+        threads of the store. Raises CancelledReadError: the reads of this thread were ended.
 
         Args:
             name: of the object, for messages.
@@ -324,8 +325,8 @@ class Store(ABC):
             )
 
     def _tried(self, name: str, over: threading.Event, attempt: Callable[[A], T], argument: A) -> T:
-        """What an attempt gives; where it fails in a way that may pass, there is another, five in
-        all, and none after a minute, nor when it is over for who waits."""
+        """The result of `attempt`, which is repeated where it fails in a way that may pass: up to
+        five attempts, none started later than a minute after the first or once `over` is set."""
         until = time.monotonic() + _LAST_ATTEMPT
         for number in range(1, ATTEMPTS + 1):
             try:
@@ -347,7 +348,7 @@ class Store(ABC):
 
 
 def flight_for(url: str) -> Flight:
-    """Requests of this process: its part of what the machine may have."""
+    """The `Flight` of a store: this process's share of the requests that the machine may make."""
     processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
     share = max(1, int(processes)) if processes.isdigit() else 1
     rate = S3_RATE / share if url.startswith("s3") else float("inf")
@@ -377,8 +378,8 @@ def joined(ranges: Sequence[Range]) -> list[tuple[Range, list[int]]]:
 
 
 def _words(error: BaseException) -> str:
-    """What a client says, without the details for its makers and the body of the server's answer:
-    neither is ours to show, and there may be names of keys in them."""
+    """A client's message without its debugging details and the body of the server's answer, which
+    may have names of keys in them."""
     text = (
         (getattr(error, "strerror", None) or str(error) or type(error).__name__)
         .strip()

@@ -32,7 +32,7 @@ _AT_ONCE = 8
 def copied(urls: Sequence[str], top: str) -> Path:
     """The folder in which copies of these objects lie, as they lie below the folder `top`.
 
-    Those of a store that says no versions are copied by each process for itself.
+    Objects without versions are copied by each process for itself.
 
     Raises:
         SourceError: one cannot be read, changed meanwhile, or there is no space.
@@ -82,7 +82,7 @@ def _copy(
         with open(target, "xb") as out:
             for first in range(0, len(pieces), _AT_ONCE):
                 some = pieces[first : first + _AT_ONCE]
-                # Not by the tier: nobody reads these twice.
+                # Not through the tier: they are read once.
                 out.writelines(store.read_many([each._replace(name=inside) for each in some]))
 
 

@@ -1,8 +1,8 @@
-"""How many requests a store gets at once and in a second, and which of them are asked twice.
+"""How many requests a store gets at once and in a second, and which of them are made twice.
 
-The number in flight is found by trying: more while they bring more bytes a second, fewer where they
-bring less, half where the store says that it is too many. An answer that takes longer than 99 of
-100 is asked for a second time, and the first of the two is taken.
+The number in flight is found by trying: more while that brings more bytes a second, fewer where it
+    brings less, half where the store answers that it is too many. A request that takes longer than
+    99 of 100 do is made a second time, and the first answer is taken.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from fastload.stores.reads import LOOK, current, sleep
 
 logger = logging.getLogger("fastload")
 
-# Requests at once, a machine. At 30 ms each that is 1,000 a second.
+# Requests at once from one machine. At 30 ms each that is 1,000 a second.
 START = 32
 FEWEST, MOST = 4, 256
-# Requests a second, a machine. S3 gives 5,500 GETs a second and prefix (its user guide, "Best
-# practices design patterns: optimizing Amazon S3 performance").
+# Requests a second from one machine. S3 serves 5,500 GETs a second for each prefix (its user guide,
+# "Best practices design patterns: optimizing Amazon S3 performance").
 S3_RATE = 5_000.0
 # Answers for each request in flight, before the number is changed.
 _WINDOW = 4
-# Rates that are no further apart are the same.
+# Rates that differ by a smaller fraction count as equal.
 _GAIN = 0.1
-# Answers whose times are known.
+# Answers whose times are kept.
 _REMEMBERED = 512
-# Answers until it is found again how long they take, which costs 0.2 ms.
+# Answers between two estimates of how long they take; an estimate costs 0.2 ms.
 _KNOWN_FOR = 50
-# Answers before any is called slow: the slowest of a hundred.
+# Answers before any request counts as slow, which the slowest of a hundred do.
 _ENOUGH = 100
-# Seconds: nothing is asked twice before.
+# Seconds before a request may be made twice.
 _SOONEST = 0.05
-# Of all requests, the share that may be asked twice.
+# The share of all requests that may be made twice.
 _TWICE = 0.02
 
 
@@ -83,13 +83,13 @@ class Flight:
                 raise
 
     def end(self) -> None:
-        """One is over, however it ended."""
+        """A request is over, whether it succeeded or not."""
         with self._changed:
             self._in_flight -= 1
             self._changed.notify()
 
     def answered(self, seconds: float, size: int) -> None:
-        """One brought so many bytes in so long."""
+        """A request brought `size` bytes after `seconds`."""
         with self._changed:
             self._times.append((seconds, size))
             self._window_bytes += size
@@ -99,7 +99,8 @@ class Flight:
                 self._adapt()
 
     def refused(self) -> None:
-        """The store said that it gets too many: half of them, at most once a second."""
+        """The store answered that it gets too many requests: halve their number, at most once a
+        second."""
         with self._changed:
             now = self._clock()
             if now - self._refused_at > 1.0:
@@ -108,7 +109,7 @@ class Flight:
                 self._grew = False
 
     def patience(self, size: int) -> float | None:
-        """Seconds after which an answer of so many bytes is asked for a second time: 99 of 100 are
+        """Seconds after which a request for `size` bytes is made a second time: 99 of 100 are
         faster. None where that is not known yet."""
         with self._changed:
             if len(self._times) < _ENOUGH:
@@ -121,7 +122,7 @@ class Flight:
             return max(_SOONEST, self._longest * max(1.0, size / self._usual))
 
     def may_ask_twice(self) -> bool:
-        """Whether one more request may be asked twice; counts it."""
+        """Whether one more request may be made twice; counts it."""
         with self._changed:
             if self.asked_twice >= _TWICE * self.requests:
                 return False
@@ -129,8 +130,8 @@ class Flight:
             return True
 
     def _adapt(self) -> None:
-        """More where the last change brought more, fewer where it brought less; nothing where
-        nobody waited, as there were too few requests to tell."""
+        """Raise the limit where the last change brought more bytes a second, lower it where it
+        brought fewer; leave it where no request had to wait, as there were too few to tell."""
         now = self._clock()
         rate = self._window_bytes / max(1e-9, now - self._window_began)
         if self._waited:

@@ -22,16 +22,17 @@ from fastload.stores.base import Entry, Piece, Store, StoreError, version_of
 SCHEMES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"})
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _ALLOWED = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
-"""By scheme, what says that a store may be asked without TLS."""
-# For a connection, without a byte of an answer, and for all of it: at most 16 MB, at 270 kB/s.
+"""By scheme, the variable that allows requests without TLS."""
+# Longest times for a connection, between two pieces of an answer, and for a whole answer (at most
+# 16 MB, so 270 kB/s).
 _CONNECT, _SILENCE, _ANSWER = timedelta(seconds=10), timedelta(seconds=15), timedelta(seconds=60)
-# Seconds: a client that is younger has the credentials that there are, but for those of files, of
-# which it is known.
+# Seconds for which a client's credentials count as current; whether those of files have changed is
+# known at once.
 _RENEWED_AFTER = 10.0
-# S3 says so with status 400, Azure and Google with 401.
+# Expired credentials: S3 answers with status 400, Azure and Google with 401.
 _EXPIRED = re.compile("ExpiredToken|TokenRefreshRequired|AuthenticationFailed.*expired")
-# What obstore says of a key that it cannot name: with an empty name between slashes, `.` or `..`
-# there, or control characters.
+# obstore's message for a key that it cannot address: one with an empty name, `.` or `..` between
+# slashes, or with control characters.
 _ODD_KEY = re.compile(
     r'(?:invalid path|Could not parse path): .*?Path "(.*?)"(?::| contained)', re.S
 )
@@ -51,14 +52,14 @@ class ObjectStore(Store):
         self._store, self._made = self._opened(), time.monotonic()
 
     def _opened(self) -> Any:
-        """The client, with the credentials that there are now."""
-        # Retried here in one way for all stores, so not there.
+        """A client with current credentials."""
+        # `Store` repeats requests in one way for all stores, so obstore does not.
         self._of_files = _of_files() if self.url.startswith("s3") else {}
         options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _ANSWER}
         if tuple(map(int, self._client.__version__.split(".")[:2])) >= (0, 11):  # which has it
             options["read_timeout"] = _SILENCE
         is_s3, url = self.url.startswith("s3"), self.url
-        # A store on the local network has an endpoint without TLS: who named it so meant it.
+        # An endpoint that is given as `http:` is used without TLS, as in a local network.
         endpoints = [os.environ.get(name, "") for name in _ENDPOINTS] if is_s3 else [url]
         allowed = os.environ.get(_ALLOWED.get(self.url.partition(":")[0], ""), "").lower()
         if allowed == "true" or any(endpoint.startswith("http:") for endpoint in endpoints):
@@ -71,8 +72,8 @@ class ObjectStore(Store):
         )
 
     def _renewed(self, used: Any) -> Any:
-        """A client with the credentials that there are now, in place of one that was refused; None
-        where files have the same still, and it is not old enough for others to have changed."""
+        """A client with current credentials, in place of one that was refused; None where the files
+        still have the same ones, and the client is too young for others to have changed."""
         with self._making:
             old = time.monotonic() - self._made >= _RENEWED_AFTER
             changed = self.url.startswith("s3") and self._of_files != _of_files()
@@ -128,9 +129,9 @@ class ObjectStore(Store):
         self._denied(self._client.delete, name)
 
     def _denied(self, function: Any, *arguments: Any, **options: Any) -> Any:
-        """Call obstore. Where access is denied, it is called once more with the credentials that
-        there are then; that it is denied again is a PermissionError, as of files. Raises StoreError
-        at a key that obstore cannot name."""
+        """Call obstore; where access is denied, once more with current credentials. Raises
+        PermissionError: access is denied, as for files. StoreError: obstore cannot address the
+        key."""
         client: Any = self._store
         for again in (True, False):
             try:
@@ -153,8 +154,7 @@ class ObjectStore(Store):
 
 
 def _denial(text: str) -> str:
-    """Why access was denied, of what a store answered. Its own words may have names of keys in
-    them."""
+    """Why access was denied, from a store's answer, which itself may have names of keys in it."""
     if "RequestTimeTooSkewed" in text:
         return "access denied, as the clock of this machine is wrong; set it"
     if _EXPIRED.search(text):
@@ -190,8 +190,8 @@ def _of_files() -> dict[str, Any]:
 
 
 def _etag(item: Any) -> str:
-    """What tells versions apart: the ETag; of servers without one, when it was modified, in
-    seconds (listings have fractions, headers have not)."""
+    """What tells versions apart: the ETag, or where a server has none the time of modification, in
+    whole seconds (listings have fractions, headers do not)."""
     if item["e_tag"]:
         return str(item["e_tag"])
     modified = int(item["last_modified"].timestamp())

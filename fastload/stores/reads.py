@@ -1,9 +1,9 @@
-"""Who waits for reads, and how all of them end: when a loader is closed, when the work that they
-are for has failed, and when the program ends.
+"""How reads are cancelled: when a loader is closed, when the work that they are for has failed, and
+when the program ends.
 
-A read is made by a thread that nothing waits for at the end of a program (`threads`). Who wants its
-bytes waits in steps of a twentieth of a second, and looks each time whether its `Reads` were ended;
-so do the waits for a place among the requests, for a neighbour's fetch, and between two attempts.
+A read is made by a daemon thread (`threads`). The thread that wants its bytes waits in steps of a
+twentieth of a second, and checks at each whether its `Reads` were ended. So do the waits for
+permission to make a request, for a fetch by another process, and between two attempts.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LOOK = 0.05
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 class Reads:
-    """Reads that end together. All methods may be called by any thread."""
+    """Reads that are ended together. All methods may be called by any thread."""
 
     def __init__(self, words: str = "", *parts_of: Reads) -> None:
         """
         Args:
-            words: why they ended, and the remedy, for who still waits then.
+            words: why they ended, and the remedy, for the message of the error.
             parts_of: when one of those ends, so do these. The end of the program ends all.
         """
         self._words = words
@@ -40,8 +40,8 @@ class Reads:
         self._ended = False
 
     def end(self) -> None:
-        """Who waits for one of these gets a CancelledReadError within `LOOK` seconds; so do all
-        later ones."""
+        """Threads that wait for one of these get a CancelledReadError within `LOOK` seconds; so
+        does every later read."""
         self._ended = True
 
     def check(self) -> None:
@@ -53,7 +53,7 @@ class Reads:
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
-        """Reads of this thread are of these, while the block runs."""
+        """Reads made by this thread belong to these while the block runs."""
         before = _current.set(self)
         try:
             yield
@@ -113,8 +113,8 @@ def _within(reads: Reads, task: Callable[[], T]) -> T:
         return task()
 
 
-# At the end of a program `concurrent.futures` joins the threads of its executors in a function
-# that it has registered here, before those of `atexit` are called. The last one registered is
-# called first: this one, as the module above was imported before.
+# At the end of a program `concurrent.futures` joins the threads of its executors in a function that
+# it has registered here, before those of `atexit` are called. The last one registered is called
+# first, which is this one: `concurrent.futures` was imported above.
 with contextlib.suppress(RuntimeError):  # the program ends already
     threading._register_atexit(_PROGRAM.end)  # type: ignore[attr-defined]

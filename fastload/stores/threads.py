@@ -1,5 +1,5 @@
-"""Threads that wait for stores. Those of `concurrent.futures` make a Future of each task, which
-costs 20 us more."""
+"""Threads that wait for stores. A ThreadPoolExecutor would make a Future of each task, which costs
+20 us more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 Task = Callable[[], None]
 Tasks = SimpleQueue["Task | None"]
-# Seconds that the end of a program waits for requests that are being made.
+# Seconds that the end of a program waits for requests in flight.
 _LAST_WAIT = 1.0
 
 
@@ -46,7 +46,8 @@ def _run(tasks: Tasks, idle: threading.Semaphore) -> None:
 
 
 def _end(tasks: Tasks, threads: list[threading.Thread]) -> None:
-    """Before the interpreter ends: the code that makes requests is not made to be cut off by it."""
+    """End the threads before the interpreter does: the clients of stores are not safe to be
+    interrupted by that."""
     for _ in threads:
         tasks.put(None)
     until = time.monotonic() + _LAST_WAIT

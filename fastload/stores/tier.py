@@ -2,11 +2,11 @@
 
 A range is named by a digest of its URL, version, first byte and length, so that another version of
 an object is another range. What is fetched together is written to one file, which has a name (a
-hard link) for each of its ranges: to make a file takes as long as to write one of 50 kB. It ends in
-a table of its ranges with their checksums, which every read checks. All processes of a machine
+hard link) for each of its ranges: creating a file takes as long as writing 50 kB. It ends in a
+table of its ranges with their checksums, which every read verifies. All processes of a machine
 share the folder: a lock on one byte of `lock`, the byte chosen by the digest, says who is fetching
 a range; the others wait for its name. The system takes the lock away from a process that is killed.
-Names are given to whole files only, so that none is ever half there.
+A file gets its names when it is complete, so that no range is ever half there.
 """
 
 from __future__ import annotations
@@ -41,28 +41,29 @@ from fastload.stores.reads import sleep
 
 logger = logging.getLogger("fastload")
 
-# At the end of a file a line for each range in it (digest, first byte, bytes, CRC-32), a mark and
-# their number. All of that is in the last 4 KiB.
+# A file ends in a line for each range in it (digest, first byte, bytes, CRC-32), a mark and their
+# number, all in its last 4 KiB.
 _LINE, _END, _TAIL = struct.Struct("<16sQQI"), struct.Struct("<8sI"), 4096
 _MARK = b"fltier2\n"
 _FOLDERS = 256
-# Of more files only a sixteenth of the folders is counted: names are digests, so that each folder
-# has its share, and 4,000 files give the sum to 2%. To look at 65,000 files takes 0.2 s.
+# With more files, only a sixteenth of the folders is counted: names are digests, which spread
+# evenly over the folders, and 4,000 files give the sum to 2%. Looking at 65,000 files takes 0.2 s.
 _MANY = 65_536
 _COUNTED = 16
-# Bytes: longer ranges are not kept; none of a sample is so long.
+# Bytes: longer ranges are not kept; no sample is so long.
 _LARGEST = 64 << 20
 _DEFAULT_LIMIT = 50 << 30
 # Without a setting: a quarter of what is free, at most 50 GiB.
 _SHARE_OF_FREE = 4
 # A twentieth of the disk stays free.
 _LEFT_FREE = 20
-# Seconds. What was used since is not evicted: the new is not kept then. A data set larger than the
-# tier, read whole every epoch, would otherwise push out each sample before its next use.
+# Seconds for which a range is not evicted after its last use, even if new ones cannot be kept then.
+# A data set larger than the tier, read whole in every epoch, would otherwise push out each sample
+# before its next use.
 _KEPT_FOR = 3600.0
-# Seconds: a use is noted (as the time of the last change) if the last note is older.
+# Seconds: a use is noted (as the file's time of modification) if the last note is older.
 _TOUCHED_AFTER = 600.0
-# Seconds to wait for a neighbour's fetch, before fetching oneself.
+# Seconds to wait for a fetch by another process, before fetching oneself.
 _LONGEST_WAIT = 60.0
 # Seconds: unfinished files that are older are removed; who wrote them was killed.
 _LEFT_OVER = 3600.0
@@ -118,7 +119,7 @@ class Tier:
             with contextlib.suppress(OSError):
                 os.unlink(path)
             return None
-        # Either way: clocks are set back, too.
+        # `abs`: clocks are set back, too.
         if abs(time.time() - status.st_mtime) > _TOUCHED_AFTER:
             with contextlib.suppress(OSError):
                 os.utime(path)
@@ -155,7 +156,7 @@ class Tier:
             for digest, data in kept:
                 self._write_one(digest, data, beside)
             return
-        # One call: after each call of the system a thread waits for the others that run Python.
+        # All files in one call: after each system call a thread waits for those that hold the GIL.
         digests = np.frombuffer(b"".join(digest for digest, _ in kept), np.uint8).reshape(-1, 16)
         arrays = [np.frombuffer(data, np.uint8) for _, data in kept]
         code = core.write_to_tier(os.fsencode(self.folder), digests, arrays, beside)
@@ -186,7 +187,8 @@ class Tier:
     def read(
         self, digests: Sequence[bytes], fetch: Callable[[list[int]], Sequence[Data]]
     ) -> list[Data]:
-        """The bytes of several ranges; those that are not here by `fetch(rows)`, and then kept.
+        """The bytes of several ranges; those that are not here come from `fetch(rows)`, and are
+        then kept.
 
         What another process or thread is fetching just now is waited for, at most a minute.
         """
@@ -230,7 +232,7 @@ class Tier:
         fetch: Callable[[list[int]], Sequence[Data]],
         found: list[Data | None],
     ) -> None:
-        """Put these rows into `found`, and keep them."""
+        """Fetch these rows into `found`, and keep them."""
         if rows:
             data = fetch(rows)
             for row, each in zip(rows, data, strict=True):
@@ -238,8 +240,8 @@ class Tier:
             self.put_many([digests[row] for row in rows], data)
 
     def look(self, digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_] | None:
-        """Of (N, 16) digests, which have a file here, damaged or not; None: the native core, which
-        reads them, is not built, or without ISA-L."""
+        """(N,) bool: which of (N, 16) digests have a file here, damaged or not. None: the native
+        core, which is to read them, is not built, or was built without ISA-L."""
         core = _core()
         if core is None:
             return None
@@ -253,7 +255,7 @@ class Tier:
         return Usage(len(sizes), sum(sizes))
 
     def _about(self) -> int:
-        """Bytes in it: counted, or where it has many files, about."""
+        """Bytes in it: counted, or estimated where it has many files."""
         some = random.sample(range(_FOLDERS), _COUNTED)
         sizes = [size for _, size, _ in self._files(some)]
         if len(sizes) * (_FOLDERS // _COUNTED) < _MANY:
@@ -269,7 +271,8 @@ class Tier:
         count, total = len(files), sum(size for _, size, _ in files)
         last = None
         for used, size, path in files:
-            # Names of one file, which have one time, go together: it takes space until the last.
+            # The names of one file, which share its time, go together: it takes space until the
+            # last is gone.
             if total <= limit and used != last:
                 break
             if older_than and abs(now - used) < older_than:
@@ -303,7 +306,8 @@ class Tier:
                             os.unlink(entry.path)
 
     def _may_write(self, size: int) -> bool:
-        """Whether there is space as far as known; has the folder looked through now and then."""
+        """Whether there is space, as far as known; starts a new count of the folder now and
+        then."""
         with self._lock:
             self._left -= size
             if self._left < self.limit // 128 and not self._looking:
@@ -312,7 +316,7 @@ class Tier:
             return self._left >= 0
 
     def _look(self) -> None:
-        """Count what is there, evict, and set how much may be written until the next look."""
+        """Count what is there, evict, and set how much may be written until the next count."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             total = self._about()
@@ -322,7 +326,7 @@ class Tier:
                 with _Locks(self.folder) as locks:
                     if locks.take(b"\0" * 16):  # one process evicts at a time
                         total = self.trim(limit * 8 // 10, older_than=_KEPT_FOR).bytes
-            # Some sixteen processes may write at once. Each may write its part of what is left.
+            # Some sixteen processes may write at once, each its part of what is left.
             left = max((limit - total) // 16, min(limit - total, self.limit // 64), 0)
             if not left:
                 self._paused_until = time.monotonic() + _PAUSE
@@ -361,8 +365,8 @@ def _span(descriptor: int, size: int, digest: bytes) -> tuple[int, int, int]:
 
 @functools.cache
 def _core() -> Any:
-    """The extension module of the native core; None where it is not built, or without ISA-L, and
-    then knows no tier."""
+    """The extension module of the native core; None where it is not built, or was built without
+    ISA-L, and so cannot read the tier."""
     try:
         core: Any = importlib.import_module("fastload.native._core")
     except ImportError:
@@ -374,7 +378,8 @@ def digest_of(url: str, start: int, length: int | None, version: int) -> bytes:
     """16 bytes that name a range of one version of an object."""
     text = f"{url}\0{start}\0{length}\0{version}"
     encoded = text.encode("utf-8", "surrogateescape")
-    # A person of its own, so that files of the first layout are nobody's, and go by their age.
+    # Personalised (BLAKE2's `person`), so that files of the first layout match no digest, and are
+    # evicted by age.
     return hashlib.blake2b(encoded, digest_size=16, person=_MARK).digest()
 
 
@@ -398,19 +403,20 @@ class _Locks:
             os.close(self._file)  # and with it all locks
 
     def take(self, digest: bytes) -> bool:
-        """Whether it is ours now."""
+        """Whether this lock is held now."""
         at = int.from_bytes(digest[:7], "little")
         return self._set(fcntl.F_WRLCK, at, 1)
 
     def wait(self, digest: bytes, until: float) -> None:
-        """Return when it is ours, or at a time of `time.monotonic`. Raises CancelledReadError."""
+        """Return when it is held, or at this time (of `time.monotonic`). Raises
+        CancelledReadError."""
         pause = 0.001
         while not self.take(digest) and time.monotonic() < until:
             sleep(pause)
             pause = min(0.05, 2 * pause)
 
     def release(self) -> None:
-        """All of them."""
+        """Release all."""
         self._set(fcntl.F_UNLCK, 0, 0)
 
     def _set(self, kind: int, start: int, length: int) -> bool:
