@@ -4,9 +4,11 @@ and faults."""
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import pickle
 import re
+import tarfile
 import traceback
 from datetime import timedelta
 from pathlib import Path
@@ -70,6 +72,44 @@ def test_class_folders_in_s3_are_those_on_disk(
     there, here = open_source("s3://bucket/train").source, open_source(local).source
     assert (there.fingerprint, there.classes) == (here.fingerprint, here.classes)
     assert there.describe(0) == "s3://bucket/train/class_0/0.jpg"
+
+
+def test_a_shard_that_is_replaced_while_it_is_opened(server: ObjectServer) -> None:
+    """Its headers, offsets and labels are of one version, or it is an error."""
+    name = "bucket/shards/0.tar"
+
+    class Replaced(dict[str, bytes]):
+        """Answers get the old object so many times; listings always."""
+
+        left, new = 0, b""
+
+        def get(self, name: str, default: Any = None) -> Any:
+            self.left -= 1
+            return self.new if self.left < 0 and name in self else super().get(name, default)
+
+    def shard(labels: str) -> bytes:
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            for row, label in enumerate(labels):
+                photo = images.jpeg(images.photo(8, 8, seed=row))
+                for ending, data in (("jpg", photo), ("cls", label.encode())):
+                    member = tarfile.TarInfo(f"{row}.{ending}")
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
+        return file.getvalue()
+
+    found = list[Any]()
+    for before in range(8):  # answers of the old one
+        server.objects = objects_ = Replaced({name: shard("012")})
+        objects_.new, objects_.left = shard("210"), before
+        try:
+            source = open_source("s3://bucket/shards").source
+            found.append(source.values["label"].at(np.arange(3)).tolist())
+        except (OSError, SourceError) as error:
+            found.append("has changed since" in str(error))
+    assert found[0] is True
+    assert found[-1] == [0, 1, 2]
+    assert all(each is True or each == [0, 1, 2] for each in found)
 
 
 def test_a_split_of_a_bucket(local: Path, server: ObjectServer) -> None:

@@ -158,7 +158,7 @@ def test_the_core_gives_back_what_is_not_whole(tier: Tier) -> None:
     digests = np.frombuffer(b"".join(NAMES[:7]), np.uint8).reshape(-1, 16)
     here = tier.look(digests)
     assert here is not None
-    assert here.tolist() == [True] + [False] * 6
+    assert here.tolist() == [True] * 3 + [False] * 4  # what is in a file shows when it is read
     memory = [None] * 6 + [memoryview(pictures[3])]
     out, expected = np.empty((7, 20, 24, 3), np.uint8), np.empty((2, 20, 24, 3), np.uint8)
     pool, kept = NativePool(2), Kept(str(tier.folder), digests, memory)
@@ -319,7 +319,7 @@ def test_a_full_disk_stops_nobody(by_core: bool, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("tier/??/*"))
 
 
-PIECES = [b"", b"x", os.urandom(1000), memoryview(os.urandom(100_000))]
+PIECES = [b"of one", b"x", os.urandom(1000), memoryview(os.urandom(100_000))]
 
 
 @needs_core
@@ -370,7 +370,7 @@ def test_what_cannot_be_named_stops_only_itself(
     tier.folder.mkdir()
     in_the_way.write_bytes(b"")
     tier.put_many(NAMES[:4], PIECES)
-    assert [tier.get(name) for name in NAMES[:4]] == [b"", b"x", None, None]
+    assert [tier.get(name) for name in NAMES[:4]] == [b"of one", b"x", None, None]
     assert caplog.text.count("cannot be kept (Not a directory)") == 1
     assert len(list(tier.folder.glob("??/*"))) == 2
 
@@ -401,6 +401,20 @@ def test_a_range_whose_name_cannot_be_linked_is_written_by_itself(
         )  # after it each by itself
     finally:
         shutil.rmtree(elsewhere)
+
+
+@needs_core
+def test_a_line_of_which_zeros_are_left_is_none(tier: Tier) -> None:
+    """Zero is the checksum of no bytes, which are not kept."""
+    tier.put_many(NAMES[:2], [b"", b"x"])
+    assert [tier.get(name) for name in NAMES[:2]] == [None, b"x"]
+    path = Path(tier._path(NAMES[1]))
+    data = path.read_bytes()
+    path.write_bytes(data[:-12].replace(data[17:-12], bytes(20)) + data[-12:])
+    kept = Kept(str(tier.folder), np.frombuffer(NAMES[1], np.uint8)[None], [None])
+    _, failures = NativePool(1).read_headers(kept)
+    assert "not in this file of the local tier" in failures[0].message
+    assert tier.get(NAMES[1]) is None
 
 
 @needs_core

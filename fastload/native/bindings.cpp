@@ -103,7 +103,7 @@ void look_in_tier(const nb::bytes& folder, Input<uint8_t, 2> digests, Array<bool
     WithoutGil released;
     for (size_t row = 0; row < out.size(); ++row)
         out.data()[row] =
-            expect_in_tier(where, digests.data() + kDigestBytes * static_cast<int64_t>(row));
+            is_in_tier(where, digests.data() + kDigestBytes * static_cast<int64_t>(row));
 }
 
 // 0, or the error number at which it stopped.

@@ -67,6 +67,12 @@ Outcome read_file(int file, int64_t offset, int64_t length, int64_t most,
     return {};
 }
 
+// Announces so many bytes to the system, 0 for all that follow. Where it does not take the advice,
+// the read later waits instead.
+void advise(int file, int64_t offset, int64_t length) {
+    (void)::posix_fadvise(file, offset, length, POSIX_FADV_WILLNEED);
+}
+
 struct Closer {
     const int file;
     ~Closer() {
@@ -93,14 +99,16 @@ class FilesAhead : public EncodedSource {
     // Empty: this row is in no file.
     virtual std::string path(int row) const = 0;
     // Tells the system what of an open file is going to be read.
-    virtual void announce(int row, int file) const = 0;
+    virtual void announce(int row, int file) = 0;
 
     // The descriptor of the file of a row, which is the caller's then; -1, and errno says why.
-    int take(int row) {
+    // `announced`: whether `announce` was called for it, before.
+    int take(int row, bool& announced) {
         for (int next = row == 0 ? 1 : row + kAhead; next <= row + kAhead && next < count_; ++next)
             expect(next);
         const int file = files_[row].exchange(kTaken, std::memory_order_acq_rel);
-        return file < 0 ? open(row) : file;
+        announced = file >= 0;
+        return announced ? file : open(row);
     }
 
   private:
@@ -139,7 +147,8 @@ class Files final : public FilesAhead {
     explicit Files(PathRows paths) : FilesAhead(paths.count), paths_(std::move(paths)) {}
 
     Outcome get(int row, std::vector<uint8_t>& buffer, Bytes& bytes, int64_t most) override {
-        const int file = take(row);
+        bool announced;
+        const int file = take(row, announced);
         if (file < 0) return system_error(errno);
         const Closer closer{file};
         return read_file(file, offset(row), length(row), most, buffer, bytes);
@@ -149,10 +158,8 @@ class Files final : public FilesAhead {
     int64_t offset(int row) const { return paths_.offsets ? paths_.offsets[row] : 0; }
     int64_t length(int row) const { return paths_.lengths ? paths_.lengths[row] : -1; }
 
-    void announce(int row, int file) const override {
-        // Advice: where it is not taken, the read later waits instead.
-        (void)::posix_fadvise(file, offset(row), std::max<int64_t>(length(row), 0),
-                              POSIX_FADV_WILLNEED);
+    void announce(int row, int file) override {
+        advise(file, offset(row), std::max<int64_t>(length(row), 0));
     }
 
     std::string path(int row) const override {
@@ -171,22 +178,26 @@ class Files final : public FilesAhead {
 
 class TierFiles final : public FilesAhead {
   public:
-    explicit TierFiles(TierRows rows) : FilesAhead(rows.count), rows_(std::move(rows)) {}
+    explicit TierFiles(TierRows rows)
+        : FilesAhead(rows.count),
+          rows_(std::move(rows)),
+          spans_(static_cast<size_t>(rows_.count)) {}
 
     // All of it, whatever `most` says: the checksum is that of all bytes.
     Outcome get(int row, std::vector<uint8_t>& buffer, Bytes& bytes, int64_t) override {
         bytes = rows_.memory[static_cast<size_t>(row)];
         if (bytes.data != nullptr) return {};
-        const int file = take(row);
+        bool announced;
+        const int file = take(row, announced);
         if (file < 0) return system_error(errno);
         const Closer closer{file};
-        TierSpan span;
-        if (!find_in_tier(file, rows_.digests + kDigestBytes * int64_t{row}, span))
-            return {Status::unreadable, "not in this file of the local tier"};
+        if (!announced) find(row, file);
+        const TierSpan span = spans_[static_cast<size_t>(row)];
+        if (span.length == 0) return {Status::unreadable, "not in this file of the local tier"};
         Outcome read = read_file(file, span.offset, span.length, INT64_MAX, buffer, bytes);
         if (!read.ok()) return read;
         if (!span.is_of(bytes)) return {Status::unreadable, "damaged in the local tier"};
-        note_use(file);
+        note_use(file, span);
         return {};
     }
 
@@ -196,10 +207,20 @@ class TierFiles final : public FilesAhead {
         return tier_path(rows_.folder, rows_.digests + kDigestBytes * int64_t{row});
     }
 
-    // Done already, by the look for them (expect_in_tier).
-    void announce(int, int) const override {}
+    void announce(int row, int file) override {
+        find(row, file);
+        const TierSpan span = spans_[static_cast<size_t>(row)];
+        if (span.length > 0) advise(file, span.offset, span.length);
+    }
+
+    void find(int row, int file) {
+        TierSpan span;
+        if (find_in_tier(file, rows_.digests + kDigestBytes * int64_t{row}, span))
+            spans_[static_cast<size_t>(row)] = span;
+    }
 
     const TierRows rows_;
+    std::vector<TierSpan> spans_;  // of no bytes: not looked for yet, or not found
 };
 
 #endif

@@ -36,14 +36,6 @@ uint64_t number(const uint8_t* bytes, int count) {
     return found;
 }
 
-int open_to_read(const std::string& path) {
-    int file;
-    do {
-        file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    } while (file < 0 && errno == EINTR);
-    return file;
-}
-
 // Calls `make(path)`, and again when the folder of the path is made, if it was missing. Returns 0,
 // or an error number.
 template <typename Make>
@@ -153,30 +145,23 @@ bool find_in_tier(int file, const uint8_t* digest, TierSpan& span) {
         const uint8_t* line = end - i * kLine;
         if (std::memcmp(line, digest, kDigest) != 0) continue;
         const uint64_t offset = number(line + kDigest, 8), length = number(line + kDigest + 8, 8);
-        if (offset > most || length > most - offset) return false;
+        if (offset > most || length > most - offset || length == 0) return false;
         span = {static_cast<int64_t>(offset), static_cast<int64_t>(length),
-                static_cast<uint32_t>(number(line + kDigest + 16, 4))};
+                static_cast<uint32_t>(number(line + kDigest + 16, 4)), info.st_mtime};
         return true;
     }
     return false;
 }
 
-bool expect_in_tier(const std::string& folder, const uint8_t* digest) {
-    const int file = open_to_read(tier_path(folder, digest));
-    if (file < 0) return false;
-    TierSpan span;
-    const bool found = find_in_tier(file, digest, span);
-    // Advice: where it is not taken, the read later waits instead. (0 bytes are all that follow.)
-    if (found && span.length > 0)
-        (void)::posix_fadvise(file, span.offset, span.length, POSIX_FADV_WILLNEED);
-    ::close(file);
-    return found;
+bool is_in_tier(const std::string& folder, const uint8_t* digest) {
+    struct stat info;
+    return ::stat(tier_path(folder, digest).c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
+           info.st_size > 0;
 }
 
-void note_use(int file) {
-    struct stat info;
+void note_use(int file, const TierSpan& span) {
     // Either way: clocks are set back, too.
-    if (::fstat(file, &info) == 0 && std::abs(::time(nullptr) - info.st_mtime) > kNotedAfter)
+    if (std::abs(::time(nullptr) - span.used) > kNotedAfter)
         (void)::futimens(file, nullptr);  // where it cannot be noted, the file goes earlier
 }
 

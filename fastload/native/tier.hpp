@@ -13,11 +13,13 @@ namespace fastload {
 
 constexpr int64_t kDigestBytes = 16;
 
-// Where the bytes of a range are in a file, and their CRC-32.
+// Where the bytes of a range are in a file, their CRC-32, and when its use was noted [s, of the
+// clock].
 struct TierSpan {
     int64_t offset = 0;
     int64_t length = 0;
     uint32_t crc = 0;
+    int64_t used = 0;
 
     bool is_of(const Bytes& data) const;
 };
@@ -26,16 +28,16 @@ struct TierSpan {
 // a folder.
 std::string tier_path(const std::string& folder, const uint8_t* digest);
 
-// The line of a range in the table of an open file; false where there is none.
+// The line of a range in the table of an open file; false where there is none, or one of no bytes:
+// so reads a line of which zeros are left.
 bool find_in_tier(int file, const uint8_t* digest, TierSpan& span);
 
-// Whether a range has a file, and then announces its bytes to the system. They may be damaged, or
-// gone a moment later.
-bool expect_in_tier(const std::string& folder, const uint8_t* digest);
+// Whether a range has a file that is not empty. It may be damaged, or gone a moment later.
+bool is_in_tier(const std::string& folder, const uint8_t* digest);
 
 // Notes that a file is in use, as the time of its last change, if the last note is not of the last
-// ten minutes.
-void note_use(int file);
+// ten minutes. `span`: of any range in it.
+void note_use(int file, const TierSpan& span);
 
 // Writes ranges, several to a file; each has its name when the file is whole. `digests` are
 // kDigestBytes each; `beside` ends the name of an unfinished file, and is nobody else's. The folder

@@ -148,7 +148,7 @@ class _RemoteArchive:
     _LEAST, _MOST = 64 << 10, 8 << 20
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self._path, self._version = path, int(stores.versions_of([path])[0])
         self._start, self._block, self._ask = 0, b"", 1 << 20
 
     def read(self, position: int, size: int) -> bytes:
@@ -157,7 +157,9 @@ class _RemoteArchive:
             passed = start - len(self._block)
             self._ask = min(2 * self._ask, self._MOST) if passed <= self._ask else self._LEAST
             self._start, start = position, 0
-            self._block = stores.read_up_to(self._path, max(self._ask, size), position)
+            self._block = stores.read_up_to(
+                self._path, max(self._ask, size), position, self._version
+            )
         return self._block[start : start + size]
 
 

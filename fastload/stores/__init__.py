@@ -381,12 +381,15 @@ def read(path: str, start: int = 0, length: int | None = None, version: int = 0)
     return data
 
 
-def read_many(ranges: Sequence[Range]) -> list[bytes]:
-    """Several ranges at once; their names are paths or URLs. Raises OSError as `read`."""
-    return [bytes(data) for data in read_views(ranges)]
+def read_many(ranges: Sequence[Range], *, by_tier: bool = True) -> list[bytes]:
+    """Several ranges at once; their names are paths or URLs. Raises OSError as `read`.
+
+    `by_tier`: remote ones are looked for in the local tier, and kept there.
+    """
+    return [bytes(data) for data in read_views(ranges, by_tier=by_tier)]
 
 
-def read_views(ranges: Sequence[Range]) -> list[Data]:
+def read_views(ranges: Sequence[Range], *, by_tier: bool = True) -> list[Data]:
     """The same without a copy: bytes of remote objects stay in memory of the client, where several
     ranges may share one block."""
     found: list[Data] = [b""] * len(ranges)
@@ -400,8 +403,9 @@ def read_views(ranges: Sequence[Range]) -> list[Data]:
         else:
             found[row] = read(*each)
     for store, (rows, wanted) in by_store.items():
-        for row, data in zip(rows, _by_tier(store, wanted), strict=True):
-            found[row] = data
+        data = _by_tier(store, wanted) if by_tier else store.read_many(wanted)
+        for row, each_data in zip(rows, data, strict=True):
+            found[row] = each_data
     return found
 
 

@@ -136,7 +136,7 @@ class Tier:
         kept = [
             (digest, each)
             for digest, each in zip(digests, data, strict=True)
-            if len(each) <= _LARGEST
+            if 0 < len(each) <= _LARGEST
             and len(each) + _LINE.size <= self.limit
             and self._may_write(len(each) + _LINE.size)
         ]
@@ -358,7 +358,8 @@ def _span(descriptor: int, size: int, digest: bytes) -> tuple[int, int, int]:
         table = tail[: -_END.size][-lines * _LINE.size :] if lines else b""
         if mark == _MARK and len(table) == lines * _LINE.size:
             for name, start, length, crc in _LINE.iter_unpack(table):
-                if name == digest and start + length <= size - len(table) - _END.size:
+                # A line of which zeros are left would be one of no bytes.
+                if name == digest and 0 < length <= size - len(table) - _END.size - start:
                     return start, length, crc
     return 0, -1, 0
 

@@ -7,6 +7,7 @@ its box and options.
 
 from __future__ import annotations
 
+import struct
 import sys
 import zlib
 from itertools import product
@@ -183,6 +184,33 @@ def join_seeds() -> dict[str, bytes]:
     return found
 
 
+def tier_seeds() -> dict[str, bytes]:
+    """Files of the local tier as the core writes them, and numbers that choose ranges and what is
+    changed (`tier.cpp`)."""
+    rng = np.random.default_rng(7)
+    # The first of the digests there: 64-bit numbers by Knuth's generator, the top byte of each.
+    digest, state = bytearray(16), 1
+    for at in range(16):
+        state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+        digest[at] = state >> 56 if at else 0
+    found: dict[str, bytes] = {}
+    for lines in (1, 3, 64):
+        for length in (1, 300):
+            content = rng.bytes(length)
+            table = b"".join(
+                (bytes(digest) if line == lines // 2 else rng.bytes(16))
+                + struct.pack("<QQI", 0, length, zlib.crc32(content))
+                for line in range(lines)
+            )
+            end = struct.pack("<8sI", b"fltier2\n", lines)
+            found[f"file-{lines}-{length}"] = b"\0" + content + table + end
+    for count in (0, 5, 63, 69):
+        for changes in (0, 4, 40):
+            head = bytes([1, count, changes])
+            found[f"ranges-{count}-{changes}"] = head + rng.bytes(changes) + rng.bytes(400)
+    return found
+
+
 if __name__ == "__main__":
     for name, found in (
         ("decode", seeds()),
@@ -195,6 +223,7 @@ if __name__ == "__main__":
         ("recompress", recompress_seeds()),
         ("masks", mask_seeds()),
         ("join", join_seeds()),
+        ("tier", tier_seeds()),
     ):
         directory = Path(sys.argv[1], name)
         directory.mkdir(parents=True, exist_ok=True)
