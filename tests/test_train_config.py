@@ -250,7 +250,7 @@ def test_another_schedule_takes_the_steps_of_the_preset_away() -> None:
             "[data]\nimage_size = [1, 2, 3]",
             "image_size: must be a whole number, or two as 224,224, got",
         ),
-        ("[data]\nmean = {}", "mean: must be numbers with commas between"),
+        ("[data]\nmean = {}", "mean: must be numbers separated by commas"),
         ("[optimizer\n", "run.toml: is not TOML: "),
     ],
 )

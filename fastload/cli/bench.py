@@ -39,7 +39,7 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
         return tuple(sorted({int(part) for part in names(text)}))
     except ValueError as error:
         raise ConfigurationError(
-            f"{option}: {text!r} must be whole numbers with commas between, as 1,2,4."
+            f"{option}: {text!r} must be whole numbers separated by commas, as 1,2,4."
         ) from error
 
 

@@ -48,7 +48,7 @@ _MOOT = (
     "profile_steps",
 )
 _SEVERAL = (
-    "; several values with commas between are tried one by one. Without it: as the job has it."
+    "; several values separated by commas are tried one by one. Without it: as the job has it."
 )
 
 
@@ -72,13 +72,13 @@ def sweep(
     batch_sizes: Annotated[
         str,
         typer.Option(
-            "--batch-sizes", help="Samples of a batch on each process, with commas between."
+            "--batch-sizes", help="Samples of a batch on each process, separated by commas."
         ),
     ] = "16,32,64",
     parallel: Annotated[
         str,
         typer.Option(
-            "--parallel", help="Parallel modes, with commas between: none (one process), dp, ddp."
+            "--parallel", help="Parallel modes, separated by commas: none (one process), dp, ddp."
         ),
     ] = "none,ddp",
     processes: Annotated[

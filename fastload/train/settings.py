@@ -181,7 +181,7 @@ def _wanted(field: Field) -> str:
     if get_origin(field.kind) is tuple:
         inner, last = get_args(field.kind)
         what = {int: "whole numbers", float: "numbers", str: "words"}[inner]
-        return f"{what} with commas between" if last is ... else "a whole number, or two as 224,224"
+        return f"{what} separated by commas" if last is ... else "a whole number, or two as 224,224"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     what = words.get(
         field.kind, ", ".join(("one of", *field.choices)) if field.choices else "a number or a name"

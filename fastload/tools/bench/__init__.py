@@ -1,8 +1,8 @@
 """Benchmarks of decoders (`decode.py`), of loaders that feed a trainer (`loader.py`) and of stores
 that data sets lie in (`io.py`), on `fastload.tools.measure`.
 
-Here is what they are asked for: each field is an option of the command, too. `passes.py` says what
-a decoder is asked to do and how that is timed, `decoders.py` and `pillow.py` are the contestants;
+Here are their settings: each field is an option of the command, too. `passes.py` says what a
+decoder is asked to do and how that is timed, `decoders.py` and `pillow.py` are the contestants;
 `decode_report.py` and `loader_report.py` show what was found, `compare.py` what changed between two
 runs.
 """
@@ -20,7 +20,7 @@ __all__ = ["DecodeSettings", "IoSettings", "LoaderSettings"]
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """Of `fastload bench decode`."""
+    """Settings of `fastload bench decode`."""
 
     folder: Annotated[
         Path | None,
@@ -35,7 +35,7 @@ class DecodeSettings:
         int, Option(min=8, help="The most to take, evenly spaced over the folder.")
     ] = 128
     decoders: Annotated[
-        tuple[str, ...] | None, Option(help="Names with commas between. Without it: all.")
+        tuple[str, ...] | None, Option(help="Names, separated by commas. Without it: all.")
     ] = None
     pillow_simd: Annotated[
         bool,
@@ -56,7 +56,7 @@ class DecodeSettings:
     ] = ("memory", "page cache", "cold")
     threads: Annotated[
         tuple[int, ...] | None,
-        Option(help="Numbers with commas between. Without it: 1, 2, 4 ... all usable cores."),
+        Option(help="Numbers, separated by commas. Without it: 1, 2, 4 ... all usable cores."),
     ] = None
     seconds: Annotated[
         float,
@@ -72,7 +72,7 @@ class DecodeSettings:
 
 @dataclass(frozen=True)
 class LoaderSettings:
-    """Of `fastload bench loader`."""
+    """Settings of `fastload bench loader`."""
 
     folder: Annotated[
         Path | None,
@@ -84,7 +84,7 @@ class LoaderSettings:
     images: Annotated[int, Option(min=8, help="The most to take.")] = 1024
     backends: Annotated[
         tuple[str, ...] | None,
-        Option(help="Names with commas between, DataLoader among them. Without it: all."),
+        Option(help="Names, separated by commas; one is DataLoader. Without it: all."),
     ] = None
     batch_size: Annotated[int, Option(min=1, help="Images in a batch.")] = 64
     workers: Annotated[
@@ -112,7 +112,7 @@ class LoaderSettings:
 
 @dataclass(frozen=True)
 class IoSettings:
-    """Of `fastload bench io`."""
+    """Settings of `fastload bench io`."""
 
     url: Annotated[
         str, Argument(help="A data set of images in a store, as create_loader opens it.")
@@ -121,10 +121,10 @@ class IoSettings:
         None
     )
     rate: Annotated[
-        float, Option(min=1.0, help="Images a second that a trainer shall get on this node.")
+        float, Option(min=1.0, help="Images a second that a trainer on this node needs.")
     ] = 1000.0
     in_flight: Annotated[
-        tuple[int, ...], Option(help="Requests at once, numbers with commas between.")
+        tuple[int, ...], Option(help="Numbers of requests at once, separated by commas.")
     ] = (1, 8, 32, 64, 128)
     seconds: Annotated[
         float, Option("--time", min=0.0, help="Seconds of a round of each row, at least.")

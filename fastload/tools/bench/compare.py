@@ -84,8 +84,7 @@ def _remarks(old: Measurement, new: Measurement) -> list[str]:
 
 
 def conditions(before: Results, after: Results) -> list[str]:
-    """What is not the same about two runs themselves, so that a difference may not be the
-    software's."""
+    """What differs about the runs themselves, so that a change may not come from the software."""
     found = []
     if str(before.machine) != str(after.machine):
         found.append(f"Other machine: {before.machine} -> {after.machine}")
@@ -107,7 +106,7 @@ def conditions(before: Results, after: Results) -> list[str]:
 
 
 def _title(row: Measurement) -> str:
-    """Who, in which mode, how; without what a contestant always does."""
+    """Contestant, mode and parameters; without those that are always the same for it."""
     shown = (f"{name} {value}" for name, value in row.parameters.items() if name != "resampling")
     return ", ".join([row.contestant, row.mode, *shown])
 

@@ -166,7 +166,7 @@ def _checked(settings: DecodeSettings) -> tuple[int, ...]:
 
 
 def _wanted(contestant: type[Contestant], settings: DecodeSettings) -> bool:
-    """Whether to try it: what cannot run here is listed only if it was asked for."""
+    """Whether to try a contestant: one that cannot run here is listed only if it was named."""
     reads = settings.format in contestant.formats
     return settings.decoders is not None or (
         reads and (not contestant.gpu or torch.cuda.is_available())
@@ -218,7 +218,7 @@ def _about(images: ImageSet) -> list[str]:
     return notes + [f"Left out: {path}: {reason}" for path, reason in images.left_out.items()]
 
 
-# -- How far pixels are from the reference, whether damage is noticed: a fast wrong decoder shows --
+# -- Correctness: how far pixels are from the reference, whether damage is noticed --
 
 _MOST_IMAGES, _MOST_PIXELS = 32, 64_000_000
 """Compared at most, which bounds time and memory; pixels of the source images."""
@@ -252,7 +252,7 @@ def try_out(
     contestant: PixelRunner, task: Task, expected: Sequence[Pixels], damaged: Mapping[str, bytes]
 ) -> tuple[dict[str, float | None], dict[str, str]]:
     """Metrics and failures (file: what is wrong) of the reference images and of the damaged ones,
-    outside any clock: `pixel_difference_max` and `_mean` (0 to 255), `psnr_db` (null when equal),
+    not timed: `pixel_difference_max` and `_mean` (0 to 255), `psnr_db` (null when equal),
     `damaged_accepted`."""
     failures: dict[str, str] = {}
     largest, absolute, squared, count = 0, 0, 0, 0
@@ -294,7 +294,7 @@ def try_out(
 
 
 def _complaint(contestant: PixelRunner, data: bytes, placed: bool) -> str:
-    """What it says about a damaged file; empty if nothing."""
+    """A decoder's error for a damaged file; empty if it accepts the file."""
     try:
         header = read_header(data, "")
         size = (header.height, header.width)
@@ -313,8 +313,8 @@ def _complaint(contestant: PixelRunner, data: bytes, placed: bool) -> str:
 
 @contextmanager
 def _one_thread_an_image() -> Iterator[None]:
-    """Libraries with thread pools of their own use them no more, as in the workers of a DataLoader,
-    so that `threads` is the number of threads. Restored afterwards."""
+    """Within the block, libraries do not use thread pools of their own (as in the workers of a
+    DataLoader), so that `threads` is the number of threads."""
     pools = [(torch.get_num_threads, torch.set_num_threads)]
     try:
         cv2: Any = import_module("cv2")

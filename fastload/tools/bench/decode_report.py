@@ -107,7 +107,8 @@ def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:
 
 
 def _charts(title: str, rows: Sequence[Measurement], colour: Mapping[str, str]) -> Iterator[str]:
-    """With all threads, one for each place that bytes come from; then more threads, from memory."""
+    """Charts with all threads, one for each source of the bytes; then one over the number of
+    threads, from memory."""
     from fastload.tools.measure.charts import Bar, Line, bars, curves
 
     for source in dict.fromkeys(map(_source, rows)):
@@ -186,8 +187,8 @@ def _failed(row: Measurement) -> Text:
 
 
 def _in_chart_order(rows: Sequence[Measurement]) -> list[Measurement]:
-    """By where the bytes come from; there the decoders, the fastest with most threads first; within
-    one by threads."""
+    """Sorted by the source of the bytes, then by decoder (the fastest with most threads first),
+    then by threads."""
     sources = list(dict.fromkeys(map(_source, rows)))
     speed = {(_source(row), row.contestant): row.speed for row in sorted(rows, key=_threads)}
 
@@ -199,7 +200,7 @@ def _in_chart_order(rows: Sequence[Measurement]) -> list[Measurement]:
 
 
 def _with_most_threads(rows: Sequence[Measurement]) -> list[Measurement]:
-    """Those that the charts of speeds have, in their order."""
+    """The rows in the charts of speeds, in their order."""
     most = max(map(_threads, rows))
     return [row for row in _in_chart_order(rows) if _threads(row) == most]
 
@@ -227,7 +228,7 @@ def _format(settings: Mapping[str, object]) -> str:
 
 def verdict(rows: Sequence[Measurement]) -> str:
     """A sentence for each mode: which decoder is the fastest with all threads, and by how much.
-    Empty of no rows."""
+    Empty if there are no rows."""
     measured = [row for row in rows if row.rounds]
     modes = dict.fromkeys(row.mode for row in measured)
     return " ".join(
@@ -259,5 +260,5 @@ def _sentence(mode: str, rows: Sequence[Measurement]) -> str:
 
 
 def _is_different(a: Measurement, b: Measurement) -> bool | None:
-    """Beyond the scatter of the rounds; None: that is not known."""
+    """Whether two rows differ by more than their rounds scatter; None if that is not known."""
     return difference_is_real(a.rate, b.rate) if a.rate and b.rate else None

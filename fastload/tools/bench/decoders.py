@@ -1,5 +1,4 @@
-"""How each decoder turns a JPEG into pixels, and how those are resampled: with what its users would
-use.
+"""How each decoder turns a JPEG into pixels, and how those are resampled: as its users would do it.
 
 Each decoder of `fastload.decode` is a contestant by itself, also one that was made known with
 `register_decoder`. One whose users resample in another way, and what is no such decoder, is a class
@@ -31,13 +30,13 @@ from fastload.tools.bench.pillow import Pillow, PillowSimd
 
 
 class _Buffers(threading.local):
-    """Of each thread."""
+    """Buffers of each thread."""
 
     def __init__(self) -> None:
         self.decoded, self.placed = Scratch(), Scratch()
 
     def resample(self, pixels: Pixels, place: Place | None) -> Pixels:
-        """As the loader does it: torch's uint8 kernel, one thread an image."""
+        """Resample as the loader does: with torch's uint8 kernel, one thread an image."""
         if place is None:
             return pixels
         box, size = place
@@ -195,8 +194,8 @@ class Native(_LoadersResampling):
 
 
 class NativeRegion(Native):
-    """It decodes and resamples only the box, as the `turbojpeg` backend does: the difference is
-    what that saves."""
+    """The native core decodes and resamples only the box, as the `turbojpeg` backend does: the
+    difference from `Native` is what that saves."""
 
     name = "native-region"
     resampler = "its own"
@@ -413,7 +412,7 @@ def _need_cuda(name: str) -> None:
 
 
 def _last_lines(error: RuntimeError) -> str:
-    """The line of a C++ message that says something; DALI's comes after a traceback."""
+    """The informative line of a C++ message; DALI's comes after a traceback."""
     message = str(error).rpartition("encountered:")[2]
     return next((line.strip() for line in message.splitlines() if line.strip()), "no reason given")
 
@@ -447,7 +446,8 @@ def contestants() -> dict[str, type[Contestant]]:
 
 
 def chosen_contestants(names: Sequence[str] | None) -> list[type[Contestant]]:
-    """By name; without names all of them. Raises ConfigurationError: there is none of that name."""
+    """Contestants by name; without names all of them. Raises ConfigurationError: there is none of
+    that name."""
     known = contestants()
     for name in names or ():
         if name not in known:

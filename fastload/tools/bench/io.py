@@ -1,9 +1,8 @@
 """What a store gives: latency, images and bytes a second, by the number of requests in flight, and
 whether that is what a trainer needs.
 
-Whole images are read as the loader reads them, in random order, each by a request of its own;
-neither the local tier nor requests that are joined take part. So the figures are those of the first
-epoch of a shuffled data set at its worst.
+Whole images are read as the loader reads them, in random order, but each by a request of its own,
+    without the local tier: the worst case of a shuffled data set's first epoch.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def run_io_benchmark(
 
 
 class _StoreRunner:
-    """So many threads, each of which asks for one image after the other."""
+    """`in_flight` threads, each of which reads one image after the other."""
 
     def __init__(self, column: EncodedFiles, in_flight: int) -> None:
         self._in_flight = in_flight
@@ -143,7 +142,7 @@ def verdict(rows: tuple[Measurement, ...], rate: float, url: str) -> str:
         )
     if url.startswith("s3") and rate > S3_RATE:
         words += (
-            " S3 answers 5,500 requests a second and prefix, and fastload makes "
+            " S3 answers 5,500 requests a second for each prefix, and fastload makes "
             f"{S3_RATE:,.0f}: spread the objects over several prefixes, or use several nodes."
         )
     return f"{need} {words}"

@@ -166,7 +166,8 @@ def _checked(settings: LoaderSettings) -> torch.device:
 
 @contextmanager
 def _named_once() -> Iterator[None]:
-    """Damaged files are in the results; each loader of each round would log them too."""
+    """Silence the log of damaged files: they are in the results, and each loader of each round
+    would log them again."""
     logger = logging.getLogger("fastload")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -177,7 +178,7 @@ def _named_once() -> Iterator[None]:
 
 
 def _with_remedies(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """A backend that is not there says so once, not once for each setting."""
+    """Rows of a backend that is not installed as one, not one for each setting."""
     kept: dict[object, Measurement] = {}
     for row in measurements:
         if row.status == "unavailable":
@@ -230,8 +231,8 @@ def contestant_names() -> tuple[str, ...]:
 
 
 def rows(names: Sequence[str], settings: LoaderSettings) -> list[Row]:
-    """The trainer alone, where a network is trained; each contestant as it comes, and then with
-    each number of workers and each prefetch factor on its own."""
+    """The trainer alone, where a network is trained; each contestant with its own choices, and then
+    with each number of workers and each prefetch factor by itself."""
     every = [Row(ALONE)] if settings.consume is None else []
     # To threads, 0 workers means nothing.
     processes = {
@@ -250,7 +251,7 @@ def rows(names: Sequence[str], settings: LoaderSettings) -> list[Row]:
 def _feed(
     row: Row, settings: LoaderSettings, images: LoaderImages, device: torch.device, temporary: Path
 ) -> Feed:
-    """What gives its batches. Raises what the contestant raises."""
+    """The feed of a row. Raises what the contestant raises."""
     drop_last = images.whole >= settings.batch_size  # as training does, where that leaves anything
     if row.contestant == ALONE:
         return OneBatch(settings.batch_size, images.classes, device)
@@ -288,7 +289,7 @@ _BYTES_PER_SAMPLE = 64  # that a cache takes beside the pixels: label, size, off
 
 @dataclass(frozen=True)
 class LoaderImages:
-    """What is run on, and what it is a part of."""
+    """The images of a run, and the folder that they are a sample of."""
 
     folder: Path  # with one folder per class
     source: Source  # of that folder
@@ -306,15 +307,14 @@ class LoaderImages:
         return len(self.source) - len(self.damaged)
 
     def original(self, path: str) -> str:
-        """The name that the user knows the file by: samples of large folders are links."""
+        """The file's path in the user's folder: samples of large folders are links."""
         return str(Path(path).resolve()) if Path(path).is_symlink() else path
 
 
 def read_loader_images(folder: Path, most: int, temporary: Path) -> LoaderImages:
-    """Of class folders, perhaps under `train`; of more than `most` images about so many, as links
-    in `temporary`. Raises
-    SourceError: no folder or images, or all taken are damaged; ConfigurationError: another kind of
-    data set."""
+    """Images of class folders, perhaps under `train`; if there are more than `most`, about so many
+    of them, as links in `temporary`. Raises SourceError: no folder or images, or all taken are
+    damaged; ConfigurationError: another kind of data set."""
     folders = image_folders(folder, most, temporary)
     source = open_source(str(folders.train)).source
     damaged = dict(_find_damaged(source))

@@ -209,7 +209,7 @@ def _rates(results: Results, rows: Sequence[Measurement], colour: dict[str, str]
 
 
 def _in_chart_order(rows: Sequence[Measurement]) -> list[Measurement]:
-    """The trainer alone, then as they come, the fastest first; of a sweep the rest after, by
+    """The trainer alone, then the rows without a sweep, the fastest first, then those of sweeps by
     contestant."""
     plain = sorted(
         (row for row in rows if _is_plain(row, rows)),
@@ -222,8 +222,8 @@ def _in_chart_order(rows: Sequence[Measurement]) -> list[Measurement]:
 
 
 def _is_plain(row: Measurement, rows: Sequence[Measurement]) -> bool:
-    """Whether a row is one of those that are there without a sweep; of contestants without such,
-    the first one."""
+    """Whether a row would be there without a sweep; of a contestant without such rows, its first
+    one."""
     if row is next(other for other in rows if other.contestant == row.contestant):
         return True
     return row.contestant == DATALOADER and row.parameters == {"workers": 4, "prefetch": DEFAULT}
@@ -250,7 +250,7 @@ def verdict(
     caches: Collection[str] = (),
     swept: Sequence[str] = (),
 ) -> list[str]:
-    """Some sentences; fewer, the less was measured.
+    """A few sentences about what was measured.
 
     Args:
         consume: rate of the simulated trainer [img/s]; None: a network was trained.
@@ -330,8 +330,8 @@ def _about_cache(cache: Measurement, best: Measurement | None, size: str) -> str
 
 
 def _waits_less(cache: Measurement, best: Measurement) -> bool:
-    """Whether the cache takes a share of the waiting away that one would notice, beyond the scatter
-    of the rounds."""
+    """Whether the cache takes away a noticeable share of the waiting, beyond the scatter of the
+    rounds."""
     before, after = best.metric("wait_share"), cache.metric("wait_share")
     if before is None or after is None or before.median - after.median < 0.005:
         return False
@@ -354,7 +354,7 @@ def _waited(row: Measurement) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """Throughput of one contestant against one setting that was varied."""
+    """Throughput of one contestant over one setting that was varied."""
 
     contestant: str
     # (value, samples per second), values ascending; at least two.
@@ -362,12 +362,12 @@ class Curve:
 
     @property
     def turn(self) -> int:
-        """The smallest value that is as fast as the best: no more is needed."""
+        """The smallest value that is as fast as the best."""
         top = max(rate.median for _, rate in self.points)
         return next(value for value, rate in self.points if rate.median >= _CLOSE * top)
 
     def words(self) -> str:
-        """Where it turns, for people: "turbojpeg 1,850 img/s with 2, no more with more"."""
+        """The turning point in words: "turbojpeg 1,850 img/s with 2, no more with more"."""
         rates = {value: f"{number(rate.median)}" for value, rate in self.points}
         best, top = max(self.points, key=lambda point: point[1].median)
         real = {
@@ -395,8 +395,8 @@ class Curve:
 
 
 def curves(measurements: Sequence[Measurement], parameter: str) -> list[Curve]:
-    """All over "workers", where prefetch was left alone, or over "prefetch" (the DataLoader with
-    its usual workers)."""
+    """The curves over "workers", of rows with the default prefetch, or over "prefetch" (of the
+    DataLoader with its usual workers)."""
     found: dict[str, dict[int, Summary]] = {}
     for row in measurements:
         value, rate = row.parameters.get(parameter), row.rate

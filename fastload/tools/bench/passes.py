@@ -57,7 +57,7 @@ class Images:
 
     @property
     def pixels(self) -> int:
-        """Of all images together."""
+        """Pixels of all images together."""
         return sum(height * width for height, width in self.sizes)
 
 
@@ -79,7 +79,8 @@ class Task:
 
 
 def places_of(mode: str, images: Images, seed: int = 0) -> tuple[Place | None, ...]:
-    """One an image; random boxes as the loader draws them, from the seed and the image's number."""
+    """A place for each image; random boxes as the loader draws them, from the seed and the image's
+    number."""
     from fastload.draws import Draws
     from fastload.geometry import GeometryPlan
     from fastload.recipe import GeometryOperation, RandomResizedCrop, Resize
@@ -110,8 +111,8 @@ class PixelRunner(Runner, Protocol):
 
 
 class Contestant:
-    """One name in the table. An instance decodes one image a call, called from several threads at
-    once; or, where `batch` is more than 1, so many images a call."""
+    """A contestant of the table. An instance decodes one image a call and is called by several
+    threads at once; or, where `batch` is more than 1, up to `batch` images a call."""
 
     name: ClassVar[str]
     resampler: ClassVar[str]  # what it resamples with, in words
@@ -125,12 +126,13 @@ class Contestant:
 
     @classmethod
     def open(cls, task: Task, known: Metrics) -> PixelRunner:
-        """What measures it; `known` are metrics that each round repeats: the pixel differences."""
+        """A runner that measures it; `known` are metrics to repeat in each round: the pixel
+        differences."""
         return PassRunner(task, cls(task), known)
 
     @classmethod
     def version(cls) -> str:
-        """Asked after it could be opened."""
+        """Called after it was opened."""
         from fastload.decode import get_decoder
 
         return get_decoder(cls.name).version
@@ -156,7 +158,7 @@ class Contestant:
         return np.array(decoded)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class PassRunner:
@@ -241,8 +243,8 @@ class ImageSet:
 
     good: Images  # files without damage, JPEGs of one or three components: these are timed
     damaged: dict[str, bytes]
-    """Files that no decoder should accept in silence, by path; each contestant gets them once,
-    outside the clock."""
+    """Files that no decoder should accept in silence, by path; each contestant gets them once, not
+    timed."""
     left_out: dict[str, str]  # files that are fine and not every decoder's business (CMYK), and why
     found: int  # files of the format in the folder, of which these are an even sample
 
@@ -291,7 +293,7 @@ def read_images(folder: str | os.PathLike[str], most: int, format: str = "jpeg")
 
 
 def _judged(data: bytes, path: str, kind: str) -> tuple[tuple[int, int], str]:
-    """(height, width), and why it is not every decoder's business, empty if it is. Raises
+    """(height, width), and why not every decoder is asked to read it, empty if all are. Raises
     DecodeError."""
     from fastload.decode import DecodeSettings, decode_image, get_decoder, read_header
 

@@ -1,8 +1,8 @@
 """Pillow, and Pillow-SIMD beside it: built with AVX2 into a folder of its own, and measured in a
 process of its own.
 
-It takes Pillow's import name; installed in the ordinary way it would replace Pillow. Its process
-has to be as light as its contestant, so that this file imports no torch.
+It has Pillow's import name; installed in the ordinary way it would replace Pillow. Its process
+should use no more memory than Pillow's, so this file does not import torch.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def build_pillow_simd() -> Path:
 
 
 def _run(folder: Path, command: list[str], environment: dict[str, str]) -> tuple[int, str]:
-    """(exit code, error output). Where this process is killed meanwhile, the command ends and the
-    folder goes."""
+    """(exit code, error output). If this process is killed meanwhile, the command is ended and the
+    folder removed."""
     guarded = [
         sys.executable,
         "-I",
@@ -148,7 +148,7 @@ def _run(folder: Path, command: list[str], environment: dict[str, str]) -> tuple
 
 
 def _reason(output: str) -> str:
-    """The line of pip's output that says what was wrong."""
+    """The line of pip's output that names the error."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     telling = [
         line for line in lines if "rror" in line or "required" in line or "No module" in line
@@ -207,13 +207,12 @@ class RemotePillow:
         return pixels
 
     def close(self) -> None:
-        """End the process. It holds nothing that has to be put away, so that it need not finish its
-        pass."""
+        """End the process, without finishing its pass: it has nothing to release."""
         self._child.close(grace=0.0)
 
 
 class _Served(PassRunner):
-    """The other side, in that process: also measures its memory."""
+    """The other end, in that process; it also measures its memory."""
 
     def __init__(self, task: Task, known: Metrics) -> None:
         reset_peak_memory()

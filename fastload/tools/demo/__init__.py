@@ -1,7 +1,6 @@
-"""`fastload demo`: a sample set, every backend on it, a comparison, a small training run; of data
-with boxes a page of augmented samples in its place.
-
-Here is what it is asked for: each field is an option of the command, too.
+"""`fastload demo`: a sample set, every backend on it, a comparison, a small training run; for data
+with boxes a page of augmented samples instead. Here are its settings: each field is an option of
+the command, too.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ __all__ = ["DemoSettings"]
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """Of `fastload demo`."""
+    """Settings of `fastload demo`."""
 
     folder: Annotated[
         Path | None,

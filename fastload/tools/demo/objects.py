@@ -106,14 +106,14 @@ def _done(source: Source) -> str:
 
 @dataclass(frozen=True)
 class _Run:
-    """What every backend is given."""
+    """What every backend gets."""
 
     source: Source
     transform: v2.Compose
     largest: int
     device: str
     temporary: str
-    """A folder that goes when the demo ends."""
+    """A folder that is removed when the demo ends."""
 
     @property
     def batch_size(self) -> int:
@@ -132,7 +132,7 @@ class _Seen:
     counts: list[int]
     """Objects in each."""
     rate: float
-    """Images a second, without the first batch."""
+    """Images per second, without the first batch."""
 
     def same_objects(self, other: _Seen) -> bool:
         return (

@@ -23,7 +23,7 @@ _COLOURS = (
 )
 """Of classes, by label."""
 _MASK_ALPHA = 140
-"""Of 255: how much of a mask's colour covers the image."""
+"""Opacity of a mask's colour over the image, of 255."""
 _QUALITY = 85
 _STYLE = """
 body { max-width: none; } h2 { font-size: 15px; margin: 24px 0 8px; }
@@ -34,7 +34,7 @@ rect, polygon { fill-opacity: 0; stroke-width: 2; vector-effect: non-scaling-str
 polygon { fill-opacity: .3; } .crowd { stroke-dasharray: 6 4; }
 text { font-size: 12px; font-weight: 600; paint-order: stroke; stroke: #fff; stroke-width: 3; }
 """
-"""Beside the style of all pages."""
+"""Added to the style of all pages."""
 
 
 def page(

@@ -89,7 +89,7 @@ def shown_rows(
 
 
 def _samples(source: Source, transform: Any, epochs: int, seed: int) -> Iterator[list[Shown]]:
-    """Of each epoch all samples, in order. One a batch: so their sizes may differ."""
+    """All samples of each epoch, in order, in batches of one, as their sizes may differ."""
     with fastload.create_loader(
         source, 1, transform=transform, seed=seed, collate=_named, num_workers=0
     ) as loader:

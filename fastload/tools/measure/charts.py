@@ -140,7 +140,7 @@ def _figure(width: int, height: int) -> Figure:
 
 
 def _settings(palette: Mapping[str, str]) -> dict[Any, Any]:
-    """Of matplotlib; the palette has a colour for each name of the style sheet."""
+    """matplotlib's settings; the palette has a colour for each name of the style sheet."""
     ink, muted, grid = (palette[name] for name in ("ink", "muted", "grid"))
     return {
         "axes.prop_cycle": cycler(color=[palette[name] for name in _NAMES]),

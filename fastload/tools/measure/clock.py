@@ -31,7 +31,7 @@ def cpu_seconds() -> float:
 
 
 def resident_memory() -> int:
-    """Of this process, and the proportional share (PSS) of its descendants [bytes]."""
+    """Memory of this process, and the proportional share (PSS) of its descendants [bytes]."""
     return psutil.Process().memory_info().rss + _descendants_memory()
 
 
@@ -45,8 +45,9 @@ def peak_memory() -> int:
 
 
 def reset_peak_memory() -> None:
-    """Give freed memory back, and let the kernel's high-water mark start again: one contestant's
-    leftovers would be the next one's free memory, and its peak hide all later ones."""
+    """Return freed memory to the system, and restart the kernel's high-water mark: else the next
+    contestant would use memory that this one freed, and this one's peak would hide all later
+    ones."""
     with suppress(AttributeError):  # not glibc: then memory that was freed may be counted again
         ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):  # some containers forbid it: then the peak is that of the whole run
@@ -54,7 +55,7 @@ def reset_peak_memory() -> None:
 
 
 def descendants(pid: int | None = None) -> list[psutil.Process]:
-    """What a process (None: this one) has started and what those have, as far as they live."""
+    """The living descendants of a process (None: of this one)."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.Error:

@@ -1,5 +1,5 @@
-"""Which images are measured on (a sample set, all of a small folder, a sample of a large one), and
-with which transforms, in torchvision's own terms."""
+"""The images to measure on (a sample set, all of a small folder, a sample of a large one), and the
+transforms, made of torchvision's."""
 
 from __future__ import annotations
 

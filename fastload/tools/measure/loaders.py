@@ -127,8 +127,7 @@ def _without_advice() -> Iterator[None]:
 
 
 class OneBatch:
-    """The same batch again and again, which is on the device already: what is left is the trainer
-    alone."""
+    """The same batch, already on the device, again and again: measures the trainer alone."""
 
     def __init__(
         self, batch_size: int, classes: int, device: torch.device, size: int = 224
@@ -146,7 +145,7 @@ class OneBatch:
             yield self._batch
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 # -- Trainers --------------------------------------------------------------------------------------
@@ -168,7 +167,7 @@ class RateTrainer:
         self.restart()
 
     def restart(self) -> None:
-        """Finish what there is to do, and forget it; time 0 is now."""
+        """Finish and forget all steps; time 0 is now."""
         self._finish()
         self._zero = time.perf_counter()
         self._steps: list[tuple[float, float]] = []
@@ -183,7 +182,7 @@ class RateTrainer:
         time.sleep(begin - now)
 
     def steps(self) -> Steps:
-        """All since the restart; waits until the last one is done."""
+        """All steps since the restart; waits until the last one is done."""
         self._finish()
         return self._steps
 
@@ -273,7 +272,7 @@ def _network(name: str, classes: int) -> nn.Module:
 
 
 def wait_for_copy(images: torch.Tensor) -> None:
-    """A batch on a GPU counts when it is there."""
+    """Wait until a batch has arrived on its GPU."""
     if images.is_cuda:
         torch.cuda.current_stream(images.device).synchronize()
 

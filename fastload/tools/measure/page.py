@@ -94,7 +94,7 @@ def document(
 
 
 def style_sheet() -> str:
-    """Of all pages."""
+    """The style sheet of all pages."""
     return files("fastload.tools.measure").joinpath("style.css").read_text(encoding="utf-8")
 
 

@@ -48,7 +48,7 @@ _LOOK = 0.1  # how often to see whether a silent process is still there [seconds
 
 @dataclass
 class Outcome:
-    """What came of a `run`."""
+    """The outcome of a `run`."""
 
     # What the function returned, by rank; 0 of one process.
     answers: dict[int, Any] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Outcome:
 
     @property
     def answer(self) -> Any:
-        """Of rank 0; None if there is none."""
+        """The answer of rank 0; None if there is none."""
         return self.answers.get(0)
 
     @property

@@ -58,7 +58,7 @@ class Round(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Over all rounds together [seconds]."""
+    """Latency over all rounds together [seconds]."""
 
     p50: float
     p99: float
@@ -133,8 +133,8 @@ def ratios(
     to: Measurement | None,
     quantity: Callable[[Round], float] = lambda r: r.rate,
 ) -> list[float]:
-    """Of a quantity of two contestants, round by round: what disturbed a round disturbed both.
-    Their median is the figure to tell; empty if one of them was not measured."""
+    """The ratio of a quantity of two contestants in each round: what disturbed a round disturbed
+    both. Their median is the figure to report; empty if one of them was not measured."""
     if of is None or to is None:
         return []
     return [
@@ -171,7 +171,7 @@ def new_results(
     notes: Sequence[str] = (),
     verdicts: Sequence[Verdict] = (),
 ) -> Results:
-    """Of this machine, this version of fastload, now."""
+    """Results of this machine and this version of fastload, dated now."""
     return Results(
         benchmark=benchmark,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -261,8 +261,9 @@ _COLUMNS = (
 
 
 def to_csv(results: Results) -> str:
-    """A line a row; parameters and the medians of further metrics as columns after the common ones.
-    Rates are samples per second; times seconds; memory bytes. Empty where there is no number."""
+    """One line for each row; parameters and the medians of further metrics as columns after the
+    common ones. Rates are samples per second; times seconds; memory bytes. Empty where there is no
+    number."""
     parameters = sorted({name for row in results.measurements for name in row.parameters})
     metrics = sorted(
         {name for row in results.measurements for r in row.rounds for name in r.metrics}
@@ -316,7 +317,7 @@ _PACKAGES = (
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where it ran. Everything as text or numbers to show."""
+    """The machine of a run, as text and numbers to show."""
 
     cpu: str
     cores: int  # in the machine
@@ -345,7 +346,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def describe_machine() -> Machine:
-    """Of this machine, now. Imports torch."""
+    """This machine, as it is now. Imports torch."""
     return Machine(
         cpu=this.cpu_model(),
         cores=os.cpu_count() or 1,

@@ -53,7 +53,7 @@ class Work:
 
 
 class Runner(Protocol):
-    """A contestant at work."""
+    """A contestant that was opened."""
 
     def run(self, seconds: float) -> Work:
         """Work for about so long, at least one whole unit: a pass over the images, a few
@@ -142,7 +142,7 @@ def measure(
 
 
 def status_of(error: Exception) -> tuple[Status, str]:
-    """What a contestant is that raised this, and the note on it."""
+    """The status of a contestant that raised this, and the note on it."""
     if isinstance(error, BackendUnavailableError):
         return "unavailable", str(error)
     return "failed", str(error) if isinstance(
@@ -224,7 +224,7 @@ class _ContestantRounds:
         self._growth = max(self._growth, growth)
 
     def measurement(self) -> Measurement:
-        """All of it so far."""
+        """The row so far."""
         latency = None
         if self._latencies:
             p50, p99 = quantile(self._latencies, 0.5), quantile(self._latencies, 0.99)

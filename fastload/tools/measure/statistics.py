@@ -1,8 +1,7 @@
 """Median and spread of a handful of rounds; when a difference is more than noise; whether a bar was
 reached.
 
-Order statistics only: one round that something else disturbed moves a mean and a standard
-deviation, but hardly these.
+Order statistics only: one disturbed round moves a mean and a standard deviation, but hardly these.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def quantile(values: Sequence[float], share: float) -> float:
     """The value below which a share (0 to 1) of the sample lies, linear between neighbours. Raises
-    ValueError: none."""
+    ValueError: there are no values."""
     if not values:
         raise ValueError("quantile of no values")
     return float(np.quantile(values, share))
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """Of at least one value."""
+    """The summary of at least one value."""
     median = quantile(values, 0.5)
     return Summary(
         count=len(values),
@@ -92,7 +91,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def value(self) -> float | None:
-        """What is held against the bound."""
+        """The figure that is compared with the bound."""
         if self.found is None:
             return None
         if self.worst:
@@ -101,7 +100,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def reached(self) -> bool | None:
-        """None: not measured."""
+        """Whether the bar was reached; None: not measured."""
         value = self.value
         if value is None:
             return None
@@ -139,5 +138,5 @@ def judge(
     worst: bool = False,
     unit: str = "",
 ) -> Verdict:
-    """Hold what a benchmark found once, or in several rounds, against a bound; see `Verdict`."""
+    """Compare what a benchmark found once, or in several rounds, with a bound; see `Verdict`."""
     return Verdict(what, bound, at_least, worst, unit, summarise(values) if values else None)

@@ -25,7 +25,7 @@ _ROUNDS = 3
 
 @dataclass(frozen=True)
 class Stored:
-    """Of the images that were looked at, and their crops by RandomResizedCrop(224)."""
+    """Costs of a sample of images, and of their crops by RandomResizedCrop(224)."""
 
     images: int
     pixel_bytes: int
