@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -106,6 +107,22 @@ def test_it_waits_at_the_end_of_an_epoch_where_it_may_not_go_on() -> None:
             prefetched.next()
         prefetched.prefetcher.begin((1, 0))
         assert prefetched.next() == batch_at(1, 0)
+
+
+def test_its_thread_keeps_no_batch_that_the_trainer_has() -> None:
+    backend = Recorder()
+    with Prefetched(backend) as prefetched:
+        wait_until(lambda: prefetched.prefetcher.state is State.FULL)
+        backend.hold = threading.Event()
+        for _ in range(READY):
+            values, _ = prefetched.prefetcher.next().batch
+        wait_until(lambda: prefetched.prefetcher.state is State.MAKING)
+        kept = weakref.ref(values)
+        del values
+        try:
+            assert kept() is None
+        finally:
+            backend.hold.set()
 
 
 @pytest.mark.parametrize("moment", ["while it waits for the backend", "when it is full"])
