@@ -1,6 +1,6 @@
 """Samples of several images, made in the calling thread: each image of the source is decoded, by
-the native core where that is built, to its place on a canvas; the canvas then is what a single
-image is to other samples."""
+the native core where that is built, to its place on a canvas; the canvas then takes the place of
+the single image of other samples."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from fastload.sources.base import Source
 Pixels = npt.NDArray[np.uint8]
 Failures = dict[int, DecodeError]
 Found = tuple[Int64Array | None, dict[str, dict[int, EncodedRow]], Failures]
-"""Of some images of the source: (n, 2) sizes, the compressed ones by column and row, and those that
-cannot be read."""
+"""What was read of n images of the source: their (n, 2) sizes, the compressed images by column and
+row, and the errors of those that cannot be read."""
 
 
 class _ThreadBuffers(threading.local):
@@ -60,9 +60,9 @@ class _Job:
     """(T, 2) of the members, which lie at (T,) `placed` where there is a Mosaic."""
     placed: Geometry | None
     geometries: Sequence[Geometry]
-    """Of the canvases of each layer: B rows."""
+    """Geometries of the canvases of each layer: B rows."""
     weights: npt.NDArray[np.float64] | None
-    """(B,) of the first layer, where there are two to be blended."""
+    """(B,) weights of the first layer, where two are blended."""
     pasted: Pasted = field(default_factory=dict)
     """Where the second layer is put over the first."""
 
@@ -79,7 +79,8 @@ class JoinedReader:
     traced: bool
     """Whether steps of pixels are kept for masks."""
     paster: Paster | None = None
-    """Knows where one picture is put over another; None: they are blended, or there is one."""
+    """Says where one picture is put over another; None: pictures are blended, or there is only
+    one."""
 
     @property
     def joint(self) -> Joint:
@@ -90,7 +91,7 @@ class JoinedReader:
         return self.joint.members(draws, len(self.source))
 
     def table_shape(self, batch: int, numbers: int) -> tuple[int, ...]:
-        """Of the tables of a batch whose `PointMap` has so many pairs of numbers."""
+        """The shape of the tables of a batch whose `PointMap` has so many pairs of numbers."""
         return batch, self.joint.most, numbers, 2
 
     def fill(
@@ -178,8 +179,8 @@ class JoinedReader:
         )
 
     def for_core(self, draws: Draws, members: Members, sizes: Int64Array, bad: set[int]) -> Joined:
-        """The samples of `draws` for the native core, which gives back those that it cannot make:
-        the rows `bad`, to which those are added that it does not know."""
+        """The samples of `draws` as the native core takes them. `bad`: rows that it is to leave to
+        Python; those that it cannot make are added."""
         failures: Failures = {}
         job = self._placed(draws, members, sizes, failures)
         assert self.joint.mosaic is not None
@@ -345,8 +346,8 @@ class JoinedReader:
     def _by_the_core(
         self, sample: EncodedRow, placed: Geometry, sampling: Resampling, place: Pixels
     ) -> bool:
-        """Have the native core decode no more than is shown; False where it does not, or finds
-        fault with the file: Python then has the verdict."""
+        """Have the native core decode no more than is shown; False where it cannot, or rejects the
+        file: Python then decides whether it is damaged."""
         if sampling.as_stored or self.decoder != "auto" or not native.available():
             return False
         tile = _local.tile.take((1, *place.shape))
@@ -365,7 +366,7 @@ class JoinedReader:
 
 @dataclass(frozen=True)
 class _Row:
-    """One row of a batch in place of all."""
+    """Takes the place of a batch of which only one row is asked for."""
 
     row: int
     pixels: Pixels
@@ -378,9 +379,9 @@ class _Row:
 def _parts(
     placed: Geometry, seen: npt.NDArray[np.int32], rows: list[int] | None = None
 ) -> tuple[Geometry, npt.NDArray[np.int32]]:
-    """What is shown of T images that lie on a canvas each, the window of their geometry, of which
-    (T, 4) top, left, height, width are seen: without padding, and (T, 2) where on the canvas; -1
-    and one pixel of those that are not seen."""
+    """The parts of T images that are shown, without padding, and (T, 2) where each lies on its
+    canvas. The canvas is the window of an image's geometry, of which the (T, 4) top, left, height,
+    width `seen` are shown. An image that is not shown at all has one pixel, at -1."""
     take = slice(None) if rows is None else rows
     box, size = placed.box[take].copy(), placed.size[take]
     start = placed.window[take, :2]  # of the canvas, in the grid of the image
@@ -419,7 +420,7 @@ def _warped(
     geometry: Geometry, row: int, canvas: tuple[int, int]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]] | None:
     """A row of a geometry of canvases as one bilinear warp, (3, 3) its inverse, and (2,) flips
-    after it, which makes the same pixels; None where it is none."""
+    after it, which makes the same pixels; None where it is not one."""
     top, left, height, width = geometry.box[row].tolist()
     if geometry.later is None:
         if not only_cuts(geometry, row):

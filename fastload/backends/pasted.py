@@ -25,13 +25,13 @@ Pasted = dict[int, BoolArray]
 
 @dataclass(frozen=True)
 class Paster:
-    """Of a recipe whose `Joint` has such an operation. Picklable; any thread may call it, several
-    at once."""
+    """Puts pictures together for a recipe whose `Joint` has such an operation. Picklable; any
+    thread may call it, several at once."""
 
     source: Source
     recipe: SplitRecipe
     masks: MaskDrawer | None = field(repr=False)
-    """Draws those of objects; None: the source has none."""
+    """Draws the masks of objects; None: the source has no masks."""
 
     @property
     def _step(self) -> tuple[int, CutMix | CopyPaste]:
@@ -48,8 +48,8 @@ class Paster:
         return isinstance(self._step[1], CutMix)
 
     def rectangles(self, draws: Draws, members: Members) -> npt.NDArray[np.int32]:
-        """(B, 4) top, left, height, width of where the partner is seen; 0 of samples without
-        one."""
+        """(B, 4) int32: top, left, height, width of the rectangle in which the partner is seen;
+        zeros for samples without one."""
         mixed = np.unique(members.samples[members.layers == 1])
         made = np.zeros((len(draws), 4), dtype=np.int32)
         if not len(mixed):
@@ -61,8 +61,8 @@ class Paster:
     def pasted(
         self, draws: Draws, members: Members, points: PointMap, failed: Collection[int] = ()
     ) -> Pasted:
-        """Where the partner is seen in the pictures of B samples, as the trainer gets them, but for
-        those that are not made. `points`: of the T members, traced where masks are drawn."""
+        """Where the partner is seen in the pictures of B samples, as they are delivered; without
+        the `failed` ones. `points`: of the T members, traced where masks are drawn."""
         _, op = self._step
         failing = np.isin(members.samples, list(failed))
         rows = np.flatnonzero((members.layers == 1) & ~failing)
@@ -74,7 +74,7 @@ class Paster:
         assert self.masks is not None
         shapes = self.source.moved[self.source.drawn[0]].at(members.indices[rows])
         chosen = np.concatenate(self._chosen(draws, members, rows, shapes))
-        # What cannot be drawn is left out here, and found again where all masks are drawn.
+        # Masks that cannot be drawn are left out here: they are reported where all masks are drawn.
         drawn, _ = self.masks.draw(shapes.only(chosen), points.take(rows))
         found: Pasted = {}
         for row, sample in enumerate(samples.tolist()):
@@ -113,8 +113,8 @@ class Paster:
     def _chosen(
         self, draws: Draws, members: Members, rows: npt.NDArray[np.int64], shapes: Ragged
     ) -> list[BoolArray]:
-        """Which of the objects of these members, of the partner, CopyPaste takes; those of a mosaic
-        are counted one after the other."""
+        """For each sample, which objects of the partner CopyPaste takes. `rows`: the partner's
+        members; the objects of the members of a mosaic are counted one after the other."""
         stream, op = self._step
         assert isinstance(op, CopyPaste)
         crowds = self.source.moved.get("iscrowd")
@@ -174,7 +174,7 @@ class Paster:
                     some = rows[chosen]
                     boxes[some], left = cut(boxes[some].astype(np.float64), box)
                     kept[some] &= left >= op.min_visibility
-                    # Of what is hidden altogether nothing is left, whatever is asked for.
+                    # An object that is hidden altogether is dropped, also with min_visibility=0.
                     kept[some] &= left > 0
         for number in np.flatnonzero(kept).tolist() if drawn is not None else ():
             assert drawn is not None

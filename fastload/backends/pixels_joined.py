@@ -1,6 +1,6 @@
 """Samples of several images, made by the threads of the native core: a batch is one call, which
-decodes of each image what is seen of it. What the core does not know or finds fault with is given
-back, and made in Python by `joined.JoinedReader`: the same pixels."""
+decodes the part of each image that is seen. Samples that the core cannot make, or whose files it
+rejects, are made in Python by `joined.JoinedReader`, with the same pixels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fastload.native.seek import SeekIndexOption
 from fastload.sources.columns import EncodedImages
 
 _LEAST_SLICE = 32
-"""Samples of a task, in Python: numpy's calls take as long for eight of them."""
+"""Fewest samples of a task: numpy's calls take about as long for eight samples as for one."""
 
 
 class JoinedPixels(PixelMaker):
@@ -56,7 +56,8 @@ class JoinedPixels(PixelMaker):
         return work
 
     def _begin(self, name: str, column: EncodedImages, draws: Draws, out: Buffers) -> Pending:
-        """Read what samples are made of, work out where it goes, and hand that to the core."""
+        """Read the images that samples are made of, compute where they go, and hand both to the
+        core."""
         members = self._joined.members(draws)
         encoded: Compressed | None = column.in_files(members.indices)
         if encoded is None:
