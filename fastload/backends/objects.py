@@ -62,7 +62,7 @@ the sample."""
 
 @dataclass(frozen=True)
 class _AsWritten:
-    """The image of a sample after the whole of a transform, run as it was written."""
+    """The result of a whole transform, run as it was written, in place of a sample's image."""
 
     value: Any
 
@@ -247,8 +247,9 @@ class ObjectReader:
         return fields if source.layout == "dict" else tuple(fields.values())
 
     def _made(self, image: Any) -> Any:
-        """What the user's part of the transform makes of an image. Where the operations after it do
-        not take that, as it was written what all of the transform makes, marked as `_AsWritten`."""
+        """The result of the user's part of the transform for an image. Where the operations after
+        it do not take that, the rest of the transform runs as it was written too, and its result is
+        marked as `_AsWritten`."""
         assert self._recipe.opaque is not None
         made, rest = self._recipe.opaque(image), self._recipe.rest
         if rest is None or _are_images(made, several=False):
@@ -258,8 +259,8 @@ class ObjectReader:
     def _without_marks(
         self, items: list[Any], draws: Draws, good_rows: list[int]
     ) -> tuple[list[Any], bool]:
-        """The samples without marks, and whether they had some. Raises ConfigurationError: only
-        some had, so that a batch would be made in two ways."""
+        """The samples without marks, and whether they had any. Raises ConfigurationError: only some
+        had, so that a batch would be made in two ways."""
         marked = [isinstance(_image_of(item), _AsWritten) for item in items]
         if not any(marked):
             return items, False
@@ -414,7 +415,7 @@ def _without_image(item: Mapping[Any, Any]) -> ConfigurationError:
 
 
 def _image_of(item: Any) -> Any:
-    """What `_with_image` transforms."""
+    """The image of a sample, which `_with_image` transforms."""
     if isinstance(item, Mapping):
         return item.get("image")
     return item[0] if isinstance(item, list | tuple) and item else item

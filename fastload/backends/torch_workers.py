@@ -114,7 +114,7 @@ class TorchBackend:
         self._waiting: deque[_Request] = deque()
         """Submitted and not received, nor cancelled."""
         self._epoch: int | None = None
-        """Of the batch that was submitted last."""
+        """The epoch of the batch that was submitted last."""
         self._batches: Batches | None = None
         self._reader = _reader_for(context, options.decode_settings, options.decoder)
 
@@ -399,24 +399,24 @@ class _Request:
 
     draws: Draws
     begins: bool = False
-    """Whether it is the first of its epoch that is asked for."""
+    """Whether it is the first request of its epoch."""
     answer: HostBatch | Exception | None = None
 
 
 class _Requests:
-    """The DataLoader's endless sampler: hands out what was submitted, and idle requests (None) when
-    that is nothing.
+    """The DataLoader's endless sampler: hands out the submitted requests, and idle ones (None)
+    while there are none.
 
-    The DataLoader gives them to the workers in turn. Idle ones go before each epoch until the first
-    worker's turn has come, so that batch k of any epoch is made by worker k mod W, as under a
-    DataLoader with persistent workers: a data set that keeps a state there makes the same samples.
+    The DataLoader gives them to the workers in turn. Idle ones precede each epoch until it is the
+    first worker's turn, so that worker k mod W makes batch k of every epoch, as under a DataLoader
+    with persistent workers: a data set that keeps state in its worker makes the same samples.
     """
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self.queue: deque[_Request] = deque()
         self.taken: deque[_Request | None] = deque()
-        """Handed out, and not answered."""
+        """Handed out, not yet answered."""
 
     def __iter__(self) -> Iterator[Draws | None]:
         for count in itertools.count():

@@ -54,8 +54,8 @@ class SplitRecipe:
     """The user's own transforms: from what the data set gives, a PIL image or an image and a mask,
     to what `batch` takes."""
     rest: Callable[..., Any] | None = field(default=None, compare=False)
-    """The transforms after `opaque` as the user wrote them, for what `batch` does not take; None:
-    there are none."""
+    """The transforms after `opaque` as the user wrote them, for results of it that `batch` does not
+    take; None: there are none."""
     reasons: tuple[str, ...] = ()
     """Why there is an opaque part: each transform that could not be placed, and why not."""
     several_views: bool = False

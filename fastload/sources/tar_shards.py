@@ -341,11 +341,11 @@ def _contents(files: EncodedFiles) -> Iterator[bytes]:
     """The files one after the other, each shard opened once for as long as they come from it."""
     located = [files.locate(row) for row in range(len(files))]
     if located and stores.is_remote(located[0][0]):
-        # Of the version whose headers were read.
+        # The version of which the headers were read.
         versions = stores.versions_of(path for path, _, _ in located).tolist()
         ranges = list(map(stores.Range, *zip(*located, strict=True), versions))
         for start in range(0, len(ranges), _LABELS_AT_ONCE):
-            # Not by the tier: they are kept in the index.
+            # Not kept in the tier: labels are kept in the index.
             yield from stores.read_many(ranges[start : start + _LABELS_AT_ONCE], by_tier=False)
         return
     for path, parts in itertools.groupby(located, key=operator.itemgetter(0)):

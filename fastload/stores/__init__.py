@@ -384,7 +384,7 @@ def read(path: str, start: int = 0, length: int | None = None, version: int = 0)
 def read_many(ranges: Sequence[Range], *, by_tier: bool = True) -> list[bytes]:
     """Several ranges at once; their names are paths or URLs. Raises OSError as `read`.
 
-    `by_tier`: remote ones are looked for in the local tier, and kept there.
+    `by_tier`: whether remote ones are read through the local tier, which keeps them.
     """
     return [bytes(data) for data in read_views(ranges, by_tier=by_tier)]
 

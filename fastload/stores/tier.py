@@ -358,7 +358,7 @@ def _span(descriptor: int, size: int, digest: bytes) -> tuple[int, int, int]:
         table = tail[: -_END.size][-lines * _LINE.size :] if lines else b""
         if mark == _MARK and len(table) == lines * _LINE.size:
             for name, start, length, crc in _LINE.iter_unpack(table):
-                # A line of which zeros are left would be one of no bytes.
+                # A line overwritten with zeros would name a range of no bytes.
                 if name == digest and 0 < length <= size - len(table) - _END.size - start:
                     return start, length, crc
     return 0, -1, 0

@@ -220,13 +220,13 @@ def merged(
 
 
 _OF_STEPS = ("milestones", "step_epochs", "gamma")
-"""What only a step schedule has."""
+"""The settings of the step schedule alone."""
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; where they differ, `above` counts. The options of a backend are dropped where `above`
-    names another one, those of steps where it names another schedule; and steps are said in one
-    way."""
+    """`below`, overridden by `above`. A backend's options are dropped where `above` names another
+    backend, settings of the step schedule where it names another schedule, and `milestones` where
+    it gives `step_epochs`, or the reverse."""
     found = {**below, **above}
     if above.get("tune") is True and "backend" not in above:
         found["backend"] = "auto"
