@@ -267,9 +267,11 @@ class DeviceStage:
             parts = replace(parts, columns=self._with_objects(parts.columns))
         if self._colour is not None and not parts.finished:
             parts = replace(parts, columns=self._recoloured(parts.columns, draws, self._colour))
+        # An array in a batch that the user's code has made is what the trainer wants.
+        ours = not parts.finished
         columns = {
             name: _map_tensors(
-                torch.from_numpy(value) if isinstance(value, np.ndarray) else value,
+                torch.from_numpy(value) if ours and isinstance(value, np.ndarray) else value,
                 lambda tensor: self._to_device(tensor, keep),
             )
             for name, value in self._as_tensors(parts.columns, keep).items()

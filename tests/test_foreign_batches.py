@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision.transforms import v2
 
 import fastload
@@ -159,6 +159,34 @@ def test_what_a_collate_function_makes_keeps_its_type() -> None:
     )
     assert type(batch) is Encoding
     assert batch.ids.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "collate",
+    [
+        lambda rows: np.array([row[1] for row in rows]),
+        lambda rows: (torch.stack([row[0] for row in rows]), np.array([row[1] for row in rows])),
+        lambda rows: {
+            "image": rows[0][0].numpy(),
+            "name": np.array([f"n{row[1]}" for row in rows]),
+        },
+        lambda rows: [np.array([row[1], None], dtype=object) for row in rows],
+    ],
+    ids=["one", "tuple", "words", "objects"],
+)
+def test_arrays_that_a_collate_function_makes_stay_arrays(collate: Any) -> None:
+    """They were made tensors, and those of words and objects were an error of torch's."""
+    rows = Items(lambda index: (noise(index), index))
+    (theirs, *_) = DataLoader(rows, 4, collate_fn=collate)
+    for batch in (
+        first_batch(rows, collate_fn=collate),
+        next(iter(fastload.from_dataloader(DataLoader(rows, 4, collate_fn=collate)))),
+    ):
+        assert type(batch) is type(theirs)
+        parts = [list(x.values()) if isinstance(x, dict) else x for x in (batch, theirs)]
+        for ours, wanted in zip(*parts, strict=True):
+            assert type(ours) is type(wanted)
+            assert str(ours) == str(wanted)
 
 
 def test_samples_of_different_fields_are_refused_and_not_cut() -> None:
