@@ -314,7 +314,11 @@ def test_the_table_of_tails(
         assert all(len(batch) == batch_size for rank in batches for batch in rank[:-2])
         if drop_last:
             assert set(last) == {batch_size}
-            if tail != "pad":
+            if tail == "pad":
+                padded = np.resize(order, -(-length // world) * world)
+                kept = padded[: len(padded) // (world * batch_size) * world * batch_size]
+                assert seen.tolist() == np.bincount(kept, minlength=length).tolist()
+            else:
                 usable = length // world * world if tail == "drop" else length
                 left_out = order[usable - usable % (world * batch_size) :]
                 assert set(np.flatnonzero(seen == 0)) >= set(left_out.tolist())
