@@ -122,8 +122,8 @@ class Snapshot:
     """What a data set, its transforms and the tables that their functions read look like now, for
     telling later whether they were changed.
 
-    Of containers it is noted which objects they hold, of arrays the values. An array of more than
-    16 MiB counts as changed when it is another object, or a tensor that torch has written to:
+    Of containers it is noted which objects they hold, of arrays and tensors the values. One of more
+    than 16 MiB counts as changed when it is another object, or a tensor that torch has written to:
     others are read where they are. `only_length`: its own code makes the samples, so that nothing
     else was taken from it.
     """
@@ -194,6 +194,11 @@ def _within(value: Any, depth: int) -> Iterator[Any]:
         return
     if isinstance(value, torch.Tensor):
         yield value._version
+        # What numpy, or torch by `.data`, has written changes no version.
+        plain = value.device.type == "cpu" and value.layout == torch.strided
+        if plain and not value.is_quantized and value.nbytes <= COPIED:
+            numbers = value.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
+            yield numbers.contiguous().flatten().view(torch.uint8).numpy().tobytes()
         return
     if not depth or isinstance(value, str | bytes | Number | type):
         return

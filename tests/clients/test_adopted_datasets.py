@@ -429,6 +429,32 @@ def test_changes_between_epochs_reach_the_workers_as_under_a_dataloader(persiste
     assert (theirs[2] == [[20, 20], [20, 20]]) is not persistent
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.int64, torch.complex64], ids=str
+)
+def test_what_is_written_to_a_tensor_past_torch_counts_in_the_next_epoch(dtype: Any) -> None:
+    """By numpy, or by `.data`: neither changes the version that torch counts. Batches that were
+    made ahead had the old numbers."""
+
+    def by_data(tensor: torch.Tensor) -> None:
+        tensor.data.add_(1)
+
+    def by_numpy(tensor: torch.Tensor) -> None:
+        tensor.view(torch.uint8).numpy()[...] += 1
+
+    for change in (by_data, by_numpy):
+
+        def epochs(wrap: Callable[[Any], Any], change: Any = change) -> list[Any]:
+            data = TensorDataset(torch.zeros(6, 2).to(dtype), torch.tensor(0.5).expand(6).conj())
+            loader, found = wrap(DataLoader(data, 2)), []
+            for _ in range(3):
+                found.append(torch.cat([images for images, _ in loader]).view(torch.uint8).tolist())
+                change(data.tensors[0])
+            return found
+
+        assert epochs(fastload.from_dataloader) == epochs(lambda loader: loader)
+
+
 def test_changes_reach_data_sets_that_are_read_natively(tmp_path: Path) -> None:
     data = ImageFolder(
         str(write_photo_folder(tmp_path)), v1.Compose([v1.Resize((16, 16)), v1.ToTensor()])
