@@ -17,6 +17,7 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     Subset,
+    SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
 )
@@ -121,6 +122,14 @@ def test_a_distributed_sampler_that_drops_all_samples_is_refused() -> None:
 
 
 @pytest.mark.slow
+def test_drop_last_counts_what_the_sampler_gives() -> None:
+    data = TensorDataset(torch.arange(17))
+    for sampler in (RandomSampler(data, num_samples=2), SubsetRandomSampler([3, 4]), [5, 6]):
+        existing: DataLoader[Any] = DataLoader(data, 3, sampler=sampler, drop_last=True)
+        with pytest.raises(ConfigurationError, match="drop_last: 2 samples cannot fill one"):
+            fastload.from_dataloader(existing)
+
+
 def test_a_collate_function_and_worker_init_run_in_torch(folder: Path) -> None:
     started: Callable[[int], None] = print_nothing
     existing = DataLoader(

@@ -85,7 +85,7 @@ def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
         )
     if order.steps == 0:
         raise ConfigurationError(
-            f"drop_last: {counted(len(source), 'sample')} cannot fill one global batch of "
+            f"drop_last: {counted(order.samples, 'sample')} cannot fill one global batch of "
             f"{order.global_batch_size} (batch_size {order.batch_size} x "
             f"{counted(shard.world_size, 'rank')}), so no batch is left. Use drop_last=False or a "
             "smaller batch_size."
