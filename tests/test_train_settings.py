@@ -103,6 +103,16 @@ def test_a_step_every_n_epochs_is_torchs_step_lr() -> None:
         plain.step()
 
 
+@pytest.mark.parametrize(
+    ("task", "num_classes"), [("segmentation", 1), ("detection", 3), ("masked-lm", 100)]
+)
+def test_smoothing_is_refused_where_the_loss_has_none(task: str, num_classes: int) -> None:
+    settings = merged({"task": task, "label_smoothing": 0.1})
+    with pytest.raises(ConfigurationError, match="label_smoothing: the loss of .* has none"):
+        create_task(settings, num_classes=num_classes)
+    create_task(merged({"task": "segmentation", "label_smoothing": 0.1}), num_classes=3)
+
+
 # -- Losses and what is best -----------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ A new task is a class here, a line in `create_task`, and its name in `TrainConfi
 
 from __future__ import annotations
 
+from fastload.errors import ConfigurationError
 from fastload.train.config import TrainConfig
 from fastload.train.tasks.base import (
     Evaluation,
@@ -38,7 +39,17 @@ __all__ = [
 
 
 def create_task(config: TrainConfig, *, num_classes: int) -> Task:
-    """The task that the configuration names, for a network of so many outputs."""
+    """The task that the configuration names, for a network of so many outputs. Raises
+    ConfigurationError: its loss has no place for a setting."""
+    one_class = config.task == "segmentation" and num_classes == 1
+    if config.optimizer.label_smoothing and (
+        one_class or config.task in ("detection", "masked-lm")
+    ):
+        kind = "segmentation into one class" if one_class else config.task
+        raise ConfigurationError(
+            f"label_smoothing: the loss of {kind} has none, got "
+            f"{config.optimizer.label_smoothing}; leave it out."
+        )
     match config.task:
         case "classification":
             return Classification(num_classes, config.optimizer.label_smoothing)
