@@ -89,7 +89,7 @@ class BaselineDecoder {
     int begin_chunk(Stream& stream, int64_t stop);
     bool end_chunk(Stream& stream);
     bool skip_to(int count, int64_t mcu);
-    bool decode_rows(int row, int count, int column, const Box& box);
+    bool decode_rows(int first, int row, int count, int column, const Box& box);
     bool begin_blocks(Stream& stream, int row);
     void make_samples(Stream& stream, int in_work, const Box& box);
     // The same of coefficients that are there.

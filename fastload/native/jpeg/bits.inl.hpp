@@ -65,7 +65,12 @@ inline Entry symbol_at(const Code& code, uint64_t bits, Entry looked_up) {
     if ((looked_up & kLong) == 0 || length == 0) {
         const auto top = static_cast<uint32_t>(bits >> 48);
         length = 1;
-        for (int k = 1; k <= 16; ++k) length += top >= code.limit[k] ? 1 : 0;
+        if ((looked_up & kLong) != 0) {  // no code that fits into the lookup
+            length = kLookupBits + 1;
+        } else {
+            for (int k = 1; k <= kLookupBits; ++k) length += top >= code.limit[k] ? 1 : 0;
+        }
+        for (int k = kLookupBits + 1; k <= 16; ++k) length += top >= code.limit[k] ? 1 : 0;
         if (length > 16) return 0;
         symbol =
             code.symbols[(code.offset[length] + static_cast<int32_t>(top >> (16 - length))) & 255];
