@@ -122,11 +122,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--latency", type=float, default=0.03, help="seconds (default: 0.03)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="(default: %(default)s)")
-    parser.add_argument("--only", default="", help="contestants with this in their names")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="contestants with one of these in their names"
+    )
     parser.add_argument("--json", type=Path, help="a file for the results")
     given = parser.parse_args(arguments)
     console = Console(highlight=False)
-    rows = [row for row in ROWS if given.only in row.name]
+    rows = [row for row in ROWS if any(part in row.name for part in given.only)]
     missing = [row for row in rows if find_spec(row.needs) is None]
     for row in missing:
         console.print(f"{row.name}: left out, {row.needs} is not installed")

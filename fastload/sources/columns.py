@@ -394,10 +394,12 @@ class EncodedFiles(PickledByReference, EncodedImages):
     def in_files(self, indices: Int64Array) -> EncodedFiles | None:
         return None if self.is_remote else self.take(indices)
 
+    @cached_property
+    def _digests(self) -> stores.Digests:
+        return stores.Digests(len(self), self.ranges_of)
+
     def looked(self, indices: Int64Array) -> stores.Looked | None:
-        if not self.is_remote:
-            return None
-        return stores.look(self.ranges_of(indices))
+        return self._digests.look(indices) if self.is_remote else None
 
     def take(self, indices: Int64Array) -> EncodedFiles:
         return EncodedFiles(

@@ -12,8 +12,8 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from fastload.stores.tier import Kept, Tier, digest_of, tier
 __all__ = [
     "ChangedError",
     "Data",
+    "Digests",
     "Entry",
     "Kept",
     "Looked",
@@ -44,7 +45,6 @@ __all__ = [
     "kept_here",
     "list_ahead",
     "located",
-    "look",
     "parent_of",
     "read",
     "read_many",
@@ -424,51 +424,82 @@ class Looked:
 
     store: Store
     tier: Tier
-    wanted: list[Range]
-    """By names in the store."""
+    ranges_of: Callable[[npt.NDArray[np.int64]], Sequence[Range]]
+    """By rows; their names are URLs."""
+    rows: npt.NDArray[np.int64]
+    """(N,)."""
     digests: npt.NDArray[np.uint8]
     """(N, 16)."""
     here: npt.NDArray[np.bool_]
     """(N,)."""
 
     def take(self, rows: slice) -> Looked:
-        wanted, digests, here = self.wanted[rows], self.digests[rows], self.here[rows]
-        return Looked(self.store, self.tier, wanted, digests, here)
+        return replace(self, rows=self.rows[rows], digests=self.digests[rows], here=self.here[rows])
 
     def kept(self) -> Kept:
         """All ranges, for the native core; those missing from the tier are fetched, and kept there.
         Raises OSError as `read`."""
-        memory: list[Data | None] = [None] * len(self.wanted)
-        missing = np.flatnonzero(~self.here).tolist()
-        if missing:
-            wanted = [self.wanted[row] for row in missing]
+        memory: list[Data | None] = [None] * len(self.rows)
+        missing = np.flatnonzero(~self.here)
+        if len(missing):
+            wanted = [
+                each._replace(name=store_of(each.name)[1])
+                for each in self.ranges_of(self.rows[missing])
+            ]
             found = self.tier.fetched(
-                [self.digests[row].tobytes() for row in missing],
+                [digest.tobytes() for digest in self.digests[missing]],
                 lambda rows: self.store.read_many([wanted[row] for row in rows]),
             )
-            for row, data in zip(missing, found, strict=True):
+            for row, data in zip(missing.tolist(), found, strict=True):
                 memory[row] = data
         return Kept(str(self.tier.folder), self.digests, memory)
 
 
-def look(ranges: Sequence[Range]) -> Looked | None:
-    """Which of these remote ranges the local tier has. None where they cannot be read through it:
-    there is no tier, a version is not known, they lie in several stores, or the native core cannot
-    read the tier."""
-    kept = tier() if ranges and all(each.version for each in ranges) else None
-    if kept is None:
-        return None
-    store, _ = store_of(ranges[0].name)
-    top, wanted, digests = f"{store.url}/", list[Range](), bytearray()
-    for url, start, length, version in ranges:
-        if not url.startswith(top):
+class Digests:
+    """The names that the ranges of a data set have in the local tier. Each is made once, when it is
+    first looked for: that takes 2 us."""
+
+    def __init__(
+        self, count: int, ranges_of: Callable[[npt.NDArray[np.int64]], Sequence[Range]]
+    ) -> None:
+        """`ranges_of` gives remote ranges by rows, of which there are `count`."""
+        self._ranges_of = ranges_of
+        # 16 bytes each. Zeros: not made yet, and without memory until then.
+        self._made = np.zeros((count, 16), np.uint8)
+        self._lock = threading.Lock()
+        self._store: Store | None = None
+
+    def look(self, rows: npt.NDArray[np.int64]) -> Looked | None:
+        """Which of these ranges the local tier has. None where they cannot be read through it:
+        there is no tier, a version is not known, they lie in several stores, or the native core
+        cannot read the tier."""
+        kept = tier() if len(rows) else None
+        if kept is None:
             return None
-        name = url[len(top) :].strip("/")
-        wanted.append(Range(name, start, length, version))
-        digests += digest_of(top + name, start, length, version)
-    table = np.frombuffer(digests, np.uint8).reshape(-1, 16)
-    here = kept.look(table)
-    return None if here is None else Looked(store, kept, wanted, table, here)
+        with self._lock:
+            digests = self._made[rows]
+            new = np.flatnonzero(~digests.any(axis=1))
+            if len(new):
+                made = self._make(self._ranges_of(rows[new]))
+                if made is None:
+                    return None
+                digests[new] = self._made[rows[new]] = made
+        here = kept.look(digests)
+        if here is None or self._store is None:
+            return None
+        return Looked(self._store, kept, self._ranges_of, rows, digests, here)
+
+    def _make(self, ranges: Sequence[Range]) -> npt.NDArray[np.uint8] | None:
+        if not all(each.version for each in ranges):
+            return None
+        if self._store is None:
+            self._store = store_of(ranges[0].name)[0]
+        top, made = f"{self._store.url}/", bytearray()
+        for url, start, length, version in ranges:
+            if not url.startswith(top):
+                return None
+            made += digest_of(top + url[len(top) :].strip("/"), start, length, version)
+        return np.frombuffer(made, np.uint8).reshape(-1, 16)
 
 
 def write(url: str, data: bytes | Path) -> None:

@@ -1,0 +1,106 @@
+"""What a request to a store costs its client at least: `python -m benchmarks.remote.requests`.
+
+Processor time of the whole client for objects of 110 kB, in turn, 32 requests at once: by obstore
+in threads, as fastload asks; without a body (HEAD); without a signature; and by plain sockets that
+one thread reads as bytes come (epoll), with no more of HTTP than the length of the body. Most of
+the last is the kernel's time for the bytes, which every client takes.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+from typing import Any
+from urllib.parse import urlsplit
+
+import obstore
+
+from benchmarks.remote.ranges import late_store
+
+_AT_ONCE, _ROUNDS, _OBJECTS, _SIZE = 32, 7, 512, 110_000
+
+
+def main() -> None:
+    with late_store([os.urandom(_SIZE)] * _OBJECTS) as url:
+        given: dict[str, Any] = {"aws_endpoint": url, "aws_region": "us-east-1"}
+        given |= {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
+        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
+        signed: Any = obstore.store.from_url("s3://bucket", **given, **keys)
+        unsigned: Any = obstore.store.from_url("s3://bucket", **given, aws_skip_signature=True)
+
+        def get(store: Any) -> Callable[[int], int]:
+            return lambda number: len(memoryview(obstore.get(store, f"{number}.jpg").bytes()))
+
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+
+            def all_of(size: Callable[[int], int]) -> Callable[[], None]:
+                def run() -> None:
+                    if set(threads.map(size, range(_OBJECTS))) != {_SIZE}:
+                        raise ValueError("not the bytes that were asked for")
+
+                return run
+
+            sockets = _Sockets(url)
+            ways = {
+                "obstore": all_of(get(signed)),
+                "obstore, HEAD": all_of(lambda n: obstore.head(signed, f"{n}.jpg")["size"]),
+                "obstore, unsigned": all_of(get(unsigned)),
+                "plain sockets, one thread": sockets.run,
+            }
+            spent: dict[str, list[float]] = {name: [] for name in ways}
+            for _ in range(1 + _ROUNDS):  # the first one makes the connections
+                for name, way in ways.items():
+                    began = time.process_time()
+                    way()
+                    spent[name].append(1e6 * (time.process_time() - began) / _OBJECTS)
+    for name, each in spent.items():
+        print(f"{name}: {median(each[1:]):.0f} us a request")
+
+
+class _Sockets:
+    """Connections that are kept, each with one request at a time."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._host = parts.netloc
+        self._poll = select.epoll()
+        self._open: dict[int, socket.socket] = {}
+        for _ in range(_AT_ONCE):
+            one = socket.create_connection((str(parts.hostname), int(parts.port or 80)))
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._open[one.fileno()] = one
+            self._poll.register(one.fileno(), select.EPOLLIN)
+        self._into = memoryview(bytearray(2 * _SIZE))
+        """Bytes of all answers, one over the other: nobody looks at them."""
+
+    def run(self) -> None:
+        left, numbers, done = dict.fromkeys(self._open, 0), iter(range(_OBJECTS)), 0
+        for one in self._open:
+            self._ask(one, next(numbers))
+        while done < _OBJECTS:
+            for one, _ in self._poll.poll():
+                got = self._open[one].recv_into(self._into)
+                if not got:
+                    raise ConnectionError
+                if not left[one]:  # an answer begins
+                    head = bytes(self._into[: min(got, 2000)]).lower()
+                    length = int(head.partition(b"content-length:")[2].partition(b"\r")[0])
+                    left[one] = head.index(b"\r\n\r\n") + 4 + length
+                left[one] -= got
+                if not left[one]:
+                    done += 1
+                    if (number := next(numbers, None)) is not None:
+                        self._ask(one, number)
+
+    def _ask(self, one: int, number: int) -> None:
+        text = f"GET /bucket/{number}.jpg HTTP/1.1\r\nHost: {self._host}\r\n\r\n"
+        self._open[one].sendall(text.encode())
+
+
+if __name__ == "__main__":
+    main()
