@@ -300,6 +300,24 @@ std::unique_ptr<Ticket> read_headers(Pool& pool, const Encoded& images, Array<in
                   here);
 }
 
+// In the calling thread. Throws std::bad_alloc.
+nb::bytes encode_jpeg(Pool& pool, Input<uint8_t, 3> image, int quality) {
+    const Size size = {static_cast<int>(std::min<size_t>(image.shape(0), INT32_MAX)),
+                       static_cast<int>(std::min<size_t>(image.shape(1), INT32_MAX))};
+    require(image.shape(2) == 3 && size.height > 0 && size.width > 0 &&
+                std::max(size.height, size.width) <= JpegEncoder::kLongestSide,
+            "an image (h, w, 3) of 1 to 65,500 pixels a side is needed");
+    require(quality >= 1 && quality <= 100, "quality: 1 to 100 is needed");
+    std::vector<uint8_t> file;
+    {
+        WithoutGil released;
+        const auto job = encode_job(image.data(), size, quality, file);
+        pool.run(*job);
+        if (!job->take_failures().empty()) throw std::bad_alloc();
+    }
+    return nb::bytes(file.data(), file.size());
+}
+
 // (N, h, w, C) images, or, with offsets and sizes, a flat array of images of many sizes.
 std::unique_ptr<Ticket> gather(Pool& pool,
                                nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu> array,
@@ -597,6 +615,7 @@ NB_MODULE(_core, m) {
         .def("close", &Pool::close, nb::call_guard<WithoutGil>())
         .def("decode", &decode, "columns"_a, "max_pixels"_a, "exif"_a, "whole"_a, "draft"_a,
              "here"_a, "index"_a.none() = nb::none())
+        .def("encode_jpeg", &encode_jpeg, "pixels"_a, "quality"_a)
         .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a, "here"_a)
         .def("gather", &gather, "array"_a, "offsets"_a.none(), "sizes"_a.none(), "rows"_a, "view"_a,
              "here"_a)

@@ -65,6 +65,10 @@ constexpr int kHeaderColumns = 6;
 std::shared_ptr<Job> header_job(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits,
                                 int32_t* out);
 
+// The JPEG of one image of 3 channels (JpegEncoder) into `file`. The pixels are borrowed.
+std::shared_ptr<Job> encode_job(const uint8_t* pixels, Size size, int quality,
+                                std::vector<uint8_t>& file);
+
 // What is made of each image: a batch of images of one size. Their windows have that size, too.
 struct View {
     GeometrySource geometries;

@@ -4,6 +4,7 @@
 #include "jpeg/blocks.inl.hpp"
 #include "jpeg/forward.inl.hpp"
 #include "jpeg/samples.inl.hpp"
+#include "jpeg/write.inl.hpp"
 #include "kernels.hpp"
 #include "png.inl.hpp"
 #include "resample.inl.hpp"
@@ -14,9 +15,9 @@ namespace jpeg {
 namespace {
 
 constexpr JpegKernels kKernels = {
-    decode_one,   decode_two,  skip_blocks,  skip_two,   first_of_band,
-    next_of_band, to_samples,  double_width, blend_rows, blend_and_double,
-    ycc_to_rgbx,  rgb_to_rgbx, rgb_to_ycc,   halve,      to_coefficients};
+    decode_one, decode_two,   skip_blocks,     skip_two,         first_of_band, next_of_band,
+    to_samples, double_width, blend_rows,      blend_and_double, ycc_to_rgbx,   rgb_to_rgbx,
+    rgb_to_ycc, halve,        to_coefficients, write_blocks};
 
 }  // namespace
 }  // namespace jpeg

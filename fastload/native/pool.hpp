@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "decoder.hpp"
+#include "encode.hpp"
 #include "recompress.hpp"
 #include "resample.hpp"
 
@@ -18,10 +19,11 @@ namespace fastload {
 class Worker {
   public:
     Worker(const Kernels& chosen, DecoderCounts& counts)
-        : kernels(chosen), decoder(chosen, counts), recompressor(chosen) {}
+        : kernels(chosen), decoder(chosen, counts), encoder(chosen), recompressor(chosen) {}
 
     const Kernels& kernels;
     Decoder decoder;
+    JpegEncoder encoder;
     Recompressor recompressor;
     std::vector<Geometry> geometries;            // of each view of the image in work
     std::vector<uint8_t> bytes;                  // of the compressed file
@@ -44,6 +46,7 @@ class Worker {
         for (std::vector<uint8_t>* pixels : {&canvas, &tile, &picture})
             if (pixels->size() > kMost) std::vector<uint8_t>().swap(*pixels);
         if (floats.size() > kMost / sizeof(float)) std::vector<float>().swap(floats);
+        encoder.trim(kMost);
         recompressor.trim(kMost);
     }
 

@@ -274,17 +274,18 @@ class NativePool:
     def read_headers(
         self, images: Compressed, *, settings: DecodeSettings | None = None, here: bool = False
     ) -> tuple[npt.NDArray[np.int32], list[NativeFailure]]:
-        """Sizes and kinds of many images.
-
-        Returns:
-            (N, 6) int32: height, width (as stored), components, EXIF orientation, progressive (0 or
-            1), odd (1: a JPEG with headers that are not as a sound encoder writes them), zeros for
-            rows that failed; and the failures.
-        """
+        """(N, 6) int32 of many images: height, width (as stored), components, EXIF orientation,
+        progressive (0 or 1), odd (1: a JPEG with headers that are not as a sound encoder writes
+        them), zeros for rows that failed; and the failures."""
         encoded = _encoded(images)
         out = np.zeros((len(encoded), 6), dtype=np.int32)
         limit = (settings or DecodeSettings()).max_pixels
         return out, Pending(self._pool.read_headers(encoded, out, limit, here)).wait()
+
+    def encode_jpeg(self, image: npt.NDArray[np.uint8], quality: int) -> bytes:
+        """An (H, W, 3) image of at most 65,500 pixels a side as a JPEG of a quality from 1 to 100,
+        the bytes that libjpeg-turbo's defaults give; in the calling thread."""
+        return self._pool.encode_jpeg(image, quality)
 
     def decode_batch(
         self,
@@ -517,11 +518,7 @@ class NativePool:
         here: bool = False,
     ) -> Pending:
         """What (B, H, W, C) images are after JPEGs of (B,) qualities from 1 to 100, in place; C = 1
-        or 3. 0: an image stays as it is.
-
-        Args:
-            blue_first: the order of three channels.
-        """
+        or 3, with `blue_first` in that order. 0: an image stays as it is."""
         return Pending(self._pool.recompress(images, qualities, blue_first, here))
 
     def draw_masks(

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "image.hpp"
+#include "jpeg/planes.hpp"
 #include "kernels.hpp"
 
 namespace fastload {
@@ -13,7 +14,7 @@ namespace fastload {
 // coding of coefficients, which loses nothing, is left out.
 class Recompressor {
   public:
-    explicit Recompressor(const Kernels& kernels) : kernels_(kernels) {}
+    explicit Recompressor(const Kernels& kernels) : kernels_(kernels), planes_(*kernels.jpeg) {}
 
     // An image of 3 channels or 1, in place. `quality`: from 1 to 100. `blue_first`: the order of
     // the three.
@@ -22,26 +23,15 @@ class Recompressor {
     void trim(size_t most);
 
   private:
-    struct Plane {
-        std::vector<uint8_t> samples;
-        ptrdiff_t stride = 0;
-        int blocks = 0;  // of a row
+    using Plane = jpeg::SamplePlane;
 
-        void prepare(int width, int height);
-        uint8_t* row(int y) { return samples.data() + jpeg::kRowLead + stride * y; }
-    };
-
-    void set_quality(int quality);
-    void compress_rows(Plane& plane, int y, const jpeg::Quantisation& by);
-    void take_rows(const uint8_t* pixels, Size size, int y, bool blue_first);
+    void compress(Plane& plane, const jpeg::Quantisation& by);
     void give_rows(uint8_t* pixels, Size size, bool blue_first);
     const uint8_t* chroma_row(Plane& plane, int y, Size size, std::vector<uint8_t>& out);
 
     const Kernels& kernels_;
-    int quality_ = 0;
-    jpeg::Quantisation luma_, chroma_;
-    Plane planes_[3];
-    std::vector<uint8_t> full_[2][2];  // of two rows, their chroma
+    jpeg::Quality quality_;
+    jpeg::SamplePlanes planes_;
     std::vector<uint8_t> upsampled_[2], pixels_, packed_;
     std::vector<int16_t> scratch_, coefficients_;
 };

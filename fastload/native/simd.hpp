@@ -225,6 +225,14 @@ struct Simd : Lanes {
     static V high64(V a, V b) { return interleave<uint64_t>(a, b, 1); }
     static V swap64(V a) { return low64(high64(a, a), a); }
     static V swap32(V a) { return V(U64(a) << 32 | U64(a) >> 32); }
+    // Bit k is set where byte k is not zero.
+    static uint64_t nonzero8(V a) {
+        uint8_t bytes[16];
+        store(bytes, a);
+        uint64_t found = 0;
+        for (int i = 0; i < 16; ++i) found |= uint64_t{bytes[i] != 0} << i;
+        return found;
+    }
 };
 
 #elif defined(__aarch64__)
@@ -255,6 +263,12 @@ struct Simd : Lanes {
     static V high64(V a, V b) { return V(vzip2q_u64(uint64x2_t(a), uint64x2_t(b))); }
     static V swap64(V a) { return vextq_u8(a, a, 8); }
     static V swap32(V a) { return V(vrev64q_u32(uint32x4_t(a))); }
+    static uint64_t nonzero8(V a) {
+        alignas(16) static constexpr uint8_t kBits[16] = {1, 2, 4, 8, 16, 32, 64, 128,
+                                                          1, 2, 4, 8, 16, 32, 64, 128};
+        const uint8x16_t set = vandq_u8(vtstq_u8(a, a), vld1q_u8(kBits));
+        return static_cast<uint64_t>(vaddv_u8(vget_low_u8(set)) | vaddv_u8(vget_high_u8(set)) << 8);
+    }
 };
 
 #else  // x86
@@ -281,6 +295,15 @@ struct Simd : Lanes {
     static V high64(V a, V b) { return FASTLOAD_OP(unpackhi_epi64)(a, b); }
     static V swap64(V a) { return FASTLOAD_OP(shuffle_epi32)(a, static_cast<_MM_PERM_ENUM>(0x4e)); }
     static V swap32(V a) { return FASTLOAD_OP(shuffle_epi32)(a, static_cast<_MM_PERM_ENUM>(0xb1)); }
+#if FASTLOAD_LANES == 4
+    static uint64_t nonzero8(V a) { return _mm512_test_epi8_mask(a, a); }
+#else
+    static uint64_t nonzero8(V a) {
+        const V is_zero = FASTLOAD_OP(cmpeq_epi8)(a, zero());
+        const auto zeros = static_cast<uint32_t>(FASTLOAD_OP(movemask_epi8)(is_zero));
+        return ~zeros & (~uint32_t{0} >> (32 - kVectorBytes));
+    }
+#endif
 };
 
 #endif

@@ -1,10 +1,11 @@
-// Fuzz target: images as they are after a JPEG. The bytes choose one to three images of 1 to 65,500
-// pixels a side (fewer rows where they would be too large to be quick), grey or coloured, the order
-// of their channels, and a quality for each.
+// Fuzz target: images as they are after a JPEG, and the JPEGs. The bytes choose one to three images
+// of 1 to 65,500 pixels a side (fewer rows where they would be too large to be quick), grey or
+// coloured, the order of their channels, and a quality for each.
 //
 // Images lie in heap memory at any offset, and end with it. What must hold, besides that memory is
 // in order: every instruction set that runs here, and a job of the pool, makes the pixels of
-// libjpeg-turbo, which encodes and decodes; and the bytes before the images stay as they are.
+// libjpeg-turbo, which encodes and decodes, and of coloured ones its file, byte for byte; and the
+// bytes before the images stay as they are.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>  // <jpeglib.h> needs it first
@@ -18,6 +19,7 @@
 
 #include "choices.hpp"
 #include "colour.hpp"
+#include "encode.hpp"
 #include "kernels.hpp"
 #include "pool.hpp"
 #include "recompress.hpp"
@@ -32,8 +34,10 @@ void swap_ends(Pixels& pixels) {
     for (size_t i = 0; i + 2 < pixels.size(); i += 3) std::swap(pixels[i], pixels[i + 2]);
 }
 
-// By libjpeg-turbo, with its defaults. It ends the process where anything is wrong.
-Pixels by_libjpeg(Pixels pixels, Size size, int channels, int quality, bool blue_first) {
+// By libjpeg-turbo, with its defaults. It ends the process where anything is wrong. `written`: the
+// file.
+Pixels by_libjpeg(Pixels pixels, Size size, int channels, int quality, bool blue_first,
+                  std::vector<uint8_t>& written) {
     if (blue_first && channels == 3) swap_ends(pixels);
     const auto bytes = static_cast<size_t>(channels) * static_cast<size_t>(size.width);
     jpeg_error_mgr error;
@@ -56,6 +60,7 @@ Pixels by_libjpeg(Pixels pixels, Size size, int channels, int quality, bool blue
     }
     jpeg_finish_compress(&out);
     jpeg_destroy_compress(&out);
+    written.assign(file, file + length);
 
     jpeg_decompress_struct in;
     in.err = &error;
@@ -108,13 +113,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                           static_cast<size_t>(shape.width);
     std::vector<int32_t> qualities;
     Pixels before, plain;
+    std::vector<std::vector<uint8_t>> files(static_cast<size_t>(count));
     for (int i = 0; i < count; ++i) {
         qualities.push_back(choices.byte() % 101);
         Pixels image = noise(values, choices.byte());
         soften(image, shape, channels, choices.byte());
         before.insert(before.end(), image.begin(), image.end());
-        if (qualities.back() > 0)
-            image = by_libjpeg(std::move(image), shape, channels, qualities.back(), blue_first);
+        if (qualities.back() > 0) {
+            image = by_libjpeg(std::move(image), shape, channels, qualities.back(), blue_first,
+                               files[static_cast<size_t>(i)]);
+        }
         plain.insert(plain.end(), image.begin(), image.end());
     }
     for (const char* name : {"plain", "sse4.1", "avx2", "avx512", "neon"}) {
@@ -129,6 +137,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             }
         });
         require(made == plain, "an instruction set differs from libjpeg-turbo");
+        if (channels != 3 || blue_first) continue;
+        JpegEncoder encoder(*kernels);
+        for (int row = 0; row < count; ++row) {
+            if (qualities[row] == 0) continue;
+            const auto image = exactly(before.data() + static_cast<size_t>(row) * values, values);
+            require(encoder.run(image.get(), shape, qualities[row]) == files[row],
+                    "the file of an instruction set differs from libjpeg-turbo's");
+        }
     }
     static Pool pool(1, "auto");
     const auto kept = exactly(qualities.data(), qualities.size());

@@ -14,30 +14,56 @@
 namespace fastload::jpeg {
 namespace {
 
-// Weights with 16 fractional bits; their sums are 1, and 0.
-void rgb_to_ycc(const uint8_t* pixels, int width, bool blue_first, uint8_t* const* rows) {
-    constexpr int kChunk = 64;
+// Pixels of which `rgb_to_ycc` makes samples at a time: vectors of four a lane, four of these.
+constexpr int kColourChunk = 16 * kLanes;
+
+// Of so many pixels. Four bytes after the last one are read.
+inline void colour_chunk(const uint8_t* pixels, V red_green, V blue_green, uint8_t* const* out) {
+    // Weights with 16 fractional bits; their sums are 1, and 0. Halves are added as 2^15.
     constexpr int32_t kHalf = 1 << 15, kCentre = (128 << 16) + kHalf - 1;
-    for (int first = 0; first < width; first += kChunk, pixels += 3 * kChunk) {
-        const int count = width - first < kChunk ? width - first : kChunk;
-        int32_t red[kChunk], green[kChunk], blue[kChunk];
-        for (int i = 0; i < count; ++i) {
-            red[i] = pixels[3 * i];
-            green[i] = pixels[3 * i + 1];
-            blue[i] = pixels[3 * i + 2];
-        }
-        const int32_t *r = blue_first ? blue : red, *b = blue_first ? red : blue;
-        uint8_t out[3][kChunk];
-        for (int i = 0; i < count; ++i) {
-            out[0][i] =
-                static_cast<uint8_t>((19595 * r[i] + 38470 * green[i] + 7471 * b[i] + kHalf) >> 16);
-            out[1][i] = static_cast<uint8_t>(
-                (-11059 * r[i] - 21709 * green[i] + 32768 * b[i] + kCentre) >> 16);
-            out[2][i] = static_cast<uint8_t>(
-                (32768 * r[i] - 27439 * green[i] - 5329 * b[i] + kCentre) >> 16);
-        }
-        for (int c = 0; c < 3; ++c)
-            std::memcpy(rows[c] + first, out[c], static_cast<size_t>(count));
+    V sums[3][4];
+    for (int k = 0; k < 4; ++k) {
+        const uint8_t* from[kLanes];
+        for (int lane = 0; lane < kLanes; ++lane) from[lane] = pixels + 48 * lane + 12 * k;
+        const V four = Simd::load_lanes(from, 0);
+        const V rg = Simd::shuffle(four, red_green), bg = Simd::shuffle(four, blue_green);
+        // Times 32768, which is no 16-bit number; green goes.
+        const V red = Simd::right32<1>(Simd::left32<16>(rg)),
+                blue = Simd::right32<1>(Simd::left32<16>(bg));
+        const auto sum = [](V x, V y, int32_t constant) {
+            return Simd::right32<16>(Simd::add32(Simd::add32(x, y), Simd::all32(constant)));
+        };
+        sums[0][k] = sum(Simd::madd16(rg, pair(19595, 38470 - 16384)),
+                         Simd::madd16(bg, pair(7471, 16384)), kHalf);
+        sums[1][k] = sum(Simd::madd16(rg, pair(-11059, -21709)), blue, kCentre);
+        sums[2][k] = sum(Simd::madd16(bg, pair(-5329, -27439)), red, kCentre);
+    }
+    for (int c = 0; c < 3; ++c) {
+        Simd::store(out[c], Simd::pack16u(Simd::pack32(sums[c][0], sums[c][1]),
+                                          Simd::pack32(sums[c][2], sums[c][3])));
+    }
+}
+
+void rgb_to_ycc(const uint8_t* pixels, int width, bool blue_first, uint8_t* const* rows) {
+    // Of each of four pixels two neighbours, widened.
+    alignas(16) static constexpr int8_t kFirstTwo[16] = {0, -1, 1, -1, 3, -1, 4,  -1,
+                                                         6, -1, 7, -1, 9, -1, 10, -1};
+    alignas(16) static constexpr int8_t kLastTwo[16] = {2, -1, 1, -1, 5,  -1, 4,  -1,
+                                                        8, -1, 7, -1, 11, -1, 10, -1};
+    const V red_green = Simd::repeat(blue_first ? kLastTwo : kFirstTwo);
+    const V blue_green = Simd::repeat(blue_first ? kFirstTwo : kLastTwo);
+    int x = 0;
+    for (; x + kColourChunk + 2 <= width; x += kColourChunk) {
+        uint8_t* const out[3] = {rows[0] + x, rows[1] + x, rows[2] + x};
+        colour_chunk(pixels + 3 * static_cast<int64_t>(x), red_green, blue_green, out);
+    }
+    for (; x < width; x += kColourChunk) {  // once or twice
+        const auto count = static_cast<size_t>(width - x < kColourChunk ? width - x : kColourChunk);
+        uint8_t last[3 * kColourChunk + 4] = {}, samples[3][kColourChunk];
+        uint8_t* const out[3] = {samples[0], samples[1], samples[2]};
+        std::memcpy(last, pixels + 3 * static_cast<int64_t>(x), 3 * count);
+        colour_chunk(last, red_green, blue_green, out);
+        for (int c = 0; c < 3; ++c) std::memcpy(rows[c] + x, samples[c], count);
     }
 }
 

@@ -239,6 +239,43 @@ struct CoefficientsTask {
     int* reach;             // of each block, as KeptBlock's
 };
 
+// What is written for a symbol of a Huffman code and the number that follows: from the lowest bit
+// on the length of both (kWrittenLengthBits), then both.
+using Written = uint32_t;
+constexpr int kWrittenLengthBits = 5;
+constexpr int kSmallNumber = 64;
+struct WrittenCodes {
+    // With zeros for the number.
+    Written dc[16];   // by size
+    Written ac[256];  // by run and size, as symbols are
+    // Whole, of coefficients from -kSmallNumber up to below kSmallNumber: by run and number.
+    Written small[16][2 * kSmallNumber];
+};
+
+// Entropy-coded data without stuffing. `count` bits, below 8, of the byte at `next` are in `bits`,
+// from the highest on.
+struct BitOutput {
+    uint64_t bits = 0;
+    uint32_t count = 0;
+    uint8_t* next = nullptr;
+};
+
+struct WrittenBlock {
+    const int16_t*
+        coefficients;  // 64 in natural order, of which those but the first are below 2^10
+    int component;
+};
+
+struct WriteTask {
+    const WrittenBlock* blocks;
+    int count;
+    const WrittenCodes* const* codes;  // of each component
+    int32_t* dc;                       // in and out: of each component, of the block before
+    BitOutput out;                     // kMostWrittenBytes are writable for each block, and 8 more
+};
+// 63 coefficients of 10 bits with codes of 16, and a DC difference of 11 bits with one of 11.
+constexpr size_t kMostWrittenBytes = (63 * 26 + 22 + 7) / 8;
+
 // What loops may read and write beyond the last sample or pixel of a row: some of the longest
 // vectors. And before the first sample, of which one is read.
 constexpr size_t kRowTail = 256;
@@ -272,6 +309,7 @@ struct JpegKernels {
     void (*rgb_to_ycc)(const uint8_t* pixels, int width, bool blue_first, uint8_t* const* rows);
     void (*halve)(const uint8_t* upper, const uint8_t* lower, uint8_t* out, int width);
     void (*to_coefficients)(const CoefficientsTask&);
+    void (*write_blocks)(WriteTask&);
 };
 
 }  // namespace fastload::jpeg

@@ -17,9 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from fastload import native
 from fastload.cache.samples import shrink, shrunk_by_core, shrunk_points, shrunk_size
 from fastload.decode.header import ImageHeader
 from fastload.decode.image import EncodedReader
+from fastload.decode.libraries import core_pool
 from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError, counted
 from fastload.exif import with_orientation
 from fastload.files import DecodeSettings, read_regular_into
@@ -41,6 +43,8 @@ _LONGEST_NAME = 80
 """Of a column [bytes, UTF-8]: a name in a tar archive has 100, and number and ending are in it."""
 _SAMPLED = 64
 """Samples that are made to find out how large one is."""
+_LONGEST_ENCODED = 65_500
+"""By libjpeg-turbo, Pillow's and the core's encoder [pixels]."""
 
 
 @dataclass(frozen=True)
@@ -177,11 +181,17 @@ class Contents:
             return Part(data, ending), size
         if field.how == "mask":
             return Part(png(shrink(reader.pixels(index), field.role, short_side)), "png"), size
+        if max(after) > _LONGEST_ENCODED:
+            raise ConfigurationError(
+                f"short_side: {column.describe(index)} would have {after[0]:,} x {after[1]:,} "
+                f"pixels, and a JPEG has at most {_LONGEST_ENCODED:,} a side. Take it out of the "
+                "data set, or reduce to fewer pixels."
+            )
         smaller = shrunk_by_core(data, size, after)
         if smaller is None:
             smaller = shrink(reader.pixels(index), field.role, short_side)
-        jpeg = _jpeg(smaller, self.options.quality)
-        return Part(with_orientation(jpeg, header.orientation), "jpg"), size
+        encoded = jpeg(smaller, self.options.quality)
+        return Part(with_orientation(encoded, header.orientation), "jpg"), size
 
     def _copied(
         self, column: EncodedFiles, reader: EncodedReader, index: int, memory: Memory
@@ -342,21 +352,14 @@ def png(pixels: npt.NDArray[np.uint8]) -> bytes:
     return buffer.getvalue()
 
 
-def _jpeg(pixels: npt.NDArray[np.uint8], quality: int) -> bytes:
-    import simplejpeg
-
-    try:
-        return bytes(
-            simplejpeg.encode_jpeg(
-                np.ascontiguousarray(pixels),
-                quality=quality,
-                colorspace="RGB",
-                colorsubsampling="420",
-                fastdct=False,
-            )
-        )
-    except ValueError as error:
-        raise ConfigurationError(f"quality: the encoder refuses the image ({error}).") from error
+def jpeg(pixels: npt.NDArray[np.uint8], quality: int) -> bytes:
+    """(H, W, 3) uint8 as libjpeg-turbo's defaults make it, chroma of half the height and width: the
+    same bytes by the native core and by Pillow."""
+    if native.available():
+        return core_pool().encode_jpeg(np.ascontiguousarray(pixels), quality)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=2)
+    return buffer.getvalue()
 
 
 def described(fields: tuple[Field, ...]) -> Mapping[str, str]:

@@ -1,0 +1,131 @@
+// Entropy coding of blocks. Included once per instruction set.
+//
+// One step a coefficient that is not zero, and in a step no branch but for runs of 16 zeros and
+// more: eight bytes are written each time, of which those that are not full come once more.
+#pragma once
+
+#include <cstring>
+
+#include "jpeg/kernels.hpp"
+#include "simd.hpp"
+
+namespace fastload::jpeg {
+namespace {
+
+// Which coefficients in zigzag order lie in a row of a block, of each choice of its eight.
+struct RowPlaces {
+    uint64_t of[8][256] = {};
+    constexpr RowPlaces() {
+        for (int place = 0; place < 64; ++place) {
+            const int row = Places::kZigzag[place] / 8, bit = 1 << Places::kZigzag[place] % 8;
+            for (int choice = 0; choice < 256; ++choice)
+                if ((choice & bit) != 0) of[row][choice] |= uint64_t{1} << place;
+        }
+    }
+};
+constexpr RowPlaces kRowPlaces;
+
+// Bit k is set where coefficient k in zigzag order is not zero.
+inline uint64_t nonzero(const int16_t* block) {
+    uint64_t found = 0;
+    for (int row = 0; row < 8; row += 2 * kLanes) {
+        // Lane by lane, a row of the first half of these, then one of the second.
+        const V bytes =
+            Simd::pack16(Simd::load(block + 8 * row), Simd::load(block + 8 * (row + kLanes)));
+        const uint64_t mask = Simd::nonzero8(bytes);
+        for (int i = 0; i < kLanes; ++i) {
+            found |= kRowPlaces.of[row + i][mask >> 16 * i & 255];
+            found |= kRowPlaces.of[row + kLanes + i][mask >> (16 * i + 8) & 255];
+        }
+    }
+    return found;
+}
+
+inline uint32_t length_of(Written symbol) { return symbol & ((1u << kWrittenLengthBits) - 1); }
+
+// At most 57 bits.
+inline void put(BitOutput& out, uint64_t code, uint32_t length) {
+    out.count += length;
+    out.bits |= code << (64 - out.count);
+    const uint64_t bytes = __builtin_bswap64(out.bits);
+    std::memcpy(out.next, &bytes, 8);
+    out.next += out.count >> 3;
+    out.bits <<= out.count & ~7u;
+    out.count &= 7;
+}
+
+// Two of them, of 26 bits at most. One may have none, and be 0.
+inline void put(BitOutput& out, Written first, Written second) {
+    const uint64_t code = uint64_t{first >> kWrittenLengthBits} << length_of(second);
+    put(out, code | second >> kWrittenLengthBits, length_of(first) + length_of(second));
+}
+
+// How many bits the size of a number needs. Looked up: without LZCNT, which not all of these
+// instruction sets have, it takes longer to count.
+struct SizeBits {
+    uint8_t of[1 << kMostDcBits] = {};
+    constexpr SizeBits() {
+        for (int value = 1; value < 1 << kMostDcBits; ++value)
+            of[value] = static_cast<uint8_t>(of[value / 2] + 1);
+    }
+};
+constexpr SizeBits kSizeBits;
+
+// A number with the symbol of its size, which is found by `symbol_of`.
+template <typename Function>
+inline Written with_number(int32_t value, Function symbol_of) {
+    const int32_t sign = value >> 31;
+    const uint32_t size = kSizeBits.of[(value ^ sign) - sign];
+    // Negative ones are written as one less.
+    const uint32_t bits = static_cast<uint32_t>(value + sign) & ((1u << size) - 1);
+    return symbol_of(size) | bits << kWrittenLengthBits;
+}
+
+// The coefficients of a block that are not zero, in zigzag order.
+struct Coefficients {
+    const int16_t* block;
+    const WrittenCodes& codes;
+    uint64_t left;
+    uint32_t next = 1;  // the place after the last one
+
+    // The next of them. `before`: what is to be written first.
+    Written take(BitOutput& out, Written& before) {
+        auto run = static_cast<uint32_t>(__builtin_ctzll(left >> next));
+        next += run;
+        const int32_t value = block[Places::kZigzag[next]];
+        left &= left - 1;
+        ++next;
+        if (__builtin_expect(run >= 16, 0)) {
+            put(out, before, 0);
+            before = 0;
+            for (; run >= 16; run -= 16) put(out, codes.ac[0xf0], 0);
+        }
+        const auto number = static_cast<uint32_t>(value + kSmallNumber);
+        if (__builtin_expect(number < 2 * kSmallNumber, 1)) return codes.small[run][number];
+        return with_number(value, [&](uint32_t size) { return codes.ac[run << 4 | size]; });
+    }
+};
+
+void write_blocks(WriteTask& task) {
+    BitOutput out = task.out;
+    for (const WrittenBlock *at = task.blocks, *stop = at + task.count; at != stop; ++at) {
+        const WrittenCodes& codes = *task.codes[at->component];
+        int32_t& dc = task.dc[at->component];
+        Written first =
+            with_number(at->coefficients[0] - dc, [&](uint32_t size) { return codes.dc[size]; });
+        dc = at->coefficients[0];
+        Coefficients rest{at->coefficients, codes, nonzero(at->coefficients) & ~uint64_t{1}};
+        while (rest.left != 0) {
+            const Written second = rest.take(out, first);
+            put(out, first, second);
+            first = 0;
+            if (rest.left == 0) break;
+            first = rest.take(out, first);
+        }
+        put(out, first, rest.next < 64 ? codes.ac[0] : 0);
+    }
+    task.out = out;
+}
+
+}  // namespace
+}  // namespace fastload::jpeg
