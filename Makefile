@@ -119,7 +119,7 @@ fuzz: $(INSTALLED) ## decoders, resampling and colour under attack, with sanitiz
 # DALI finds no libraries of its own under a sanitizer, which calls dlopen in its place; and freed memory is kept for a while.
 sanitize: $(INSTALLED) ## the native core with AddressSanitizer and UBSan, under its tests and the contract suite (needs GCC)
 	scripts/sanitize.sh $(BIN)/python tests/test_native_gather.py tests/test_native_decode.py tests/test_native_formats.py \
-	    tests/test_decode_verdicts.py tests/test_colour_on_host.py tests/test_render_noise.py tests/test_render_jpeg.py \
+	    tests/test_decode_verdicts.py tests/test_colour_on_host.py tests/test_render_noise.py tests/test_render_jpeg.py tests/test_native_encode.py \
 	    tests/test_masks.py tests/test_mosaics_in_the_core.py tests/test_tier.py \
 	    tests/test_contract.py \
 	    -k "not dali and not leaks_nothing" $(PYTEST)

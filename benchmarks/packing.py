@@ -157,7 +157,8 @@ def encoded(path: Path, short_side: int | None) -> bytes:
 
 
 def by_fastload(source: Path, out: Path, short_side: int | None) -> None:
-    options = PackOptions(size=SIZE, short_side=short_side, quality=QUALITY)
+    quality = None if short_side is None else QUALITY
+    options = PackOptions(size=SIZE, short_side=short_side, quality=quality)
     pack(source, out, options, num_workers=1, progress=False)
 
 

@@ -586,6 +586,27 @@ def test_shards_that_were_lost_are_missed(folder: Path, tmp_path: Path) -> None:
         open_source(tmp_path / "out")
 
 
+@pytest.mark.parametrize(("whole", "words"), [(False, "has not finished"), (True, "no shards")])
+def test_a_target_without_shards_is_called_one(
+    folder: Path, tmp_path: Path, whole: bool, words: str
+) -> None:
+    packed(folder, tmp_path / "out")
+    about = json.loads((tmp_path / "out" / "fastload.json").read_bytes()) | {"whole": whole}
+    (tmp_path / "rest").mkdir()
+    (tmp_path / "rest" / "fastload.json").write_text(json.dumps(about))
+    with pytest.raises(SourceError, match=words):
+        open_source(tmp_path / "rest")
+
+
+def test_the_quality_that_is_not_given_is_90(folder: Path, tmp_path: Path) -> None:
+    packed(folder, tmp_path / "plain", short_side=20)
+    again = packed(folder, tmp_path / "plain", short_side=20, quality=90)
+    assert again.found == len(again.rows), "the same plan"
+    shard = "shard-000000.tar"
+    packed(folder, tmp_path / "other", short_side=20, quality=60)
+    assert (tmp_path / "other" / shard).read_bytes() != (tmp_path / "plain" / shard).read_bytes()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -593,6 +614,7 @@ def test_shards_that_were_lost_are_missed(folder: Path, tmp_path: Path) -> None:
         ({"size": 0}, "at least 1 byte"),
         ({"short_side": 0}, "must be 1 to 65,535 pixels"),
         ({"quality": 101}, "must be 1 to 100"),
+        ({"quality": 80}, "without short_side every file is copied"),
         ({"split": (0.5, 0.4)}, "sum to 1"),
         ({"split": (0.999, 0.001)}, "val would have nothing of 12 samples"),
     ],
@@ -640,7 +662,7 @@ def test_a_cache_in_the_order_of_the_data_set_is_that_of_build_cache(
 
 
 def test_what_caches_do_not_have_is_refused(folder: Path, tmp_path: Path) -> None:
-    for options in (PackOptions(size=10_000), PackOptions(quality=80)):
+    for options in (PackOptions(size=10_000), PackOptions(short_side=20, quality=80)):
         with pytest.raises(ConfigurationError, match="is of shards"):
             pack_caches(folder, tmp_path / "out", options)
     with pytest.raises(ConfigurationError, match="written to a local folder"):

@@ -34,7 +34,9 @@ def pack(
             "are copied, byte for byte."
         ),
     ] = None,
-    quality: Annotated[int, typer.Option(help="Quality of JPEGs made by --short-side.")] = 90,
+    quality: Annotated[
+        int | None, typer.Option(help="Quality of JPEGs made by --short-side. Without it: 90.")
+    ] = None,
     shuffle: Annotated[
         int | None, typer.Option(help="Mix the samples, by this seed.", metavar="SEED")
     ] = None,

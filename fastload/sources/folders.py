@@ -27,6 +27,7 @@ from fastload.sources.image_files import (
     is_image_name,
     is_never_data,
 )
+from fastload.sources.packed import refuse_without_shards
 
 logger = logging.getLogger("fastload")
 
@@ -371,6 +372,7 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
     notes: tuple[str, ...] = ()
     classes = subfolders(root)
     if not classes:
+        refuse_without_shards(root)
         names = files_in(root)
         listed = f"(found {', '.join(names[:3])}{'...' if names[3:] else ''})"
         if any(map(is_image_name, names)):

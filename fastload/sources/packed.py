@@ -51,6 +51,15 @@ def about(spec: Any) -> About | None:
     return found
 
 
+def refuse_without_shards(folder: str) -> None:
+    """Raises SourceError: the file is there, and it was looked for shards in vain."""
+    if about(folder) is not None:
+        raise SourceError(
+            f"{folder}: has the {ABOUT_NAME} of `fastload pack`, and no shards. Copy them again, "
+            "or run the same command again: it writes what is missing."
+        )
+
+
 def with_classes(options: OpenOptions, found: About | None) -> OpenOptions:
     """The options, with the classes that the file names where none are given."""
     if found is None or found.classes is None or options.classes is not None:

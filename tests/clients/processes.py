@@ -43,7 +43,7 @@ def run_script(name: str, *arguments: str, ranks: int = 1) -> None:
     assert codes == [0] * ranks, "\n".join((one.stdout + one.stderr)[-4000:] for one in done)
 
 
-def run_cold(name: str, *arguments: str) -> None:
+def run_cold(name: str, *arguments: str, timeout: float = 500) -> None:
     """`run_script` in a new interpreter, for what starts processes in ways of its own."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(HERE / name), *arguments],
@@ -51,7 +51,7 @@ def run_cold(name: str, *arguments: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=500,
+        timeout=timeout,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:]

@@ -1,5 +1,5 @@
-"""Packs a folder here, then by a cluster of two nodes, whose drivers and workers are killed at
-random moments: FOLDER KILLS. What is left is finished by the next driver."""
+"""Packs a folder here, then by a cluster of two nodes, whose drivers, workers and second node are
+killed at random moments: FOLDER KILLS. What is left is finished by the next driver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def main(folder: Path, kills: int) -> None:
     cluster.start()
     address = ours.recv()
     whole = pack(str(source), folder / "local", OPTIONS, progress=False)
-    moments, killed, finished = random.Random(5), {"driver": 0, "worker": 0}, 0
+    moments, finished = random.Random(5), 0
+    killed = {"driver": 0, "node": 0, "worker": 0}
     while sum(killed.values()) < kills:
         target = folder / f"cluster{finished}"
         driver = started(source, target, address)
@@ -43,10 +44,17 @@ def main(folder: Path, kills: int) -> None:
             assert driver.pid is not None
             os.kill(driver.pid, signal.SIGKILL)
             killed[who] += 1
+        elif who == "node":
+            ours.send("kill")
+            ours.recv()
+            killed[who] += 1
         else:
             killed[who] += kill_a_worker(moments)
         driver.join()
         assert driver.exitcode in (0, -signal.SIGKILL if who == "driver" else 0)
+        if who == "node":
+            ours.send("add")
+            ours.recv()
         if driver.exitcode == 0:
             finished += 1
         elif list(target.glob("shard-*")) and not (target / "manifest.jsonl").exists():
@@ -54,17 +62,22 @@ def main(folder: Path, kills: int) -> None:
     driver = started(source, folder / f"cluster{finished}", address)
     driver.join()
     assert driver.exitcode == 0
-    ours.send("done")
+    ours.send("end")
     cluster.join()
-    (folder / "killed").write_text(f"{killed['driver']} drivers, {killed['worker']} workers")
+    (folder / "killed").write_text(" ".join(f"{who} {count}" for who, count in killed.items()))
 
 
 def serve(connection: Connection) -> None:
-    """The cluster, until it is asked to end."""
+    """The cluster, whose second node is killed and replaced when asked, until it is to end."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    cluster.add_node(num_cpus=1)
+    second = cluster.add_node(num_cpus=1)
     connection.send(cluster.address)
-    connection.recv()
+    while (asked := connection.recv()) != "end":
+        if asked == "kill":
+            cluster.remove_node(second, allow_graceful=False)
+        else:
+            second = cluster.add_node(num_cpus=1)
+        connection.send("done")
     cluster.shutdown()
 
 

@@ -29,20 +29,20 @@ def test_a_node_is_lost_and_the_shards_are_those_of_a_local_run(
     assert (tmp_path / "nodes").read_text() == "2 before, 1 after"
 
 
-KILLS = 6
-"""Of drivers and of workers, together."""
-
-
-@pytest.mark.whole
-@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(6, marks=pytest.mark.whole), pytest.param(50, marks=pytest.mark.reliability)],
+)
+@pytest.mark.timeout(3700)
 def test_killed_at_any_point_the_next_driver_finishes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
 ) -> None:
+    """Drivers, workers and nodes."""
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    run_cold("ray_kills.py", str(tmp_path), str(KILLS))
+    run_cold("ray_kills.py", str(tmp_path), str(kills), timeout=3600)
     local = {path.name: path.read_bytes() for path in (tmp_path / "local").iterdir()}
     found = list(tmp_path.glob("cluster*"))
     assert found
     for target in found:
         assert {path.name: path.read_bytes() for path in target.iterdir()} == local, target
-    assert sum(map(int, re.findall(r"\d+", (tmp_path / "killed").read_text()))) == KILLS
+    assert sum(map(int, re.findall(r"\d+", (tmp_path / "killed").read_text()))) == kills

@@ -43,10 +43,10 @@ inline uint64_t nonzero(const int16_t* block) {
 
 inline uint32_t length_of(Written symbol) { return symbol & ((1u << kWrittenLengthBits) - 1); }
 
-// At most 57 bits.
+// At most 57 bits, or none, and `code` 0.
 inline void put(BitOutput& out, uint64_t code, uint32_t length) {
     out.count += length;
-    out.bits |= code << (64 - out.count);
+    out.bits |= code << ((64 - out.count) & 63);
     const uint64_t bytes = __builtin_bswap64(out.bits);
     std::memcpy(out.next, &bytes, 8);
     out.next += out.count >> 3;

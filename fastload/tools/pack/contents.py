@@ -190,7 +190,7 @@ class Contents:
         smaller = shrunk_by_core(data, size, after)
         if smaller is None:
             smaller = shrink(reader.pixels(index), field.role, short_side)
-        encoded = jpeg(smaller, self.options.quality)
+        encoded = jpeg(smaller, self.options.jpeg_quality)
         return Part(with_orientation(encoded, header.orientation), "jpg"), size
 
     def _copied(

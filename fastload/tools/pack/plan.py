@@ -21,6 +21,7 @@ from fastload.sampler import EpochOrder
 ShardFormat = Literal["tar", "parquet"]
 SPLITS = ("train", "val", "test")
 ENDINGS: dict[ShardFormat, str] = {"tar": ".tar", "parquet": ".parquet"}
+DEFAULT_QUALITY = 90
 _LONGEST_SIDE = 65_535
 """That a JPEG can have [pixels]."""
 
@@ -39,8 +40,8 @@ class PackOptions:
     short_side: int | None = None
     """Images are reduced to this many pixels on the shorter side, and written as JPEG; smaller ones
     are copied as they are. None: all are copied."""
-    quality: int = 90
-    """Of the JPEGs that are written, 1 to 100."""
+    quality: int | None = None
+    """Of the JPEGs that are written, 1 to 100, with `short_side` only. None: `DEFAULT_QUALITY`."""
     shuffle: int | None = None
     """The seed of the order of the samples. None: they keep theirs."""
     split: tuple[float, ...] = ()
@@ -56,8 +57,13 @@ class PackOptions:
             raise ConfigurationError(
                 f"short_side: must be 1 to {_LONGEST_SIDE:,} pixels, got {self.short_side!r}."
             )
-        if not 1 <= self.quality <= 100:
+        if self.quality is not None and not 1 <= self.quality <= 100:
             raise ConfigurationError(f"quality: must be 1 to 100, got {self.quality!r}.")
+        if self.quality is not None and self.short_side is None:
+            raise ConfigurationError(
+                f"quality: {self.quality} is of JPEGs that are reduced, and without short_side "
+                "every file is copied, byte for byte. Leave it out, or give short_side."
+            )
         if self.split and (
             len(self.split) not in (2, 3)
             or min(self.split) <= 0
@@ -68,6 +74,10 @@ class PackOptions:
                 f"split: must be two or three shares above 0 that sum to 1, as 0.9,0.1 (train, "
                 f"val); got {shares}."
             )
+
+    @property
+    def jpeg_quality(self) -> int:
+        return DEFAULT_QUALITY if self.quality is None else self.quality
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,7 @@ def pack(
         "fingerprint": opened.fingerprint,
         "samples": len(opened),
         **{name: list(v) if isinstance(v, tuple) else v for name, v in asdict(options).items()},
+        "quality": options.jpeg_quality,
     }
     with target.claimed(plan, lambda: contents.typical_size) as typical:
         contents.planned = target.planned()
