@@ -11,6 +11,7 @@ import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import psutil
 import ray
@@ -45,16 +46,14 @@ def main(folder: Path, kills: int) -> None:
             os.kill(driver.pid, signal.SIGKILL)
             killed[who] += 1
         elif who == "node":
-            ours.send("kill")
-            ours.recv()
+            ask(cluster, ours, "kill")
             killed[who] += 1
         else:
             killed[who] += kill_a_worker(moments)
         driver.join()
         assert driver.exitcode in (0, -signal.SIGKILL if who == "driver" else 0)
         if who == "node":
-            ours.send("add")
-            ours.recv()
+            ask(cluster, ours, "add")
         if driver.exitcode == 0:
             finished += 1
         elif list(target.glob("shard-*")) and not (target / "manifest.jsonl").exists():
@@ -67,18 +66,35 @@ def main(folder: Path, kills: int) -> None:
     (folder / "killed").write_text(" ".join(f"{who} {count}" for who, count in killed.items()))
 
 
+def ask(cluster: multiprocessing.process.BaseProcess, connection: Connection, what: str) -> None:
+    connection.send(what)
+    while not connection.poll(1):
+        assert cluster.is_alive(), "the cluster has ended"
+    connection.recv()
+
+
 def serve(connection: Connection) -> None:
     """The cluster, whose second node is killed and replaced when asked, until it is to end."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    second = cluster.add_node(num_cpus=1)
+    second = added(cluster)
     connection.send(cluster.address)
     while (asked := connection.recv()) != "end":
         if asked == "kill":
             cluster.remove_node(second, allow_graceful=False)
         else:
-            second = cluster.add_node(num_cpus=1)
+            second = added(cluster)
         connection.send("done")
     cluster.shutdown()
+
+
+def added(cluster: Cluster) -> Any:
+    """A node more. Where the machine has much to do, 30 s, which Ray waits, may be too few."""
+    for _ in range(5):
+        try:
+            return cluster.add_node(num_cpus=1)
+        except Exception as error:
+            print(f"a node has not started: {error}")
+    return cluster.add_node(num_cpus=1)
 
 
 def started(source: Path, target: Path, address: str) -> multiprocessing.process.BaseProcess:
