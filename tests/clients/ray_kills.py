@@ -31,7 +31,7 @@ def main(folder: Path, kills: int) -> None:
     ours, theirs = FORK.Pipe()
     cluster = FORK.Process(target=serve, args=(theirs,))
     cluster.start()
-    address = ours.recv()
+    address = answer(cluster, ours)
     whole = pack(str(source), folder / "local", OPTIONS, progress=False)
     moments, finished = random.Random(5), 0
     killed = {"driver": 0, "node": 0, "worker": 0}
@@ -68,9 +68,13 @@ def main(folder: Path, kills: int) -> None:
 
 def ask(cluster: multiprocessing.process.BaseProcess, connection: Connection, what: str) -> None:
     connection.send(what)
+    answer(cluster, connection)
+
+
+def answer(cluster: multiprocessing.process.BaseProcess, connection: Connection) -> Any:
     while not connection.poll(1):
         assert cluster.is_alive(), "the cluster has ended"
-    connection.recv()
+    return connection.recv()
 
 
 def serve(connection: Connection) -> None:
