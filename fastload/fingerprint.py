@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 FULLY_FINGERPRINTED = 16 << 20
 """Bytes of an array of which all count."""
+_BLOCK = 4096
+"""Bytes of the blocks that are taken of a larger one, at least."""
 
 
 def fingerprint_of(*parts: Any) -> str:
@@ -34,16 +36,13 @@ def fingerprint_of(*parts: Any) -> str:
     return digest.hexdigest()
 
 
-def _blocks_of(
-    array: npt.NDArray[Any], whole: int = FULLY_FINGERPRINTED, block: int = 4096
-) -> Iterator[npt.NDArray[Any]]:
-    """The array, or above `whole` bytes evenly spread blocks of its rows: at least `block` bytes
-    each."""
-    if array.nbytes <= whole:
+def _blocks_of(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """The array, or evenly spread blocks of rows of a large one."""
+    if array.nbytes <= FULLY_FINGERPRINTED:
         yield array
         return
     row_bytes = array.nbytes // len(array)
-    rows = max(1, block // row_bytes)
-    count = max(16, min(256, whole // (rows * row_bytes)))
+    rows = max(1, _BLOCK // row_bytes)
+    count = max(16, min(256, FULLY_FINGERPRINTED // (rows * row_bytes)))
     for start in np.linspace(0, max(0, len(array) - rows), count).astype(np.int64):
         yield array[start : start + rows]

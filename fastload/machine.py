@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import psutil
 
-_CPUINFO = Path("/proc/cpuinfo")
 _OPENMP = re.compile(r"/(?:.*/)?lib(?:gomp|iomp5|omp)[^/\n]*\.so[^/\n]*$", re.MULTILINE)
 # Instruction sets that libjpeg-turbo and resizing kernels choose from, as /proc/cpuinfo calls them.
 _SIMD = {"x86_64": ("sse2", "sse4_1", "avx2", "avx512bw"), "aarch64": ("asimd", "sve")}
@@ -108,34 +107,33 @@ def _read(path: Path) -> str:
         return ""
 
 
-def memory_bytes(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+def memory_bytes() -> int:
     """RAM, or the limit of this container where that is less."""
     total: int = psutil.virtual_memory().total
     for limit in ("memory.max", "memory/memory.limit_in_bytes"):
-        text = _read(cgroups / limit)
+        text = _read(Path("/sys/fs/cgroup") / limit)
         if text.isdigit():  # absent, or "max"
             total = min(total, int(text))
     return total
 
 
-def cpu_model(cpuinfo: Path = _CPUINFO) -> str:
+def cpu_model() -> str:
     """The processor's name as it gives it itself; its architecture where it gives none."""
     return next(
-        (value for name, value in _fields(cpuinfo) if name == "model name" and value),
+        (value for name, value in _cpuinfo() if name == "model name" and value),
         platform.machine(),
     )
 
 
-def simd_extensions(cpuinfo: Path = _CPUINFO) -> tuple[str, ...]:
+def simd_extensions() -> tuple[str, ...]:
     """Those of `_SIMD` that this processor has; empty where that cannot be known."""
-    flags = next(
-        (value.split() for name, value in _fields(cpuinfo) if name in ("flags", "features")), []
-    )
+    flags = next((value.split() for name, value in _cpuinfo() if name in ("flags", "features")), [])
     return tuple(flag for flag in _SIMD.get(platform.machine(), ()) if flag in flags)
 
 
-def _fields(cpuinfo: Path) -> Iterator[tuple[str, str]]:
-    for line in _read(cpuinfo).splitlines():  # there is none but on Linux
+def _cpuinfo() -> Iterator[tuple[str, str]]:
+    """The fields of /proc/cpuinfo, which only Linux has."""
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
         name, _, value = line.partition(":")
         yield name.strip().lower(), value.strip()
 

@@ -77,12 +77,11 @@ class SpanLog:
         begin: torch.cuda.Event,
         end: torch.cuda.Event,
         *,
-        track: str = "copy",
         args: Args | None = None,
     ) -> None:
         """Record what a device does between two events, both recorded already, with timing; nothing
         is waited for."""
-        span = Span(name, track, 0.0, 0.0, threading.current_thread().name, args or {})
+        span = Span(name, "copy", 0.0, 0.0, threading.current_thread().name, args or {})
         with self._lock:
             self._anchor(begin.device)
             if self._has_space():

@@ -382,11 +382,12 @@ def test_an_error_of_the_users_collate_function_is_no_worker_error() -> None:
 def test_closing_after_a_worker_was_killed_raises_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutdown = _MultiProcessingDataLoaderIter._shutdown_workers
+    shutdown, ended = _MultiProcessingDataLoaderIter._shutdown_workers, []
 
     def interrupted(self: Any) -> None:
         if not self._shutdown:
             shutdown(self)
+            ended.append(self)
             raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
 
     folder = write_photo_folder(tmp_path, per_class=8)
@@ -400,6 +401,7 @@ def test_closing_after_a_worker_was_killed_raises_nothing(
     next(iter(loader))
     monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_shutdown_workers", interrupted)
     loader.close()
+    assert ended
 
 
 @pytest.mark.reliability

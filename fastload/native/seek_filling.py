@@ -36,14 +36,13 @@ class Filled:
 
 
 def fill_seek_index(
-    data: str | Path, file: Path | None, *, workers: int | None = None, split: str | None = None
+    data: str | Path, file: Path | None, *, split: str | None = None
 ) -> tuple[SeekIndex, Filled]:
     """Decode one pixel of each image of a data set, so that the index has all of its points.
 
     Args:
         data: what `create_loader` takes.
         file: of the index; None: where loaders look for it.
-        workers: threads; None: one for each usable core.
         split: of a data set that has several, which part.
 
     Raises:
@@ -62,8 +61,7 @@ def fill_seek_index(
     index, _ = open_seek_index(path, source, only_cheap=False)
     assert index is not None
     images = 0
-    pool = NativePool(workers or usable_cores())
-    with closing(pool):
+    with closing(NativePool(usable_cores())) as pool:
         for column in source.encoded.values():
             for start in range(0, len(column), _AT_ONCE):
                 rows = np.arange(start, min(start + _AT_ONCE, len(column)))

@@ -58,6 +58,9 @@ _ANNOTATED = re.compile(
     _SPLIT.pattern + r"[-_ ]?(annot|annotations?|masks?|labels?|gt)", re.IGNORECASE
 )
 
+# Images of which fingerprints take bytes, and how many bytes of each.
+IMAGES_SAMPLED, BYTES_SAMPLED = 32, 512
+
 
 # -- What is in a folder ---------------------------------------------------------------------------
 
@@ -142,19 +145,18 @@ def sampled_sizes(files: EncodedFiles) -> Int64Array:
     return np.array([stores.size_of(files.paths[row]) for row in rows.tolist()], dtype=np.int64)
 
 
-def sampled_bytes(files: EncodedFiles, count: int = 32, most: int = 512) -> Iterator[bytes]:
-    """Up to `most` bytes from the middle of `count` images, spread evenly; none of what cannot be
-    read.
+def sampled_bytes(files: EncodedFiles) -> Iterator[bytes]:
+    """Some bytes from the middle of some images, spread evenly; none of what cannot be read.
 
     For fingerprints: they tell whether files were replaced by others of the same names and sizes.
     So few cost a fraction of what the sizes cost, on any disk.
     """
     ranges: list[stores.Range] = []
-    for row in sampled_rows(len(files), count).tolist():
+    for row in sampled_rows(len(files), IMAGES_SAMPLED).tolist():
         path, start, length = files.locate(row)
         length = max(0, stores.size_of(path)) if length < 0 else length
-        begin = start + max(0, length - most) // 2
-        ranges.append(stores.Range(path, begin, min(most, length)))
+        begin = start + max(0, length - BYTES_SAMPLED) // 2
+        ranges.append(stores.Range(path, begin, min(BYTES_SAMPLED, length)))
     if ranges and stores.is_remote(ranges[0].name):
         with contextlib.suppress(OSError):  # some cannot be read: one by one, below
             yield from stores.read_many(ranges)

@@ -26,7 +26,12 @@ from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable, RowSelection
 from fastload.sources.columns import Column, EncodedFiles, EncodedImages, RaggedArray, ValueArray
 from fastload.sources.datasets import COST, NotNativeError, open_dataset
-from fastload.sources.folders import sampled_bytes, sampled_rows
+from fastload.sources.folders import (
+    BYTES_SAMPLED,
+    IMAGES_SAMPLED,
+    sampled_bytes,
+    sampled_rows,
+)
 from fastload.sources.kinds import role_of_images
 from fastload.sources.texts import text_of_arrow
 
@@ -233,10 +238,11 @@ class ArrowImages(RowSelection, EncodedImages):
         every = length_of(_fields(self.table.column(0))[0]).to_numpy()
         return np.asarray(every if self.rows is None else every[self.rows], dtype=np.int64)
 
-    def sampled(self, count: int = 32, most: int = 512) -> Iterator[bytes]:
-        """Of `count` images the bytes in the middle, for fingerprints."""
-        for data in self.views(sampled_rows(len(self), count)):
-            yield data[max(0, len(data) - most) // 2 :][:most].tobytes()
+    def sampled(self) -> Iterator[bytes]:
+        """Some bytes from the middle of some images, as `sampled_bytes` of files."""
+        for data in self.views(sampled_rows(len(self), IMAGES_SAMPLED)):
+            begin = max(0, len(data) - BYTES_SAMPLED) // 2
+            yield data[begin : begin + BYTES_SAMPLED].tobytes()
 
     def views(self, indices: Int64Array) -> list[npt.NDArray[np.uint8]]:
         blobs, ends, firsts = self._chunks

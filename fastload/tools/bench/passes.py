@@ -78,9 +78,8 @@ class Task:
             return file.read(os.fstat(file.fileno()).st_size)
 
 
-def places_of(mode: str, images: Images, seed: int = 0) -> tuple[Place | None, ...]:
-    """A place for each image; random boxes as the loader draws them, from the seed and the image's
-    number."""
+def places_of(mode: str, images: Images) -> tuple[Place | None, ...]:
+    """A place for each image; random boxes as the loader draws them in its first epoch."""
     from fastload.draws import Draws
     from fastload.geometry import GeometryPlan
     from fastload.recipe import GeometryOperation, RandomResizedCrop, Resize
@@ -91,7 +90,7 @@ def places_of(mode: str, images: Images, seed: int = 0) -> tuple[Place | None, .
     operation: GeometryOperation = (
         RandomResizedCrop(size=(224, 224)) if crop else Resize(size=None, shorter=256)
     )
-    draws = Draws(seed, 0, np.arange(len(images), dtype=np.int64))
+    draws = Draws(0, 0, np.arange(len(images), dtype=np.int64))
     geometry = GeometryPlan(ops=((0, operation),)).resolve(
         draws, np.array(images.sizes, dtype=np.int64)
     )

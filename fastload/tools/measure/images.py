@@ -118,10 +118,10 @@ def evaluation(size: int = 224, resize: int = 256) -> v2.Compose:
     return v2.Compose([v2.Resize(resize), v2.CenterCrop(size), *_to_float()])
 
 
-def evaluation_pixels(size: int = 224, resize: int = 256) -> v2.Compose:
-    """Resize and central crop, left as uint8 (3, size, size): nothing random, so torchvision alone
+def evaluation_pixels() -> v2.Compose:
+    """Resize and central crop, left as uint8 (3, 224, 224): nothing random, so torchvision alone
     can check it."""
-    return v2.Compose([v2.Resize(resize), v2.CenterCrop(size), v2.ToImage()])
+    return v2.Compose([v2.Resize(256), v2.CenterCrop(224), v2.ToImage()])
 
 
 def _to_float() -> list[torch.nn.Module]:

@@ -94,17 +94,12 @@ class Gpus:
 class Sampler:
     """A `Moment` at each `look`, of what came since the look before."""
 
-    def __init__(self, pid: int, *, gpus: Gpus, leave_out: Iterable[int] = ()) -> None:
-        """
-        Args:
-            pid: of the process to watch, with all its descendants.
-            leave_out: processes that are none of them.
-        """
+    def __init__(self, pid: int, *, gpus: Gpus) -> None:
+        """`pid`: of the process to watch, with all its descendants."""
         self.gpus = gpus
         self.holding: set[int] = set()
         """Watched processes that held a GPU at the latest look."""
         self._pid = pid
-        self._left_out = set(leave_out)
         self._began = self._last = time.monotonic()
         self._before: dict[tuple[int, float], _Counters] = {}
         self._machine = _machine_cpu()
@@ -190,8 +185,6 @@ class Sampler:
                     members.update({child.pid: child for child in process.children(recursive=True)})
         self._adopted = members
         for pid, process in members.items():
-            if pid in self._left_out:
-                continue
             with suppress(psutil.Error, OSError, ValueError):
                 with process.oneshot():
                     times = process.cpu_times()
