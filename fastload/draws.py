@@ -60,6 +60,7 @@ _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 
 _U64 = 0xFFFFFFFFFFFFFFFF
+_STREAMS = 1 << 16
 
 BoolArray = npt.NDArray[np.bool_]
 Float64Array = npt.NDArray[np.float64]
@@ -70,9 +71,10 @@ Words = tuple[UInt64Array, UInt64Array, UInt64Array, UInt64Array]
 
 
 @cache
-def native_draws() -> Any:
-    """The native core, which computes the same numbers some ten times as fast, or None where it is
-    not built. Looked for at the first draw of a process, and not before."""
+def native_core() -> Any:
+    """The native core, which computes the same numbers some ten times as fast, boxes
+    (`fastload.geometry.points`) among them, or None where it is not built. Looked for at the first
+    draw of a process, and not before."""
     try:
         return importlib.import_module("fastload.native._core")
     except ImportError:
@@ -133,13 +135,11 @@ class Draws:
     def within(self, stream: int) -> Draws:
         """The draws of what is done inside the operation of a stream, whose own streams count up
         from 0 again."""
-        zero = np.zeros(1, dtype=np.uint64)
-        words = philox4x32((zero + np.uint64(stream), zero, zero, zero + _U32), self.seed & _U64)
-        return replace(self, seed=int(words[0][0]) << 32 | int(words[1][0]))
+        return replace(self, seed=_seed_within(self.seed & _U64, stream))
 
     def uniform(self, stream: int, count: int) -> Float64Array:
         """(B, count) float64 in [0, 1), 53 bits each."""
-        native = native_draws()
+        native = native_core()
         if native is not None:
             uniforms = np.empty((len(self), count), dtype=np.float64)
             native.uniforms(*self._counter, stream, uniforms)
@@ -155,7 +155,7 @@ class Draws:
 
     def integers(self, stream: int) -> UInt64Array:
         """(B,) uint64: 64 random bits a sample, for seeding other generators and for sorting."""
-        native = native_draws()
+        native = native_core()
         if native is not None:
             bits = np.empty(len(self), dtype=np.uint64)
             native.integers(*self._counter, stream, bits)
@@ -170,7 +170,7 @@ class Draws:
         return np.ascontiguousarray(self.indices), repeats, self.seed & _U64, self.epoch
 
     def _words(self, stream: int, blocks: int) -> Words:
-        assert 0 <= stream < 1 << 16
+        assert 0 <= stream < _STREAMS
         assert 0 < blocks < 1 << 16
         index = self.indices.astype(np.uint64)[:, None]
         high = index >> _SHIFT32
@@ -181,32 +181,54 @@ class Draws:
         return philox4x32((c0, c1, c2, c3), self.seed & _U64)
 
 
+@cache
+def _seed_within(seed: int, stream: int) -> int:
+    zero = np.zeros(1, dtype=np.uint64)
+    words = philox4x32((zero + np.uint64(stream), zero, zero, zero + _U32), seed)
+    return int(words[0][0]) << 32 | int(words[1][0])
+
+
 @dataclass(frozen=True, kw_only=True)
 class StagedDraws(Draws):
-    """Draws that have, in the first streams, the numbers of other draws of the same samples."""
+    """Draws of which some rows have, in the first streams, the numbers of other draws."""
 
     early: Draws
-    """Has the numbers of the streams below `until`."""
+    """The others: B rows, too."""
     until: int
-
-    def _of(self, stream: int) -> Draws:
-        """The draws that have the numbers of a stream."""
-        if stream < self.until:
-            return self.early
-        return Draws(self.seed, self.epoch, self.indices, self.repeats, self.keys)
+    """They have the numbers of the streams below."""
+    staged: BoolArray
+    """(B,): the rows that have them."""
 
     def take(self, rows: Any) -> StagedDraws:
         own, early = Draws.take(self, rows), self.early.take(rows)
-        return replace(self, indices=own.indices, repeats=own.repeats, keys=own.keys, early=early)
+        return StagedDraws(
+            self.seed,
+            self.epoch,
+            own.indices,
+            own.repeats,
+            own.keys,
+            early=early,
+            until=self.until,
+            staged=self.staged[rows],
+        )
 
     def within(self, stream: int) -> Draws:
-        return self._of(stream).within(stream)
+        own = Draws(self.seed, self.epoch, self.indices, self.repeats, self.keys).within(stream)
+        if stream >= self.until:
+            return own
+        return replace(self, seed=own.seed, early=self.early.within(stream), until=_STREAMS)
 
     def uniform(self, stream: int, count: int) -> Float64Array:
-        return self._of(stream).uniform(stream, count)
+        own = super().uniform(stream, count)
+        if stream >= self.until:
+            return own
+        return np.where(self.staged[:, None], self.early.uniform(stream, count), own)
 
     def integers(self, stream: int) -> UInt64Array:
-        return self._of(stream).integers(stream)
+        own = super().integers(stream)
+        if stream >= self.until:
+            return own
+        return np.where(self.staged, self.early.integers(stream), own)
 
 
 # -- The global generators of a process ------------------------------------------------------------

@@ -261,28 +261,35 @@ def test_wrong_use_is_refused_when_the_loader_is_made(source: Source, tmp_path: 
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bfloat16])
+@pytest.mark.parametrize("images", [1, 3])
 def test_arrays_on_the_host_and_tensors_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, padded: bool, dtype: torch.dtype
+    monkeypatch: pytest.MonkeyPatch, padded: bool, dtype: torch.dtype, images: int
 ) -> None:
-    """On the host numpy computes; in the second round torch does, as on a GPU."""
-    offsets = torch.tensor([0, 3, 3, 8])
+    """On the host the native core computes, then numpy: the same. In the last round torch does, as
+    on a GPU."""
+    offsets = torch.tensor([0, 3, 3, 8] if images == 3 else [0, 8])
     columns = {
-        "image": torch.full((3, 3, 32, 40), 7, dtype=torch.uint8),
+        "image": torch.full((images, 3, 32, 40), 7, dtype=torch.uint8),
         "boxes": fastload.Ragged((torch.rand(8, 4) * 30).sort()[0].to(dtype), offsets),
         "labels": fastload.Ragged(torch.arange(8), offsets),
     }
     if padded:
-        columns[collate.SIZES] = torch.tensor([[20, 30], [17, 12], [32, 40]])
-    rounds, each = [], torch.tensor([0, 0, 0, 2, 2, 2, 2, 2])
-    for on_host in (True, False):
-        if not on_host:
+        columns[collate.SIZES] = torch.tensor([[20, 30], [17, 12], [32, 40]][:images])
+    rounds = []
+    each = torch.tensor([0, 0, 0, 2, 2, 2, 2, 2] if images == 3 else [0] * 8)
+    for by in ("core", "numpy", "torch"):
+        if by == "numpy":
+            monkeypatch.setattr(collate, "native_core", lambda: None)
+        if by == "torch":
             monkeypatch.setattr(collate, "_numbers", lambda tensor: tensor)
             monkeypatch.setattr(collate, "_image_of_each", lambda rows: each)
         forms = (collate.DetrForm, collate.YoloForm, collate.TorchvisionForm)
         made = [form("image", "boxes", from_zero=True)(dict(columns)) for form in forms]
         rounds.append(tree_flatten(made)[0])
-    assert len(rounds[0]) == len(rounds[1])
+    for one, other in zip(*rounds[:2], strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
     tolerance = 0.01 if dtype == torch.bfloat16 else 1e-6
-    for one, other in zip(*rounds, strict=True):
+    for one, other in zip(*rounds[1:], strict=True):
         assert one.shape == other.shape
         assert torch.allclose(one.double(), other.double(), rtol=tolerance, atol=tolerance)

@@ -16,7 +16,7 @@ from fastload.draws import (
     Draws,
     StagedDraws,
     Stream,
-    native_draws,
+    native_core,
     philox4x32,
     preserved_random_state,
     seed_generators,
@@ -128,7 +128,7 @@ def test_the_native_core_computes_the_same_numbers(
     for stream in (0, 7, 0xFFFF):
         found = []
         for implementation in (None, module):
-            monkeypatch.setattr("fastload.draws.native_draws", lambda chosen=implementation: chosen)
+            monkeypatch.setattr("fastload.draws.native_core", lambda chosen=implementation: chosen)
             found.append(
                 [draws.uniform(stream, n) for n in (1, 2, 5, 22)] + [draws.integers(stream)]
             )
@@ -153,12 +153,12 @@ def test_the_numbers_of_streams_are_those_of_earlier_versions() -> None:
 
 
 def test_no_samples_have_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastload.draws.native_draws", lambda: None)
+    monkeypatch.setattr("fastload.draws.native_core", lambda: None)
     assert Draws(0, 0, np.arange(0)).uniform(0, 5).shape == (0, 5)
 
 
 def test_the_native_core_is_used_where_it_is_built() -> None:
-    assert (native_draws() is not None) == native.available()
+    assert (native_core() is not None) == native.available()
 
 
 def test_the_three_generators_are_left_as_they_were() -> None:
@@ -197,13 +197,26 @@ def test_a_number_of_a_generator_changes_the_state(draw: Callable[[], Any]) -> N
         assert states_of_generators() != before
 
 
-def test_staged_draws_have_the_numbers_of_two() -> None:
+def test_staged_draws() -> None:
     own, early = (Draws(seed, 1, np.arange(5), np.arange(5)) for seed in (3, 4))
-    staged = StagedDraws(3, 1, own.indices, own.repeats, early=early, until=2)
-    for draws in (staged, staged.take(slice(1, 3))):
-        rows = slice(None) if draws is staged else slice(1, 3)
-        for stream, wanted in ((1, early), (2, own)):
-            assert np.array_equal(draws.uniform(stream, 3), wanted.uniform(stream, 3)[rows])
-            assert np.array_equal(draws.integers(stream), wanted.integers(stream)[rows])
-            inner = wanted.within(stream).uniform(0, 2)[rows]
-            assert np.array_equal(draws.within(stream).uniform(0, 2), inner)
+    staged = np.array([False, True, True, False, True])
+    fields = own.seed, own.epoch, own.indices, own.repeats, own.keys
+    whole = StagedDraws(*fields, early=early, until=2, staged=staged)
+
+    def wanted(stream: int, of: Callable[[Draws], Any]) -> Any:
+        rows = zip(staged & (stream < 2), of(early), of(own), strict=True)
+        return np.array([one if stage else other for stage, one, other in rows])
+
+    def uniform(draws: Draws) -> Any:
+        return draws.uniform(stream, 3)
+
+    def integers(draws: Draws) -> Any:
+        return draws.integers(stream)
+
+    def inside(draws: Draws) -> Any:  # where streams count up from 0 again
+        return draws.within(stream).uniform(7, 2)
+
+    for draws in (whole, whole.take(slice(1, 3)), whole.take(np.array([4, 0, 4]))):
+        for stream in (1, 2):
+            for of in (uniform, integers, inside):
+                assert np.array_equal(of(draws), wanted(stream, of)[draws.indices])

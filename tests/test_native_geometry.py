@@ -8,6 +8,7 @@ import pytest
 from fastload import native
 from fastload.draws import Draws
 from fastload.geometry import GeometryPlan
+from fastload.geometry.points import CORE_STEPS, POINT_COLUMNS, PointMap, PointStep
 from fastload.recipe import (
     CenterCrop,
     GeometryOperation,
@@ -88,3 +89,71 @@ def test_resize_and_center_crop(ops: list[GeometryOperation]) -> None:
 )
 def test_other_plans_are_left_to_python(ops: list[GeometryOperation]) -> None:
     assert native.fuse(GeometryPlan(tuple(enumerate(ops))), Draws(0, 0, np.arange(4))) is None
+
+
+def numbers(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Mostly such as boxes and maps have, some that are odd or none."""
+    made = rng.integers(-30, 60, shape) / rng.choice([1.0, 3.0], shape)
+    odd = rng.choice([0.0, -0.0, 1.0, np.inf, -np.inf, np.nan, 1e300, 5e-324], shape)
+    return np.where(rng.random(shape) < rng.choice([0.0, 0.1]), odd, made)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_boxes_after_any_steps() -> None:
+    rng = np.random.default_rng(11)
+    fates: set[bool] = set()
+    for number in range(400):
+        count, each = int(rng.integers(0, 12)), int(rng.integers(1, 4))
+        steps: list[PointStep] = rng.choice(list(CORE_STEPS), int(rng.integers(1, 6))).tolist()
+        table = numbers(rng, count, POINT_COLUMNS * len(steps), 2)
+        for place, step in enumerate(steps):
+            block = table[:, POINT_COLUMNS * place :][:, :POINT_COLUMNS]
+            if step == "warp" and number % 3 == 0:  # one that changes nothing
+                block[:, :3], block[:, 3], block[:, 5] = np.eye(3).ravel()[:6].reshape(3, 2), 0, 1
+            elif step == "sieve":  # such that some boxes pass
+                block[:, 0], block[:, 4] = rng.integers(0, 3, (count, 2)), 50
+                block[:, 1] = rng.choice([0.0, 0.1, 0.9], (count, 2))
+                block[:, 2] = rng.choice([1.0, 2.0, np.inf], (count, 2))
+            elif step == "move" and number % 2:
+                block[:, 2], block[:, 3] = 0, block[:, 4]
+        points = PointMap(table, tuple(steps))
+        boxes = np.sort(numbers(rng, count, each, 2, 2), axis=2).reshape(count, each, 4)
+        given = boxes.copy()
+        found, wanted = points.judged(boxes), points.judged_by_numpy(boxes)
+        np.testing.assert_array_equal(found[0], wanted[0], err_msg=str(steps))
+        np.testing.assert_array_equal(found[1], wanted[1], err_msg=str(steps))
+        np.testing.assert_array_equal(boxes, given)
+        fates |= set(found[1].ravel().tolist()) if points.sieves else set()
+    assert fates == {False, True}
+
+
+def test_maps_that_do_not_fit_their_boxes_are_refused() -> None:
+    core, steps = native.load(), np.array([1], np.int32)
+    maps, boxes, kept = np.zeros((2, 6, 2)), np.zeros((2, 3, 4)), np.zeros((2, 3), np.bool_)
+    core.move_boxes(maps, steps, boxes, kept)
+    for wrong in (
+        (maps[:1], steps, boxes, kept),
+        (maps, np.array([1, 1], np.int32), boxes, kept),
+        (maps, steps, boxes[:, :, :3].copy(), kept),
+        (maps, steps, boxes, kept[:, :2].copy()),
+    ):
+        with pytest.raises(ValueError, match="needed|kept"):
+            core.move_boxes(*wrong)
+
+
+def test_offsets_and_sizes_that_do_not_fit_their_boxes_are_refused() -> None:
+    core, boxes, out = native.load(), np.zeros((3, 4), np.float32), np.zeros((3, 4), np.float32)
+    offsets, sizes = np.array([0, 2, 3]), np.array([[4, 5], [6, 7]])
+    core.centre_boxes(boxes, offsets, sizes, False, None, out)
+    core.centre_boxes(boxes, offsets, sizes[:, :1].copy(), True, None, out)
+    for wrong in (
+        (boxes, np.array([0, 2, 4]), sizes, False, None, out),
+        (boxes, np.array([0, 4, 3]), sizes, False, None, out),
+        (boxes, np.array([1, 2, 3]), sizes, False, None, out),
+        (boxes, offsets, sizes, True, None, out),
+        (boxes, offsets, sizes[:, :1].copy(), False, None, out),
+        (boxes, offsets, sizes, False, np.zeros(2, np.int64), np.zeros((3, 6), np.float32)),
+        (boxes, offsets, sizes, False, np.zeros(3, np.int64), out),
+    ):
+        with pytest.raises(ValueError, match="needed"):
+            core.centre_boxes(*wrong)

@@ -15,13 +15,13 @@ from fastload import native
 from fastload.backends.pasted import Pasted, Paster
 from fastload.decode.image import Scratch, decode_image
 from fastload.decode.libraries import core_pool, get_decoder
-from fastload.draws import Draws, Int64Array
+from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
 from fastload.errors import DecodeError
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, Resampling, View
 from fastload.geometry.plan import WarpSampling
 from fastload.geometry.points import PointMap
-from fastload.native.pool import Joined
+from fastload.native.pool import Canvases, Joined
 from fastload.recipe import SplitRecipe
 from fastload.recipe.joined import Joint, Members
 from fastload.render.host import (
@@ -59,8 +59,10 @@ class _Job:
     sizes: Int64Array
     """(T, 2) of the members, which lie at (T,) `placed` where there is a Mosaic."""
     placed: Geometry | None
-    geometries: Sequence[Geometry]
-    """Geometries of the canvases of each layer: B rows."""
+    geometry: Geometry
+    """Geometries of the canvases of P pictures."""
+    seen: Int64Array
+    """(P, 4) top, left, bottom, right of the parts of them that it reads."""
     weights: npt.NDArray[np.float64] | None
     """(B,) weights of the first layer, where two are blended."""
     pasted: Pasted = field(default_factory=dict)
@@ -116,10 +118,9 @@ class JoinedReader:
         failures = {}
         for row in sorted(bad, reverse=True):  # of several the first stays
             failures[int(members.samples[row])] = self._explained(draws, members, row, bad[row])
-        self.fill_tables(tables, draws, members, sizes)
+        points = self.points(members, sizes, tables)
         job = self._placed(draws, members, sizes, failures)
         if self.paster is not None:
-            points = self._points(draws, members, sizes)
             pasted = self.paster.pasted(draws, members, points, failures)
             job = replace(job, pasted=pasted)
         for name in self.source.images:
@@ -133,40 +134,34 @@ class JoinedReader:
             pixels[list(failures)] = 0
         return failures
 
-    def fill_tables(
-        self,
-        tables: Sequence[npt.NDArray[np.float64]],
-        draws: Draws,
-        members: Members,
-        sizes: Int64Array,
-    ) -> None:
-        """Write where the points of members go, which are images of these (T, 2) sizes."""
+    def points(
+        self, members: Members, sizes: Int64Array, tables: Sequence[npt.NDArray[np.float64]]
+    ) -> PointMap | None:
+        """Where the points of members go, which are images of these (T, 2) sizes; it is written to
+        the tables of a batch, too. None: there are none, and no column is moved."""
+        if not tables:
+            return None
+        points = self.recipe.joined_points(members, sizes, traced=self.traced)
         for table in tables:
-            table[members.samples, members.slots] = self._points(draws, members, sizes).table
-
-    def _points(self, draws: Draws, members: Members, sizes: Int64Array) -> PointMap:
-        count = len(self.source)
-        return self.recipe.joined_points(members, sizes, draws, count, traced=self.traced)
+            table[members.samples, members.slots] = points.table
+        return points
 
     @property
     def fits_core(self) -> bool:
-        """Whether the native core is built and knows samples such as these (`for_core`): mosaics of
-        colour images, then a bilinear warp or none, then cuts and mirrorings; two of them blended
-        (MixUp), or one with a rectangle of another (CutMix)."""
+        """Whether the native core is built and knows samples such as these (`for_core`): of one
+        column of colour images, with a mosaic and then a bilinear warp or none, cuts and
+        mirrorings; or without one and with crops and one resize."""
         (plan,) = self.recipe.geometries
         columns = list(self.source.images)
-        if (
-            (self.paster is not None and not self.paster.rectangular)
-            or self.joint.mosaic is None
-            or columns != list(self.source.encoded)
-            or len(columns) != 1
-        ):
+        if columns != list(self.source.encoded) or len(columns) != 1:
             return False
         if not native.available():
             return False
         column = self.source.images[columns[0]]
-        if column.kind.as_stored or not column.plain:
+        if column.kind.as_stored or not column.plain or plan.colour is not None:
             return False
+        if self.joint.mosaic is None:
+            return plan.later is None
         if any(op.resampling is not None for _, op in plan.all_ops):
             return False
         if plan.later is None:
@@ -178,50 +173,54 @@ class JoinedReader:
             and then.plan.later is None
         )
 
-    def for_core(self, draws: Draws, members: Members, sizes: Int64Array, bad: set[int]) -> Joined:
-        """The samples of `draws` as the native core takes them. `bad`: rows that it is to leave to
-        Python; those that it cannot make are added."""
+    def for_core(
+        self,
+        draws: Draws,
+        members: Members,
+        sizes: Int64Array,
+        points: PointMap | None,
+        bad: set[int],
+    ) -> Joined:
+        """The samples of `draws` as the native core takes them. `points`: of the members. `bad`:
+        rows that it is to leave to Python; those that it cannot make are added."""
         failures: Failures = {}
         job = self._placed(draws, members, sizes, failures)
-        assert self.joint.mosaic is not None
-        assert job.placed is not None
-        mosaic, (plan,) = self.joint.mosaic[1], self.recipe.geometries
+        (plan,) = self.recipe.geometries
         ((_, column),) = self.source.images.items()
-        sampling = column.kind.resampling(plan)
-        layers, count = len(job.geometries), len(draws)
-        seen = np.zeros((count, layers, 4), dtype=np.int32)
-        inverse = np.tile(np.eye(3), (count, layers, 1, 1))
-        flips = np.zeros((count, layers, 2), dtype=np.bool_)
-        for layer, geometry in enumerate(job.geometries):
-            for sample in np.unique(members.samples[members.layers == layer]).tolist():
-                found = _warped(geometry, sample, mosaic.canvas)
-                if found is None:
-                    bad.add(sample)
-                    continue
-                inverse[sample, layer], flips[sample, layer] = found
-                top, left, bottom, right = looked_at(geometry, sample)
-                seen[sample, layer] = top, left, bottom - top, right - left
         bad |= failures.keys()
-        pictures = members.samples * layers + members.layers
-        parts, corners = _parts(job.placed, seen.reshape(-1, 4)[pictures])
+        canvases, sampling = None, column.kind.resampling(plan)
+        if self.joint.mosaic is None:
+            parts = job.geometry.take(members.pictures)
+        else:
+            sampling = column.kind.resampling(self.joint.mosaic[1].plan)
+            parts, canvases, unknown = self._on_canvases(job)
+            bad |= unknown
         parts.box[np.isin(members.samples, sorted(bad))] = 0  # which the core refuses
-        weights = None
+        ends = np.arange(len(members.of.first) + 1)
+        made = Joined(parts, np.searchsorted(members.pictures, ends), canvases, sampling)
         if job.weights is not None:
             weights = np.stack([job.weights, 1.0 - job.weights], axis=1).astype(np.float32)
-        rectangles = None if self.paster is None else self.paster.rectangles(draws, members)
-        return Joined(
-            parts,
-            corners,
-            np.searchsorted(pictures, np.arange(count * layers + 1)),
-            seen.reshape(-1, 4),
-            inverse.reshape(-1, 3, 3),
-            flips.reshape(-1, 2),
-            weights,
-            rectangles,
-            mosaic.canvas,
-            column.kind.resampling(mosaic.plan),
-            WarpSampling("bilinear") if sampling.later is None else sampling.later.warp,
-        )
+            return replace(made, weights=weights)
+        if self.paster is None:
+            return made
+        if self.paster.rectangular:
+            return replace(made, rectangles=self.paster.rectangles(draws, members))
+        return replace(made, masks=self.paster.covered(draws, members, points, bad))
+
+    def _on_canvases(self, job: _Job) -> tuple[Geometry, Canvases, set[int]]:
+        """The parts of members of mosaics that are shown, where they lie, and the samples that the
+        core cannot make."""
+        assert self.joint.mosaic is not None
+        assert job.placed is not None
+        members, mosaic, (plan,) = job.members, self.joint.mosaic[1], self.recipe.geometries
+        inverse, flips, known = _warped(job.geometry, mosaic.canvas)
+        start, end = job.seen[:, :2], job.seen[:, 2:]
+        seen = np.concatenate([start, end - start], axis=1).astype(np.int32)
+        seen[~members.of.present] = 0
+        parts, corners = _parts(job.placed, seen[members.pictures])
+        warp = WarpSampling("bilinear") if plan.later is None else plan.later.sampling
+        canvases = Canvases(mosaic.canvas, corners, seen, inverse, flips, warp)
+        return parts, canvases, set(members.samples[~known[members.pictures]].tolist())
 
     def _explained(
         self, draws: Draws, members: Members, row: int, error: DecodeError
@@ -235,31 +234,24 @@ class JoinedReader:
         self, draws: Draws, members: Members, sizes: Int64Array, failures: Failures
     ) -> _Job:
         joint, (plan,) = self.joint, self.recipe.geometries
-        geometries = []
-        for number, layer in enumerate(joint.layers(draws, len(self.source))):
-            if joint.mosaic is not None:
-                canvases = np.tile(
-                    np.array(joint.mosaic[1].canvas, dtype=np.int64), (len(draws), 1)
-                )
-            else:
-                canvases = np.ones((len(draws), 2), dtype=np.int64)
-                canvases[members.samples[members.layers == number]] = sizes[
-                    members.layers == number
-                ]
-            geometries.append(plan.resolve(layer.draws, canvases))
-            for row, reason in geometries[-1].errors.items():
-                if layer.present[row]:
-                    index = int(layer.first[row])
-                    failures.setdefault(
-                        row, DecodeError(f"{self.source.describe(index)}: {reason}")
-                    )
+        canvases = np.ones((len(members.of.first), 2), dtype=np.int64)
+        if joint.mosaic is not None:
+            canvases[:] = joint.mosaic[1].canvas
+        else:
+            canvases[members.pictures] = sizes
+        geometry = plan.resolve(members.of.draws, canvases)
+        for picture, reason in sorted(geometry.errors.items()):
+            if members.of.present[picture]:
+                name = self.source.describe(int(members.of.first[picture]))
+                failures.setdefault(picture // joint.layers, DecodeError(f"{name}: {reason}"))
         weights = None
         if joint.pair is not None and self.paster is None:
             stream, op = joint.pair
             blended = np.unique(members.samples[members.layers > 0])
             weights = np.ones(len(draws))
             weights[blended] = op.weights(draws.take(blended), stream)
-        return _Job(draws, members, sizes, joint.placed(members, sizes), geometries, weights)
+        placed, seen = joint.placed(members, sizes), looked_at(geometry)
+        return _Job(draws, members, sizes, placed, geometry, seen, weights)
 
     def _render(
         self,
@@ -276,11 +268,11 @@ class JoinedReader:
         layers = job.members.layers[start:end]
         for number in sorted(set(layers.tolist())):
             rows = start + np.flatnonzero(layers == number)
-            seen = looked_at(job.geometries[number], sample)
-            picture = self._picture(name, encoded, job, rows.tolist(), seen)
+            row = sample * self.joint.layers + number
+            picture = self._picture(name, encoded, job, rows.tolist(), job.seen[row])
             target = out if number == 0 else _local.other.take(out.shape)
-            view = View(job.geometries[number], kind.resampling(plan), _Row(sample, target))  # type: ignore[arg-type]
-            render_row(picture, sample, view)
+            view = View(job.geometry, kind.resampling(plan), _Row(row, target))  # type: ignore[arg-type]
+            render_row(picture, row, view)
             if number and job.weights is not None:
                 _blend(out, target, float(job.weights[sample]))
             elif number:
@@ -292,7 +284,7 @@ class JoinedReader:
         encoded: Mapping[int, EncodedRow] | None,
         job: _Job,
         rows: list[int],
-        seen: tuple[int, int, int, int],
+        seen: Int64Array,
     ) -> Pixels:
         """The members of these rows on their canvas, as far as it is seen (top, left, bottom,
         right), or the only one as it is."""
@@ -304,12 +296,12 @@ class JoinedReader:
         column = self.source.images[name]
         sampling = column.kind.resampling(mosaic[1].plan)
         canvas = _local.canvas.take((*mosaic[1].canvas, column.channels))
-        top, left, bottom, right = seen
+        top, left, bottom, right = seen.tolist()
         canvas[top:bottom, left:right] = np.asarray(sampling.fill).astype(np.uint8)
         windows = np.array([[top, left, bottom - top, right - left]] * len(rows), dtype=np.int32)
         parts, corners = _parts(job.placed, windows, rows)
         for number, row in enumerate(rows):
-            placed = _one(parts, number)
+            placed = parts.take(slice(number, number + 1))
             (_, _, tall, wide), (y, x) = parts.window[number].tolist(), corners[number].tolist()
             # What is not seen is decoded all the same, so that a damaged file is noticed.
             place = canvas[y : y + tall, x : x + wide]
@@ -382,57 +374,34 @@ def _parts(
     """The parts of T images that are shown, without padding, and (T, 2) where each lies on its
     canvas. The canvas is the window of an image's geometry, of which the (T, 4) top, left, height,
     width `seen` are shown. An image that is not shown at all has one pixel, at -1."""
-    take = slice(None) if rows is None else rows
-    box, size = placed.box[take].copy(), placed.size[take]
-    start = placed.window[take, :2]  # of the canvas, in the grid of the image
+    parts = placed.take(slice(None) if rows is None else rows)
+    start = parts.window[:, :2]  # of the canvas, in the grid of the image
     low = np.maximum(start + seen[:, :2], 0)
-    high = np.minimum(start + seen[:, :2] + seen[:, 2:], size)
+    high = np.minimum(start + seen[:, :2] + seen[:, 2:], parts.size)
     hidden = (high <= low).any(axis=1)
     low[hidden], high[hidden] = 0, 1
     corners = low - start
     corners[hidden] = -1
-    return (
-        replace(
-            placed,
-            box=box,
-            size=size,
-            window=np.concatenate([low, high - low], axis=1),
-            flip=placed.flip[take],
-        ),
-        corners,
-    )
-
-
-def _one(geometry: Geometry, row: int) -> Geometry:
-    """One row."""
-    one = slice(row, row + 1)
-    return replace(
-        geometry,
-        box=geometry.box[one],
-        size=geometry.size[one],
-        window=geometry.window[one],
-        flip=geometry.flip[one],
-        flipped_first=None if geometry.flipped_first is None else geometry.flipped_first[one],
-    )
+    window = np.concatenate([low, high - low], axis=1)
+    return replace(parts, box=parts.box.copy(), window=window), corners
 
 
 def _warped(
-    geometry: Geometry, row: int, canvas: tuple[int, int]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]] | None:
-    """A row of a geometry of canvases as one bilinear warp, (3, 3) its inverse, and (2,) flips
-    after it, which makes the same pixels; None where it is not one."""
-    top, left, height, width = geometry.box[row].tolist()
+    geometry: Geometry, canvas: tuple[int, int]
+) -> tuple[Float64Array, BoolArray, BoolArray]:
+    """The P rows of a geometry of canvases as bilinear warps, (P, 3, 3) their inverses, and (P, 2)
+    flips after them, which make the same pixels; and (P,) whether such a warp does."""
     if geometry.later is None:
-        if not only_cuts(geometry, row):
-            return None
-        shift = np.eye(3)  # whole pixels: each is one of the canvas
-        shift[:2, 2] = left, top
-        return shift, geometry.flip[row]
+        shift = np.tile(np.eye(3), (len(geometry), 1, 1))  # whole pixels: each is one of the canvas
+        shift[:, :2, 2] = geometry.box[:, 1::-1]
+        return shift, geometry.flip, only_cuts(geometry)
     later = geometry.later
-    whole = (top, left, height, width) == (0, 0, *canvas) and shows_all(geometry, row)
-    if later.inverse is None or not whole or not only_cuts(later.geometry, row):
-        return None
-    return cut_inverse(later, row), later.geometry.flip[row]
+    flips = later.geometry.flip
+    if later.inverse is None:
+        return np.tile(np.eye(3), (len(geometry), 1, 1)), flips, np.zeros(len(geometry), np.bool_)
+    whole = (geometry.box == (0, 0, *canvas)).all(axis=1)
+    known = whole & shows_all(geometry) & only_cuts(later.geometry)
+    return cut_inverse(later), flips, known
 
 
 def _blend(out: Pixels, other: Pixels, weight: float) -> None:

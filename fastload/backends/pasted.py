@@ -47,6 +47,16 @@ class Paster:
         """Whether the partner is seen in a rectangle."""
         return isinstance(self._step[1], CutMix)
 
+    def covered(
+        self, draws: Draws, members: Members, points: PointMap | None, failed: Collection[int]
+    ) -> BoolArray:
+        """(B, height, width): what `pasted` gives, of all samples; False of those that it leaves
+        out."""
+        made = np.zeros((len(draws), *self._size), dtype=np.bool_)
+        for sample, seen in self.pasted(draws, members, points, failed).items():
+            made[sample] = seen
+        return made
+
     def rectangles(self, draws: Draws, members: Members) -> npt.NDArray[np.int32]:
         """(B, 4) int32: top, left, height, width of the rectangle in which the partner is seen;
         zeros for samples without one."""
@@ -59,7 +69,7 @@ class Paster:
         return made
 
     def pasted(
-        self, draws: Draws, members: Members, points: PointMap, failed: Collection[int] = ()
+        self, draws: Draws, members: Members, points: PointMap | None, failed: Collection[int] = ()
     ) -> Pasted:
         """Where the partner is seen in the pictures of B samples, as they are delivered; without
         the `failed` ones. `points`: of the T members, traced where masks are drawn."""
@@ -72,6 +82,7 @@ class Paster:
         if isinstance(op, CutMix):
             return self._cut_out(draws, members, np.unique(samples))
         assert self.masks is not None
+        assert points is not None, "a source of masks has columns that are moved"
         shapes = self.source.moved[self.source.drawn[0]].at(members.indices[rows])
         chosen = np.concatenate(self._chosen(draws, members, rows, shapes))
         # Masks that cannot be drawn are left out here: they are reported where all masks are drawn.

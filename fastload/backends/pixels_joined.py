@@ -70,11 +70,11 @@ class JoinedPixels(PixelMaker):
             sizes = turned_sizes(sizes, headers[:, 3])
         lost = [failure.row for failure in failures]
         sizes[lost] = 1
-        self._joined.fill_tables(out.points, draws, members, sizes)
+        points = self._joined.points(members, sizes, out.points)
         bad = {int(members.samples[row]) for row in lost}
         return self._core.pool.join(
             encoded,
-            self._joined.for_core(draws, members, sizes, bad),
+            self._joined.for_core(draws, members, sizes, points, bad),
             out=out.images[name],
             settings=settings,
             check_whole=self._core.check_whole,

@@ -141,6 +141,21 @@ class Geometry:
     def __len__(self) -> int:
         return int(self.box.shape[0])
 
+    def take(self, rows: Any) -> Geometry:
+        """Some rows (a slice or an index array), of a geometry with nothing `later` and no
+        `colour`, without their errors."""
+        assert self.later is None
+        assert self.colour is None
+        bicubic, first = self.bicubic, self.flipped_first
+        return Geometry(
+            self.box[rows],
+            self.size[rows],
+            self.window[rows],
+            self.flip[rows],
+            bicubic=None if bicubic is None else bicubic[rows],
+            flipped_first=None if first is None else first[rows],
+        )
+
     @property
     def out_sizes(self) -> Int32Array:
         """(B, 2) int32: height, width of the outputs."""

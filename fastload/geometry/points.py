@@ -8,14 +8,15 @@ known on the host, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from fastload.draws import Float64Array, Int64Array
+from fastload.draws import BoolArray, Float64Array, Int64Array, native_core
 from fastload.geometry.plan import Clips, Geometry
 
 _SCALE, _SHIFT, _LOW, _HIGH, _SIZE, _CENTRES = range(6)
@@ -44,6 +45,15 @@ PointStep = Literal["move", "warp", "sieve", "within", "grid", "back"]
   was resampled, and 4 for "nearest-exact". A "back" is the matrix of a warp, from output to
   input. Points and boxes have nothing to do with them.
 """
+CORE_STEPS: dict[PointStep, int] = {
+    "move": 1,
+    "warp": 2,
+    "grid": 3,
+    "back": 4,
+    "sieve": 5,
+    "within": 6,
+}
+"""As the native core counts them (fastload/native/masks.hpp)."""
 _MATRIX = [0, 1, 2, 3, 5]
 """Rows of a block of "warp" or "back" that hold the nine numbers of its matrix, and `Warp.centres`.
 """
@@ -193,33 +203,8 @@ class PointMap:
         """The objects that no sieve has dropped so far, as they are by now."""
         assert self.objects is not None, "the loader gives them to recipes that need them"
         of_each = self.take(self.objects.rows)
-        kept = of_each.kept(self.objects.boxes)
-        return Objects(of_each.boxes(self.objects.boxes)[kept], self.objects.rows[kept])
-
-    def kept(self, boxes: Float64Array) -> npt.NDArray[np.bool_]:
-        """(B,) bool: which of (B, 4) boxes of the source images no sieve drops.
-
-        As torchvision's `sanitize_bounding_boxes` has it: sides and areas of exactly the threshold
-        are enough.
-        """
-        kept = np.ones(len(boxes), dtype=np.bool_)
-
-        def judge(block: Float64Array, placed: Float64Array, whole: Float64Array) -> None:
-            nonlocal kept
-            least, (visible, smallest), ratio = block[:, 0], block[:, 1].T, block[:, 2, 0]
-            corners = placed.reshape(-1, 2, 2)
-            inside = (corners >= -_ROUNDING) & (corners <= block[:, _SIZE][:, None] + _ROUNDING)
-            sides = corners[:, 1] - corners[:, 0]
-            areas, whole_sides = sides.prod(axis=1), whole[:, 2:] - whole[:, :2]
-            # Products of thresholds, as a box without any area has no part of it.
-            seen = areas >= visible * whole_sides.prod(axis=1)
-            kept &= inside.all(axis=(1, 2)) & (sides >= least).all(axis=1)
-            kept &= (areas >= smallest) & seen
-            longest = sides.min(axis=1) * np.where(np.isinf(ratio), 1.0, ratio)
-            kept &= np.isinf(ratio) | (sides.max(axis=1) <= longest)
-
-        self._boxes(boxes, judge)
-        return kept
+        boxes, kept = of_each.judged(self.objects.boxes)
+        return Objects(boxes[kept], self.objects.rows[kept])
 
     def points(
         self, points: Float64Array, *, clip: bool = True, centres: bool = False
@@ -241,29 +226,48 @@ class PointMap:
     def boxes(self, boxes: Float64Array) -> Float64Array:
         """(B, ..., 4) float64 boxes (left, top, right, bottom), likewise; clipped to what is shown
         of the image."""
-        return self._boxes(boxes)
+        return self.judged(boxes)[0]
 
-    def _boxes(
-        self,
-        boxes: Float64Array,
-        judge: Callable[[Float64Array, Float64Array, Float64Array], None] | None = None,
-    ) -> Float64Array:
-        """The boxes; `judge` is given the block of each sieve, (B, 4) boxes, and these as they
-        would be if nothing had been clipped."""
+    def judged(self, boxes: Float64Array) -> tuple[Float64Array, BoolArray]:
+        """What `boxes` gives; and (B, ...) which of them no sieve drops.
+
+        As torchvision's `sanitize_bounding_boxes` has it: sides and areas of exactly the threshold
+        are enough. The native core, where it is built, does what `judged_by_numpy` does.
+        """
+        core = native_core()
+        if core is None:
+            return self.judged_by_numpy(boxes)
+        moved = boxes.reshape(len(boxes), math.prod(boxes.shape[1:-1]), 4).astype(np.float64)
+        kept = np.empty(moved.shape[:2], dtype=np.bool_)
+        core.move_boxes(np.ascontiguousarray(self.table), self.core_steps, moved, kept)
+        return moved.reshape(boxes.shape), kept.reshape(boxes.shape[:-1])
+
+    @property
+    def core_steps(self) -> npt.NDArray[np.int32]:
+        """(steps,): see `CORE_STEPS`."""
+        return np.array([CORE_STEPS[step] for step in self.steps], dtype=np.int32)
+
+    def judged_by_numpy(self, boxes: Float64Array) -> tuple[Float64Array, BoolArray]:
+        """As `judged`."""
+        if boxes.ndim > 2:
+            each = math.prod(boxes.shape[1:-1])
+            of_each = self.take(np.repeat(np.arange(len(boxes)), each))
+            moved, judged = of_each.judged_by_numpy(boxes.reshape(-1, 4))
+            return moved.reshape(boxes.shape), judged.reshape(boxes.shape[:-1])
         whole = boxes
+        """As they would be if nothing had been clipped."""
+        kept = np.ones(len(boxes), dtype=np.bool_)
         for step, block in self._blocks:
             if step == "sieve":
-                if judge is not None:
-                    judge(block, boxes, whole)
-                    afresh = block[:, 2, 1].reshape(-1, *[1] * (boxes.ndim - 1))
-                    whole = np.where(afresh == 1, boxes, whole)
+                kept &= _enough(block, boxes, whole)
+                whole = np.where(block[:, 2, 1:] == 1, boxes, whole)
             elif step == "within":
                 boxes = _kept_within(block, boxes)
             elif step in ("move", "warp"):
                 boxes = _box_placed(step, block, boxes, clip=True)
-                if judge is not None:
+                if self.sieves:
                     whole = _box_placed(step, block, whole, clip=False)
-        return boxes
+        return boxes, kept
 
     # The steps
 
@@ -400,20 +404,32 @@ def _placed(
 def _box_placed(
     step: PointStep, block: Float64Array, boxes: Float64Array, *, clip: bool
 ) -> Float64Array:
-    """(B, ..., 4) boxes after a "move" or a "warp"."""
-    if step == "move":
-        ends = boxes.reshape(*boxes.shape[:-1], 2, 2)
-    else:
-        ends = boxes[..., [0, 1, 2, 1, 2, 3, 0, 3]].reshape(*boxes.shape[:-1], 4, 2)
-    ends = _placed(step, block, ends, clip, False)
-    return np.concatenate([ends.min(axis=-2), ends.max(axis=-2)], axis=-1)
+    """(B, 4) boxes after a "move" or a "warp"."""
+    corners = boxes if step == "move" else boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]]
+    corners = corners.reshape(len(boxes), corners.shape[1] // 2, 2)
+    ends = _placed(step, block, corners, clip, False)
+    return np.concatenate([ends.min(axis=1), ends.max(axis=1)], axis=1)
+
+
+def _enough(block: Float64Array, boxes: Float64Array, whole: Float64Array) -> BoolArray:
+    """(B,) bool: which boxes a "sieve" keeps, that would be the `whole` ones if nothing had been
+    clipped."""
+    least, (visible, smallest), ratio = block[:, 0], block[:, 1].T, block[:, 2, 0]
+    corners = boxes.reshape(-1, 2, 2)
+    inside = (corners >= -_ROUNDING) & (corners <= block[:, _SIZE][:, None] + _ROUNDING)
+    sides = corners[:, 1] - corners[:, 0]
+    areas, whole_sides = sides.prod(axis=1), whole[:, 2:] - whole[:, :2]
+    # Products of thresholds, as a box without any area has no part of it.
+    seen = areas >= visible * whole_sides.prod(axis=1)
+    longest = sides.min(axis=1) * np.where(np.isinf(ratio), 1.0, ratio)
+    fits = np.isinf(ratio) | (sides.max(axis=1) <= longest)
+    large = (sides >= least).all(axis=1) & (areas >= smallest)
+    return np.asarray(inside.all(axis=(1, 2)) & large & seen & fits)
 
 
 def _kept_within(block: Float64Array, boxes: Float64Array) -> Float64Array:
-    """(B, ..., 4) boxes after a "within"."""
-    ones = [1] * (boxes.ndim - 2)
-    low, high, applies = (block[:, part].reshape(-1, *ones, 2) for part in (0, 1, 2))
-    centres = 0.5 * (boxes[..., :2] + boxes[..., 2:])
-    good = ((low < centres) & (centres < high)).all(axis=-1, keepdims=True)
-    corner = np.broadcast_to(np.concatenate([low, low], axis=-1), boxes.shape)
-    return np.where(good | (applies[..., :1] == 0), boxes, corner)
+    """(B, 4) boxes after a "within"."""
+    low, high, applies = block[:, 0], block[:, 1], block[:, 2, :1]
+    centres = 0.5 * (boxes[:, :2] + boxes[:, 2:])
+    good = ((low < centres) & (centres < high)).all(axis=1, keepdims=True)
+    return np.where(good | (applies == 0), boxes, np.concatenate([low, low], axis=1))

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from fastload.backends.base import SIZES
+from fastload.draws import native_core
 from fastload.errors import ConfigurationError
 from fastload.host_memory import zeros
 from fastload.sources.base import Source
@@ -106,7 +107,9 @@ class _Form(ABC):
             return [{} for _ in range(len(columns[self.images]))]
         lengths: dict[bytes, list[int]] = {}
         rows = [_rows(columns[name], lengths) for name in names]
-        return [dict(zip(names, of_one, strict=True)) for of_one in zip(*rows, strict=True)]
+        # Looked at once, and not image by image.
+        assert len({len(one) for one in rows}) == 1, "columns of a batch have B rows"
+        return [dict(zip(names, of_one, strict=False)) for of_one in zip(*rows, strict=False)]
 
 
 class TorchvisionForm(_Form):
@@ -149,16 +152,14 @@ class DetrForm(_Form):
         count, _, height, width = images.shape
         size = columns.get(SIZES)
         if size is None:
-            centred = _centred(_numbers(boxes.values), height, width)
+            centred, mask = _centred(boxes, height, width), _none(images)
             size = torch.empty((count, 2), dtype=torch.int64, device=images.device)
             written = _numbers(size)
             written[:, 0], written[:, 1] = height, width
-            mask = _none(images)
         else:
-            of_each = _numbers(size)[_image_of_each(boxes)]
-            centred = _centred(_numbers(boxes.values), of_each[:, 0], of_each[:, 1])
-            mask = _padded(images, size)
-        moved = {self.boxes: Ragged(_tensor(centred), boxes.offsets, boxes.on_host), "size": size}
+            sides = _numbers(size)
+            centred, mask = _centred(boxes, sides[:, 0], sides[:, 1]), _padded(images, size)
+        moved = {self.boxes: Ragged(centred, boxes.offsets, boxes.on_host), "size": size}
         return images, mask, self.targets(columns | moved)
 
 
@@ -171,11 +172,7 @@ class YoloForm(_Form):
     def __call__(self, columns: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         images, boxes, labels = columns[self.images], columns[self.boxes], columns["labels"]
         height, width = images.shape[-2:]
-        targets = torch.empty((len(boxes.values), 6), dtype=torch.float32, device=images.device)
-        written = _numbers(targets)
-        written[:, 0] = _image_of_each(boxes)
-        written[:, 1] = _numbers(labels.values)
-        written[:, 2:] = _centred(_numbers(boxes.values), height, width)
+        targets = _centred(boxes, height, width, labels)
         return images, targets[columns["iscrowd"].values == 0] if self.crowds else targets
 
 
@@ -208,9 +205,40 @@ def _tensor(numbers: Any) -> torch.Tensor:
     return torch.from_numpy(numbers) if isinstance(numbers, np.ndarray) else numbers
 
 
-def _centred(boxes: Any, height: Any, width: Any) -> Any:
-    """(T, 4) centre x and y, width, height in fractions of an image, of (T, 4) left, top, right,
-    bottom in pixels; floating point. Height and width: of all images, or (T,) of that of each."""
+def _centred(boxes: Ragged, height: Any, width: Any, labels: Ragged | None = None) -> torch.Tensor:
+    """(T, 4) centre x and y, width, height in fractions of an image, of boxes (left, top, right,
+    bottom) in pixels; floating point. With labels (T, 6) float32: the number of the image, label,
+    and these.
+
+    Height and width: of all images, or (B,) of each. The native core, where it is built, does in
+    one call what the rest of this does in many.
+    """
+    values, core = boxes.values, native_core()
+    columns = [values] if labels is None else [values, labels.values]
+    known = [torch.float32, torch.int64][: len(columns)]
+    host = all(one.device.type == "cpu" and one.is_contiguous() for one in columns)
+    if core is not None and host and [one.dtype for one in columns] == known:
+        out = torch.empty((len(values), 4 if labels is None else 6), dtype=torch.float32)
+        sizes = np.array([height, width], dtype=np.int64).reshape(2, -1)
+        numbers = None if labels is None else labels.values.numpy()
+        one_size = isinstance(height, int)
+        core.centre_boxes(values.numpy(), boxes.bounds, sizes, one_size, numbers, out.numpy())
+        return out
+    image_of_each = _image_of_each(boxes)
+    if not isinstance(height, int):
+        height, width = height[image_of_each], width[image_of_each]
+    centred = _tensor(_centred_by_calls(_numbers(values), height, width))
+    if labels is None:
+        return centred
+    targets = torch.empty((len(values), 6), dtype=torch.float32, device=values.device)
+    written = _numbers(targets)
+    written[:, 0], written[:, 1] = image_of_each, _numbers(labels.values)
+    written[:, 2:] = _numbers(centred)
+    return targets
+
+
+def _centred_by_calls(boxes: Any, height: Any, width: Any) -> Any:
+    """The same of (T, 4) boxes, with height and width of all or of each."""
     if isinstance(boxes, np.ndarray):
         boxes = boxes if boxes.dtype.kind == "f" else boxes.astype(np.float32)
     else:

@@ -23,6 +23,15 @@ def uniforms(
 def integers(
     indices: Int64s, repeats: Int64s | None, seed: int, epoch: int, stream: int, out: UInt64s
 ) -> None: ...
+def centre_boxes(
+    boxes: Singles,
+    offsets: Int64s,
+    sizes: Int64s,
+    one_size: bool,
+    labels: Int64s | None,
+    out: Singles,
+) -> None: ...
+def move_boxes(maps: Doubles, steps: Int32s, boxes: Doubles, kept: Bools) -> None: ...
 
 # These four, and `Encoded.tier`, are not there where the core was built without ISA-L.
 def read_png16(data: Bytes, out: npt.NDArray[np.uint16], simd: str = "auto") -> str: ...
@@ -109,6 +118,20 @@ class View:
         later_resampling: Resampling | None = None,
     ) -> None: ...
 
+class Canvases:
+    def __init__(
+        self,
+        size: Pair,
+        windows: Int32s,
+        corners: Int32s,
+        seen: Int32s,
+        inverse: Doubles,
+        flips: Bools,
+        fades: bool,
+        mixes: bool,
+        fill: tuple[float, float, float],
+    ) -> None: ...
+
 class Ticket:
     def wait(self) -> list[tuple[int, int, str]]: ...
     def done(self) -> bool: ...
@@ -191,22 +214,13 @@ class Pool:
     def join(
         self,
         images: Encoded,
-        box: Int32s,
-        size: Int32s,
-        window: Int32s,
-        still: Bools,
-        corners: Int32s,
+        members: Geometries,
+        resampling: Resampling,
         offsets: Int64s,
-        seen: Int32s,
-        inverse: Doubles,
-        flips: Bools,
+        on: Canvases | None,
         weights: Singles | None,
         rectangles: Int32s | None,
-        canvas: Pair,
-        resampling: Resampling,
-        fades: bool,
-        mixes: bool,
-        fill: tuple[float, float, float],
+        masks: Bools | None,
         out: Bytes,
         max_pixels: int,
         exif: bool,

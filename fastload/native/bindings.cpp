@@ -21,6 +21,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.hpp"
+#include "boxes.hpp"
 #include "checksum.hpp"
 #include "draws.hpp"
 #include "jobs.hpp"
@@ -363,55 +364,72 @@ void require_offsets(const Input<int64_t, 1>& offsets, size_t end, const char* m
         require(offsets.data()[i - 1] <= offsets.data()[i], message);
 }
 
-// Members (T) of pictures (P = B * layers) of samples (B): see JoinTable.
-std::unique_ptr<Ticket> join(Pool& pool, const Encoded& images, Input<int32_t, 2> box,
-                             Input<int32_t, 2> size, Input<int32_t, 2> window, Input<bool, 2> still,
-                             Input<int32_t, 2> corners, Input<int64_t, 1> offsets,
-                             Input<int32_t, 2> seen, Input<double, 3> inverse, Input<bool, 2> flips,
-                             Optional<float, 2> weights, Optional<int32_t, 2> rectangles,
-                             Pair canvas, const ResampleOptions& resample, bool fades, bool mixes,
-                             const std::array<float, 3>& fill, Array<uint8_t, 4> out,
-                             int64_t max_pixels, bool exif, bool whole,
-                             std::optional<nb::handle> index) {
-    const Geometries members = given(box, size, window, still, {}, {});
-    const size_t count = members.count, pictures = seen.shape(0), samples = out.shape(0);
-    require(count == static_cast<size_t>(images.count), "images and geometries differ in length");
-    require(corners.shape(0) == count && corners.shape(1) == 2, "corners (T, 2) are needed");
-    const int layers = weights || rectangles ? 2 : 1;
-    require(pictures == samples * static_cast<size_t>(layers) && seen.shape(1) == 4 &&
-                inverse.shape(0) == pictures && inverse.shape(1) == 3 && inverse.shape(2) == 3 &&
-                flips.shape(0) == pictures && flips.shape(1) == 2,
+// The canvases of P pictures with T members: see CanvasTable.
+struct Canvases {
+    CanvasTable table;
+    size_t members = 0, pictures = 0;
+    Kept kept;
+};
+
+Canvases canvases(Pair size, Input<int32_t, 2> windows, Input<int32_t, 2> corners,
+                  Input<int32_t, 2> seen, Input<double, 3> inverse, Input<bool, 2> flips,
+                  bool fades, bool mixes, const std::array<float, 3>& fill) {
+    const size_t members = windows.shape(0), pictures = seen.shape(0);
+    require(windows.shape(1) == 4 && corners.shape(0) == members && corners.shape(1) == 2,
+            "windows (T, 4), corners (T, 2) are needed");
+    require(seen.shape(1) == 4 && inverse.shape(0) == pictures && inverse.shape(1) == 3 &&
+                inverse.shape(2) == 3 && flips.shape(0) == pictures && flips.shape(1) == 2,
             "seen (P, 4), inverse (P, 3, 3), flips (P, 2) are needed");
+    CanvasTable table = {size_of(size),  windows.data(), corners.data(),          seen.data(),
+                         inverse.data(), flips.data(),   {true, fades, mixes, {}}};
+    require(table.size.height > 0 && table.size.width > 0, "canvas: empty");
+    std::copy(fill.begin(), fill.end(), table.warp.fill);
+    return {table, members, pictures, kept(windows, corners, seen, inverse, flips)};
+}
+
+// Members (T) of pictures (P = B * layers) of samples (B): see JoinTable.
+std::unique_ptr<Ticket> join(Pool& pool, const Encoded& images, const Geometries& members,
+                             const ResampleOptions& resample, Input<int64_t, 1> offsets,
+                             std::optional<nb::handle> on, Optional<float, 2> weights,
+                             Optional<int32_t, 2> rectangles, Optional<bool, 3> masks,
+                             Array<uint8_t, 4> out, int64_t max_pixels, bool exif, bool whole,
+                             std::optional<nb::handle> index) {
+    const size_t count = members.count, samples = out.shape(0);
+    require(count == static_cast<size_t>(images.count), "images and geometries differ in length");
+    const int layers = weights || rectangles || masks ? 2 : 1;
+    const size_t pictures = samples * static_cast<size_t>(layers);
     require(!weights || (weights->shape(0) == samples && weights->shape(1) == 2),
             "weights (B, 2) are needed");
     require(!rectangles || (rectangles->shape(0) == samples && rectangles->shape(1) == 4),
             "rectangles (B, 4) are needed");
+    require(!masks || (masks->shape(0) == samples && masks->shape(1) == out.shape(1) &&
+                       masks->shape(2) == out.shape(2)),
+            "masks (B, height, width) are needed");
     require(offsets.size() == pictures + 1, "offsets (P + 1,) are needed");
     require(out.shape(3) == 3, "out: three channels are needed");
     JoinTable table;
     table.members = members.source;
-    table.windows = window.data();
-    table.corners = corners.data();
     table.offsets = offsets.data();
-    table.seen = seen.data();
-    table.inverse = inverse.data();
-    table.flips = flips.data();
     table.weights = data_of(weights);
     table.rectangles = data_of(rectangles);
+    table.masks = data_of(masks);
     table.count = static_cast<int>(samples);
     table.layers = layers;
-    table.canvas = size_of(canvas);
     table.resample = resample;
-    table.warp = {true, fades, mixes, {}};
-    std::copy(fill.begin(), fill.end(), table.warp.fill);
     table.out = out.data();
     table.size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
     DecodeOptions options;
     options.limits = {max_pixels};
     options.exif_orientation = exif;
     options.whole = whole;
-    Kept all = kept(images.kept, members.kept, corners, offsets, seen, inverse, flips, weights,
-                    rectangles, out);
+    Kept all = kept(images.kept, members.kept, offsets, weights, rectangles, masks, out);
+    if (on && !on->is_none()) {
+        const auto& canvas = nb::cast<const Canvases&>(*on);
+        require(canvas.members == count && canvas.pictures == pictures,
+                "canvases: of all members and pictures are needed");
+        table.canvas = canvas.table;
+        keep(all, canvas.kept);
+    }
     if (index && !index->is_none()) {
         options.index = nb::cast<SeekIndex*>(*index);
         all.push_back(nb::borrow(*index));
@@ -507,6 +525,47 @@ void uniforms(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t 
     draw_uniforms(counter_of(indices, repeats, seed, epoch, stream, out), out.shape(1), out.data());
 }
 
+void move_boxes_by(Input<double, 3> maps, Input<int32_t, 1> steps, Array<double, 3> boxes,
+                   Array<bool, 2> kept) {
+    require(maps.shape(0) == boxes.shape(0) && maps.shape(2) == 2 &&
+                maps.shape(1) * 2 == steps.size() * kStepNumbers,
+            "maps (B, 6 * steps, 2) are needed");
+    require(boxes.shape(2) == 4, "boxes (B, N, 4) are needed");
+    require(kept.shape(0) == boxes.shape(0) && kept.shape(1) == boxes.shape(1), "kept (B, N)");
+    BoxTable table;
+    table.maps = maps.data();
+    table.steps = steps.data();
+    table.step_count = static_cast<int64_t>(steps.size());
+    table.count = static_cast<int64_t>(boxes.shape(0));
+    table.each = static_cast<int64_t>(boxes.shape(1));
+    table.boxes = boxes.data();
+    table.kept = kept.data();
+    move_boxes(table);
+}
+
+// `sizes`: heights, then widths, of each image, or of all.
+void centre_boxes_of(Input<float, 2> boxes, Input<int64_t, 1> offsets, Input<int64_t, 2> sizes,
+                     bool one_size, Optional<int64_t, 1> labels, Array<float, 2> out) {
+    const size_t count = boxes.shape(0), columns = labels ? 6 : 4;
+    require_offsets(offsets, count, "offsets: of all boxes are needed");
+    const size_t images = offsets.size() - 1;
+    require(boxes.shape(1) == 4, "boxes (T, 4) are needed");
+    require(sizes.shape(0) == 2 && sizes.shape(1) == (one_size ? 1 : images),
+            "sizes (2, B), or (2, 1), are needed");
+    require(!labels || labels->size() == count, "labels (T,) are needed");
+    require(out.shape(0) == count && out.shape(1) == columns, "out (T, 4), or (T, 6), is needed");
+    CentreTable table;
+    table.boxes = boxes.data();
+    table.offsets = offsets.data();
+    table.heights = sizes.data();
+    table.widths = sizes.data() + sizes.shape(1);
+    table.labels = data_of(labels);
+    table.images = static_cast<int64_t>(images);
+    table.one_size = one_size;
+    table.out = out.data();
+    centre_boxes(table);
+}
+
 void integers(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t seed,
               uint32_t epoch, uint32_t stream, Array<uint64_t, 1> out) {
     const Counter counter = counter_of(indices, repeats, seed, epoch, stream, out);
@@ -528,6 +587,9 @@ NB_MODULE(_core, m) {
     m.def("can_fuse_colour", &can_fuse_colour);
     m.def("uniforms", &uniforms, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
           "out"_a);
+    m.def("centre_boxes", &centre_boxes_of, "boxes"_a, "offsets"_a, "sizes"_a, "one_size"_a,
+          "labels"_a.none(), "out"_a);
+    m.def("move_boxes", &move_boxes_by, "maps"_a, "steps"_a, "boxes"_a, "kept"_a);
     m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
           "out"_a);
 
@@ -576,6 +638,10 @@ NB_MODULE(_core, m) {
         "kinds"_a.none() = nb::none(), "numbers"_a.none() = nb::none(), "fused"_a = false,
         "later"_a.none() = nb::none(), "later_resampling"_a.none() = nb::none());
 
+    nb::class_<Canvases>(m, "Canvases")
+        .def(nb::new_(&canvases), "size"_a, "windows"_a, "corners"_a, "seen"_a, "inverse"_a,
+             "flips"_a, "fades"_a, "mixes"_a, "fill"_a);
+
     nb::class_<Ticket>(m, "Ticket")
         .def("wait", &Ticket::wait)
         .def("done", [](const Ticket& self) { return self.job()->done(); })
@@ -619,10 +685,9 @@ NB_MODULE(_core, m) {
         .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a, "here"_a)
         .def("gather", &gather, "array"_a, "offsets"_a.none(), "sizes"_a.none(), "rows"_a, "view"_a,
              "here"_a)
-        .def("join", &join, "images"_a, "box"_a, "size"_a, "window"_a, "still"_a, "corners"_a,
-             "offsets"_a, "seen"_a, "inverse"_a, "flips"_a, "weights"_a.none(),
-             "rectangles"_a.none(), "canvas"_a, "resampling"_a, "fades"_a, "mixes"_a, "fill"_a,
-             "out"_a, "max_pixels"_a, "exif"_a, "whole"_a, "index"_a.none())
+        .def("join", &join, "images"_a, "members"_a, "resampling"_a, "offsets"_a, "on"_a.none(),
+             "weights"_a.none(), "rectangles"_a.none(), "masks"_a.none(), "out"_a, "max_pixels"_a,
+             "exif"_a, "whole"_a, "index"_a.none())
         .def("draw_masks", &draw_masks, "shapes"_a, "objects"_a, "images"_a, "maps"_a, "steps"_a,
              "out"_a, "here"_a);
     bind_colour(pool);

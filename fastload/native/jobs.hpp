@@ -126,27 +126,38 @@ void recolour_part(Worker& worker, const View& view, int row, Size part, uint8_t
 void feed(Worker& worker, Resampler& resampler, const uint8_t* first, Size part, Box needed,
           int channels);
 
-// What samples of several images are made of. A sample is a picture, or the blend of `layers`
-// pictures, the first of which it always has; a picture is some images, its members, each resampled
-// to its place on a canvas, and the canvas warped. The arrays are borrowed.
-struct JoinTable {
-    GeometrySource members;     // what of each member is shown: its window
-    const int32_t* windows;     // of each of these geometries: top, left, height, width
-    const int32_t* corners;     // of each member: top, left of its window on the canvas; below 0:
-                                // it is decoded, so that damage is noticed, and not shown
-    const int64_t* offsets;     // at which member the pictures begin, and where the last one ends
-    const int32_t* seen;        // of each picture: top, left, height, width on the canvas beside
-                                // which the warp reads nothing
-    const double* inverse;      // of each picture: nine numbers (warp.hpp)
-    const bool* flips;          // of each picture: left-right, top-bottom, after the warp
-    const float* weights;       // of each sample and layer, where two are blended; or null
-    const int32_t* rectangles;  // of each sample: top, left, height, width of what the second
-                                // layer covers, where it does; or null
-    int count = 0, layers = 1;  // `layers`: 1 or 2
-    Size canvas;
-    ResampleOptions resample;  // of members; its fill is what lies between them
+// Where members lie on the canvases of pictures, and what becomes of these.
+struct CanvasTable {
+    Size size;                         // of all
+    const int32_t* windows = nullptr;  // of each member, of its geometry: top, left, height, width
+    const int32_t* corners = nullptr;  // of each member: top, left of its window on the canvas;
+                                       // below 0: it is decoded, so that damage is noticed, and not
+                                       // shown
+    const int32_t* seen = nullptr;     // of each picture: top, left, height, width on the canvas
+                                       // beside which the warp reads nothing
+    const double* inverse = nullptr;   // of each picture: nine numbers (warp.hpp)
+    const bool* flips = nullptr;       // of each picture: left-right, top-bottom, after the warp
     WarpOptions warp;
-    uint8_t* out = nullptr;  // 3 channels
+};
+
+// What samples of several images are made of. A sample is a picture, or two, the first of which it
+// always has: they are blended, or the second covers a part of the first. A picture is an image, or
+// several, its members, each resampled to its place on a canvas, and the canvas warped. The arrays
+// are borrowed.
+struct JoinTable {
+    GeometrySource members;            // what of each member is shown: its window
+    const int64_t* offsets = nullptr;  // at which member the pictures begin, and where the last one
+                                       // ends
+    CanvasTable canvas;                // of size 0x0: there is none; a picture is one member, or
+                                       // none
+    const float* weights = nullptr;    // of each sample and layer, where two are blended; or null
+    const int32_t* rectangles = nullptr;  // of each sample: top, left, height, width of what the
+                                          // second layer covers; or null
+    const bool* masks = nullptr;  // of each sample and pixel: whether the second layer covers it;
+                                  // or null
+    int count = 0, layers = 1;    // `layers`: 1 or 2
+    ResampleOptions resample;     // of members; its fill is also what lies between them on a canvas
+    uint8_t* out = nullptr;       // 3 channels
     Size size;
 };
 

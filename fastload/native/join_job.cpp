@@ -47,10 +47,12 @@ class JoinJob final : public Job {
             if (layer == 0) continue;
             if (table_.rectangles != nullptr) {
                 cover(row, out);
-                continue;
+            } else if (table_.masks != nullptr) {
+                cover_masked(row, out);
+            } else {
+                const float* weights = table_.weights + 2 * int64_t{row};
+                blend(at(row), out, bytes_of(table_.size), weights[0], weights[1]);
             }
-            const float* weights = table_.weights + 2 * int64_t{row};
-            blend(at(row), out, bytes_of(table_.size), weights[0], weights[1]);
         }
         return {};
     }
@@ -65,11 +67,26 @@ class JoinJob final : public Job {
             std::memcpy(at(row) + first, other + first, bytes_of(part[3]));
     }
 
-    // Images on their canvas, of which as much is made as is seen, and the canvas warped.
+    void cover_masked(int row, const uint8_t* other) const {
+        const size_t pixels =
+            static_cast<size_t>(table_.size.height) * static_cast<size_t>(table_.size.width);
+        const bool* mask = table_.masks + pixels * static_cast<size_t>(row);
+        uint8_t* const out = at(row);
+        for (size_t i = 0; i < pixels; ++i)
+            if (mask[i]) std::memcpy(out + kChannels * i, other + kChannels * i, kChannels);
+    }
+
+    // An image; or images on their canvas, of which as much is made as is seen, and the canvas
+    // warped.
     Outcome draw(Worker& worker, int64_t picture, uint8_t* out) {
-        const size_t stride = bytes_of(table_.canvas.width);
-        uint8_t* const canvas = room(worker.canvas, bytes_of(table_.canvas));
-        const int32_t* seen = table_.seen + 4 * picture;
+        const CanvasTable& table = table_.canvas;
+        if (table.size.height == 0) {
+            const auto member = static_cast<int>(table_.offsets[picture]);
+            return show(worker, member, table_.size, out, bytes_of(table_.size.width));
+        }
+        const size_t stride = bytes_of(table.size.width);
+        uint8_t* const canvas = room(worker.canvas, bytes_of(table.size));
+        const int32_t* seen = table.seen + 4 * picture;
         uint8_t* const first = canvas + stride * static_cast<size_t>(seen[0]) + bytes_of(seen[1]);
         for (int x = 0; seen[2] > 0 && x < seen[3]; ++x)
             std::memcpy(first + bytes_of(x), table_.resample.fill, kChannels);
@@ -80,25 +97,34 @@ class JoinJob final : public Job {
             if (Outcome put = place(worker, static_cast<int>(member), canvas); !put.ok())
                 return put;
         }
-        warp(worker.kernels, canvas, table_.canvas, out, table_.size, static_cast<int>(kChannels),
-             table_.inverse + 9 * picture, table_.warp);
-        mirror(worker, table_.flips[2 * picture], table_.flips[2 * picture + 1], out);
+        warp(worker.kernels, canvas, table.size, out, table_.size, static_cast<int>(kChannels),
+             table.inverse + 9 * picture, table.warp);
+        mirror(worker, table.flips[2 * picture], table.flips[2 * picture + 1], out);
         return {};
     }
 
     Outcome place(Worker& worker, int member, uint8_t* canvas) {
+        const int32_t* window = table_.canvas.windows + 4 * int64_t{member};
+        const int32_t* corner = table_.canvas.corners + 2 * int64_t{member};
+        const Size size = {window[2], window[3]};
+        if (corner[0] < 0)
+            return show(worker, member, size, room(worker.tile, bytes_of(size)),
+                        bytes_of(size.width));
+        const size_t stride = bytes_of(table_.canvas.size.width);
+        uint8_t* const out = canvas + stride * static_cast<size_t>(corner[0]) + bytes_of(corner[1]);
+        return show(worker, member, size, out, stride);
+    }
+
+    // What is shown of a member, which is of this size. `stride`: bytes from a row to the next.
+    Outcome show(Worker& worker, int member, Size size, uint8_t* out, size_t stride) {
         Bytes bytes;
         if (Outcome read = images_->get(member, worker.bytes, bytes); !read.ok()) return read;
-        const int32_t* window = table_.windows + 4 * int64_t{member};
-        const int32_t* corner = table_.corners + 2 * int64_t{member};
         View view;
         view.geometries = table_.members;
         view.resample = table_.resample;
-        view.size = {window[2], window[3]};
-        view.stride = static_cast<int64_t>(bytes_of(table_.canvas.width));
-        view.out = corner[0] < 0 ? room(worker.tile, bytes_of(view.size))
-                                 : canvas + view.stride * corner[0] + bytes_of(corner[1]);
-        if (corner[0] < 0) view.stride = static_cast<int64_t>(bytes_of(window[3]));
+        view.size = size;
+        view.stride = static_cast<int64_t>(stride);
+        view.out = out;
         const Outcome outcome = decode_image(worker, bytes, {view}, member, options_);
         worker.decoder.close();  // the bytes may go
         return outcome;
@@ -139,34 +165,44 @@ bool lies_in(Size size, const int32_t* corner, const int32_t* extent) {
 }
 
 // Whether all that is written and read lies in the canvas.
+void check(const CanvasTable& table, int64_t pictures, int64_t members) {
+    for (float value : table.warp.fill)
+        require(value >= 0 && value <= 255, "fill: 0 to 255 is needed");
+    for (int64_t i = 0; i < pictures; ++i)
+        require(lies_in(table.size, table.seen + 4 * i, table.seen + 4 * i + 2),
+                "seen: outside of the canvas");
+    for (int64_t i = 0; i < members; ++i) {
+        const int32_t *corner = table.corners + 2 * i, *window = table.windows + 4 * i;
+        require(window[2] > 0 && window[3] > 0, "window: empty");
+        // What is not shown is as large at the most, too: memory is taken for it.
+        constexpr int32_t kAnywhere[2] = {0, 0};
+        require(lies_in(table.size, corner[0] < 0 ? kAnywhere : corner, window + 2),
+                "corners: outside of the canvas");
+    }
+}
+
 void check(const JoinTable& table, int members) {
     const int64_t pictures = int64_t{table.count} * table.layers;
-    require(table.canvas.height > 0 && table.canvas.width > 0, "canvas: empty");
-    require((table.weights != nullptr) + (table.rectangles != nullptr) == table.layers - 1,
+    const Size canvas = table.canvas.size;
+    const bool bare = canvas.height == 0 && canvas.width == 0;
+    require(bare || (canvas.height > 0 && canvas.width > 0), "canvas: empty");
+    require((table.weights != nullptr) + (table.rectangles != nullptr) + (table.masks != nullptr) ==
+                table.layers - 1,
             "two layers are blended, or one covers the other");
     for (int64_t row = 0; table.rectangles != nullptr && row < table.count; ++row) {
         const int32_t* part = table.rectangles + 4 * row;
         require(lies_in(table.size, part, part + 2), "rectangles: outside of the picture");
     }
-    for (float value : table.warp.fill)
-        require(value >= 0 && value <= 255, "fill: 0 to 255 is needed");
     require(table.offsets[0] == 0 && table.offsets[pictures] == members,
             "offsets: of all members are needed");
     for (int64_t i = 0; i < pictures; ++i) {
         require(table.offsets[i] <= table.offsets[i + 1], "offsets: not ascending");
         require(i % table.layers > 0 || table.offsets[i] < table.offsets[i + 1],
                 "offsets: a sample without members");
-        require(lies_in(table.canvas, table.seen + 4 * i, table.seen + 4 * i + 2),
-                "seen: outside of the canvas");
+        require(!bare || table.offsets[i + 1] - table.offsets[i] <= 1,
+                "offsets: several members without a canvas");
     }
-    for (int64_t i = 0; i < members; ++i) {
-        const int32_t *corner = table.corners + 2 * i, *window = table.windows + 4 * i;
-        require(window[2] > 0 && window[3] > 0, "window: empty");
-        // What is not shown is as large at the most, too: memory is taken for it.
-        constexpr int32_t kAnywhere[2] = {0, 0};
-        require(lies_in(table.canvas, corner[0] < 0 ? kAnywhere : corner, window + 2),
-                "corners: outside of the canvas");
-    }
+    if (!bare) check(table.canvas, pictures, members);
 }
 
 }  // namespace

@@ -8,9 +8,8 @@
 
 namespace fastload {
 
-// What a sample goes through, in order; fastload/geometry/points.py has the numbers of each. Others
-// have nothing to do with masks.
-enum class MapStep : int32_t { other = 0, move = 1, warp = 2, grid = 3, back = 4 };
+// What a sample goes through, in order; fastload/geometry/points.py has the numbers of each.
+enum class MapStep : int32_t { move = 1, warp = 2, grid = 3, back = 4, sieve = 5, within = 6 };
 constexpr int kStepNumbers = 12;
 
 // The arrays are borrowed; the offsets were checked to rise from 0 to their ends. The shapes may

@@ -20,7 +20,7 @@ from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan, Interpolation, PaddingMode, Resampling, View
 from fastload.geometry.boxes import Composition
 from fastload.geometry.plan import ImageColour, WarpSampling
-from fastload.geometry.points import PointMap, PointStep
+from fastload.geometry.points import PointMap
 from fastload.native.extension import available, load
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import Buffer, EncodedFiles, PixelArray
@@ -38,8 +38,6 @@ Simd = Literal["auto", "avx512", "avx2", "sse4.1", "neon", "plain"]
 """Which inner loops to use; all give the same pixels, so this is for tests and measurements."""
 
 _FILTERS: tuple[Interpolation, ...] = ("nearest", "nearest-exact", "bilinear", "bicubic")
-_MASK_STEPS: dict[PointStep, int] = {"move": 1, "warp": 2, "grid": 3, "back": 4}
-"""The steps of a `PointMap` as the core counts them (fastload/native/masks.hpp)."""
 _PADDINGS: tuple[PaddingMode, ...] = ("constant", "edge", "reflect", "symmetric")
 
 
@@ -101,34 +99,44 @@ class FusedGeometry:
 
 
 @dataclass(frozen=True)
-class Joined:
-    """What B samples of several images are made of, for `NativePool.join`. A sample is one picture,
-    the blend of two, or one with a part of another; a picture is members on a canvas, which is then
-    warped. P pictures, those of a sample one after the other; T members, those of a picture one
-    after the other."""
+class Canvases:
+    """Where T members lie on the canvases of P pictures, and the warp of these."""
 
-    parts: Geometry
-    """Of T members: what of each is shown on its canvas, all of it inside of the image."""
+    size: tuple[int, int]
+    """Height, width of all."""
     corners: npt.NDArray[np.int32]
-    """(T, 2): top, left of that on the canvas; -1: nothing of it is seen."""
-    offsets: npt.NDArray[np.int64]
-    """(P + 1,): the members of each picture. A second picture may have none, and is none then."""
+    """(T, 2): top, left on its canvas of what is shown of a member; -1: nothing of it is seen."""
     seen: npt.NDArray[np.int32]
     """(P, 4): top, left, height, width of the canvas, beside which the warp reads nothing."""
     inverse: npt.NDArray[np.float64]
     """(P, 3, 3): of a `Warp`, and of a cut after it."""
     flips: npt.NDArray[np.bool_]
     """(P, 2): mirror left-right, upside-down, after that."""
-    weights: npt.NDArray[np.float32] | None
-    """(B, 2): of the two pictures of a sample that are blended; or None."""
-    rectangles: npt.NDArray[np.int32] | None
-    """(B, 4): top, left, height, width of what the second picture of a sample covers; or None."""
-    canvas: tuple[int, int]
-    """Height, width."""
-    sampling: Resampling
-    """Of members, and with its fill what is between them."""
     warp: WarpSampling
     """Bilinear."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What B samples of several images are made of, for `NativePool.join`. A sample is one picture,
+    the blend of two, or one with a part of another; a picture is an image, or members on a canvas,
+    which is then warped. P pictures, those of a sample one after the other; T members, those of a
+    picture one after the other."""
+
+    parts: Geometry
+    """Of T members: what of each is shown; on canvases all of it inside of the image."""
+    offsets: npt.NDArray[np.int64]
+    """(P + 1,): the members of each picture. A second picture may have none, and is none then."""
+    canvases: Canvases | None
+    """None: a picture is one image."""
+    sampling: Resampling
+    """Of members, and with its fill what is between them."""
+    weights: npt.NDArray[np.float32] | None = None
+    """(B, 2): of the two pictures of a sample that are blended."""
+    rectangles: npt.NDArray[np.int32] | None = None
+    """(B, 4): top, left, height, width of what the second picture of a sample covers."""
+    masks: npt.NDArray[np.bool_] | None = None
+    """(B, height, width): what the second picture covers. One of the three, or none."""
 
 
 def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
@@ -418,27 +426,16 @@ class NativePool:
         Args:
             images: T files or buffers, as of `decode_views`; so are `check_whole` and `index`.
         """
-        parts, warp = joined.parts, joined.warp
-        fill = np.broadcast_to(np.asarray(warp.fill, dtype=np.float64), 3).tolist()
         return Pending(
             self._pool.join(
                 _encoded(images),
-                np.ascontiguousarray(parts.box, dtype=np.int32),
-                np.ascontiguousarray(parts.size, dtype=np.int32),
-                np.ascontiguousarray(parts.window, dtype=np.int32),
-                np.ascontiguousarray(parts.flip, dtype=np.bool_),
-                np.ascontiguousarray(joined.corners, dtype=np.int32),
+                _geometries(joined.parts),
+                _resampling(joined.sampling),
                 np.ascontiguousarray(joined.offsets, dtype=np.int64),
-                np.ascontiguousarray(joined.seen, dtype=np.int32),
-                np.ascontiguousarray(joined.inverse, dtype=np.float64),
-                np.ascontiguousarray(joined.flips, dtype=np.bool_),
+                None if joined.canvases is None else _canvases(joined.canvases, joined.parts),
                 joined.weights,
                 joined.rectangles,
-                joined.canvas,
-                _resampling(joined.sampling),
-                warp.fades,
-                warp.mixes,
-                tuple(fill),
+                joined.masks,
                 out,
                 settings.max_pixels,
                 settings.exif_orientation,
@@ -532,9 +529,9 @@ class NativePool:
             points: traced, of images of the size of `out` (`PointMap.identity`).
         """
         inner: Ragged = shapes.values
-        steps = np.array([_MASK_STEPS.get(step, 0) for step in points.steps], dtype=np.int32)
         numbers = np.ascontiguousarray(inner.values, dtype=np.float64)
         table = np.ascontiguousarray(points.table)
+        steps = points.core_steps
         objects = np.ascontiguousarray(inner.offsets, dtype=np.int64)
         images = np.ascontiguousarray(shapes.offsets, dtype=np.int64)
         return Pending(self._pool.draw_masks(numbers, objects, images, table, steps, out, here))
@@ -554,6 +551,23 @@ def _encoded(images: Compressed) -> _core.Encoded:
     root = paths.root.encode("utf-8", "surrogateescape")
     rows = np.ascontiguousarray(rows, dtype=np.int64)
     return kind.files(root, paths.blob, paths.ends, rows, images.offsets, images.lengths)
+
+
+def _canvases(canvases: Canvases, parts: Geometry) -> _core.Canvases:
+    warp = canvases.warp
+    fill = np.broadcast_to(np.asarray(warp.fill, dtype=np.float64), 3).tolist()
+    made: _core.Canvases = load().Canvases(
+        canvases.size,
+        np.ascontiguousarray(parts.window, dtype=np.int32),
+        np.ascontiguousarray(canvases.corners, dtype=np.int32),
+        np.ascontiguousarray(canvases.seen, dtype=np.int32),
+        np.ascontiguousarray(canvases.inverse, dtype=np.float64),
+        np.ascontiguousarray(canvases.flips, dtype=np.bool_),
+        warp.fades,
+        warp.mixes,
+        tuple(fill),
+    )
+    return made
 
 
 def _column(images: Compressed, views: Sequence[View]) -> tuple[_core.Encoded, list[_core.View]]:

@@ -19,14 +19,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from fastload.draws import BoolArray, Draws, Float64Array, Int64Array, StagedDraws
 from fastload.errors import ConfigurationError, counted
 from fastload.geometry import Fill, Geometry, GeometryPlan, Interpolation
 from fastload.geometry.boxes import pick
 from fastload.geometry.plan import MaskInterpolation
-from fastload.geometry.points import PointMap, PointStep
+from fastload.geometry.points import PointMap
 from fastload.recipe import transforms as own
 from fastload.recipe.attributes import (
     check_settings,
@@ -259,15 +258,16 @@ def _betas(draws: Draws, stream: int, alpha: float) -> Float64Array:
     return np.array([state.beta(alpha, alpha) for state in states])
 
 
-class Layer(NamedTuple):
-    """One of the pictures that B samples are the blend of."""
+class Pictures(NamedTuple):
+    """What B samples are made of: P pictures, one of each layer, those of a sample one after the
+    other."""
 
     draws: Draws
-    """Of its geometry, for all B samples."""
+    """Of their geometry."""
     first: Int64Array
-    """(B,) int64: the image that it is about."""
+    """(P,) int64: the image that each is about."""
     present: BoolArray
-    """(B,) bool: whether the sample has it."""
+    """(P,) bool: whether the sample has it."""
 
 
 @dataclass(frozen=True)
@@ -289,6 +289,9 @@ class Members:
     """(T, 2): y, x of the centre of its mosaic."""
     offsets: Int64Array
     """(B + 1,): at which member those of each sample begin."""
+    pictures: Int64Array
+    """(T,): which picture each is a part of, ascending."""
+    of: Pictures
 
 
 @dataclass(frozen=True)
@@ -359,7 +362,7 @@ class Joint:
     @property
     def most(self) -> int:
         """Images that a sample can be made of."""
-        return self._in_a_layer * (1 if self.pair is None else 2)
+        return self._in_a_layer * self.layers
 
     @property
     def _in_a_layer(self) -> int:
@@ -369,45 +372,55 @@ class Joint:
         """For a person; `count`: images of the source."""
         return f"each is made of up to {counted(self.most, 'image')}, drawn from all {count}"
 
-    def layers(self, draws: Draws, count: int) -> list[Layer]:
+    @property
+    def layers(self) -> int:
+        """Pictures that a sample is made of, at most."""
+        return 1 if self.pair is None else 2
+
+    def pictures(self, draws: Draws, count: int) -> Pictures:
         """Of B samples of a source of `count` images."""
-        layers = [Layer(draws, draws.indices, np.ones(len(draws), dtype=np.bool_))]
-        if self.pair is not None:
-            stream, op = self.pair
-            present, partners = op.draw(draws, stream, count)
-            own = draws.seed, draws.epoch, draws.indices, draws.repeats, draws.keys
-            early = draws.within(stream)
-            layers.append(Layer(StagedDraws(*own, early=early, until=stream), partners, present))
-        return layers
+        batch, all_present = len(draws), np.ones(len(draws), dtype=np.bool_)
+        if self.pair is None:
+            return Pictures(draws, draws.indices, all_present)
+        stream, op = self.pair
+        present, partners = op.draw(draws, stream, count)
+        samples = np.repeat(np.arange(batch), 2)
+        own, early = draws.take(samples), draws.within(stream).take(samples)
+        second = np.tile([False, True], batch)
+        fields = own.seed, own.epoch, own.indices, own.repeats, own.keys
+        return Pictures(
+            StagedDraws(*fields, early=early, until=stream, staged=second),
+            np.stack([draws.indices, partners], axis=1).ravel(),
+            np.stack([all_present, present], axis=1).ravel(),
+        )
 
     def members(self, draws: Draws, count: int) -> Members:
         """Of B samples of a source of `count` images."""
-        batch = len(draws)
-        used = np.zeros((batch, self.most), dtype=np.bool_)
-        indices, tiles = (np.zeros((batch, self.most), dtype=np.int64) for _ in range(2))
-        centres = np.zeros((batch, self.most, 2), dtype=np.int64)
-        for number, layer in enumerate(self.layers(draws, count)):
-            first = number * self._in_a_layer
-            indices[:, first], tiles[:, first] = layer.first, -1
-            used[:, first] = layer.present
-            if self.mosaic is None:
-                continue
+        of = self.pictures(draws, count)
+        shape = len(of.first), self._in_a_layer
+        used = np.zeros(shape, dtype=np.bool_)
+        indices, tiles = (np.zeros(shape, dtype=np.int64) for _ in range(2))
+        centres = np.zeros((*shape, 2), dtype=np.int64)
+        indices[:, 0], tiles[:, 0], used[:, 0] = of.first, -1, of.present
+        if self.mosaic is not None:
             stream, op = self.mosaic
-            whole, centre, others = op.draw(layer.draws, stream, count)
-            tile, end = np.arange(op.images), first + op.images
-            indices[:, first + 1 : end] = others
-            tiles[:, first:end] = np.where(whole[:, None], tile, -1)
-            used[:, first + 1 : end] = (whole & layer.present)[:, None]
-            centres[:, first:end] = centre[:, None]
-        samples, slots = np.nonzero(used)
+            whole, centre, others = op.draw(of.draws, stream, count)
+            indices[:, 1:] = others
+            tiles[:] = np.where(whole[:, None], np.arange(op.images), -1)
+            used[:, 1:] = (whole & of.present)[:, None]
+            centres[:] = centre[:, None]
+        pictures, places = np.nonzero(used)
+        samples, layers = np.divmod(pictures, self.layers)
         return Members(
             samples,
-            slots,
+            layers * self._in_a_layer + places,
             indices[used],
-            slots // self._in_a_layer,
+            layers,
             tiles[used],
             centres[used],
-            np.searchsorted(samples, np.arange(batch + 1)),
+            np.searchsorted(samples, np.arange(len(draws) + 1)),
+            pictures,
+            of,
         )
 
     def placed(self, members: Members, sizes: Int64Array) -> Geometry | None:
@@ -418,35 +431,20 @@ class Joint:
         return self.mosaic[1].place(sizes, members.tiles, members.centres)
 
     def points(
-        self,
-        path: Sequence[Step],
-        members: Members,
-        sizes: Int64Array,
-        draws: Draws,
-        count: int,
-        *,
-        traced: bool,
+        self, path: Sequence[Step], members: Members, sizes: Int64Array, *, traced: bool
     ) -> PointMap:
         """Where points of the members, images of these (T, 2) sizes, are after all operations of
         `path`."""
-        start = PointMap.identity(sizes, traced=traced)
+        points = PointMap.identity(sizes, traced=traced)
         placed = self.placed(members, sizes)
         if placed is not None and self.mosaic is not None:
             exact = self.mosaic[1].mask_interpolation == "nearest-exact"
-            start = start.then(placed, clips="both", exact=exact)
-        table: npt.NDArray[np.float64] | None = None
-        steps: tuple[PointStep, ...] = ()
-        for number, layer in enumerate(self.layers(draws, count)):
-            rows = np.flatnonzero(members.layers == number)
-            moved, of_each = start.take(rows), layer.draws.take(members.samples[rows])
-            for stream, op in path:
-                if not op.joins:
-                    moved = op.move(moved, of_each, stream)
-            if table is None:
-                table, steps = np.empty((len(sizes), *moved.table.shape[1:])), moved.steps
-            table[rows] = moved.table
-        assert table is not None
-        return PointMap(table, steps)
+            points = points.then(placed, clips="both", exact=exact)
+        of_each = members.of.draws.take(members.pictures)
+        for stream, op in path:
+            if not op.joins:
+                points = op.move(points, of_each, stream)
+        return points
 
 
 def _refused(what: str) -> ConfigurationError:

@@ -148,7 +148,7 @@ class SplitRecipe:
         objects, draws = Objects(np.zeros((0, 4)), nothing[:, 0]), Draws(0, 0, nothing[:, 0])
         if self.joint is not None:
             none = self.joint.members(draws, 1)
-            return self.joined_points(none, nothing, draws, 1, traced=traced).steps
+            return self.joined_points(none, nothing, traced=traced).steps
         return self.points(view, nothing, draws, objects, traced=traced).steps
 
     def points(
@@ -170,12 +170,11 @@ class SplitRecipe:
         return points
 
     def joined_points(
-        self, members: Members, sizes: Int64Array, draws: Draws, count: int, *, traced: bool = False
+        self, members: Members, sizes: Int64Array, *, traced: bool = False
     ) -> PointMap:
-        """As `points`, of the T members of B samples of a source of `count` images: images of these
-        (T, 2) sizes."""
+        """As `points`, of the T members of samples: images of these (T, 2) sizes."""
         assert self.joint is not None
-        return self.joint.points(self.paths[0], members, sizes, draws, count, traced=traced)
+        return self.joint.points(self.paths[0], members, sizes, traced=traced)
 
     def require_no_opaque(self, backend: str, capable: Sequence[str]) -> None:
         """For backends that cannot run Python on samples: raises UnsupportedTransformError if there

@@ -7,7 +7,6 @@ tensors (maximum difference 1). Called from several threads at once.
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from fastload.decode import DecodeSettings, decode_image, get_decoder, read_head
 from fastload.decode.header import REMEDY, ImageHeader
 from fastload.decode.image import Scratch, check_header
 from fastload.decode.libraries import core_pool
+from fastload.draws import BoolArray, Float64Array, Int64Array
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.files import read_regular
 from fastload.geometry import Geometry, Resampling, View
@@ -32,12 +32,12 @@ from fastload.render.warp import warp_into
 from fastload.sources.columns import PixelFormat
 
 Pixels = npt.NDArray[np.uint8]
-Rows = npt.NDArray[np.int64]
 Integers = Sequence[int] | npt.NDArray[np.int32]
 Booleans = Sequence[bool] | npt.NDArray[np.bool_]
 
 _BILINEAR = Resampling()
 _NEVER = (False, False)
+_ALL = slice(None)
 
 
 @dataclass(frozen=True)
@@ -193,74 +193,67 @@ def render_row(pixels: Pixels, row: int, view: View) -> None:
     _render_row(pixels, row, geometry, resampling, view.out[row])
 
 
-def looked_at(geometry: Geometry, row: int) -> tuple[int, int, int, int]:
-    """The part of an image that `render_row` reads: top, left, bottom, right [pixels]. Pixels
-    outside have no influence."""
-    top, left, height, width = geometry.box[row].tolist()
-    whole = top, left, top + height, left + width
-    if geometry.later is None or not shows_all(geometry, row):
+def looked_at(geometry: Geometry) -> Int64Array:
+    """The parts of B images that `render_row` reads: (B, 4) top, left, bottom, right [pixels].
+    Pixels outside have no influence."""
+    box = geometry.box.astype(np.int64)
+    start, extent = box[:, :2], box[:, 2:]
+    whole = np.concatenate([start, start + extent], axis=1)
+    if geometry.later is None:
         return whole
     later = geometry.later
-    part = looked_at(later.geometry, row)
+    part, known = looked_at(later.geometry), shows_all(geometry)
     if later.inverse is not None:
-        found = _taken_from(later.inverse[row], part)
-        if found is None:
-            return whole
-        part = found
-    low = [min(max(place, 0), most) for place, most in zip(part[:2], (height, width), strict=True)]
-    high = [
-        min(max(place, least), most)
-        for place, least, most in zip(part[2:], low, (height, width), strict=True)
-    ]
-    return top + low[0], left + low[1], top + high[0], left + high[1]
+        part, bounded = _taken_from(later.inverse, part)
+        known = known & bounded
+    low = np.minimum(np.maximum(part[:, :2], 0), extent)
+    high = np.minimum(np.maximum(part[:, 2:], low), extent)
+    return np.where(known[:, None], np.concatenate([start + low, start + high], axis=1), whole)
 
 
-def _taken_from(
-    inverse: npt.NDArray[np.float64], part: tuple[int, int, int, int]
-) -> tuple[int, int, int, int] | None:
-    """Where the pixels of a part of a warp's output come from, with a pixel more on each side than
-    "bilinear" takes; None where that has no bounds. The part is convex, and so is what a projective
-    map makes of it where no w is 0: its corners are the bounds."""
-    top, left, bottom, right = part
-    rows, across, down = inverse.tolist(), [], []
-    for x in (left + 0.5, right - 0.5):
-        for y in (top + 0.5, bottom - 0.5):
-            u, v, w = (a * x + b * y + c for a, b, c in rows)
-            if not (w > 0 and abs(u / w) < 2**30 and abs(v / w) < 2**30):  # nor what is no number
-                return None
-            across.append(u / w)
-            down.append(v / w)
-    return (
-        math.floor(min(down) - 1.5),
-        math.floor(min(across) - 1.5),
-        math.ceil(max(down) + 1.5),
-        math.ceil(max(across) + 1.5),
-    )
+def _taken_from(inverse: Float64Array, parts: Int64Array) -> tuple[Int64Array, BoolArray]:
+    """Where the pixels of (B, 4) parts of a warp's outputs come from, with a pixel more on each
+    side than "bilinear" takes; and (B,) whether that has bounds. A part is convex, and so is what a
+    projective map makes of it where no w is 0: its corners are the bounds."""
+    top, left, bottom, right = parts.T.astype(np.float64)
+    x = np.stack([left + 0.5, left + 0.5, right - 0.5, right - 0.5])
+    y = np.stack([top + 0.5, bottom - 0.5, top + 0.5, bottom - 0.5])
+    a, b, c = inverse.transpose(2, 1, 0)[:, :, None]  # (3, 1, B): for u, v and w
+    with np.errstate(all="ignore"):
+        u, v, w = a * x + b * y + c
+        places = np.stack([v / w, u / w])  # (2, 4, B)
+        # What is no number has no bounds, either.
+        bounded = ((w > 0) & (np.abs(places) < 2**30).all(axis=0)).all(axis=0)
+    places = np.where(bounded, places, 0.0)
+    low, high = np.floor(places.min(axis=1) - 1.5), np.ceil(places.max(axis=1) + 1.5)
+    return np.concatenate([low, high]).T.astype(np.int64), bounded
 
 
-def only_cuts(geometry: Geometry, row: int) -> bool:
-    """Whether all of a geometry is to show a part of the image, mirrored or not."""
-    return geometry.later is None and _is_unscaled(geometry, row)
+def only_cuts(geometry: Geometry, rows: Any = _ALL) -> Any:
+    """Whether all of a geometry is to show a part of the image, mirrored or not: of one row, or
+    (n,) of several."""
+    unscaled = _is_unscaled(geometry, rows)
+    return unscaled if geometry.later is None else unscaled & False
 
 
-def shows_all(geometry: Geometry, row: int) -> bool:
-    """Whether what comes before `geometry.later` only cuts a part out."""
-    return _is_unscaled(geometry, row) and not any(geometry.flip[row].tolist())
+def shows_all(geometry: Geometry, rows: Any = _ALL) -> Any:
+    """Likewise whether what comes before `geometry.later` only cuts a part out."""
+    return _is_unscaled(geometry, rows) & ~geometry.flip[rows].any(axis=-1)
 
 
-def _is_unscaled(geometry: Geometry, row: int) -> bool:
-    size: list[int] = geometry.box[row, 2:].tolist()
-    window = geometry.window[row].tolist()
-    return bool(window == [0, 0, *size] and geometry.size[row].tolist() == size)
+def _is_unscaled(geometry: Geometry, rows: Any) -> Any:
+    extent, window = geometry.box[rows, 2:], geometry.window[rows]
+    same = (geometry.size[rows] == extent) & (window[..., 2:] == extent) & (window[..., :2] == 0)
+    return same.all(axis=-1)
 
 
-def cut_inverse(later: Later, row: int) -> npt.NDArray[np.float64]:
-    """(3, 3): where the pixels are of what the geometry after a warp cuts out."""
+def cut_inverse(later: Later, rows: Any = _ALL) -> Float64Array:
+    """(3, 3), or (n, 3, 3): where the pixels are of what the geometry after a warp cuts out."""
     assert later.inverse is not None
-    top, left = later.geometry.box[row, :2]
-    shift = np.eye(3)
-    shift[:2, 2] = left, top
-    moved: npt.NDArray[np.float64] = later.inverse[row] @ shift
+    inverse = later.inverse[rows]
+    shift = np.zeros_like(inverse) + np.eye(3)
+    shift[..., :2, 2] = later.geometry.box[rows][..., 1::-1]
+    moved: Float64Array = inverse @ shift
     return moved
 
 
@@ -377,7 +370,7 @@ def render_into(
 
 def _shown(
     part: tuple[int, int], length: int, limit: int, resampling: Resampling, mirrored: bool
-) -> Rows:
+) -> Int64Array:
     """Which of `length` rows each position in a part (start, end) of a grid of `limit` rows shows,
     -1 for the fill. `mirrored`: as of `nearest`."""
     positions = np.arange(*part, dtype=np.int64)

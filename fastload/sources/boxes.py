@@ -42,11 +42,12 @@ class Boxes(Kind):
             )
 
     def transform(self, rows: AnyArray, points: PointMap) -> AnyArray:
-        dtype = rows.dtype if rows.dtype.kind == "f" else np.dtype(np.float32)
-        return points.boxes(rows.astype(np.float64)).astype(dtype)
+        return self.judged(rows, points)[0]
 
-    def kept(self, rows: AnyArray, points: PointMap) -> npt.NDArray[np.bool_] | None:
-        return points.kept(rows.astype(np.float64)) if points.sieves else None
+    def judged(self, rows: AnyArray, points: PointMap) -> tuple[AnyArray, npt.NDArray[np.bool_]]:
+        dtype = rows.dtype if rows.dtype.kind == "f" else np.dtype(np.float32)
+        moved, kept = points.judged(rows.astype(np.float64))
+        return moved.astype(dtype), kept
 
 
 register_kind(Boxes())

@@ -71,24 +71,22 @@ def move_together(
         points: of the B images.
     """
     kinds = {name: kind_named(roles[name]) for name in columns}
-    made = {
-        name: rows if kinds[name].drawn else transformed(kinds[name], rows, points)
-        for name, rows in columns.items()
-    }
-    instances = {
-        name: rows
-        for name, rows in columns.items()
-        if isinstance(rows, Ragged) and kinds[name].of_instances
-    }
+    made: dict[str, Rows] = {}
     kept: Any = True
-    for name, rows in instances.items():
-        if not isinstance(rows.values, Ragged):
-            of_each = points.take(rows.rows_of_values)
-            own = kinds[name].kept(rows.values, of_each)
-            kept = kept if own is None else kept & own
+    for name, rows in columns.items():
+        kind = kinds[name]
+        if kind.judges and isinstance(rows, Ragged) and not isinstance(rows.values, Ragged):
+            values, own = kind.judged(rows.values, points.take(rows.rows_of_values))
+            made[name] = Ragged(values, rows.offsets)
+            kept = kept & own if points.sieves else kept
+        else:
+            made[name] = rows if kind.drawn else transformed(kind, rows, points)
     if kept is True:
         return made
-    return made | {name: made[name].only(kept) for name in instances}
+    return {
+        name: rows.only(kept) if isinstance(rows, Ragged) and kinds[name].of_instances else rows
+        for name, rows in made.items()
+    }
 
 
 def check_instances(columns: Mapping[str, Any], name: str) -> None:

@@ -58,7 +58,7 @@ class Kind:
     """Whether a batch has a list of Python objects, made by `objects`, and no tensor of it."""
 
     judges: ClassVar[bool] = False
-    """Whether its `kept` decides which objects are dropped."""
+    """Whether its `judged` decides which objects are dropped."""
 
     def of(self, setting: str) -> Kind:
         """The kind of columns whose role is the name of this one, a colon, and a setting. Raises
@@ -77,10 +77,11 @@ class Kind:
         rows of variable length it is given the elements, and for each the map of its image."""
         return rows
 
-    def kept(self, rows: AnyArray, points: PointMap) -> npt.NDArray[np.bool_] | None:
-        """(B,) bool: which of (B, ...) elements are still objects to learn from, as the transform
-        asks (`SanitizeBoundingBoxes`). Only of kinds that `judges`; None: all are."""
-        return None
+    def judged(self, rows: AnyArray, points: PointMap) -> tuple[AnyArray, npt.NDArray[np.bool_]]:
+        """What `transform` makes of (B, ...) elements; and (B,) which of them are still objects to
+        learn from, as the transform asks (`SanitizeBoundingBoxes`). Only of kinds that
+        `judges`."""
+        raise NotImplementedError
 
     def objects(self, rows: Rows) -> list[Any]:
         """A Python object for each row of a batch. Only for kinds with `python_objects`."""
@@ -300,6 +301,8 @@ def transformed(kind: Kind, rows: Rows, points: PointMap) -> Rows:
     """`Kind.transform`, of rows of variable length too."""
     if not isinstance(rows, Ragged):
         return kind.transform(rows, points)
+    if type(kind).transform is Kind.transform:
+        return rows
     values = transformed(kind, rows.values, points.take(rows.rows_of_values))
     return Ragged(values, rows.offsets)
 

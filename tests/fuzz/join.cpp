@@ -1,6 +1,7 @@
 // Fuzz target: samples of several images. Two bytes say how many of those after them choose the
-// table: samples of one or two pictures, members with their geometries and places on a canvas, maps
-// of any numbers. The rest is the file of an image; members have all of it, or a part.
+// table: samples of one or two pictures, members with their geometries and places on a canvas, or
+// without one, maps of any numbers. The rest is the file of an image; members have all of it, or a
+// part.
 //
 // Tables and outputs lie in heap memory of exactly their size. What must hold, besides that memory
 // is in order: a table that reaches outside of the canvas is refused, and any other is not; the
@@ -31,6 +32,7 @@ struct Places {
     std::vector<uint8_t> flips;
     std::vector<float> weights;
     std::vector<int32_t> rectangles;
+    std::vector<uint8_t> masks;
 };
 
 template <typename T>
@@ -97,6 +99,11 @@ bool is_sound(const Places& places, Size canvas, Size out, int layers) {
     }
     for (size_t first = 0; first + 1 < places.offsets.size(); first += static_cast<size_t>(layers))
         if (places.offsets[first] == places.offsets[first + 1]) return false;
+    if (canvas.height == 0) {
+        for (size_t i = 0; i + 1 < places.offsets.size(); ++i)
+            if (places.offsets[i + 1] - places.offsets[i] > 1) return false;
+        return true;
+    }
     for (size_t i = 0; i < places.seen.size(); i += 4) {
         const int32_t* seen = &places.seen[i];
         if (!lies_in(seen[0], seen[1], seen[2], seen[3])) return false;
@@ -118,65 +125,88 @@ struct Input {
     DecodeOptions options;
 };
 
+// What is shown of a member, of this size; false where its image is refused.
+bool shown(Worker& worker, const Input& input, int64_t member, Size size, Pixels& out) {
+    const JoinTable& table = input.table;
+    out.resize(size_t{3} * static_cast<size_t>(size.height) * static_cast<size_t>(size.width));
+    View view;
+    view.geometries = [&](int, Size image, Geometry& geometry) {
+        return table.members(static_cast<int>(member), image, geometry);
+    };
+    view.resample = table.resample;
+    view.out = out.data();
+    view.size = size;
+    const Outcome outcome =
+        decode_image(worker, input.files[static_cast<size_t>(member)], {view}, 0, input.options);
+    worker.decoder.close();
+    return outcome.ok();
+}
+
+// A picture made of the members from `first` to `end` on a canvas.
+bool on_canvas(Worker& worker, const Input& input, int64_t picture, Pixels& turned) {
+    const JoinTable& table = input.table;
+    const Size canvas = table.canvas.size, size = table.size;
+    Pixels paper, tile;
+    for (int i = 0; i < canvas.height * canvas.width; ++i)
+        paper.insert(paper.end(), table.resample.fill, table.resample.fill + 3);
+    for (int64_t member = table.offsets[picture]; member < table.offsets[picture + 1]; ++member) {
+        const int32_t *window = &table.canvas.windows[4 * member],
+                      *corner = &table.canvas.corners[2 * member];
+        if (!shown(worker, input, member, {window[2], window[3]}, tile)) return false;
+        for (int y = 0; corner[0] >= 0 && y < window[2]; ++y) {
+            std::copy_n(
+                tile.begin() + ptrdiff_t{3} * y * window[3], ptrdiff_t{3} * window[3],
+                paper.begin() + ptrdiff_t{3} * ((corner[0] + y) * canvas.width + corner[1]));
+        }
+    }
+    Pixels warped(turned.size());
+    warp(kPlainKernels, paper.data(), canvas, warped.data(), size, 3,
+         table.canvas.inverse + 9 * picture, table.canvas.warp);
+    const bool* flips = table.canvas.flips + 2 * picture;
+    for (int y = 0; y < size.height; ++y) {
+        for (int x = 0; x < size.width; ++x) {
+            const int from_x = flips[0] ? size.width - 1 - x : x;
+            const int from_y = flips[1] ? size.height - 1 - y : y;
+            std::copy_n(warped.begin() + ptrdiff_t{3} * (from_y * size.width + from_x), 3,
+                        turned.begin() + ptrdiff_t{3} * (y * size.width + x));
+        }
+    }
+    return true;
+}
+
 // A sample, a step at a time; false where an image is refused.
 bool plainly(Worker& worker, const Input& input, int row, Pixels& out) {
     const JoinTable& table = input.table;
-    const Size canvas = table.canvas, size = table.size;
+    const Size size = table.size;
     const size_t pixels = static_cast<size_t>(size.height) * static_cast<size_t>(size.width);
     for (int layer = 0; layer < table.layers; ++layer) {
         const int64_t picture = int64_t{row} * table.layers + layer;
-        const int64_t first = table.offsets[picture], end = table.offsets[picture + 1];
-        if (layer > 0 && first == end) continue;
-        Pixels paper;
-        for (int i = 0; i < canvas.height * canvas.width; ++i)
-            paper.insert(paper.end(), table.resample.fill, table.resample.fill + 3);
-        for (int64_t member = first; member < end; ++member) {
-            const int32_t *window = &table.windows[4 * member],
-                          *corner = &table.corners[2 * member];
-            Pixels tile(size_t{3} * static_cast<size_t>(window[2]) *
-                        static_cast<size_t>(window[3]));
-            View view;
-            view.geometries = [&](int, Size image, Geometry& geometry) {
-                return table.members(static_cast<int>(member), image, geometry);
-            };
-            view.resample = table.resample;
-            view.out = tile.data();
-            view.size = {window[2], window[3]};
-            const Outcome outcome = decode_image(worker, input.files[static_cast<size_t>(member)],
-                                                 {view}, 0, input.options);
-            worker.decoder.close();
-            if (!outcome.ok()) return false;
-            for (int y = 0; corner[0] >= 0 && y < window[2]; ++y) {
-                std::copy_n(
-                    tile.begin() + ptrdiff_t{3} * y * window[3], ptrdiff_t{3} * window[3],
-                    paper.begin() + ptrdiff_t{3} * ((corner[0] + y) * canvas.width + corner[1]));
-            }
-        }
-        Pixels warped(3 * pixels), turned(3 * pixels);
-        warp(kPlainKernels, paper.data(), canvas, warped.data(), size, 3,
-             table.inverse + 9 * picture, table.warp);
-        for (int y = 0; y < size.height; ++y) {
-            for (int x = 0; x < size.width; ++x) {
-                const int from_x = table.flips[2 * picture] ? size.width - 1 - x : x;
-                const int from_y = table.flips[2 * picture + 1] ? size.height - 1 - y : y;
-                std::copy_n(warped.begin() + ptrdiff_t{3} * (from_y * size.width + from_x), 3,
-                            turned.begin() + ptrdiff_t{3} * (y * size.width + x));
-            }
-        }
+        if (layer > 0 && table.offsets[picture] == table.offsets[picture + 1]) continue;
+        Pixels turned(3 * pixels);
+        const bool made = table.canvas.size.height == 0
+                              ? shown(worker, input, table.offsets[picture], size, turned)
+                              : on_canvas(worker, input, picture, turned);
+        if (!made) return false;
         if (layer == 0) {
             out = turned;
             continue;
         }
-        for (int y = 0; table.rectangles != nullptr && y < size.height; ++y) {
-            const int32_t* part = table.rectangles + 4 * int64_t{row};
+        for (int y = 0; table.weights == nullptr && y < size.height; ++y) {
             for (int x = 0; x < size.width; ++x) {
-                const bool covered =
-                    y >= part[0] && y < part[0] + part[2] && x >= part[1] && x < part[1] + part[3];
-                const ptrdiff_t at = ptrdiff_t{3} * (y * size.width + x);
-                if (covered) std::copy_n(turned.begin() + at, 3, out.begin() + at);
+                const ptrdiff_t place = ptrdiff_t{y} * size.width + x;
+                bool covered = false;
+                if (table.masks != nullptr) {
+                    covered =
+                        table.masks[pixels * static_cast<size_t>(row) + static_cast<size_t>(place)];
+                } else {
+                    const int32_t* part = table.rectangles + 4 * int64_t{row};
+                    covered = y >= part[0] && y < part[0] + part[2] && x >= part[1] &&
+                              x < part[1] + part[3];
+                }
+                if (covered) std::copy_n(turned.begin() + 3 * place, 3, out.begin() + 3 * place);
             }
         }
-        if (table.rectangles != nullptr) continue;
+        if (table.weights == nullptr) continue;
         const float* weights = table.weights + 2 * int64_t{row};
         for (size_t i = 0; i < out.size(); ++i) {
             const float mine = static_cast<float>(out[i]) * weights[0],
@@ -230,15 +260,23 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Pixels file(data + 2 + chosen, data + size);
 
     Places places;
-    const Size canvas = {1 + choices.byte() % kMostSide, 1 + choices.byte() % kMostSide};
+    Size canvas = {1 + choices.byte() % kMostSide, 1 + choices.byte() % kMostSide};
     const Size out_size = {1 + choices.byte() % kMostSide, 1 + choices.byte() % kMostSide};
     const Size image = {1 + choices.byte() % 70, 1 + choices.byte() % 70};  // a guess
     const int count = 1 + choices.byte() % 3, layers = 1 + choices.byte() % 2;
-    const bool whole = choices.byte() < 200;
+    const int kind = choices.byte();
+    const bool bare = kind < 80, whole = kind < 210;
+    const bool fits = choices.byte() < 230;
     for (int picture = 0; picture < count * layers; ++picture) {
         const int least = picture % layers == 0 && choices.byte() < 250 ? 1 : 0;
-        const int members = least + choices.byte() % kMostMembers;
-        for (int i = 0; i < members; ++i) add_member(choices, places, canvas, image);
+        int members = least + choices.byte() % kMostMembers;
+        if (bare && fits) members = std::min(members, 1);
+        for (int i = 0; i < members; ++i) {
+            add_member(choices, places, canvas, image);
+            if (!bare || !fits) continue;
+            places.windows[places.windows.size() - 2] = out_size.height;
+            places.windows[places.windows.size() - 1] = out_size.width;
+        }
         places.offsets.push_back(places.offsets.back() + members);
         const int32_t all[4] = {0, 0, canvas.height, canvas.width};
         for (int i = 0; i < 4; ++i)
@@ -250,7 +288,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         places.flips.push_back(flips & 1);
         places.flips.push_back(flips >> 1 & 1);
     }
-    const bool covers = layers == 2 && choices.flag();
+    const int mixes = choices.byte() % 3;  // blended, rectangles, masks
+    const bool covers = layers == 2 && mixes == 1, masked = layers == 2 && mixes == 2;
+    for (int i = 0; masked && i < count * out_size.height; ++i) {
+        const int every = 1 + choices.byte() % 9;
+        for (int x = 0; x < out_size.width; ++x) places.masks.push_back(x % every == 0);
+    }
     for (int row = 0; covers && row < count; ++row) {
         int32_t part[4] = {near(choices, 0, out_size.height), near(choices, 0, out_size.width),
                            near(choices, 0, out_size.height), near(choices, 0, out_size.width)};
@@ -263,7 +306,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         }
         places.rectangles.insert(places.rectangles.end(), part, part + 4);
     }
-    for (int row = 0; layers == 2 && !covers && row < count; ++row) {
+    for (int row = 0; layers == 2 && mixes == 0 && row < count; ++row) {
         const auto share = static_cast<float>(choices.uniform());
         places.weights.push_back(share);
         places.weights.push_back(1.0f - share);
@@ -276,7 +319,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto inverse = copy_of(places.inverse);
     const auto weights = copy_of(places.weights);
     const auto rectangles = copy_of(places.rectangles);
-    const auto still = copy_of(places.still), flips = copy_of(places.flips);
+    const auto masks = copy_of(places.masks), still = copy_of(places.still),
+               flips = copy_of(places.flips);
     const size_t bytes = size_t{3} * static_cast<size_t>(count) *
                          static_cast<size_t>(out_size.height) * static_cast<size_t>(out_size.width);
     const std::unique_ptr<uint8_t[]> out(new uint8_t[bytes]);
@@ -285,24 +329,26 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     JoinTable& table = input.table;
     table.members = given_geometry(boxes.get(), sizes.get(), windows.get(),
                                    reinterpret_cast<const bool*>(still.get()), nullptr);
-    table.windows = windows.get();
-    table.corners = corners.get();
     table.offsets = offsets.get();
-    table.seen = seen.get();
-    table.inverse = inverse.get();
-    table.flips = reinterpret_cast<const bool*>(flips.get());
-    table.weights = layers == 2 && !covers ? weights.get() : nullptr;
+    if (bare) {
+        canvas = {};
+    } else {
+        table.canvas = {canvas,     windows.get(), corners.get(),
+                        seen.get(), inverse.get(), reinterpret_cast<const bool*>(flips.get()),
+                        {}};
+    }
+    table.weights = layers == 2 && mixes == 0 ? weights.get() : nullptr;
     table.rectangles = covers ? rectangles.get() : nullptr;
+    table.masks = masked ? reinterpret_cast<const bool*>(masks.get()) : nullptr;
     table.count = count;
     table.layers = layers;
-    table.canvas = canvas;
     table.resample.filter = static_cast<Filter>(choices.byte() % 4);
     table.resample.antialias = choices.flag();
     table.resample.padding = static_cast<Padding>(choices.byte() % 4);
     for (uint8_t& value : table.resample.fill) value = static_cast<uint8_t>(choices.byte());
-    table.warp.bilinear = true;
-    table.warp.fades = choices.flag();
-    for (float& value : table.warp.fill) value = static_cast<float>(choices.byte());
+    table.canvas.warp.bilinear = true;
+    table.canvas.warp.fades = choices.flag();
+    for (float& value : table.canvas.warp.fill) value = static_cast<float>(choices.byte());
     table.out = out.get();
     table.size = out_size;
     input.options.limits.max_pixels = 1 << 12;

@@ -179,7 +179,8 @@ def join_seeds() -> dict[str, bytes]:
     for number, data in enumerate(files):
         count = int(rng.integers(60, 500))
         choices = bytearray(rng.bytes(count))
-        choices[8] = 0 if number % 3 else 255  # all of a canvas is seen, or any part
+        # No canvas, one that is all seen, or of which any part is.
+        choices[8] = (0, 100, 255)[number % 3]
         found[f"choices-{number}"] = count.to_bytes(2, "big") + bytes(choices) + data
     return found
 
