@@ -53,7 +53,7 @@ TESTS = {
     "test_look": "cli.look tools.look.page tools.look.samples",
     "test_machine": "machine",
     "test_masks": "backends.masks sources.masks",
-    "test_mosaics_in_the_core": "backends.pixels_joined",
+    "test_mosaics_in_the_core": "backends.pixels_joined native.joined",
     "test_measure": "tools.measure.clock tools.measure.rounds tools.measure.statistics",
     "test_measure_page": "tools.bench.decode_report tools.measure.charts tools.measure.page "
     "tools.measure.table",

@@ -20,7 +20,8 @@ from fastload.errors import DecodeError
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, Resampling, View
 from fastload.geometry.plan import WarpSampling
-from fastload.native.pool import Canvases, Joined, NativePool, Status
+from fastload.native.joined import Canvases, Joined
+from fastload.native.pool import NativePool, Status
 from fastload.recipe import Recipe
 from fastload.render.host import looked_at, render_row
 from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, shapes_of

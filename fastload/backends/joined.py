@@ -21,7 +21,7 @@ from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, Resampling, View
 from fastload.geometry.plan import WarpSampling
 from fastload.geometry.points import PointMap
-from fastload.native.pool import Canvases, Joined
+from fastload.native.joined import Canvases, Joined
 from fastload.recipe import SplitRecipe
 from fastload.recipe.joined import Joint, Members
 from fastload.render.host import (

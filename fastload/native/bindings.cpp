@@ -21,11 +21,9 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.hpp"
-#include "boxes.hpp"
 #include "checksum.hpp"
 #include "draws.hpp"
 #include "jobs.hpp"
-#include "masks.hpp"
 #include "seek_index.hpp"
 #include "tier.hpp"
 #include "warp.hpp"
@@ -355,15 +353,6 @@ std::unique_ptr<Ticket> gather(Pool& pool,
                   here);
 }
 
-// Offsets that rise from 0 to `end`.
-void require_offsets(const Input<int64_t, 1>& offsets, size_t end, const char* message) {
-    require(offsets.size() > 0 && offsets.data()[0] == 0 &&
-                offsets.data()[offsets.size() - 1] == static_cast<int64_t>(end),
-            message);
-    for (size_t i = 1; i < offsets.size(); ++i)
-        require(offsets.data()[i - 1] <= offsets.data()[i], message);
-}
-
 // The canvases of P pictures with T members: see CanvasTable.
 struct Canvases {
     CanvasTable table;
@@ -437,29 +426,6 @@ std::unique_ptr<Ticket> join(Pool& pool, const Encoded& images, const Geometries
     return submit(pool, join_job(images.open(), table, options), std::move(all), false);
 }
 
-std::unique_ptr<Ticket> draw_masks(Pool& pool, Input<double, 1> shapes, Input<int64_t, 1> objects,
-                                   Input<int64_t, 1> images, Input<double, 3> maps,
-                                   Input<int32_t, 1> steps, Array<uint8_t, 3> out, bool here) {
-    require_offsets(objects, shapes.size(), "objects: offsets of shapes are needed");
-    require_offsets(images, objects.size() - 1, "images: offsets of objects are needed");
-    require(out.shape(0) == objects.size() - 1, "out (T, H, W) is needed");
-    require(out.shape(1) <= INT32_MAX && out.shape(2) <= INT32_MAX, "out: too large");
-    require(maps.shape(0) == images.size() - 1 && maps.shape(2) == 2 &&
-                maps.shape(1) * 2 == steps.size() * kStepNumbers,
-            "maps (B, 6 * steps, 2) are needed");
-    MaskTable table;
-    table.shapes = shapes.data();
-    table.objects = objects.data();
-    table.images = images.data();
-    table.maps = maps.data();
-    table.steps = steps.data();
-    table.step_count = static_cast<int>(steps.size());
-    table.count = static_cast<int>(images.size() - 1);
-    table.out = out.data();
-    table.size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
-    return submit(pool, mask_job(table), kept(shapes, objects, images, maps, steps, out), here);
-}
-
 // What counts one of the numbers of a pool.
 auto counter(std::atomic<int64_t> DecoderCounts::* which) {
     return [which](const Pool& pool) { return (pool.decoded().*which).load(); };
@@ -525,47 +491,6 @@ void uniforms(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t 
     draw_uniforms(counter_of(indices, repeats, seed, epoch, stream, out), out.shape(1), out.data());
 }
 
-void move_boxes_by(Input<double, 3> maps, Input<int32_t, 1> steps, Array<double, 3> boxes,
-                   Array<bool, 2> kept) {
-    require(maps.shape(0) == boxes.shape(0) && maps.shape(2) == 2 &&
-                maps.shape(1) * 2 == steps.size() * kStepNumbers,
-            "maps (B, 6 * steps, 2) are needed");
-    require(boxes.shape(2) == 4, "boxes (B, N, 4) are needed");
-    require(kept.shape(0) == boxes.shape(0) && kept.shape(1) == boxes.shape(1), "kept (B, N)");
-    BoxTable table;
-    table.maps = maps.data();
-    table.steps = steps.data();
-    table.step_count = static_cast<int64_t>(steps.size());
-    table.count = static_cast<int64_t>(boxes.shape(0));
-    table.each = static_cast<int64_t>(boxes.shape(1));
-    table.boxes = boxes.data();
-    table.kept = kept.data();
-    move_boxes(table);
-}
-
-// `sizes`: heights, then widths, of each image, or of all.
-void centre_boxes_of(Input<float, 2> boxes, Input<int64_t, 1> offsets, Input<int64_t, 2> sizes,
-                     bool one_size, Optional<int64_t, 1> labels, Array<float, 2> out) {
-    const size_t count = boxes.shape(0), columns = labels ? 6 : 4;
-    require_offsets(offsets, count, "offsets: of all boxes are needed");
-    const size_t images = offsets.size() - 1;
-    require(boxes.shape(1) == 4, "boxes (T, 4) are needed");
-    require(sizes.shape(0) == 2 && sizes.shape(1) == (one_size ? 1 : images),
-            "sizes (2, B), or (2, 1), are needed");
-    require(!labels || labels->size() == count, "labels (T,) are needed");
-    require(out.shape(0) == count && out.shape(1) == columns, "out (T, 4), or (T, 6), is needed");
-    CentreTable table;
-    table.boxes = boxes.data();
-    table.offsets = offsets.data();
-    table.heights = sizes.data();
-    table.widths = sizes.data() + sizes.shape(1);
-    table.labels = data_of(labels);
-    table.images = static_cast<int64_t>(images);
-    table.one_size = one_size;
-    table.out = out.data();
-    centre_boxes(table);
-}
-
 void integers(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t seed,
               uint32_t epoch, uint32_t stream, Array<uint64_t, 1> out) {
     const Counter counter = counter_of(indices, repeats, seed, epoch, stream, out);
@@ -587,9 +512,6 @@ NB_MODULE(_core, m) {
     m.def("can_fuse_colour", &can_fuse_colour);
     m.def("uniforms", &uniforms, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
           "out"_a);
-    m.def("centre_boxes", &centre_boxes_of, "boxes"_a, "offsets"_a, "sizes"_a, "one_size"_a,
-          "labels"_a.none(), "out"_a);
-    m.def("move_boxes", &move_boxes_by, "maps"_a, "steps"_a, "boxes"_a, "kept"_a);
     m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
           "out"_a);
 
@@ -687,8 +609,7 @@ NB_MODULE(_core, m) {
              "here"_a)
         .def("join", &join, "images"_a, "members"_a, "resampling"_a, "offsets"_a, "on"_a.none(),
              "weights"_a.none(), "rectangles"_a.none(), "masks"_a.none(), "out"_a, "max_pixels"_a,
-             "exif"_a, "whole"_a, "index"_a.none())
-        .def("draw_masks", &draw_masks, "shapes"_a, "objects"_a, "images"_a, "maps"_a, "steps"_a,
-             "out"_a, "here"_a);
+             "exif"_a, "whole"_a, "index"_a.none());
     bind_colour(pool);
+    bind_objects(m, pool);
 }

@@ -122,5 +122,7 @@ ColourTable colour_table(const Input<int32_t, 2>& kinds, const Input<float, 3>& 
                          size_t count);
 // Adds the methods of colour.
 void bind_colour(nb::class_<Pool>& pool);
+// Adds the functions of boxes, and the method that draws masks.
+void bind_objects(nb::module_& m, nb::class_<Pool>& pool);
 
 }  // namespace fastload

@@ -19,9 +19,10 @@ from fastload.errors import ConfigurationError, counted
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan, Interpolation, PaddingMode, Resampling, View
 from fastload.geometry.boxes import Composition
-from fastload.geometry.plan import ImageColour, WarpSampling
+from fastload.geometry.plan import ImageColour
 from fastload.geometry.points import PointMap
 from fastload.native.extension import available, load
+from fastload.native.joined import Joined, core_canvases
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import Buffer, EncodedFiles, PixelArray
 from fastload.sources.ragged import Ragged
@@ -96,47 +97,6 @@ class FusedGeometry:
             bicubic=self.bicubic,
             colour=self.colour,
         )
-
-
-@dataclass(frozen=True)
-class Canvases:
-    """Where T members lie on the canvases of P pictures, and the warp of these."""
-
-    size: tuple[int, int]
-    """Height, width of all."""
-    corners: npt.NDArray[np.int32]
-    """(T, 2): top, left on its canvas of what is shown of a member; -1: nothing of it is seen."""
-    seen: npt.NDArray[np.int32]
-    """(P, 4): top, left, height, width of the canvas, beside which the warp reads nothing."""
-    inverse: npt.NDArray[np.float64]
-    """(P, 3, 3): of a `Warp`, and of a cut after it."""
-    flips: npt.NDArray[np.bool_]
-    """(P, 2): mirror left-right, upside-down, after that."""
-    warp: WarpSampling
-    """Bilinear."""
-
-
-@dataclass(frozen=True)
-class Joined:
-    """What B samples of several images are made of, for `NativePool.join`. A sample is one picture,
-    the blend of two, or one with a part of another; a picture is an image, or members on a canvas,
-    which is then warped. P pictures, those of a sample one after the other; T members, those of a
-    picture one after the other."""
-
-    parts: Geometry
-    """Of T members: what of each is shown; on canvases all of it inside of the image."""
-    offsets: npt.NDArray[np.int64]
-    """(P + 1,): the members of each picture. A second picture may have none, and is none then."""
-    canvases: Canvases | None
-    """None: a picture is one image."""
-    sampling: Resampling
-    """Of members, and with its fill what is between them."""
-    weights: npt.NDArray[np.float32] | None = None
-    """(B, 2): of the two pictures of a sample that are blended."""
-    rectangles: npt.NDArray[np.int32] | None = None
-    """(B, 4): top, left, height, width of what the second picture of a sample covers."""
-    masks: npt.NDArray[np.bool_] | None = None
-    """(B, height, width): what the second picture covers. One of the three, or none."""
 
 
 def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
@@ -432,7 +392,7 @@ class NativePool:
                 _geometries(joined.parts),
                 _resampling(joined.sampling),
                 np.ascontiguousarray(joined.offsets, dtype=np.int64),
-                None if joined.canvases is None else _canvases(joined.canvases, joined.parts),
+                None if joined.canvases is None else core_canvases(joined.canvases, joined.parts),
                 joined.weights,
                 joined.rectangles,
                 joined.masks,
@@ -551,23 +511,6 @@ def _encoded(images: Compressed) -> _core.Encoded:
     root = paths.root.encode("utf-8", "surrogateescape")
     rows = np.ascontiguousarray(rows, dtype=np.int64)
     return kind.files(root, paths.blob, paths.ends, rows, images.offsets, images.lengths)
-
-
-def _canvases(canvases: Canvases, parts: Geometry) -> _core.Canvases:
-    warp = canvases.warp
-    fill = np.broadcast_to(np.asarray(warp.fill, dtype=np.float64), 3).tolist()
-    made: _core.Canvases = load().Canvases(
-        canvases.size,
-        np.ascontiguousarray(parts.window, dtype=np.int32),
-        np.ascontiguousarray(canvases.corners, dtype=np.int32),
-        np.ascontiguousarray(canvases.seen, dtype=np.int32),
-        np.ascontiguousarray(canvases.inverse, dtype=np.float64),
-        np.ascontiguousarray(canvases.flips, dtype=np.bool_),
-        warp.fades,
-        warp.mixes,
-        tuple(fill),
-    )
-    return made
 
 
 def _column(images: Compressed, views: Sequence[View]) -> tuple[_core.Encoded, list[_core.View]]:
