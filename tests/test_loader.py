@@ -382,12 +382,13 @@ def test_an_error_of_the_users_collate_function_is_no_worker_error() -> None:
 def test_closing_after_a_worker_was_killed_raises_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutdown, ended = _MultiProcessingDataLoaderIter._shutdown_workers, []
+    shutdown, ended = _MultiProcessingDataLoaderIter._shutdown_workers, 0
 
     def interrupted(self: Any) -> None:
         if not self._shutdown:
             shutdown(self)
-            ended.append(self)
+            nonlocal ended
+            ended += 1
             raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
 
     folder = write_photo_folder(tmp_path, per_class=8)
