@@ -79,7 +79,6 @@ class LoaderParts:
     """Says whether the user's data set has changed since; None where it cannot."""
     stream: streams.StreamPlace | None = None
     """Where a data set is that can only be iterated; None for others."""
-
     archives: SeenArchives | None = None
     """The archives that samples are parts of, as they were when the source was opened; None where
     there are none."""

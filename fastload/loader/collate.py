@@ -107,9 +107,7 @@ class _Form(ABC):
             return [{} for _ in range(len(columns[self.images]))]
         lengths: dict[bytes, list[int]] = {}
         rows = [_rows(columns[name], lengths) for name in names]
-        # Looked at once, and not image by image.
-        assert len({len(one) for one in rows}) == 1, "columns of a batch have B rows"
-        return [dict(zip(names, of_one, strict=False)) for of_one in zip(*rows, strict=False)]
+        return [dict(zip(names, of_one, strict=True)) for of_one in zip(*rows, strict=True)]
 
 
 class TorchvisionForm(_Form):
@@ -227,7 +225,7 @@ def _centred(boxes: Ragged, height: Any, width: Any, labels: Ragged | None = Non
     image_of_each = _image_of_each(boxes)
     if not isinstance(height, int):
         height, width = height[image_of_each], width[image_of_each]
-    centred = _tensor(_centred_by_calls(_numbers(values), height, width))
+    centred = _tensor(_centred_by_numpy(_numbers(values), height, width))
     if labels is None:
         return centred
     targets = torch.empty((len(values), 6), dtype=torch.float32, device=values.device)
@@ -237,8 +235,9 @@ def _centred(boxes: Ragged, height: Any, width: Any, labels: Ragged | None = Non
     return targets
 
 
-def _centred_by_calls(boxes: Any, height: Any, width: Any) -> Any:
-    """The same of (T, 4) boxes, with height and width of all or of each."""
+def _centred_by_numpy(boxes: Any, height: Any, width: Any) -> Any:
+    """(T, 4) of (T, 4) boxes, by numpy, or by torch on a GPU; height and width: of all, or (T,) of
+    the image of each."""
     if isinstance(boxes, np.ndarray):
         boxes = boxes if boxes.dtype.kind == "f" else boxes.astype(np.float32)
     else:

@@ -57,7 +57,7 @@ class Joined:
 
 
 def core_canvases(canvases: Canvases, parts: Geometry) -> _core.Canvases:
-    """The same for the extension; `parts` are of the T members."""
+    """Canvases as the extension takes them. `parts`: what is shown of each of the T members."""
     warp = canvases.warp
     fill = np.broadcast_to(np.asarray(warp.fill, dtype=np.float64), 3).tolist()
     made: _core.Canvases = load().Canvases(

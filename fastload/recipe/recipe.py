@@ -498,7 +498,7 @@ class _GeometryPrefix:
         vars(self).update(vars(self._fresh()), warp=warp, taken=[])
 
     def _fresh(self) -> _GeometryPrefix:
-        """The same prefix, at the begin of a new stage."""
+        """The same prefix, at the start of a new stage."""
         return replace(
             self, _resampling=None, _padding=None, _cut_after_resize=False, _flipped=False
         )

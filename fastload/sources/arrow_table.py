@@ -218,7 +218,7 @@ def words_of_training(name: str, split: str, labels: Iterable[Any], remedy: str)
     Args:
         name: of the data of another split, `split`, for messages.
         labels: of the training split, as Arrow arrays.
-        remedy: how to have it beside, for messages.
+        remedy: what to put beside that data, for messages.
 
     Raises:
         SourceError: there are none.

@@ -52,7 +52,7 @@ def about(spec: Any) -> About | None:
 
 
 def refuse_without_shards(folder: str) -> None:
-    """Raises SourceError: the file is there, and it was looked for shards in vain."""
+    """For a folder without shards: raises SourceError if it has `fastload.json`."""
     if about(folder) is not None:
         raise SourceError(
             f"{folder}: has the {ABOUT_NAME} of `fastload pack`, and no shards. Copy them again, "
