@@ -143,7 +143,7 @@ void move_boxes(const BoxTable& table) {
                     if (block[5] == 1) whole = box;
                     break;
                 case MapStep::within: keep_within(block, box); break;
-                default:  // of pixels
+                default:  // steps of masks: grid, back
                     break;
             }
         }

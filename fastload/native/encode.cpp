@@ -123,7 +123,8 @@ void JpegEncoder::write_headers(Size size) {
     bytes({0xff, 0xda, 0, 12, 3, 1, 0, 2, 0x11, 3, 0x11, 0, 63, 0});
 }
 
-// The blocks of a row of MCUs, in their order: those of the row after take their places.
+// Lists the blocks of a row of MCUs in the order in which they are written. All rows use the same
+// memory.
 void JpegEncoder::plan_row() {
     columns_ = planes_[1].columns;
     const auto columns = static_cast<size_t>(columns_);

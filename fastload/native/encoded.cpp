@@ -191,8 +191,8 @@ class TierFiles final : public FilesAhead {
         const int file = take(row, announced);
         if (file < 0) return system_error(errno);
         const Closer closer{file};
-        if (!announced) find(row, file);
-        const TierSpan span = spans_[static_cast<size_t>(row)];
+        // Not announced: another thread may write to its span just now.
+        const TierSpan span = announced ? spans_[static_cast<size_t>(row)] : find(row, file);
         if (span.length == 0) return {Status::unreadable, "not in this file of the local tier"};
         Outcome read = read_file(file, span.offset, span.length, INT64_MAX, buffer, bytes);
         if (!read.ok()) return read;
@@ -208,19 +208,19 @@ class TierFiles final : public FilesAhead {
     }
 
     void announce(int row, int file) override {
-        find(row, file);
-        const TierSpan span = spans_[static_cast<size_t>(row)];
+        const TierSpan span = spans_[static_cast<size_t>(row)] = find(row, file);
         if (span.length > 0) advise(file, span.offset, span.length);
     }
 
-    void find(int row, int file) {
+    // Of no bytes: the range is not in the file.
+    TierSpan find(int row, int file) const {
         TierSpan span;
-        if (find_in_tier(file, rows_.digests + kDigestBytes * int64_t{row}, span))
-            spans_[static_cast<size_t>(row)] = span;
+        (void)find_in_tier(file, rows_.digests + kDigestBytes * int64_t{row}, span);
+        return span;
     }
 
     const TierRows rows_;
-    std::vector<TierSpan> spans_;  // of no bytes: not looked for yet, or not found
+    std::vector<TierSpan> spans_;  // of announced rows
 };
 
 #endif

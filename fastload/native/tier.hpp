@@ -28,8 +28,8 @@ struct TierSpan {
 // a folder.
 std::string tier_path(const std::string& folder, const uint8_t* digest);
 
-// The line of a range in the table of an open file; false where there is none, or one of no bytes:
-// so reads a line of which zeros are left.
+// The line of a range in the table of an open file; false, and `span` untouched, where there is
+// none, or one of length 0, as a line of zeros has.
 bool find_in_tier(int file, const uint8_t* digest, TierSpan& span);
 
 // Whether a range has a file that is not empty. It may be damaged, or gone a moment later.

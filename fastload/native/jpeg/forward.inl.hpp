@@ -14,12 +14,12 @@
 namespace fastload::jpeg {
 namespace {
 
-// Pixels of which `rgb_to_ycc` makes samples at a time: vectors of four a lane, four of these.
+// Pixels that `colour_chunk` converts: four vectors of four pixels a lane.
 constexpr int kColourChunk = 16 * kLanes;
 
-// Of so many pixels. Four bytes after the last one are read.
+// Converts kColourChunk pixels. Four bytes after the last one are read.
 inline void colour_chunk(const uint8_t* pixels, V red_green, V blue_green, uint8_t* const* out) {
-    // Weights with 16 fractional bits; their sums are 1, and 0. Halves are added as 2^15.
+    // Weights with 16 fractional bits; those of luma add up to 1, of chroma to 0. kHalf rounds.
     constexpr int32_t kHalf = 1 << 15, kCentre = (128 << 16) + kHalf - 1;
     V sums[3][4];
     for (int k = 0; k < 4; ++k) {
@@ -45,7 +45,7 @@ inline void colour_chunk(const uint8_t* pixels, V red_green, V blue_green, uint8
 }
 
 void rgb_to_ycc(const uint8_t* pixels, int width, bool blue_first, uint8_t* const* rows) {
-    // Of each of four pixels two neighbours, widened.
+    // Two channels of each of four pixels, as numbers of 16 bits.
     alignas(16) static constexpr int8_t kFirstTwo[16] = {0, -1, 1, -1, 3, -1, 4,  -1,
                                                          6, -1, 7, -1, 9, -1, 10, -1};
     alignas(16) static constexpr int8_t kLastTwo[16] = {2, -1, 1, -1, 5,  -1, 4,  -1,

@@ -1,7 +1,7 @@
 // Entropy coding of blocks. Included once per instruction set.
 //
-// One step a coefficient that is not zero, and in a step no branch but for runs of 16 zeros and
-// more: eight bytes are written each time, of which those that are not full come once more.
+// One step for each coefficient that is not zero, with a branch only for runs of 16 zeros and more.
+// Each time eight bytes are written; the next write begins at the first that is not full.
 #pragma once
 
 #include <cstring>
@@ -43,7 +43,7 @@ inline uint64_t nonzero(const int16_t* block) {
 
 inline uint32_t length_of(Written symbol) { return symbol & ((1u << kWrittenLengthBits) - 1); }
 
-// At most 57 bits, or none, and `code` 0.
+// `length`: at most 57 bits; if it is 0, so is `code`.
 inline void put(BitOutput& out, uint64_t code, uint32_t length) {
     out.count += length;
     out.bits |= code << ((64 - out.count) & 63);
