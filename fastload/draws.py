@@ -72,9 +72,9 @@ Words = tuple[UInt64Array, UInt64Array, UInt64Array, UInt64Array]
 
 @cache
 def native_core() -> Any:
-    """The native core, which computes the same numbers some ten times as fast, boxes
-    (`fastload.geometry.points`) among them, or None where it is not built. Looked for at the first
-    draw of a process, and not before."""
+    """The native core, which computes the same numbers some ten times as fast, and moves boxes
+    (`fastload.geometry.points`); None where it is not built. Looked for at the first draw of a
+    process, and not before."""
     try:
         return importlib.import_module("fastload.native._core")
     except ImportError:

@@ -61,7 +61,8 @@ def reader_and_pixels(
         if decoder == "native":
             raise ConfigurationError(
                 "options: decoder='native' serves columns of compressed images and masks, to a "
-                "size that the transform fixes, without padding, and samples of one image or a "
-                f"Mosaic; this is not that ({context.source.name}). Use decoder='auto'."
+                "size that the transform fixes, without padding, and of samples of several images "
+                "those that the manual's page of detection says; these are others "
+                f"({context.source.name}). Use decoder='auto'."
             )
     return rows, PythonPixels(context, rows, threads, decoder)

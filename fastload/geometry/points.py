@@ -254,8 +254,7 @@ class PointMap:
             of_each = self.take(np.repeat(np.arange(len(boxes)), each))
             moved, judged = of_each.judged_by_numpy(boxes.reshape(-1, 4))
             return moved.reshape(boxes.shape), judged.reshape(boxes.shape[:-1])
-        whole = boxes
-        """As they would be if nothing had been clipped."""
+        whole = boxes  # as they would be if nothing had been clipped
         kept = np.ones(len(boxes), dtype=np.bool_)
         for step, block in self._blocks:
             if step == "sieve":

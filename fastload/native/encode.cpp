@@ -88,11 +88,6 @@ struct BothCodes {
 };
 constexpr BothCodes kWritten;
 
-template <typename T>
-void grow(std::vector<T>& buffer, size_t size) {
-    if (buffer.size() < size) buffer.resize(size);
-}
-
 }  // namespace
 
 void JpegEncoder::write_headers(Size size) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace fastload {
 
@@ -35,6 +36,15 @@ struct Size {
 
 inline std::string text(Size size) {
     return std::to_string(size.height) + "x" + std::to_string(size.width);
+}
+
+// Rounded up; of numbers that are not negative.
+inline int divide_up(int a, int b) { return (a + b - 1) / b; }
+
+// Makes a buffer as large as this, if it is smaller.
+template <typename T>
+void grow(std::vector<T>& buffer, size_t size) {
+    if (buffer.size() < size) buffer.resize(size);
 }
 
 struct Box {

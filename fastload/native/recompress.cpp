@@ -8,17 +8,6 @@ namespace fastload {
 
 using namespace jpeg;
 
-namespace {
-
-template <typename T>
-void grow(std::vector<T>& buffer, size_t size) {
-    if (buffer.size() < size) buffer.resize(size);
-}
-
-int divide_up(int a, int b) { return (a + b - 1) / b; }
-
-}  // namespace
-
 // All samples, in place.
 void Recompressor::compress(Plane& plane, const Quantisation& by) {
     int reach[kMostBlocks];

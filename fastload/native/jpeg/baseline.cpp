@@ -14,13 +14,6 @@ const CodeTable<E> kIdle = {};
 
 size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-template <typename T>
-void grow(std::vector<T>& buffer, size_t size) {
-    if (buffer.size() < size) buffer.resize(size);
-}
-
-int divide_up(int a, int b) { return (a + b - 1) / b; }
-
 // Each sample twice, or four times.
 void repeat(const uint8_t* samples, int count, int times, uint8_t* out) {
     for (int i = 0; times == 2 && i < count; ++i) out[2 * i] = out[2 * i + 1] = samples[i];

@@ -19,13 +19,6 @@ constexpr uint8_t kChroma[64] = {
     99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99,
 };
 
-template <typename T>
-void grow(std::vector<T>& buffer, size_t size) {
-    if (buffer.size() < size) buffer.resize(size);
-}
-
-int divide_up(int a, int b) { return (a + b - 1) / b; }
-
 // As jpeg_set_quality with force_baseline.
 void fill(Quantisation& out, const uint8_t* base, int quality) {
     const int scale = quality < 50 ? 5000 / quality : 200 - 2 * quality;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "image.hpp"
 #include "jpeg/bits.inl.hpp"
 
 namespace fastload::jpeg {
@@ -15,8 +16,6 @@ constexpr size_t kKept = size_t{8} << 20;
 // A coefficient has at most 10 bits and a sign, a DC coefficient 11: so far they can be shifted
 // within 16 bits.
 constexpr int kMostLow = 5, kMostDcLow = 4;
-
-int divide_up(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace
 
