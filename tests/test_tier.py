@@ -384,7 +384,7 @@ def test_a_range_whose_name_cannot_be_linked_is_written_by_itself(
     elsewhere = Path(tempfile.mkdtemp(dir="/dev/shm"))
     try:
         if elsewhere.stat().st_dev == tmp_path.stat().st_dev:
-            pytest.skip("one file system")
+            pytest.skip("/dev/shm and the folder of the test are one file system")
         folder = Path(tier._path(NAMES[row])).parent
         assert all(Path(tier._path(NAMES[n])).parent != folder for n in range(4) if n != row)
         tier.folder.mkdir()

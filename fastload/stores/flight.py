@@ -1,8 +1,8 @@
 """How many requests a store gets at once and in a second, and which of them are made twice.
 
 The number in flight is found by trying: more while that brings more bytes a second, fewer where it
-    brings less, half where the store answers that it is too many. A request that takes longer than
-    99 of 100 do is made a second time, and the first answer is taken.
+brings less, half where the store answers that it is too many. A request that takes longer than 99
+of 100 do is made a second time, and the first answer is taken.
 """
 
 from __future__ import annotations
