@@ -14,6 +14,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,18 @@ needs_core = pytest.mark.skipif(
     reason="the core is not built, or without ISA-L",
 )
 NAMES = [digest_of("s3://b/x", row, 1000, 7) for row in range(12)]
+
+
+@pytest.fixture(autouse=True)
+def disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tier keeps nothing on a disk that is 95% full, as this machine's may be."""
+    free(monkeypatch, 1 << 40)
+
+
+def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """A disk of 1 TiB with `size` bytes free."""
+    usage = SimpleNamespace(total=1 << 40, used=(1 << 40) - size, free=size)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
 
 
 @pytest.fixture
@@ -289,6 +302,25 @@ def test_what_is_in_use_is_not_pushed_out(tmp_path: Path) -> None:
         tier.put(name, bytes(1000))
         wait_until(lambda: not tier._looking)
     assert sum(tier.get(name) is not None for name in names) > 12
+
+
+def test_a_twentieth_of_the_disk_stays_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier, names = Tier(tmp_path / "tier", 32_000), NAMES[:4]
+    free(monkeypatch, (1 << 40) // 20)
+    for name in names:
+        assert tier.read([name], lambda rows: [bytes(1000) for _ in rows]) == [bytes(1000)]
+        wait_until(lambda: not tier._looking)
+    assert tier.usage() == (0, 0)
+
+    # Now a part of the limit fits.
+    free(monkeypatch, (1 << 40) // 20 + 20_000)
+    tier._paused_until = 0.0
+    for name in NAMES:
+        tier.put(name, bytes(1000))
+        wait_until(lambda: not tier._looking)
+    assert 0 < tier.usage().bytes <= 20_000
 
 
 @pytest.mark.slow
