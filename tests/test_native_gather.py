@@ -233,3 +233,21 @@ def test_what_does_not_fit_is_refused(pool: Any) -> None:
     assert [f.status for f in failures] == [native.Status.BAD_GEOMETRY] * 2
     assert "does not lie inside the image of 8x8 pixels" in failures[0].message
     assert (out == 0).all()
+
+
+def test_sides_whose_rows_no_int_counts_are_refused() -> None:
+    """Rows of 2^29 pixels of 4 bytes. Nothing is written to the arrays, so that they take no
+    memory."""
+    core, longest = native.load(), 2**29 - 1
+    long = np.zeros((1, 1, longest + 1, 1), np.uint8)
+    small, rows = np.zeros((1, 2, 2, 1), np.uint8), np.zeros(1, np.int64)
+    geometries = core.Geometries.whole(np.zeros((1, 2), np.bool_))
+    resampling = core.Resampling(0, False, 0, [0, 0, 0, 0])
+    with pytest.raises(ValueError, match="536,870,911 pixels a side"):
+        core.View(geometries, long, resampling)
+    view, pool = core.View(geometries, small, resampling), core.Pool(1, "auto")
+    with pytest.raises(ValueError, match="536,870,911 pixels a side"):
+        pool.gather(long, None, None, rows, view, True)
+    offsets, sizes = np.zeros(1, np.int64), np.array([[1, longest + 1]], np.int32)
+    with pytest.raises(ValueError, match="536,870,911 pixels a side"):
+        pool.gather(long.reshape(-1), offsets, sizes, rows, view, True)

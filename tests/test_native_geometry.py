@@ -157,3 +157,32 @@ def test_offsets_and_sizes_that_do_not_fit_their_boxes_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match="needed"):
             core.centre_boxes(*wrong)
+
+
+def test_sizes_that_no_int_holds_have_no_geometry() -> None:
+    geometries = native.load().Geometries.whole(np.zeros((4, 2), np.bool_))
+    sizes = np.array([[2**32 + 5, 7], [5, 2**31], [0, 7], [5, 7]])
+    out = np.empty((4, 12), np.int32)
+    geometries.resolve(sizes, out)
+    assert not out[:3].any()
+    assert out[3].tolist() == [0, 0, 5, 7, 5, 7, 0, 0, 5, 7, 0, 0]
+
+
+def test_a_crop_of_paddings_beyond_an_int_is_refused() -> None:
+    core, most = native.load(), 2**31 - 1
+    uniforms, flips = np.array([[0.0, 0.9999]]), np.zeros((1, 2), np.bool_)
+    geometries = core.Geometries.padded_crops(uniforms, flips, (4, 4), (most, most), (most, most))
+    out = np.empty((1, 12), np.int32)
+    geometries.resolve(np.array([[6, 6]]), out)
+    far = 2**20 + 1  # one more than the native core allows
+    assert out[0, 6:8].tolist() == [-far, far]
+    made = np.ones((1, 4, 4, 3), np.uint8)
+    view = core.View(geometries, made, core.Resampling(0, False, 0, [0, 0, 0, 0]))
+    pool = core.Pool(1, "auto")
+    ticket = pool.gather(
+        np.ones((1, 6, 6, 3), np.uint8), None, None, np.zeros(1, np.int64), view, True
+    )
+    ((row, status, message),) = ticket.wait()
+    assert (row, native.Status(status)) == (0, native.Status.BAD_GEOMETRY)
+    assert "too far from the image" in message
+    assert not made.any()

@@ -273,6 +273,7 @@ def test_the_core_reads_every_row_filter_and_refuses_the_rest(simd: str) -> None
             assert found(file, (height, width, 4 - channels)) is None
             assert found(flipped(file), samples.shape) is None
             assert found(file[:-13], samples.shape) is None
+            assert found(b"\x00" + file[1:], samples.shape) is None  # no signature of a PNG
             interlaced = pngs.png(samples, colour, 16, interlaced=True)
             assert found(interlaced, samples.shape) is None
         for colour, depth in ((0, 8), (2, 8), (3, 8), (4, 16), (6, 16)):

@@ -1,6 +1,7 @@
 // The Python face of the native core: arrays in, jobs out. Shapes and ranges are checked in
 // fastload/native/pool.py, which knows how to say what is wrong; here only what could reach outside
 // of memory is.
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <functional>
@@ -191,10 +192,11 @@ void resolve_all(const Geometries& geometries, Input<int64_t, 2> sizes, Array<in
     require(out.shape(0) == geometries.count && out.shape(1) == 12, "out (B, 12) is needed");
     WithoutGil released;
     for (size_t i = 0; i < geometries.count; ++i) {
-        const Size image = {static_cast<int>(sizes.data()[2 * i]),
-                            static_cast<int>(sizes.data()[2 * i + 1])};
+        const int64_t height = sizes.data()[2 * i], width = sizes.data()[2 * i + 1];
+        const bool fits = height >= 1 && width >= 1 && height <= INT32_MAX && width <= INT32_MAX;
+        const Size image = {static_cast<int>(height), static_cast<int>(width)};
         Geometry g;
-        if (!geometries.source(static_cast<int>(i), image, g).ok()) g = Geometry();
+        if (!fits || !geometries.source(static_cast<int>(i), image, g).ok()) g = Geometry();
         const int32_t values[12] = {g.box.top,       g.box.left,     g.box.height, g.box.width,
                                     g.size.height,   g.size.width,   g.window.top, g.window.left,
                                     g.window.height, g.window.width, g.mirror,     g.upside_down};
@@ -226,7 +228,7 @@ BatchView batch_view(const Geometries& geometries, Array<uint8_t, 4> out,
                      Optional<float, 3> numbers, bool fused, std::optional<nb::handle> later,
                      const std::optional<ResampleOptions>& later_resample) {
     require(geometries.count == out.shape(0), "geometry and out differ in length");
-    const Size size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
+    const Size size = size_in(out.shape(1), out.shape(2));
     View view = {geometries.source, resample, out.data(), size, static_cast<int>(out.shape(3))};
     require(kinds.has_value() == numbers.has_value(), "kinds, numbers: give both or neither");
     if (kinds) {
@@ -335,7 +337,7 @@ std::unique_ptr<Ticket> gather(Pool& pool,
     } else {
         require(array.ndim() == 4 && array.shape(3) == static_cast<size_t>(channels),
                 "array and out differ in channels");
-        images.size = {static_cast<int>(array.shape(1)), static_cast<int>(array.shape(2))};
+        images.size = size_in(array.shape(1), array.shape(2));
     }
     const auto count = static_cast<int64_t>(offsets ? offsets->size() : array.shape(0));
     const auto total = static_cast<int64_t>(array.size());
@@ -345,6 +347,7 @@ std::unique_ptr<Ticket> gather(Pool& pool,
         if (!offsets) continue;
         const int64_t height = images.sizes[2 * row], width = images.sizes[2 * row + 1],
                       offset = images.offsets[row];
+        (void)size_in(static_cast<size_t>(height), static_cast<size_t>(width));
         require(height > 0 && width > 0 && offset >= 0 && offset <= total &&
                     height * width <= (total - offset) / channels,
                 "offsets, sizes: an image reaches outside of the array");
@@ -406,7 +409,7 @@ std::unique_ptr<Ticket> join(Pool& pool, const Encoded& images, const Geometries
     table.layers = layers;
     table.resample = resample;
     table.out = out.data();
-    table.size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
+    table.size = size_in(out.shape(1), out.shape(2));
     DecodeOptions options;
     options.limits = {max_pixels};
     options.exif_orientation = exif;
@@ -447,8 +450,8 @@ std::map<std::string, int64_t> decoded(const Pool& pool) {
 std::string png16(Input<uint8_t, 1> data, Array<uint16_t, 3> out, const char* simd) {
     const Kernels* const kernels = find_kernels(simd);
     require(kernels != nullptr, "simd: unknown, or not on this processor");
-    require(out.shape(0) <= INT32_MAX && out.shape(1) <= INT32_MAX && out.shape(2) <= 4, "out");
-    const Size size = {static_cast<int>(out.shape(0)), static_cast<int>(out.shape(1))};
+    require(out.shape(2) <= 4, "out (H, W, 1) or (H, W, 3) is needed");
+    const Size size = size_in(out.shape(0), out.shape(1));
     WithoutGil released;
     return read_png16(*kernels, data.data(), data.size(), size, static_cast<int>(out.shape(2)),
                       out.data())
@@ -464,17 +467,16 @@ void warp_image(Input<uint8_t, 3> in, Array<uint8_t, 3> out, Input<double, 2> in
     require(channels >= 1 && channels <= 4 && in.shape(2) == channels && fill.size() == channels,
             "in, out, fill: as many channels, one to four, are needed");
     require(inverse.shape(0) == 3 && inverse.shape(1) == 3, "inverse (3, 3) is needed");
-    require(in.size() > 0 && in.shape(0) <= INT32_MAX && in.shape(1) <= INT32_MAX &&
-                out.shape(0) <= INT32_MAX && out.shape(1) <= INT32_MAX,
-            "in, out: empty or too large");
+    require(in.size() > 0, "in: pixels are needed");
+    const Size in_size = size_in(in.shape(0), in.shape(1)),
+               out_size = size_in(out.shape(0), out.shape(1));
     WarpOptions options = {bilinear, fades, mixes, {}};
     std::copy(fill.data(), fill.data() + channels, options.fill);
     for (float value : options.fill)
         require(value >= 0 && value <= 255, "fill: 0 to 255 is needed");
     WithoutGil released;
-    warp(*kernels, in.data(), {static_cast<int>(in.shape(0)), static_cast<int>(in.shape(1))},
-         out.data(), {static_cast<int>(out.shape(0)), static_cast<int>(out.shape(1))},
-         static_cast<int>(channels), inverse.data(), options);
+    warp(*kernels, in.data(), in_size, out.data(), out_size, static_cast<int>(channels),
+         inverse.data(), options);
 }
 
 // `out` has a row a sample.

@@ -1,6 +1,7 @@
 // What the bindings share: arrays of Python, what keeps them alive, and a job as Python sees it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -34,6 +35,16 @@ auto data_of(const std::optional<Found>& array) {
 
 inline void require(bool condition, const char* message) {
     if (!condition) throw nb::value_error(message);
+}
+
+// A row of pixels of at most 4 bytes is then shorter than 2^31 bytes: offsets in it are ints.
+constexpr size_t kLongestSide = INT32_MAX / 4;
+
+// The size of images in an array. Throws ValueError for longer sides than kLongestSide.
+inline Size size_in(size_t height, size_t width) {
+    require(height <= kLongestSide && width <= kLongestSide,
+            "images of at most 536,870,911 pixels a side are needed");
+    return {static_cast<int>(height), static_cast<int>(width)};
 }
 
 // Lets other Python threads run while it lives. A daemon thread that wants the GIL back while the

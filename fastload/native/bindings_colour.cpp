@@ -29,10 +29,8 @@ namespace {
 
 ColourImages colour_images(const Array<uint8_t, 4>& images) {
     require(images.shape(3) == 1 || images.shape(3) == 3, "images: 1 or 3 channels are needed");
-    return {images.data(),
-            static_cast<int>(images.shape(0)),
-            {static_cast<int>(images.shape(1)), static_cast<int>(images.shape(2))},
-            static_cast<int>(images.shape(3))};
+    return {images.data(), static_cast<int>(images.shape(0)),
+            size_in(images.shape(1), images.shape(2)), static_cast<int>(images.shape(3))};
 }
 
 std::unique_ptr<Ticket> recolour(Pool& pool, Array<uint8_t, 4> images, Input<int32_t, 2> kinds,
@@ -81,11 +79,9 @@ std::unique_ptr<Ticket> add_noise(Pool& pool, Array<uint8_t, 4> images, Input<ui
     require(keys.size() == count && scales.size() == count && shifts.size() == count &&
                 (!rows || rows->size() == count),
             "keys (B,), scales (B,), shifts (B,), rows (B,) are needed");
-    const ColourImages given = {
-        images.data(),
-        static_cast<int>(count),
-        {static_cast<int>(images.shape(1)), static_cast<int>(images.shape(2))},
-        static_cast<int>(images.shape(3))};
+    const ColourImages given = {images.data(), static_cast<int>(count),
+                                size_in(images.shape(1), images.shape(2)),
+                                static_cast<int>(images.shape(3))};
     const NoiseTable table = {keys.data(),   scales.data(), shifts.data(),
                               data_of(rows), clips,         shared};
     return submit(pool, noise_job(given, table), kept(images, keys, scales, shifts, rows), here);

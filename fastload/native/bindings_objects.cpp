@@ -27,7 +27,6 @@ std::unique_ptr<Ticket> draw_masks(Pool& pool, Input<double, 1> shapes, Input<in
     require_offsets(objects, shapes.size(), "objects: offsets of shapes are needed");
     require_offsets(images, objects.size() - 1, "images: offsets of objects are needed");
     require(out.shape(0) == objects.size() - 1, "out (T, H, W) is needed");
-    require(out.shape(1) <= INT32_MAX && out.shape(2) <= INT32_MAX, "out: too large");
     require(maps.shape(0) == images.size() - 1 && maps.shape(2) == 2 &&
                 maps.shape(1) * 2 == steps.size() * kStepNumbers,
             "maps (B, 6 * steps, 2) are needed");
@@ -40,7 +39,7 @@ std::unique_ptr<Ticket> draw_masks(Pool& pool, Input<double, 1> shapes, Input<in
     table.step_count = static_cast<int>(steps.size());
     table.count = static_cast<int>(images.size() - 1);
     table.out = out.data();
-    table.size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
+    table.size = size_in(out.shape(1), out.shape(2));
     return submit(pool, mask_job(table), kept(shapes, objects, images, maps, steps, out), here);
 }
 

@@ -39,13 +39,13 @@ int grain(const View& view) {
         std::clamp<int64_t>(kGrainBytes / std::max<int64_t>(view.bytes(), 1), 1, 64));
 }
 
-void fill_pixels(uint8_t* out, int pixels, int channels, const uint8_t* fill) {
+void fill_pixels(uint8_t* out, size_t pixels, int channels, const uint8_t* fill) {
+    const auto bytes = static_cast<size_t>(channels);
     if (std::all_of(fill, fill + channels, [&](uint8_t value) { return value == fill[0]; })) {
-        std::memset(out, fill[0], static_cast<size_t>(pixels) * static_cast<size_t>(channels));
+        std::memset(out, fill[0], pixels * bytes);
         return;
     }
-    for (int x = 0; x < pixels; ++x, out += channels)
-        std::memcpy(out, fill, static_cast<size_t>(channels));
+    for (size_t i = 0; i < pixels; ++i, out += bytes) std::memcpy(out, fill, bytes);
 }
 
 void mirror_pixels(const Kernels& kernels, const uint8_t* row, int pixels, int channels,
@@ -176,8 +176,10 @@ void GatherJob::copy(Worker& worker, const Image& image, const Geometry& geometr
     const bool within =
         count == window.width && window.top >= 0 && window.top + window.height <= box.height;
     const bool constant = padding == Padding::constant;
-    if (constant && !within)
-        fill_pixels(out, window.height * window.width, channels, view_.resample.fill);
+    if (constant && !within) {
+        const auto pixels = static_cast<size_t>(window.height) * static_cast<size_t>(window.width);
+        fill_pixels(out, pixels, channels, view_.resample.fill);
+    }
 
     for (int y = 0; y < window.height; ++y, out += out_stride) {
         const int position = window.top + (geometry.upside_down ? window.height - 1 - y : y);

@@ -33,8 +33,9 @@ double exponential(double x) {
     return std::ldexp(series, static_cast<int>(k));
 }
 
-int pick(double uniform, int64_t count) {
-    return static_cast<int>(std::floor(uniform * static_cast<double>(count)));
+// A whole number below `count`, of a number in [0, 1).
+int64_t pick(double uniform, int64_t count) {
+    return static_cast<int64_t>(std::floor(uniform * static_cast<double>(count)));
 }
 
 Box central_box(Size image, double low, double high) {
@@ -93,8 +94,8 @@ Box random_resized_box(const double* uniforms, Size image, const RandomResizedCr
         Box box;
         box.height = static_cast<int>(height);
         box.width = static_cast<int>(width);
-        box.top = pick(uniforms[2 * kAttempts], image.height - box.height + 1);
-        box.left = pick(uniforms[2 * kAttempts + 1], image.width - box.width + 1);
+        box.top = static_cast<int>(pick(uniforms[2 * kAttempts], image.height - box.height + 1));
+        box.left = static_cast<int>(pick(uniforms[2 * kAttempts + 1], image.width - box.width + 1));
         return box;
     }
     return central_box(image, plan.ratio_low, plan.ratio_high);
@@ -224,8 +225,12 @@ GeometrySource padded_crops(const double* uniforms, const bool* flips, const Pad
         }
         geometry.box = {0, 0, image.height, image.width};
         geometry.size = image;
-        geometry.window = {pick(draws[0], down + 1) - plan.before.height,
-                           pick(draws[1], across + 1) - plan.before.width, plan.size.height,
+        const int64_t top = pick(draws[0], down + 1) - plan.before.height,
+                      left = pick(draws[1], across + 1) - plan.before.width;
+        // Farther away than `check` allows, whatever the paddings are.
+        constexpr int64_t kTooFar = kLargestSide + 1;
+        geometry.window = {static_cast<int>(std::clamp(top, -kTooFar, kTooFar)),
+                           static_cast<int>(std::clamp(left, -kTooFar, kTooFar)), plan.size.height,
                            plan.size.width};
         return {};
     });

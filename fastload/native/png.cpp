@@ -150,7 +150,9 @@ bool parse_header(const uint8_t* chunk, PngInfo& info) {
 bool parse(const uint8_t* data, size_t size, PngInfo& info) {
     info = {};
     const uint8_t* const end = data + size;
-    if (size < 8 + 25 || !parse_header(data + 8, info)) return false;
+    if (size < 8 + 25 || std::memcmp(data, "\x89PNG\r\n\x1a\n", 8) != 0 ||
+        !parse_header(data + 8, info))
+        return false;
 
     int64_t compressed = 0;
     bool after_data = false;

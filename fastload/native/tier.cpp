@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <ctime>
 
@@ -160,9 +159,10 @@ bool is_in_tier(const std::string& folder, const uint8_t* digest) {
 }
 
 void note_use(int file, const TierSpan& span) {
-    // Either way: clocks are set back, too.
-    if (std::abs(::time(nullptr) - span.used) > kNotedAfter)
-        (void)::futimens(file, nullptr);  // where it cannot be noted, the file goes earlier
+    const int64_t now = ::time(nullptr);
+    // A note may lie in the future: clocks are set back, too.
+    if (span.used < now - kNotedAfter || span.used > now + kNotedAfter)
+        (void)::futimens(file, nullptr);  // if it fails, the file is evicted earlier
 }
 
 int write_tier(const std::string& folder, const uint8_t* digests, const std::vector<Bytes>& data,
