@@ -13,6 +13,7 @@ import traceback
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -262,6 +263,68 @@ def test_a_file_url_is_a_path(local: Path, tmp_path: Path) -> None:
     odd = tmp_path / "a@b#c?d"
     odd.symlink_to(local)
     assert open_source(f"file://{odd}").source.describe(0) == str(odd / "class_0" / "0.jpg")
+    for name in ("a b%20c", "100%", "+\u00fc\udcff"):
+        odd = tmp_path / name
+        odd.symlink_to(local)
+        assert open_source(odd.as_uri()).source.describe(0) == str(odd / "class_0" / "0.jpg")
+
+
+def shard(name: str, data: bytes) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+    return file.getvalue()
+
+
+ODD_NAMES = (
+    "a b",
+    "a%20b",
+    "a+b",
+    "a#b",
+    "a?b",
+    "\u00fc\u65e5",
+    "u\u0308",
+    "a%zz",
+    "a\\b",
+    "[a]{b}~*",
+)
+
+
+def test_names_in_urls(local: Path, server: ObjectServer) -> None:
+    """Of a web server percent-encoded, of an object store as they stand."""
+    photos = [path.read_bytes() for path in sorted(local.rglob("*.jpg"))]
+    for row, name in enumerate(ODD_NAMES):
+        key = f"bucket/+ %20/{name}"
+        server.objects |= {f"{key}.tar": shard(f"{row}.jpg", photos[row % 8])}
+        server.objects |= {f"{key}/{name}.jpg": photos[row % 8]}
+
+    def first(spec: str) -> bytes:
+        column = open_source([spec]).source.encoded["image"]
+        assert column.read_start(0, 1 << 20) == column.read(0)
+        ((_, *first),) = column.ranges_of(np.array([0]))
+        return stores.read(spec, *first)
+
+    for row, name in enumerate(ODD_NAMES):
+        encoded = quote(f"bucket/+ %20/{name}.tar")
+        assert first(f"{server.url}/{encoded}") == photos[row % 8]
+        if "%" not in name and not set(name) & set("#?*[{"):
+            assert first(f"{server.url}/bucket/+ %2520/{name}.tar") == photos[row % 8]
+        if not set(name) & set("#?*[{"):
+            assert first(f"s3://bucket/+ %20/{name}.tar") == photos[row % 8]
+    folders = open_source("s3://bucket/+ %20", format="folder").source
+    assert folders.classes == tuple(sorted(ODD_NAMES))
+    paths = [folders.describe(row) for row in range(len(folders))]
+    assert paths == [f"s3://bucket/+ %20/{name}/{name}.jpg" for name in sorted(ODD_NAMES)]
+    for row, name in enumerate(sorted(ODD_NAMES)):
+        assert folders.encoded["image"].read(row) == photos[ODD_NAMES.index(name) % 8]
+
+
+@pytest.mark.parametrize("name", ["100%.tar", "a%2Fb.tar", "a%FF.tar", "%zz%20.tar"])
+def test_a_percent_sign_that_stands_for_no_character(name: str, server: ObjectServer) -> None:
+    with pytest.raises(SourceError, match=r"\.tar: a % stands before.*%25"):
+        open_source([f"{server.url}/bucket/{name}"])
 
 
 # -- Requests --------------------------------------------------------------------------------------

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import gzip
+import tarfile
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from torchvision.datasets import CIFAR10, MNIST
 from torchvision.transforms import v2
 from typer.testing import CliRunner
 
@@ -16,7 +19,7 @@ import fastload
 from fastload import stores
 from fastload.cli.app import app
 from fastload.errors import SourceError
-from fastload.sources import open_source
+from fastload.sources import copied, open_source
 from fastload.stores import copies
 from tests import images
 from tests.objectserver import ObjectServer
@@ -25,13 +28,13 @@ from tests.test_sources_idx import mnist
 from tests.test_stores import batches, check_equal, upload
 
 
-def check_same(remote: Any, local: Any, **options: Any) -> None:
+def check_same(remote: Any, local: Any, transform: Any = None, **options: Any) -> None:
     ours, theirs = open_source(remote, **options), open_source(local, **options)
     assert ours.source.fingerprint == theirs.source.fingerprint
     assert ours.source.classes == theirs.source.classes
     check_equal(
-        batches(fastload.create_loader(ours, 2, shuffle=True)),
-        batches(fastload.create_loader(theirs, 2, shuffle=True)),
+        batches(fastload.create_loader(ours, 2, shuffle=True, transform=transform)),
+        batches(fastload.create_loader(theirs, 2, shuffle=True, transform=transform)),
     )
 
 
@@ -68,6 +71,62 @@ def test_cifar(server: ObjectServer, tmp_path: Path) -> None:
     ):
         check_same(place, folder, split="train")
     assert server.reads_of("bucket/cifar/notes.txt") == []
+
+
+@pytest.mark.parametrize("name", ["photos.tar.gz", "photos.TGZ", "photos.tar.xz", "gz.tar"])
+@pytest.mark.parametrize("place", ["s3://bucket", "{web}/bucket"])
+def test_compressed_archives(place: str, name: str, server: ObjectServer, tmp_path: Path) -> None:
+    photos = images.write_photo_folder(tmp_path / "photos", classes=2, per_class=4)
+    with tarfile.open(tmp_path / name, "w:xz" if name.endswith("xz") else "w:gz") as file:
+        file.add(photos, "photos")
+    server.objects[f"bucket/{name}"] = (tmp_path / name).read_bytes()
+    check_same(f"{place.format(web=server.url)}/{name}", tmp_path / name, v2.CenterCrop(16))
+
+
+def test_compressed_archives_that_are_not_read(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos = images.write_photo_folder(tmp_path / "photos", classes=2, per_class=4)
+    shard = gzip.compress(images.shard_of(photos))
+    server.objects |= {"bucket/shard.tar.gz": shard, "bucket/cut.tgz": shard[:100]}
+    for name, words in (("shard.tar.gz", "decompress it first"), ("cut.tgz", "fetch it again")):
+        with pytest.raises(SourceError, match=rf"s3://bucket/{name}: .*{words}"):
+            open_source(f"s3://bucket/{name}")
+    monkeypatch.setattr(copied, "LARGEST_UNPACKED", 1000)
+    server.objects["bucket/large.tgz"] = shard
+    with pytest.raises(SourceError, match=r"s3://bucket/large\.tgz: .* more than 0 GiB"):
+        open_source("s3://bucket/large.tgz")
+    assert server.reads_of("bucket/large.tgz") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packed_as", [".tar.gz", ".tar"])
+def test_torchvisions_samples_by_url(
+    packed_as: str, server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchvision's own classes read the same files on disk."""
+    folder = cifar10(tmp_path / "data")
+    archive = packed(folder, packed_as).read_bytes()
+    server.objects[f"bucket/cifar-10-python{packed_as}"] = archive
+    mnist(tmp_path / "MNIST" / "raw")
+    mnist(tmp_path / "other" / "MNIST" / "raw", packed_as == ".tar.gz")
+    upload(tmp_path / "other", server)
+    monkeypatch.setattr(CIFAR10, "_check_integrity", lambda self: True)
+    monkeypatch.setattr(CIFAR10, "_load_meta", lambda self: None)
+    for train, split in ((True, "train"), (False, "test")):
+        theirs: Any
+        for theirs, place in (
+            (CIFAR10(tmp_path / "data", train), f"cifar-10-python{packed_as}"),
+            (MNIST(tmp_path, train), ""),
+        ):
+            source = open_source(f"s3://bucket/{place}", split=split, format=None).source
+            loader = fastload.create_loader(source, 1)
+            ours = [(image.numpy(), int(label)) for image, label in loader]
+            assert len(ours) == len(theirs)
+            for (image, label), (other, target) in zip(ours, theirs, strict=True):
+                assert label == target
+                pixels = np.array(other.convert("RGB")) if image.shape[1] == 3 else np.array(other)
+                assert np.array_equal(image[0].transpose(1, 2, 0).reshape(pixels.shape), pixels)
 
 
 def test_arrays(server: ObjectServer, tmp_path: Path) -> None:

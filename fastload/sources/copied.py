@@ -1,5 +1,5 @@
-"""Data sets by URL of which only local files are read: built caches, CIFAR, IDX and `.npy` files.
-They are copied to the local disk."""
+"""Data sets by URL of which only local files are read: built caches, CIFAR, IDX and `.npy` files,
+compressed tar archives. They are copied to the local disk."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from fastload import stores
 from fastload.errors import SourceError
+from fastload.sources.archive import LARGEST_UNPACKED, compression_of, is_archive_name
 from fastload.sources.base import Opened
 from fastload.sources.cifar import remote_cifar
 from fastload.sources.idx import remote_idx
@@ -41,7 +42,11 @@ def open_copy(place: Any, format: str | None, opened: Callable[[str], Opened]) -
         if files:
             # A file that is named, and what lies beside it; or a folder.
             top, file = os.path.split(place) if place in files else (place, "")
-            found = opened(str(copied(files, top) / file))
+            path = str(copied(files, top) / file)
+            try:
+                found = opened(path)
+            except SourceError as error:  # the user knows the URL, not the copy
+                raise SourceError(str(error).replace(path, place)) from error
             notes = (*found.notes, f"copied from {place} to the local disk, where it is read")
             return replace(found, source=replace(found.source, name=place), notes=notes)
     return None
@@ -99,7 +104,31 @@ def _npy_file(url: str) -> list[str]:
     return [url] if url.endswith(".npy") and stores.is_file(url) else []
 
 
-FORMATS = {"cache": _cache_files, "cifar": remote_cifar, "idx": remote_idx, "arrays": _npy_file}
+def _compressed_archive(url: str) -> list[str]:
+    """The URL itself, if it is of a compressed tar archive, which is read from front to back.
+
+    Raises:
+        SourceError: it is larger than what may be unpacked.
+    """
+    if not is_archive_name(url) or (url.lower().endswith(".tar") and compression_of(url) is None):
+        return []
+    size = stores.size_of(url)
+    if size > LARGEST_UNPACKED:
+        raise SourceError(
+            f"{url}: a compressed archive is copied and unpacked at each start, and this one has "
+            f"{size:,} bytes, more than {LARGEST_UNPACKED >> 30} GiB; unpack it once, and give the "
+            "folder or an archive without compression."
+        )
+    return [url]
+
+
+FORMATS = {
+    "cache": _cache_files,
+    "cifar": remote_cifar,
+    "idx": remote_idx,
+    "arrays": _npy_file,
+    "tar": _compressed_archive,
+}
 """By name, the remote files that are the data set of a URL; none where it is not of this format."""
 
 

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import unquote, unquote_to_bytes
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +63,8 @@ __all__ = [
 # An index of the data set, beside the data (`fastload index --output`).
 INDEX_NAME = "fastload.index"
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+# A % that begins no byte, or a slash that is none between folders.
+_NO_NAME = re.compile(r"%(?![0-9a-fA-F]{2})|%2[fF]")
 
 
 def is_remote(path: str) -> bool:
@@ -83,10 +86,12 @@ def located(url: str) -> str:
         raise SourceError(
             f"{url.partition('://')[0]}://...: credentials and parameters in a URL would be shown "
             "with every message; leave them out, and set them in the environment, as the store's "
-            "own tools read them."
+            "own tools read them. (Of a name, ? is %3F and # is %23 in https://; of an object "
+            "store give the folder.)"
         )
-    if is_local:
-        return url.removeprefix("file://").removeprefix("localhost")
+    if is_local:  # RFC 8089, and `pathlib.Path.as_uri`: %20 is a space
+        path = url.removeprefix("file://").removeprefix("localhost")
+        return os.fsdecode(unquote_to_bytes(os.fsencode(path)))
     return url.rstrip("/")
 
 
@@ -99,7 +104,21 @@ def store_of(url: str) -> tuple[Store, str]:
             f"{url}: two slashes after {authority}; write one. A key that begins with a slash "
             "cannot be read: copy the object to another key."
         )
-    return _store(f"{scheme}://{authority}"), name.strip("/")
+    return _store(f"{scheme}://{authority}"), _name_of(url, name).strip("/")
+
+
+def _name_of(url: str, name: str) -> str:
+    """The name of an object, of that in its URL: web addresses have `%20` for a space (RFC 3986);
+    keys of object stores are as they stand, as in the stores' own tools. Raises SourceError."""
+    if "%" not in name or not url.startswith("http"):
+        return name
+    if not _NO_NAME.search(name):
+        with contextlib.suppress(UnicodeDecodeError):
+            return unquote(name, errors="strict")
+    raise SourceError(
+        f"{url}: a % stands before the two digits of a byte of UTF-8, other than a slash's; write "
+        "%25 for the sign itself."
+    )
 
 
 _making = threading.Lock()
@@ -498,7 +517,8 @@ class Digests:
         for url, start, length, version in ranges:
             if not url.startswith(top):
                 return None
-            made += digest_of(top + url[len(top) :].strip("/"), start, length, version)
+            name = _name_of(url, url[len(top) :]).strip("/")
+            made += digest_of(top + name, start, length, version)
         return np.frombuffer(made, np.uint8).reshape(-1, 16)
 
 
@@ -517,7 +537,10 @@ def remove(url: str) -> None:
 def kept_here(wanted: Range) -> bytes | None:
     """The bytes of a remote range if they are in the local tier, else None."""
     kept = tier() if wanted.version else None
-    return None if kept is None else kept.get(digest_of(*wanted))
+    if kept is None:
+        return None
+    store, name = store_of(wanted.name)
+    return kept.get(digest_of(f"{store.url}/{name}", *wanted[1:]))
 
 
 def forget() -> None:
