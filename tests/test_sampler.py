@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,19 +12,27 @@ from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomS
 
 import fastload
 from fastload.errors import ConfigurationError, StateMismatchError
+from fastload.render.drawn import stretch_of
 from fastload.sampler import EpochOrder, ForeignOrder, Shard, Tail
 from fastload.sampler.bijection import Bijection
 from fastload.sampler.order import _argsort, count_repeats
 
 
 def all_batches(order: EpochOrder, epoch: int = 0) -> list[list[int]]:
-    indices = order.epoch(epoch)
-    return [indices[order.batch(step)].tolist() for step in range(order.steps)]
+    return list(order.batches(epoch))
 
 
-@pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0), (5, 4)])
-def test_a_shard_that_cannot_be_is_refused(rank: int, world: int) -> None:
-    with pytest.raises(ConfigurationError, match="world_size"):
+@pytest.mark.parametrize(
+    ("rank", "world", "said"),
+    [
+        (2, 2, "rank must be from 0 to 1"),
+        (-1, 2, "rank must be from 0 to 1"),
+        (0, 0, "world_size must be at least 1"),
+        (5, 4, "rank must be from 0 to 3"),
+    ],
+)
+def test_a_shard_that_cannot_be_is_refused(rank: int, world: int, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
         Shard(rank, world)
 
 
@@ -32,11 +41,26 @@ def test_the_shard_is_found_in_torchruns_environment(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert Shard.detect() == Shard(0, 1)
     monkeypatch.setenv("RANK", "3")
+    assert Shard.detect() == Shard(0, 1), "half of it says nothing"
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert Shard.detect() == Shard(3, 4)
     monkeypatch.setenv("WORLD_SIZE", "many")
     with pytest.raises(ConfigurationError, match="WORLD_SIZE='many'"):
         Shard.detect()
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 5)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 6)
+    assert Shard.detect() == Shard(5, 6), "what torch.distributed says goes first"
+
+
+def test_the_shard_is_found_where_torch_comes_without_its_distributed_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
+    monkeypatch.delattr(torch.distributed, "is_initialized")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert Shard.detect() == Shard(1, 2)
 
 
 def test_shuffles_are_permutations_that_differ_by_epoch_and_seed() -> None:
@@ -46,6 +70,8 @@ def test_shuffles_are_permutations_that_differ_by_epoch_and_seed() -> None:
     assert not np.array_equal(first, order.epoch(1))
     assert not np.array_equal(first, EpochOrder(1000, 10, shuffle=True, seed=4).epoch(0))
     assert np.array_equal(first, EpochOrder(1000, 10, shuffle=True, seed=3).epoch(0))
+    unseeded = EpochOrder(1000, 10, shuffle=True)
+    assert np.array_equal(unseeded.epoch(0), EpochOrder(1000, 10, shuffle=True, seed=0).epoch(0))
 
 
 def test_every_position_is_equally_likely() -> None:
@@ -108,6 +134,29 @@ def test_ranks_share_a_bijection_as_they_share_an_array(tail: Tail) -> None:
         assert np.array_equal(np.concatenate(parts), alone.epoch(1)[alone.batch(step)])
 
 
+@pytest.mark.parametrize("tail", ["exact", "pad"])
+def test_only_what_is_shuffled_and_not_padded_is_computed(
+    monkeypatch: pytest.MonkeyPatch, tail: Tail
+) -> None:
+    for shuffle in (False, True):
+        order = EpochOrder(10, 4, Shard(1, 3), shuffle, seed=5, tail=tail)
+        before, needs = order.epoch(2), order.reproducible()
+        with monkeypatch.context() as patch:
+            patch.setattr("fastload.sampler.order.LARGEST_IN_MEMORY", 9)
+            if shuffle and tail == "exact":
+                assert isinstance(order.epoch(2), Bijection)
+            else:
+                assert order.epoch(2).tolist() == before.tolist()
+                assert order.reproducible() == needs
+
+
+def test_up_to_100_million_samples_have_an_array() -> None:
+    """docs/multi-node.md has the number."""
+    for length, computed in ((100_000_000, False), (100_000_001, True)):
+        said = EpochOrder(length, 256, shuffle=True).describe()
+        assert ("computed batch by batch" in said) is computed
+
+
 def test_ten_billion_images_take_no_memory_and_have_states_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -122,7 +171,6 @@ def test_ten_billion_images_take_no_memory_and_have_states_of_their_own(
     before = small.reproducible()
     monkeypatch.setattr("fastload.sampler.order.LARGEST_IN_MEMORY", 0)
     assert small.reproducible() != before
-    assert EpochOrder(100, 4).reproducible() == EpochOrder(100, 4).reproducible()
 
 
 @pytest.mark.usefixtures("computed")
@@ -170,6 +218,82 @@ def test_no_rank_trains_on_an_empty_batch() -> None:
     last = [batches[-1] for batches in ranks]
     assert [len(batch) for batch in last] == [1, 1, 1, 1]
     assert {i for batches in ranks for batch in batches for i in batch} == set(range(9))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_padded_sample_that_comes_again_is_counted(interleaved: bool) -> None:
+    """So that it gets another crop than before."""
+    seen: list[tuple[int, int]] = []
+    for rank in range(4):
+        order = EpochOrder(17, 2, Shard(rank, 4), shuffle=True, tail="pad", interleaved=interleaved)
+        indices = order.epoch(0)
+        repeats = order.repeats(indices)
+        assert repeats is not None
+        for step in range(order.steps):
+            draws = order.draws(0, step, indices, repeats)
+            assert draws.repeats is not None
+            assert draws.indices.tolist() == indices[order.batch(step)].tolist()
+            seen += zip(draws.indices.tolist(), draws.repeats.tolist(), strict=True)
+    again = indices[:3].tolist()
+    assert sorted(seen) == sorted([(index, 0) for index in range(17)] + [(i, 1) for i in again])
+    alone = EpochOrder(9, 2, shuffle=True, interleaved=interleaved)
+    assert alone.repeats(alone.epoch(0)) is None
+    assert alone.draws(0, 1, alone.epoch(0), None).repeats is None
+
+
+def test_a_sample_in_place_of_another_is_any_of_the_ranks_own() -> None:
+    """By the grid of what two numbers of [0, 1) may be."""
+    order = EpochOrder(26, 4, Shard(1, 2), shuffle=True, seed=1)
+    indices = order.epoch(0)
+    for step, batch in enumerate(order.batches(0)):
+        chances = [
+            ((step + 0.5) / order.steps, (at + 0.5) / len(batch)) for at in range(len(batch))
+        ]
+        assert [order.any_sample(0, 0, indices, chance) for chance in chances] == batch
+    highest = 1 - 2**-53
+    assert order.any_sample(0, 0, indices, (0.0, 0.0)) == indices[4]
+    assert order.any_sample(0, 0, indices, (highest, highest)) == indices[25]
+    lone = EpochOrder(1, 1, Shard(0, 2))
+    assert lone.any_sample(0, 0, lone.epoch(0), (0.5, 0.5)) is None, "its batch is empty"
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_batch_without_samples_is_asked_for_as_such(interleaved: bool) -> None:
+    order = EpochOrder(1, 1, Shard(0, 2), interleaved=interleaved)
+    if interleaved:
+        order = replace(order, shard=Shard(1, 2))
+    assert order.draws(0, 0, order.epoch(0), None).indices.tolist() == []
+
+
+def test_a_batch_shows_that_it_is_a_stretch_of_an_epochs_order() -> None:
+    """So a GPU takes indices from the order that it has already."""
+    order = EpochOrder(26, 4, Shard(1, 2), shuffle=True)
+    indices = order.epoch(0)
+    whole, first = stretch_of(order.draws(0, 2, indices, None).indices)
+    assert whole is indices
+    assert first == 2 * 8 + 4
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_what_an_order_says_of_itself(world: int, shuffle: bool) -> None:
+    ranks = [EpochOrder(12, 2, Shard(rank, world), shuffle) for rank in range(world)]
+    order, first = ranks[0], ranks[0].epoch(0).tolist()
+    assert order.sequential is (first == list(range(12)))
+    assert order.count() == order.steps == len(all_batches(order)) == 6 // world
+    assert ("shuffled" in order.describe()) is shuffle
+    assert not order.endless
+    assert order.global_batch_size == 2 * world
+    assert order.total_samples == sum(one.own_samples for one in ranks) == 12
+    assert order.shared is (all_batches(order) != all_batches(ranks[-1]))
+
+
+def test_what_the_order_of_a_users_sampler_says_of_itself() -> None:
+    order = ForeignOrder(RandomSampler(range(10)), 4, 10)
+    assert not order.shuffle, "its sampler shuffles, and not the loader"
+    assert not order.sequential
+    assert not order.endless
+    assert order.count() == len(order.sampler) // 4 + 1
 
 
 def test_repeats_count_earlier_occurrences() -> None:
@@ -341,7 +465,7 @@ def test_the_table_of_tails(
             assert set(seen) == {1}
             if tail == "filled" and batch_size > 1 and ranks[0].steps > 1:
                 assert min(last) >= 1
-            elif tail == "exact":
+            else:
                 left = length - (ranks[0].steps - 1) * world * batch_size
                 ends = [left * rank // world for rank in range(world + 1)]
                 assert last == np.diff(ends).tolist(), "nothing is moved to the last batch"
@@ -353,13 +477,15 @@ def test_a_batch_beyond_the_end_of_an_epoch_is_empty() -> None:
 
 
 def test_what_a_state_must_agree_on() -> None:
-    """Of the tail only what makes other batches."""
+    """Of the tail only what makes other batches. States saved by earlier versions have no more."""
+    always = {"length", "global_batch_size", "shuffle", "drop_last", "seed"}
     of = {
         (length, tail): EpochOrder(length, 4, Shard(0, 2), tail=tail).reproducible()
         for length in (16, 17)
         for tail in ("exact", "filled", "pad", "drop")
     }
     for (length, tail), found in of.items():
+        assert set(found) - {"lent", "tail"} == always
         assert (found["length"], found["global_batch_size"]) == (length, 8)
         assert found.get("lent") == (1 if (length, tail) == (17, "filled") else None)
         assert found.get("tail") == (tail if tail in ("pad", "drop") else None)

@@ -83,8 +83,8 @@ def test_an_order_that_looks_ahead_is_drawn_once_an_epoch() -> None:
     schedule.begin((0, 0))
     for _ in range(4):
         schedule.next()
-    schedule.order_of(0)
-    schedule.order_of(1)
+    assert schedule.order_of(0).tolist() == ORDER.epoch(0).tolist()
+    assert schedule.order_of(1).tolist() == ORDER.epoch(1).tolist()
     assert drawn == [0, 1], "the epoch before is kept, for samples that cannot be read"
     schedule.order_of(2)
     schedule.order_of(0)
