@@ -10,7 +10,7 @@ import tarfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import pytest
@@ -122,8 +122,21 @@ def test_index_agrees_with_tarfile(tmp_path: Path, format: int) -> None:
         member.mtime, member.uname, member.size = 1.5, "ü", 3
         tar.addfile(member, io.BytesIO(b"end"))
     with tarfile.open(path) as tar:
-        expected = [(m.name.removeprefix("./"), m.offset_data, m.size) for m in tar if m.isfile()]
-    assert list(files_in_tar(str(path))) == expected
+        members = [member for member in tar if member.isfile()]
+        expected = [(m.name.removeprefix("./"), m.offset_data, m.size) for m in members]
+        contents = [cast("IO[bytes]", tar.extractfile(member)).read() for member in members]
+    assert places(path) == expected
+    wanted = [name for name, _, _ in expected[::2]]
+    with_contents = files_in_tar(str(path), wanted=wanted.__contains__)
+    assert [file.content for file in with_contents] == [
+        content if name in wanted else None
+        for (name, _, _), content in zip(expected, contents, strict=True)
+    ]
+
+
+def places(path: Path) -> list[tuple[str, int, int]]:
+    """Name, first byte and bytes of the files of an archive."""
+    return [(file.name, file.offset, file.size) for file in files_in_tar(str(path))]
 
 
 def test_files_beyond_8_gib(tmp_path: Path) -> None:
@@ -136,7 +149,7 @@ def test_files_beyond_8_gib(tmp_path: Path) -> None:
             head = member.tobuf(format)
             file.write(head)
             file.truncate(len(head) + (8 << 30) + 512 + 1024)
-        assert list(files_in_tar(str(path))) == [("large", len(head), member.size)]
+        assert places(path) == [("large", len(head), member.size)]
 
 
 def test_masks_arrays_prefixes_and_order(tmp_path: Path) -> None:
@@ -351,7 +364,7 @@ def test_what_size_a_folder_claims_does_not_matter(tmp_path: Path, size: int) ->
     with tarfile.open(path) as tar:
         expected = [(m.name, m.offset_data, m.size) for m in tar if m.isfile()]
     assert len(expected) == 2
-    assert list(files_in_tar(str(path))) == expected
+    assert places(path) == expected
     assert values_of(open_source(path).source, "label").tolist() == [0, 1]
 
 

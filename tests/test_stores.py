@@ -113,6 +113,31 @@ def test_a_shard_that_is_replaced_while_it_is_opened(server: ObjectServer) -> No
     assert all(each is True or each == [0, 1, 2] for each in found)
 
 
+def test_labels_of_a_shard_come_with_its_headers(server: ObjectServer) -> None:
+    """Not by a request each: images lie between them."""
+    files = {
+        f"{row:04}.{ending}": data
+        for row in range(40)
+        for ending, data in (("jpg", bytes(100_000)), ("cls", str(row).encode()))
+    }
+    shard = io.BytesIO()
+    with tarfile.open(fileobj=shard, mode="w") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    server.objects["bucket/shards/0.tar"] = shard.getvalue()
+    source = open_source("s3://bucket/shards").source
+    assert source.values["label"].at(np.arange(40)).tolist() == list(range(40))
+    asked = [
+        range.removeprefix("bytes=").split("-") for range in server.reads_of("bucket/shards/0.tar")
+    ]
+    lengths = [int(last) + 1 - int(first) for first, last in asked]
+    # The first bytes say how it is compressed; the fingerprint has 512 bytes of some images.
+    assert min(lengths) == 6
+    assert {length for length in lengths if length < 1 << 20} == {6, 512}
+
+
 def test_a_split_of_a_bucket(local: Path, server: ObjectServer) -> None:
     upload(local.parent, server)
     assert len(open_source("s3://bucket", split="train").source) == 8

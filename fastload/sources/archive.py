@@ -223,11 +223,20 @@ class FileInTar(NamedTuple):
     name: str
     offset: int
     size: int
+    content: bytes | None = None
+    """Where it was asked for."""
 
 
-def files_in_tar(path: str, folders: list[str] | None = None) -> Iterator[FileInTar]:
+def files_in_tar(
+    path: str,
+    folders: list[str] | None = None,
+    wanted: Callable[[str], bool] = lambda name: False,
+) -> Iterator[FileInTar]:
     """The regular files of an uncompressed archive, in order. Folders are left out; their names are
     added to `folders`.
+
+    `wanted`: by its name, whether the content of a file comes with it. That of a small file in a
+    remote archive mostly lies in what is read for the headers; later it would be a request.
 
     Raises:
         SourceError: the archive is truncated or damaged, or holds links or sparse files, whose
@@ -236,7 +245,7 @@ def files_in_tar(path: str, folders: list[str] | None = None) -> Iterator[FileIn
     if stores.is_remote(path):
         try:
             size = max(0, stores.size_of(path))
-            yield from _files(path, _RemoteArchive(path).read, size, folders)
+            yield from _files(path, _RemoteArchive(path).read, size, folders, wanted)
         except OSError as error:
             raise _unopened(path, error) from error
         return
@@ -251,6 +260,7 @@ def files_in_tar(path: str, folders: list[str] | None = None) -> Iterator[FileIn
             lambda position, size: os.pread(descriptor, size, position),
             os.fstat(descriptor).st_size,
             folders,
+            wanted,
         )
 
 
@@ -259,9 +269,10 @@ def _files(
     read: Callable[[int, int], bytes],
     length: float = math.inf,
     folders: list[str] | None = None,
+    wanted: Callable[[str], bool] = lambda name: False,
 ) -> Iterator[FileInTar]:
     """The regular files, in order. `read(position, size)` gives bytes of the archive, `length` is
-    how many it has."""
+    how many it has. For the others see `files_in_tar`."""
     position, long_name, pax = 0, b"", dict[bytes, bytes]()
     while True:
         header = read(position, _BLOCK)
@@ -314,7 +325,14 @@ def _files(
                 f"{path}: {name} is not a plain file but a link, sparse or special one; write the "
                 "archive with its content: tar --dereference --hard-dereference."
             )
-        yield FileInTar(name.removeprefix("./"), start, size)
+        name = name.removeprefix("./")
+        if not wanted(name):
+            yield FileInTar(name, start, size)
+            continue
+        content = read(start, size)
+        if len(content) < size:
+            raise _damaged(path, start, f"{len(content):,} of {size:,} bytes of {name}")
+        yield FileInTar(name, start, size, content)
 
 
 def _damaged(path: str, position: int, found: str) -> SourceError:

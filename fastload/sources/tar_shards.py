@@ -23,7 +23,6 @@ import numpy.typing as npt
 
 from fastload import stores
 from fastload.errors import ConfigurationError, SourceError
-from fastload.files import open_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.sources import folders
 from fastload.sources.archive import (
@@ -50,9 +49,9 @@ Kind = Literal["image", "mask", "array", "text", "label"]
 Sample = dict[str, tuple[Kind, FileInTar]]
 """Kind and file by column name."""
 
+_HELD: tuple[Kind, ...] = ("array", "text", "label")
+"""Kinds that are held in memory."""
 _MASKS = ("mask", "seg")
-# Labels and arrays asked of a store together.
-_LABELS_AT_ONCE = 4096
 # Remote shards that are read through at once for their index.
 _SHARDS_AT_ONCE = 8
 
@@ -159,7 +158,7 @@ def _index(
     """The fields of all samples by column name. Every one has an entry for every sample. The names
     of the folders of the archives are added to `folders`."""
     columns: dict[str, TarColumn] = {}
-    for shard, (path, files) in enumerate(_listed(paths, folders)):
+    for shard, (path, files) in enumerate(_listed(paths, options.fields, folders)):
         for key, sample in _samples_in(path, files, options.fields, left_out):
             if not columns:
                 columns = {name: TarColumn(kind) for name, kind in _ordered(sample, options.fields)}
@@ -181,14 +180,17 @@ def _index(
     return columns
 
 
-def _listed(paths: Sequence[str], folders: list[str]) -> Iterator[tuple[str, Iterable[FileInTar]]]:
-    """The files of each shard; of remote ones several shards are read at once."""
+def _listed(
+    paths: Sequence[str], fields: tuple[str, ...] | None, folders: list[str]
+) -> Iterator[tuple[str, Iterable[FileInTar]]]:
+    """The files of each shard, with the content of what is held in memory; of remote ones several
+    shards are read at once."""
     if not any(map(stores.is_remote, paths)):
-        yield from ((path, _files_of(path, folders)) for path in paths)
+        yield from ((path, _files_of(path, fields, folders)) for path in paths)
         return
 
     def read(path: str) -> list[FileInTar]:
-        return list(_files_of(path, folders))
+        return list(_files_of(path, fields, folders))
 
     with ReaderPool(_SHARDS_AT_ONCE, "fastload-shards") as threads:
         waiting = deque[Future[list[FileInTar]]]()
@@ -199,14 +201,24 @@ def _listed(paths: Sequence[str], folders: list[str]) -> Iterator[tuple[str, Ite
                 yield paths[asked - _SHARDS_AT_ONCE], waiting.popleft().result()
 
 
-def _files_of(path: str, folders: list[str]) -> Iterator[FileInTar]:
+def _files_of(path: str, fields: tuple[str, ...] | None, folders: list[str]) -> Iterator[FileInTar]:
     packed = compression_of(path)
     if packed is not None:
         raise SourceError(
             f"{path}: is compressed ({packed}) and cannot be read from the middle; decompress "
             "it first, images hardly shrink anyway: gunzip, bunzip2, unxz or zstd -d."
         )
-    yield from files_in_tar(path, folders)
+
+    def is_held(name: str) -> bool:
+        extension = os.path.basename(name).partition(".")[2].lower()
+        column, kind = _column_of(extension)
+        return kind in _HELD and _is_asked_for(column, extension, fields)
+
+    yield from files_in_tar(path, folders, is_held)
+
+
+def _is_asked_for(column: str, extension: str, fields: tuple[str, ...] | None) -> bool:
+    return fields is None or extension in fields or column in fields
 
 
 def _ordered(sample: Sample, fields: tuple[str, ...] | None) -> list[tuple[str, Kind]]:
@@ -232,7 +244,7 @@ def _samples_in(
         sample: Sample = {}
         for _, extension, file in files:
             name, kind = _column_of(extension)
-            if fields is not None and extension not in fields and name not in fields:
+            if not _is_asked_for(name, extension, fields):
                 continue
             if kind is None:
                 raise SourceError(
@@ -292,12 +304,16 @@ class TarColumn:
         self._kind: Kind = kind
         self._shards, self._offsets, self._sizes = array("q"), array("q"), array("q")
         self._names = PathTableBuilder()
+        self._contents: list[bytes] = []
+        """Of what is held in memory."""
 
     def append(self, shard: int, file: FileInTar) -> None:
         self._shards.append(shard)
         self._offsets.append(file.offset)
         self._sizes.append(file.size)
         self._names.extend((file.name,))
+        if file.content is not None:
+            self._contents.append(file.content)
 
     @property
     def holds_images(self) -> bool:
@@ -320,38 +336,19 @@ class TarColumn:
     def serve(
         self, name: str, paths: Sequence[str], classes: Sequence[str] | None
     ) -> EncodedFiles | ValueArray | RaggedArray:
-        """The column; labels and arrays are read now."""
+        """The column."""
         files = self.files(paths)
         if self.holds_images:
             return files
         if self._kind == "array":
-            return _rows(files, name)
+            return _rows(self._contents, files, name)
         if self._kind == "text":
-            return text_column(_contents(files), files.describe)
-        numbers = array(
-            "q", (_number(data, files, row) for row, data in enumerate(_contents(files)))
-        )
+            return text_column(self._contents, files.describe)
+        numbers = array("q", (_number(data, files, row) for row, data in enumerate(self._contents)))
         count = None if classes is None else len(classes)
         return ValueArray(
             class_labels(numbers, classes=count, name="tar shards", describe=files.describe)
         )
-
-
-def _contents(files: EncodedFiles) -> Iterator[bytes]:
-    """The files one after the other, each shard opened once for as long as they come from it."""
-    located = [files.locate(row) for row in range(len(files))]
-    if located and stores.is_remote(located[0][0]):
-        # The version of which the headers were read.
-        versions = stores.versions_of(path for path, _, _ in located).tolist()
-        ranges = list(map(stores.Range, *zip(*located, strict=True), versions))
-        for start in range(0, len(ranges), _LABELS_AT_ONCE):
-            # Not kept in the tier: labels are kept in the index.
-            yield from stores.read_many(ranges[start : start + _LABELS_AT_ONCE], by_tier=False)
-        return
-    for path, parts in itertools.groupby(located, key=operator.itemgetter(0)):
-        with open_regular(path, buffering=0) as shard:
-            for _, offset, length in parts:
-                yield os.pread(shard.fileno(), length, offset)
 
 
 def _number(data: bytes, files: EncodedFiles, row: int) -> int:
@@ -365,12 +362,12 @@ def _number(data: bytes, files: EncodedFiles, row: int) -> int:
     )
 
 
-def _rows(files: EncodedFiles, name: str) -> ValueArray | RaggedArray:
+def _rows(contents: Sequence[bytes], files: EncodedFiles, name: str) -> ValueArray | RaggedArray:
     """A column of arrays: of one shape; or Ragged, where they differ in their first dimension or
     the name is one of objects (`boxes`)."""
     arrays: list[npt.NDArray[Any]] = []
     like, which = None, 0  # the first one that is not empty: others say nothing of dtype and shape
-    for row, data in enumerate(_contents(files)):
+    for row, data in enumerate(contents):
         try:
             value = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
         except Exception as error:  # a header is a Python expression, and may be wrong in any way
