@@ -117,7 +117,7 @@ class DeviceStage:
         self._outputs = BufferPool() if device.type == "cpu" and not pinned else None
         self._stream: torch.cuda.Stream | None = None
         self._home: int | None = None
-        """The trainer's GPU, where the batches stay on the CPU but are page-locked."""
+        """The trainer's GPU, where host memory is to be page-locked."""
         self._copying: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
         """Host tensors that are copied from, until the event after the copy has happened."""
         self._ring = BufferPool(pinned_for=device) if device.type == "cuda" else None
@@ -138,7 +138,7 @@ class DeviceStage:
     def prepare(self) -> None:
         """Note what only the trainer's thread knows: its current GPU. Called there, before another
         thread uses the stage."""
-        if self._pinned and self.device.type == "cpu" and self._home is None:
+        if self._pinned:
             self._home = torch.cuda.current_device()
 
     @property
@@ -201,7 +201,7 @@ class DeviceStage:
         # Python code that has put a sample together may have numbered the columns.
         names = [*self._names, SIZES] if SIZES in batch else self._names
         columns = dict(zip(names, batch.values(), strict=True))
-        samples = next(map(len, columns.values()), 0)
+        samples = len(next(iter(columns.values())))
         return Staged(self._collate(columns), ready, samples)
 
     def deliver(self, staged: Staged) -> Any:
@@ -548,7 +548,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Ragged | PendingImages):
-        yield from value.arrays()
+        yield from _tensors(list(value.arrays()))  # a Ragged may hold numpy's
     elif isinstance(value, Mapping | list | tuple):
         for item in value.values() if isinstance(value, Mapping) else value:
             yield from _tensors(item)

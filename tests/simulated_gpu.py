@@ -97,6 +97,18 @@ class OnGpu(torch.Tensor):
     is_cuda = True  # type: ignore[assignment]
     device = GPU  # type: ignore[assignment]
     recorded: list[LazyStream]
+    whole: OnGpu
+    """Of a view: what it is a view of, whose memory it keeps."""
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = super().__torch_function__(function, types, args, kwargs or {})
+        if isinstance(result, OnGpu) and not hasattr(result, "recorded"):
+            whole = next(each for each in args if isinstance(each, OnGpu))
+            result.whole, result.recorded = whole, whole.recorded
+        return result
 
     def record_stream(self, stream: Any) -> None:
         self.recorded.append(stream)
@@ -142,6 +154,12 @@ class LazyGpu:
         """How often the host has waited for an event that had not happened."""
         self.spinning = 0
         """Events that the host would wait for with a core of its own."""
+        self.copies = 0
+        """How often something was copied to the device."""
+        self.timed: list[LazyStream] = []
+        """The streams on which events that take the time were recorded, in order."""
+        self._time = 0.0
+        """Seconds. One passes between any two events."""
         self._streams = 1
         self._free: list[tuple[torch.Tensor, list[LazyStream]]] = []
         gpu = self
@@ -153,14 +171,25 @@ class LazyGpu:
                 self._happened = True
                 self._stream: LazyStream | None = None
                 self._blocking = blocking
+                self._timing = enable_timing
+                self._at = math.nan
 
             def record(self, stream: LazyStream | None = None) -> None:
                 self._stream = stream or gpu.current
                 self._happened = False
                 self._stream.work.append(self._happen)
+                if self._timing:
+                    gpu.timed.append(self._stream)
 
             def _happen(self) -> None:
                 self._happened = True
+                gpu._time += 1
+                self._at = gpu._time
+
+            def elapsed_time(self, end: Event) -> float:
+                assert self._timing
+                assert end._timing
+                return (end._at - self._at) * 1000
 
             def query(self) -> bool:
                 return self._happened
@@ -197,6 +226,7 @@ class LazyGpu:
 
         def copy_to(tensor: torch.Tensor, *where: Any, **given: Any) -> torch.Tensor:
             if where and where[0] == GPU:
+                self.waits += not given.get("non_blocking", False)
                 return self.copy(tensor)
             return to(tensor, *where, **given)
 
@@ -219,6 +249,7 @@ class LazyGpu:
         self._free = [each for each in self._free if each[0] is not memory]
         # By its address, as the hardware does: a queued copy does not keep the memory that it
         # reads.
+        self.copies += 1
         address, shape = tensor.data_ptr(), (tensor.nbytes,)
         self.current.work.append(
             lambda: memory.numpy().__setitem__(slice(None), _at(address, shape))

@@ -30,9 +30,11 @@ from fastload.errors import ConfigurationError
 from fastload.geometry import Resampling
 from fastload.host_memory import BufferPool
 from fastload.recipe import Recipe
+from fastload.recipe.mix import MixUp
 from fastload.render import device as device_rendering
 from fastload.render import transfer
-from fastload.sources import open_source
+from fastload.sources import Ragged, open_source
+from fastload.spans import SpanLog
 from tests.simulated_gpu import GPU, LazyGpu, LazyStream
 
 
@@ -103,11 +105,13 @@ def test_only_what_lies_on_the_gpu_already_is_waited_for(
     """Without workers the current stream is the trainer's, with all that it has queued."""
     monkeypatch.setattr(DeviceStage, "_assemble", lambda *given, **named: "batch")
     tensor = torch.zeros(2).as_subclass(OnGpu) if on_gpu else torch.zeros(2)
-    columns = {"a": np.zeros(2), "b": tensor}
-    host = HostBatch({}, collated=[columns, "text"]) if collated else HostBatch(columns)
-    stage = stage_on(GPU)
-    assert stage.run(host, Draws(0, 0, np.arange(2)), 0).batch == "batch"
-    assert [other for _, other in cuda.waits] == ([cuda.current] if on_gpu else [])
+    for column in (tensor, Ragged(tensor, torch.tensor([0, 1, 2]))):
+        columns = {"a": np.zeros(2), "b": column}
+        host = HostBatch({}, collated=[columns, "text"]) if collated else HostBatch(columns)
+        stage = stage_on(GPU)
+        assert stage.run(host, Draws(0, 0, np.arange(2)), 0).batch == "batch"
+        assert [other for _, other in cuda.waits] == ([cuda.current] if on_gpu else [])
+        cuda.waits.clear()
 
 
 def test_page_locking_happens_on_the_gpu_of_the_trainer(
@@ -124,6 +128,60 @@ def test_page_locking_happens_on_the_gpu_of_the_trainer(
     plain.prepare()
     plain.claim_thread()
     assert cuda.devices == [2], "nothing to page-lock"
+
+
+def test_a_thread_that_works_ahead_queues_on_the_stages_own_stream(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins on the default stream, which is the trainer's."""
+    chosen: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "set_stream", chosen.append)
+    stage = stage_on(GPU)
+    stage.prepare()
+    stage.claim_thread()
+    assert chosen == [stage.stream]
+    assert not cuda.devices
+
+
+def test_batches_that_stay_on_the_cpu_are_page_locked_where_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pinned: list[tuple[int, ...]] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tuple(tensor.shape))
+        return tensor.clone()
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    host = HostBatch({"a": np.arange(6).reshape(2, 3), "b": [np.zeros(2), "text"]})
+    for asked, wanted in ((False, []), (True, [(2, 3)])):
+        stage = stage_on(torch.device("cpu"), pinned=asked)
+        batch = stage.deliver(stage.run(host, Draws(0, 0, np.arange(2)), 0))
+        assert batch[0].tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert pinned == wanted
+
+
+HEAVY = v2.GaussianBlur(3)
+
+
+@pytest.mark.parametrize(
+    ("device", "transform", "given", "light"),
+    [
+        ("cpu", v2.ToDtype(torch.float32, scale=True), {}, True),
+        ("cpu", HEAVY, {}, False),
+        ("cuda:3", None, {}, False),
+        ("cpu", None, {"pinned": True}, False),
+        ("cpu", None, {"mix": MixUp(num_classes=3)}, False),
+    ],
+)
+def test_what_only_converts_numbers_in_memory_needs_no_thread(
+    device: str, transform: Any, given: dict[str, Any], light: bool
+) -> None:
+    program = Recipe.from_transform(transform).split((8, 8)).programs[0]
+    stage = DeviceStage(
+        device=torch.device(device), programs=[program], roles={}, layout="tuple", **given
+    )
+    assert stage.light is light
 
 
 def test_a_loader_prepares_its_stage_in_the_trainers_thread(
@@ -198,6 +256,30 @@ def test_ordinary_buffers_are_not_page_locked(cuda: FakeCuda) -> None:
     assert not cuda.within
 
 
+def test_a_block_serves_arrays_down_to_a_quarter_of_it() -> None:
+    pool = BufferPool(least=100)
+    small, first = pool.allocate((99,)), pool.allocate((4, 100))
+    assert pool.allocated == 400, "less than `least` is left to malloc"
+    address = first.ctypes.data
+    del small, first
+    for nbytes, same in ((400, True), (100, True), (101, True), (401, False)):
+        array = pool.allocate((nbytes,))
+        assert array.nbytes == nbytes
+        assert (array.ctypes.data == address) is same
+        del array
+    assert pool.allocated == 801
+    few = BufferPool(least=1)
+    del (block := [few.allocate((400,))])[0]
+    few.allocate((99,))
+    assert few.allocated == 499
+    assert not block
+
+
+def test_an_array_without_elements_takes_no_block(cuda: FakeCuda) -> None:
+    assert BufferPool(pinned_for=GPU).allocate((0, 5)).shape == (0, 5)
+    assert not cuda.within
+
+
 # -- what streams do late --------------------------------------------------------------------------
 
 
@@ -228,6 +310,42 @@ def test_a_page_locked_buffer_is_not_refilled_before_it_is_copied(lazy: LazyGpu)
     assert pool.allocated <= 6 * 64, "what has been copied is used again"
     stage.close()
     assert not stage._copying
+    assert not stage._delivered
+
+
+def test_rows_of_variable_length_go_to_the_gpu_in_one_copy(lazy: LazyGpu) -> None:
+    rng, lengths = np.random.default_rng(1), [[2, 0, 3], [1, 1, 0]]
+    boxes = Ragged.of([rng.random((count, 4)) for count in lengths[0]])
+    names = Ragged.of([rng.integers(0, 9, count) for count in lengths[1]])
+    host = HostBatch({"boxes": boxes, "images": np.arange(6, dtype=np.uint8), "names": names})
+    stage = stage_on(GPU)
+    batch = stage.deliver(stage.run(host, Draws(0, 0, np.arange(3)), 0))
+    assert lazy.copies == 2
+    assert lazy.waits == 0
+    stage.stream.run()
+    for found, given, counts in zip(batch[::2], (boxes, names), lengths, strict=True):
+        assert found.values.is_cuda
+        assert found.values.as_subclass(torch.Tensor).tolist() == given.values.tolist()
+        assert found.on_host.tolist() == np.cumsum([0, *counts]).tolist()
+        assert lazy.trainer in found.values.recorded
+    assert batch[1].as_subclass(torch.Tensor).tolist() == list(range(6))
+
+
+def test_the_log_has_when_the_gpu_worked_on_each_batch(lazy: LazyGpu) -> None:
+    stage, pool, log = stage_on(GPU), BufferPool(pinned_for=GPU, least=1), SpanLog()
+    deliver(stage, filled(pool, 1), 0)
+    assert not lazy.timed, "nobody asked"
+    stage.record(log)
+    for number in (1, 2):
+        deliver(stage, filled(pool, 1), number)
+    stage.record(None)
+    deliver(stage, filled(pool, 1), 3)
+    clock, *of_batches = lazy.timed
+    assert clock not in (stage.stream, lazy.trainer), "tied to the host's clock before the first"
+    assert of_batches == [stage.stream] * 4
+    first, second = log
+    assert [span.args for span in (first, second)] == [{"epoch": 0, "step": n} for n in (1, 2)]
+    assert first.begin < first.end < second.begin < second.end
 
 
 @pytest.mark.slow
@@ -280,8 +398,10 @@ def test_memory_of_many_views_is_kept_by_one_note(lazy: LazyGpu) -> None:
     ready = stage.run(filled(pool, 1), Draws(0, 0, np.arange(2)), 0).ready
     views = torch.zeros(8, 5).as_subclass(OnGpu).unbind(0)
     other = torch.zeros(3).as_subclass(OnGpu)
-    stage.deliver(Staged([*views, {"boxes": other[1:]}], ready))
+    here = torch.zeros(7)  # which no stream keeps
+    (*_, back) = stage.deliver(Staged([*views, {"boxes": other[1:]}, here], ready))
     assert noted == [160, 12]
+    assert back is here
 
     class Sparse(OnGpu):
         layout = torch.sparse_coo  # type: ignore[assignment]
@@ -291,6 +411,7 @@ def test_memory_of_many_views_is_kept_by_one_note(lazy: LazyGpu) -> None:
 
     stage.deliver(Staged([torch.eye(2).as_subclass(Sparse)], ready))
     assert noted[2:] == [-1]
+    assert [nbytes for _, nbytes in stage._delivered] == [172, 16]
 
 
 def test_the_trainers_own_stream_is_the_one_that_waits(lazy: LazyGpu) -> None:
@@ -315,6 +436,20 @@ def test_a_host_that_runs_ahead_is_held_back_before_memory_runs_out(
         assert len(stage._delivered) <= 6
     assert lazy.waits >= 20
     assert lazy.spinning == 0, "a core of the host is for decoding"
+
+
+@pytest.mark.parametrize(("allowed", "ahead"), [(0, 5), (6 * 64, 7), (6 * 64 + 1, 7)])
+def test_how_far_a_host_may_run_ahead(
+    lazy: LazyGpu, monkeypatch: pytest.MonkeyPatch, allowed: int, ahead: int
+) -> None:
+    """Four batches that are not worked through, or as many bytes of them; and the one in hand."""
+    monkeypatch.setattr("fastload.device._MOST_DELIVERED_BYTES", allowed)
+    stage, pool, waited = stage_on(GPU), BufferPool(pinned_for=GPU, least=1), []
+    for value in range(ahead + 3):
+        lazy.read(deliver(stage, filled(pool, value), value))
+        waited.append(lazy.waits > 0)
+    assert waited == [False] * ahead + [True] * 3
+    assert len(stage._delivered) == ahead
 
 
 def test_what_workers_send_is_page_locked_in_memory_that_is_used_again(
@@ -481,6 +616,53 @@ def test_where_a_cache_is_served_from_is_the_same_on_every_rank(
     )
     assert fits_on_gpu(total // 4 - 1, GPU)
     assert not fits_on_gpu(total // 4 + 1, GPU)
+
+
+# -- on the CPU ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_converted_images_take_the_memory_of_a_batch_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, layout: torch.memory_format
+) -> None:
+    monkeypatch.setattr("fastload.recipe.batch._CACHE_BYTES", 1)  # sample by sample
+    program = Recipe.from_transform(v2.ToDtype(torch.float32)).split((64, 80)).programs[0]
+    stage = DeviceStage(
+        device=torch.device("cpu"),
+        programs=[program],
+        roles={"image": "image"},
+        layout="single",
+        memory_format=layout,
+    )
+    rng, kept, places = np.random.default_rng(0), [], []
+    for number in range(6):
+        images = rng.integers(0, 256, (20, 64, 80, 3), dtype=np.uint8)
+        staged = stage.run(HostBatch({"image": images}), Draws(0, 0, np.arange(20)), number)
+        assert staged.substituted == 0
+        batch = stage.deliver(staged)
+        assert batch.dtype is torch.float32
+        assert batch.is_contiguous(memory_format=layout)
+        assert (batch.permute(0, 2, 3, 1).numpy() == images).all()
+        places.append(batch.data_ptr())
+        if number % 2:
+            kept.append((batch, images))
+        del batch, staged
+    assert len(set(places)) == len(kept)
+    assert all((batch.permute(0, 2, 3, 1).numpy() == images).all() for batch, images in kept)
+
+
+def test_images_of_another_device_are_converted_there() -> None:
+    program = Recipe.from_transform(v2.ToDtype(torch.float32)).split((4, 5)).programs[0]
+    stage = DeviceStage(
+        device=torch.device("meta"), programs=[program], roles={"image": "image"}, layout="dict"
+    )
+    host = HostBatch(
+        {"image": np.zeros((2, 4, 5, 3), np.uint8), "boxes": Ragged.of([[1.0], [2.0, 3.0]])}
+    )
+    batch = stage.deliver(stage.run(host, Draws(0, 0, np.arange(2)), 0))
+    assert batch["image"].device.type == batch["boxes"].values.device.type == "meta"
+    assert batch["image"].shape == (2, 3, 4, 5)
+    assert batch["boxes"].on_host.tolist() == [0, 1, 3]
 
 
 # -- which GPU -------------------------------------------------------------------------------------
