@@ -16,9 +16,12 @@ from torchvision.transforms import InterpolationMode, v2
 
 import fastload
 from fastload import native
+from fastload.backends.base import HostBatch
+from fastload.device import DeviceStage
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.loader import build
+from fastload.native import NativePool
 from fastload.recipe import Recipe
 from fastload.recipe.albumentations_colour import Gamma
 from fastload.render.steps import KINDS, ColourSteps
@@ -185,6 +188,73 @@ def test_tables_that_do_not_fit_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="half of the taps"):
         pool.blur(sound["images"], taps, taps)
     pool.close()
+
+
+def hosted(images: Any, transform: Any, *, owned: bool = False) -> tuple[DeviceStage, Any]:
+    """A stage that does a transform on the host, and what it has made of a batch."""
+    split = Recipe.from_transform(transform).split((19, 23)).with_colour_on_host(masks=False)
+    stage = DeviceStage(
+        device=torch.device("cpu"),
+        programs=split.programs,
+        hosted=split.hosted,
+        roles={"label": "value", "image": "image", "mask": "mask"},
+        layout="dict",
+        owned=owned,
+    )
+    host = HostBatch({"label": np.arange(len(images)), "image": images})
+    return stage, stage.deliver(stage.run(host, Draws(1, 0, np.arange(len(images))), 0))
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_batch_is_written_to_where_nobody_else_sees_it(owned: bool, tensors: bool) -> None:
+    images = pictures(count=7)
+    given = torch.from_numpy(images.copy()) if tensors else images.copy()
+    _, batch = hosted(given, JITTER, owned=owned)
+    found = batch["image"].permute(0, 2, 3, 1).numpy()
+    np.testing.assert_array_equal(found, by_torch(JITTER, images, 1))
+    assert np.shares_memory(found, np.asarray(given)) is owned
+    assert (np.asarray(given) == images).all() is not owned
+    assert batch["label"].tolist() == list(range(7))
+    if owned and not tensors:
+        kept = images.copy()
+        kept.flags.writeable = False
+        _, batch = hosted(kept, JITTER, owned=True)
+        assert (batch["image"].permute(0, 2, 3, 1).numpy() == found).all()
+        assert (kept == images).all()
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        (torch.zeros((2, 19, 23, 3), dtype=torch.uint8, device="meta"), "images on meta"),
+        (np.zeros((2, 19, 23, 3), np.uint16), "'image' has uint16"),
+        (np.zeros((2, 19, 23, 2), np.uint8), r"of shape \(19, 23, 2\)"),
+        (np.zeros((2, 19, 23, 4), np.uint8), r"of shape \(19, 23, 4\)"),
+    ],
+)
+def test_images_that_the_host_cannot_take_are_refused(images: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"place: .*{words}"):
+        hosted(images, JITTER)
+
+
+def test_noise_is_for_any_number_of_channels() -> None:
+    images, noise = pictures(4, count=7), v2.GaussianNoise()
+    _, batch = hosted(images, noise)
+    found = batch["image"].permute(0, 2, 3, 1).numpy()
+    np.testing.assert_array_equal(found, by_torch(noise, images, 1))
+    with pytest.raises(ConfigurationError, match="1 or 3 channels"):
+        hosted(images, v2.Compose([noise, JITTER]))
+
+
+def test_the_threads_of_colour_end_with_the_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[Any] = []
+    close = NativePool.close
+    monkeypatch.setattr(NativePool, "close", lambda pool: ended.append(pool) or close(pool))
+    stage, _ = hosted(pictures(count=7), JITTER)
+    assert not ended
+    stage.close()
+    assert len(ended) == 1
 
 
 def loader_of(images: Any, transform: Any, **given: Any) -> Any:

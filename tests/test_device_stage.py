@@ -21,7 +21,7 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload import host_memory
-from fastload.backends.base import HostBatch
+from fastload.backends.base import SIZES, HostBatch
 from fastload.backends.cache import fits_on_gpu
 from fastload.cache import resident
 from fastload.device import DeviceStage, Staged
@@ -649,6 +649,57 @@ def test_converted_images_take_the_memory_of_a_batch_that_is_gone(
         del batch, staged
     assert len(set(places)) == len(kept)
     assert all((batch.permute(0, 2, 3, 1).numpy() == images).all() for batch, images in kept)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float16])
+def test_mixing_works_on_the_numbers_of_the_recipe(dtype: torch.dtype | None) -> None:
+    """And only then they are rounded to the dtype to deliver. An epoch's number of the batch draws
+    it, on every rank alike."""
+    transform = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    program, mix = Recipe.from_transform(transform).split((6, 7)).programs[0], MixUp(num_classes=3)
+    images = np.random.default_rng(0).integers(0, 256, (5, 6, 7, 3), dtype=np.uint8)
+    labels = np.arange(5) % 3
+    for columns in (
+        {"image": images, "label": labels},
+        {"label": labels, "image": images},
+    ):
+        stage = DeviceStage(
+            device=torch.device("cpu"),
+            programs=[program],
+            roles={"image": "image", "label": "value"},
+            layout="dict",
+            dtype=dtype,
+            mix=mix,
+        )
+        made = stage.deliver(stage.run(HostBatch(columns), Draws(3, 1, np.arange(5)), 7))
+        planes = torch.from_numpy(images).permute(0, 3, 1, 2)
+        floats = program({"image": planes}, {"image": "image"}, Draws(3, 1, np.arange(5)))["image"]
+        wanted = mix.apply(floats, torch.from_numpy(labels), Draws(3, 1, np.array([7])))
+        assert made["image"].dtype is (dtype or torch.float32)
+        assert torch.equal(made["image"], wanted[0].to(dtype or torch.float32))
+        assert torch.equal(made["label"], wanted[1])
+
+
+def test_a_collate_function_gets_the_columns_by_name() -> None:
+    """Those of Python code are numbered; the sizes of padded images come last."""
+    seen: list[dict[Any, Any]] = []
+    stage = DeviceStage(
+        device=torch.device("cpu"),
+        programs=[Recipe().split().batch],
+        roles={"image": "image", "boxes": "value"},
+        layout="tuple",
+        collate=lambda columns: seen.append(columns) or "made",
+    )
+    images, boxes = np.zeros((2, 4, 5, 3), np.uint8), np.arange(2)
+    for columns in (
+        {"image": images, "boxes": boxes},
+        {"image": images, "boxes": boxes, SIZES: np.full((2, 2), 3)},
+    ):
+        staged = stage.run(HostBatch(columns), Draws(0, 0, np.arange(2)), 0)
+        assert (staged.batch, staged.samples) == ("made", 2)
+        assert list(seen[-1]) == list(columns)
+        assert seen[-1]["image"].shape == (2, 3, 4, 5)
+        assert seen[-1]["boxes"].tolist() == [0, 1]
 
 
 def test_images_of_another_device_are_converted_there() -> None:
