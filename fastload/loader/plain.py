@@ -37,6 +37,8 @@ from fastload.sources.base import Assumed, Source
 
 EVERY = 200
 """One sample in so many is compared."""
+_PATIENCE = 10.0
+"""Seconds that `close` waits for the sample that is being compared."""
 
 _REMEDY = (
     "So its code does more than to read the images that it lists: put what it does to images into "
@@ -171,6 +173,13 @@ class PlainBackend:
     def close(self) -> None:
         self._backend.close()
         self._submitted.clear()
+        with self._lock:
+            self._chosen.clear()
+            thread = self._thread
+        # Python ends a thread that it finds in the user's code at the end of a program, and the
+        # whole process with it where that is code of torch.
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_PATIENCE)
 
     def explain(self) -> Mapping[str, str]:
         given = "from its list of samples"

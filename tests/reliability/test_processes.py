@@ -16,11 +16,14 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import fastload
 from fastload.backends.torch_workers import TorchOptions
 from fastload.errors import FastloadError
+from fastload.loader import plain
 from tests import images
 from tests.backends import CONTESTANTS, Contestant, contestants
 from tests.reliability.outside import outside
@@ -90,6 +93,63 @@ def test_a_forked_child(contestant: Contestant, tmp_path: Path) -> None:
     for word in ("Traceback", "nanobind", "Exception ignored", "leaked"):
         assert word not in ended.output, ended.output
     assert not ended.survivors
+
+
+# -- a program ends that has a loader under way
+
+MATRIX = torch.ones(400, 400)
+
+
+def multiply(image: Any) -> Any:
+    """Torch lets other threads run meanwhile; it ends a program whose threads Python ends there."""
+    for _ in range(10):
+        torch.mm(MATRIX, MATRIX)
+    return image
+
+
+class Multiplies(ImageFolder):
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(multiply(index))
+
+
+def end_with_one_under_way(name: str, folder: str, children: int) -> list[int]:
+    """How children end, each at another moment; `name`: of a contestant, or "compared"."""
+    torch.set_num_threads(1)
+    opaque = any(each.name == name and each.opaque for each in CONTESTANTS)
+    transform = v2.Compose([v2.Lambda(multiply), RESIZE]) if opaque else RESIZE
+    if name == "compared":
+        plain.EVERY = 1
+        images.write_photo_folder(Path(folder, "data"), classes=2, per_class=30, size=(24, 24))
+        data = Multiplies(str(Path(folder, "data")), v2.Compose([v2.ToImage(), RESIZE]))
+    else:
+        loader_of(name, folder).close()  # which makes the images, and a cache
+    statuses = []
+    for number in range(children):
+        child = os.fork()
+        if child == 0:
+            if name == "compared":
+                adopted = DataLoader(data, 4)
+                loader = fastload.from_dataloader(adopted, assume_plain=True, backend="turbojpeg")
+            else:
+                loader = loader_of(name, folder, transform=transform)
+            next(iter(loader))
+            time.sleep(number * 0.003)
+            sys.exit(0)
+        statuses.append(os.waitpid(child, 0)[1])
+    return statuses
+
+
+@contestants()
+def test_a_program_ends_with_a_loader_under_way(contestant: Contestant, tmp_path: Path) -> None:
+    ended = outside(end_with_one_under_way, contestant.name, str(tmp_path), 3)
+    assert ended.answer == [0] * 3, ended.output
+    assert "terminate" not in ended.output
+    assert not ended.survivors
+
+
+def test_a_program_ends_while_samples_are_compared(tmp_path: Path) -> None:
+    ended = outside(end_with_one_under_way, "compared", str(tmp_path), 3)
+    assert ended.answer == [0] * 3, ended.output
 
 
 # -- workers and trainers that are killed
