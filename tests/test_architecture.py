@@ -213,6 +213,22 @@ def test_the_core_includes_no_python_outside_its_bindings() -> None:
     assert not wrong
 
 
+def test_loops_of_several_instruction_sets_call_no_shared_functions() -> None:
+    """The linker keeps one copy of a function template for the whole program. If it is one that
+    was compiled for AVX-512, a processor without ends the process with SIGILL."""
+    folder = PACKAGE / "native"
+    paths = [*folder.rglob("*.inl.hpp"), *folder.rglob("*_target.cpp")]
+    assert len(paths) > 10
+    shared = re.compile(r"std::(vector|string|function|unique_ptr|shared_ptr)\b|resize\(|\bgrow\(")
+    wrong = [
+        f"{path.name}:{number}: {line.strip()}"
+        for path in paths
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if shared.search(line.split("//")[0])
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize("folder", ["fastload", "benchmarks"])
 def test_no_file_is_about_everything(folder: str) -> None:
     kinds = {".py", ".pyi", ".cpp", ".hpp", ".css"}

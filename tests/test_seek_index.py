@@ -226,7 +226,7 @@ def test_an_index_stays_below_its_limit(tmp_path: Path) -> None:
             images.jpeg(images.photo(400, 500), quality=quality), [(0, 0, 8, 8)], index=index
         )
         index.flush()
-    assert not index.is_open
+    assert not index.is_writable
     assert 0 < index.contents()[0] < 33
     assert (tmp_path / "index").stat().st_size <= 12_000
 

@@ -1,6 +1,7 @@
-// The Python face of the native core: arrays in, jobs out. Shapes and ranges are checked in
-// fastload/native/pool.py, which knows how to say what is wrong; here only what could reach outside
-// of memory is.
+// The Python bindings of the native core: functions that take arrays and return jobs.
+// fastload/native/ _core.pyi has the Python signatures. fastload/native/pool.py checks what users
+// give, with messages for them. Here only that is checked which could lead to access outside of the
+// arrays, or to wrong data.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -34,7 +35,7 @@ using namespace nanobind::literals;
 namespace fastload {
 namespace {
 
-// Compressed images as Python gave them; opened once for each job.
+// `Encoded` in Python: compressed images. `open` makes the source for one job.
 struct Encoded {
     int count = 0;
     std::function<std::unique_ptr<EncodedSource>()> open;
@@ -86,7 +87,8 @@ Encoded encoded_tier(const nb::bytes& folder, Input<uint8_t, 2> digests,
     TierRows rows = {
         {folder.c_str(), folder.size()}, digests.data(), {}, static_cast<int>(memory.size())};
     Kept all = kept(digests);
-    static constexpr uint8_t nothing = 0;  // of an array of no bytes
+    static constexpr uint8_t nothing =
+        0;  // an address for bytes of length 0: null means "in the tier"
     for (const auto& one : memory) {
         rows.memory.push_back({});
         if (!one) continue;
@@ -96,6 +98,7 @@ Encoded encoded_tier(const nb::bytes& folder, Input<uint8_t, 2> digests,
     return {rows.count, [rows] { return open_tier(rows); }, std::move(all)};
 }
 
+// Writes to `out` which ranges have a file.
 void look_in_tier(const nb::bytes& folder, Input<uint8_t, 2> digests, Array<bool, 1> out) {
     require(digests.shape(1) == static_cast<size_t>(kDigestBytes), "digests (B, 16) are needed");
     require(out.size() == digests.shape(0), "out (B,) is needed");
@@ -106,7 +109,7 @@ void look_in_tier(const nb::bytes& folder, Input<uint8_t, 2> digests, Array<bool
             is_in_tier(where, digests.data() + kDigestBytes * static_cast<int64_t>(row));
 }
 
-// 0, or the error number at which it stopped.
+// As `write_tier`.
 int write_to_tier(const nb::bytes& folder, Input<uint8_t, 2> digests,
                   const std::vector<Input<uint8_t, 1>>& data, const std::string& beside) {
     require(digests.shape(1) == static_cast<size_t>(kDigestBytes), "digests (B, 16) are needed");
@@ -120,7 +123,7 @@ int write_to_tier(const nb::bytes& folder, Input<uint8_t, 2> digests,
 
 #endif
 
-// A geometry source that several jobs may read, and the arrays it borrows.
+// `Geometries` in Python: a geometry source, which several jobs may use, and the arrays it borrows.
 struct Geometries {
     GeometrySource source;
     size_t count = 0;
@@ -132,7 +135,7 @@ using Range = std::tuple<double, double>;
 
 Size size_of(const Pair& size) { return {std::get<0>(size), std::get<1>(size)}; }
 
-// The number of samples, which the arrays of all of them must agree on.
+// The number of samples. Throws ValueError if these arrays contradict each other.
 size_t count_of(const Input<bool, 2>& flip, const Optional<bool, 1>& bicubic = {}) {
     require(flip.shape(1) == 2, "flip (B, 2) is needed");
     require(!bicubic || bicubic->size() == flip.shape(0), "bicubic and flip differ in length");
@@ -186,7 +189,8 @@ Geometries whole(Input<bool, 2> flip) {
     return {whole_images(flip.data()), count_of(flip), kept(flip)};
 }
 
-// box, size, window, flips of each sample; zeros where the plan cannot be applied to its image.
+// Writes box, size, window and flips of each sample, 12 numbers, for images of these (height,
+// width); zeros where the plan cannot be applied to the image.
 void resolve_all(const Geometries& geometries, Input<int64_t, 2> sizes, Array<int32_t, 2> out) {
     require(sizes.shape(0) == geometries.count && sizes.shape(1) == 2, "sizes (B, 2) are needed");
     require(out.shape(0) == geometries.count && out.shape(1) == 12, "out (B, 12) is needed");
@@ -214,15 +218,15 @@ ResampleOptions resample_options(int filter, bool antialias, int padding,
             {fill[0], fill[1], fill[2], fill[3]}};
 }
 
-// A view of every image of a batch, and the arrays that it reads and writes.
+// `View` in Python: a view of each image of a batch, and the arrays that it reads and writes.
 struct BatchView {
     View view;
     size_t count = 0;
     Kept kept;
 };
 
-// `kinds`, `numbers`: of steps of colour of the whole images before; `later`: what is done to the
-// images that `geometries` makes.
+// `kinds`, `numbers`: colour operations on the whole images before their geometry. `later`:
+// Geometries, a second geometry of the images that `geometries` makes.
 BatchView batch_view(const Geometries& geometries, Array<uint8_t, 4> out,
                      const ResampleOptions& resample, Optional<int32_t, 2> kinds,
                      Optional<float, 3> numbers, bool fused, std::optional<nb::handle> later,
@@ -249,9 +253,10 @@ BatchView batch_view(const Geometries& geometries, Array<uint8_t, 4> out,
     return {std::move(view), geometries.count, std::move(all)};
 }
 
-// Images of one column, and its views.
+// The images of a column, and their views.
 using EncodedColumn = std::tuple<const Encoded*, std::vector<BatchView>>;
 
+// A column of `count` images. Adds to `all` what it borrows.
 ImageColumn image_column(const EncodedColumn& column, int count, Kept& all) {
     const auto& [images, views] = column;
     require(!views.empty(), "views: at least one is needed");
@@ -301,7 +306,7 @@ std::unique_ptr<Ticket> read_headers(Pool& pool, const Encoded& images, Array<in
                   here);
 }
 
-// In the calling thread. Throws std::bad_alloc.
+// Encodes in the calling thread. Throws MemoryError.
 nb::bytes encode_jpeg(Pool& pool, Input<uint8_t, 3> image, int quality) {
     const Size size = {static_cast<int>(std::min<size_t>(image.shape(0), INT32_MAX)),
                        static_cast<int>(std::min<size_t>(image.shape(1), INT32_MAX))};
@@ -319,7 +324,8 @@ nb::bytes encode_jpeg(Pool& pool, Input<uint8_t, 3> image, int quality) {
     return nb::bytes(file.data(), file.size());
 }
 
-// (N, h, w, C) images, or, with offsets and sizes, a flat array of images of many sizes.
+// `array`: (N, h, w, C) images; with offsets (N,) and sizes (N, 2), the bytes of images of many
+// sizes.
 std::unique_ptr<Ticket> gather(Pool& pool,
                                nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu> array,
                                Optional<int64_t, 1> offsets, Optional<int32_t, 2> sizes,
@@ -356,7 +362,7 @@ std::unique_ptr<Ticket> gather(Pool& pool,
                   here);
 }
 
-// The canvases of P pictures with T members: see CanvasTable.
+// `Canvases` in Python: a CanvasTable of P pictures with T members, and the arrays it borrows.
 struct Canvases {
     CanvasTable table;
     size_t members = 0, pictures = 0;
@@ -379,7 +385,7 @@ Canvases canvases(Pair size, Input<int32_t, 2> windows, Input<int32_t, 2> corner
     return {table, members, pictures, kept(windows, corners, seen, inverse, flips)};
 }
 
-// Members (T) of pictures (P = B * layers) of samples (B): see JoinTable.
+// B samples of P = B * layers pictures of T members: see JoinTable. `on`: Canvases or None.
 std::unique_ptr<Ticket> join(Pool& pool, const Encoded& images, const Geometries& members,
                              const ResampleOptions& resample, Input<int64_t, 1> offsets,
                              std::optional<nb::handle> on, Optional<float, 2> weights,
@@ -429,13 +435,13 @@ std::unique_ptr<Ticket> join(Pool& pool, const Encoded& images, const Geometries
     return submit(pool, join_job(images.open(), table, options), std::move(all), false);
 }
 
-// What counts one of the numbers of a pool.
-auto counter(std::atomic<int64_t> DecoderCounts::* which) {
+// A getter for one of the counts of a pool.
+auto count_getter(std::atomic<int64_t> DecoderCounts::* which) {
     return [which](const Pool& pool) { return (pool.decoded().*which).load(); };
 }
 
-// Images decoded: JPEGs by our own decoder, or by the reason why libjpeg-turbo was it; those of
-// other formats.
+// How many images were decoded: JPEGs by our own decoder ("own") or by libjpeg-turbo, by the
+// reason; PNGs; WebPs.
 std::map<std::string, int64_t> decoded(const Pool& pool) {
     static constexpr const char* kNames[jpeg::kReasons] = {"own",    "coding",  "components",
                                                            "layout", "unusual", "forced"};
@@ -446,7 +452,7 @@ std::map<std::string, int64_t> decoded(const Pool& pool) {
 }
 
 #ifdef FASTLOAD_PNG
-// Why there are no pixels in `out`, (H, W, C); empty: there are.
+// Decodes to `out`, (H, W, C). Returns "" or the reason why it could not.
 std::string png16(Input<uint8_t, 1> data, Array<uint16_t, 3> out, const char* simd) {
     const Kernels* const kernels = find_kernels(simd);
     require(kernels != nullptr, "simd: unknown, or not on this processor");
@@ -462,7 +468,7 @@ std::string png16(Input<uint8_t, 1> data, Array<uint16_t, 3> out, const char* si
 void warp_image(Input<uint8_t, 3> in, Array<uint8_t, 3> out, Input<double, 2> inverse,
                 bool bilinear, bool fades, bool mixes, Input<float, 1> fill, const char* simd) {
     const Kernels* const kernels = find_kernels(simd);
-    require(kernels != nullptr, "simd: unknown, or not of this processor");
+    require(kernels != nullptr, "simd: unknown, or not on this processor");
     const size_t channels = out.shape(2);
     require(channels >= 1 && channels <= 4 && in.shape(2) == channels && fill.size() == channels,
             "in, out, fill: as many channels, one to four, are needed");
@@ -479,7 +485,7 @@ void warp_image(Input<uint8_t, 3> in, Array<uint8_t, 3> out, Input<double, 2> in
          inverse.data(), options);
 }
 
-// `out` has a row a sample.
+// `out` must have one row for each sample.
 template <typename Out>
 Counter counter_of(const Input<int64_t, 1>& indices, const Optional<int64_t, 1>& repeats,
                    uint64_t seed, uint32_t epoch, uint32_t stream, const Out& out) {
@@ -506,10 +512,10 @@ void integers(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t 
 NB_MODULE(_core, m) {
     using namespace fastload;
 
-    // What a daemon thread or a forked child still holds at its end is no mistake of the bindings.
+    // Daemon threads and forked children may hold objects when the process ends; that is no leak.
     nb::set_leak_warnings(false);
-    LibJpegDecoder::load();  // now, so that a library that is missing makes the import fail and not
-                             // the first batch
+    // Here, so that the import fails if the library is missing, and not the first batch.
+    LibJpegDecoder::load();
     m.def("formats", &Decoder::formats);
     m.def("can_fuse_colour", &can_fuse_colour);
     m.def("uniforms", &uniforms, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
@@ -587,7 +593,7 @@ NB_MODULE(_core, m) {
             },
             "path"_a, "images"_a, "limit"_a, "only_cheap"_a = false)
         .def("flush", &SeekIndex::flush, nb::call_guard<WithoutGil>())
-        .def_prop_ro("is_open", &SeekIndex::is_open)
+        .def_prop_ro("is_writable", &SeekIndex::is_writable)
         .def("contents", [](const SeekIndex& self) {
             const SeekIndex::Contents found = self.contents();
             return std::make_tuple(found.records, found.bytes, found.slots, found.limit);
@@ -596,10 +602,10 @@ NB_MODULE(_core, m) {
     nb::class_<Pool> pool(m, "Pool");
     pool.def(nb::init<int, const char*, bool>(), "threads"_a, "simd"_a, "always_libjpeg"_a = false)
         .def_prop_ro("decoded", &decoded)
-        .def_prop_ro("reduced", counter(&DecoderCounts::reduced))
-        .def_prop_ro("indexed", counter(&DecoderCounts::indexed))
-        .def_prop_ro("narrowed", counter(&DecoderCounts::narrowed))
-        .def_prop_ro("noted", counter(&DecoderCounts::noted))
+        .def_prop_ro("reduced", count_getter(&DecoderCounts::reduced))
+        .def_prop_ro("indexed", count_getter(&DecoderCounts::indexed))
+        .def_prop_ro("narrowed", count_getter(&DecoderCounts::narrowed))
+        .def_prop_ro("noted", count_getter(&DecoderCounts::noted))
         .def_prop_ro("threads", &Pool::threads)
         .def_prop_ro("simd", &Pool::simd)
         .def("close", &Pool::close, nb::call_guard<WithoutGil>())

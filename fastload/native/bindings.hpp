@@ -1,4 +1,5 @@
-// What the bindings share: arrays of Python, what keeps them alive, and a job as Python sees it.
+// What the files of the bindings share: types of Python arrays, what keeps Python objects alive
+// while C++ uses them, and a job as Python sees it.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +29,13 @@ using Input = Array<const T, kDimensions>;
 template <typename T, int kDimensions>
 using Optional = std::optional<Input<T, kDimensions>>;
 
+// The elements of an optional array; null without one.
 template <typename Found>
 auto data_of(const std::optional<Found>& array) {
     return array ? array->data() : nullptr;
 }
 
+// Throws ValueError (in Python) unless the condition holds.
 inline void require(bool condition, const char* message) {
     if (!condition) throw nb::value_error(message);
 }
@@ -47,10 +50,11 @@ inline Size size_in(size_t height, size_t width) {
     return {static_cast<int>(height), static_cast<int>(width)};
 }
 
-// Lets other Python threads run while it lives. A daemon thread that wants the GIL back while the
-// interpreter ends is made to exit by unwinding its stack (before Python 3.14), which from a
-// destructor, or through C++ that catches what it does not know, ends the process with an abort;
-// such a thread stays here instead until the process is gone.
+// Releases the GIL while the object lives, so that other Python threads run.
+//
+// Before Python 3.14, a daemon thread that asks for the GIL while the interpreter ends is made to
+// exit by unwinding its stack. Unwinding through a destructor, or through C++ that catches all
+// exceptions, aborts the process. So such a thread waits here for the end of the process instead.
 class WithoutGil {
   public:
     WithoutGil() : state_(PyEval_SaveThread()) {}
@@ -68,7 +72,7 @@ class WithoutGil {
     PyThreadState* state_;
 };
 
-// Keeps alive what C++ borrows: arrays, and what others keep.
+// Python objects that stay alive as long as this: the arrays that C++ borrows.
 using Kept = std::vector<nb::object>;
 
 inline void keep(Kept& all, const Kept& more) { all.insert(all.end(), more.begin(), more.end()); }
@@ -76,6 +80,7 @@ template <typename T>
 void keep(Kept& all, const T& array) {
     all.push_back(nb::cast(array));
 }
+// Of arrays, optional arrays, and other Kept.
 template <typename... Parts>
 Kept kept(const Parts&... parts) {
     Kept all;
@@ -83,7 +88,7 @@ Kept kept(const Parts&... parts) {
     return all;
 }
 
-// A submitted job and the arrays it reads and writes.
+// A submitted job, and the arrays that it reads and writes. Its end waits for the rows in work.
 class Ticket {
   public:
     Ticket(std::shared_ptr<Job> job, Kept kept) : job_(std::move(job)), kept_(std::move(kept)) {}
@@ -91,12 +96,14 @@ class Ticket {
     Ticket& operator=(const Ticket&) = delete;
 
     ~Ticket() {
-        // The arrays must outlive the rows in work.
+        // The rows in work use the arrays.
         WithoutGil released;
         job_->cancel();
         job_->wait();
     }
 
+    // (row, status, message) of each row that failed, once all are done. Throws RuntimeError in a
+    // forked child of the process that submitted the job.
     std::vector<std::tuple<int, int, std::string>> wait() {
         bool finished;
         {
@@ -120,7 +127,7 @@ class Ticket {
     Kept kept_;
 };
 
-// With `here` the job is done in the calling thread, before this returns.
+// Submits a job; with `here`, runs it in the calling thread before this returns.
 inline std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept, bool here) {
     auto ticket = std::make_unique<Ticket>(job, std::move(kept));
     WithoutGil released;
@@ -128,12 +135,13 @@ inline std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept
     return ticket;
 }
 
-// Steps of `count` rows: kinds (count, S), numbers (count, S, 6).
+// A table of colour operations for `count` rows, with kinds (count, S) and numbers (count, S, 6),
+// which are borrowed. Throws ValueError if they do not fit.
 ColourTable colour_table(const Input<int32_t, 2>& kinds, const Input<float, 3>& numbers,
                          size_t count);
-// Adds the methods of colour.
+// Adds the methods for colour operations, blur, noise and recompression.
 void bind_colour(nb::class_<Pool>& pool);
-// Adds the functions of boxes, and the method that draws masks.
+// Adds the functions for boxes, and the method that draws masks.
 void bind_objects(nb::module_& m, nb::class_<Pool>& pool);
 
 }  // namespace fastload

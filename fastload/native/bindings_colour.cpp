@@ -1,4 +1,4 @@
-// Steps of colour on batches, for Python.
+// The bindings of colour operations, blur, noise and recompression.
 #include <algorithm>
 
 #include <nanobind/stl/optional.h>

@@ -1,4 +1,4 @@
-// Boxes and masks of objects, for Python.
+// The bindings of boxes and masks of objects.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/unique_ptr.h>
 
@@ -12,7 +12,7 @@ using namespace nb::literals;
 
 namespace {
 
-// Offsets that rise from 0 to `end`.
+// Throws ValueError unless the offsets ascend from 0 to `end`.
 void require_offsets(const Input<int64_t, 1>& offsets, size_t end, const char* message) {
     require(offsets.size() > 0 && offsets.data()[0] == 0 &&
                 offsets.data()[offsets.size() - 1] == static_cast<int64_t>(end),
@@ -61,7 +61,7 @@ void move_boxes_by(Input<double, 3> maps, Input<int32_t, 1> steps, Array<double,
     move_boxes(table);
 }
 
-// `sizes`: heights, then widths, of each image, or of all.
+// `sizes`: (2, B) heights and widths of the images; (2, 1) if all have one size.
 void centre_boxes_of(Input<float, 2> boxes, Input<int64_t, 1> offsets, Input<int64_t, 2> sizes,
                      bool one_size, Optional<int64_t, 1> labels, Array<float, 2> out) {
     const size_t count = boxes.shape(0), columns = labels ? 6 : 4;

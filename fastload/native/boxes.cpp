@@ -4,26 +4,31 @@
 #include <cmath>
 #include <limits>
 
+#include "masks.hpp"
+
 namespace fastload {
 namespace {
 
-constexpr double kRounding = 1e-6;  // `_ROUNDING`
+// How far a box may reach out of the image [pixels]: `_ROUNDING` of fastload/geometry/points.py.
+constexpr double kRounding = 1e-6;
 
-// A block of `PointMap.table` has 6 rows of two numbers, of x and of y.
+// The block of a step in `PointMap.table` has 6 rows of two numbers, x and y. Where rows begin:
 constexpr int kScale = 0, kShift = 2, kLow = 4, kHigh = 6, kSize = 8;
 
-// As numpy has them: of a number and one that is none, the latter.
+// As numpy's minimum and maximum: NaN if one of the numbers is NaN.
 double smaller(double a, double b) { return a < b || std::isnan(a) ? a : b; }
 double larger(double a, double b) { return a > b || std::isnan(a) ? a : b; }
 
+// A box.
 struct Corners {
-    double ends[4];
+    double ends[4];  // left, top, right, bottom
 
     double side(int axis) const { return ends[axis + 2] - ends[axis]; }
     double area() const { return side(0) * side(1); }
 };
 
-void move(const double* block, Corners& box, bool clip) {
+// A "move" step. `clip`: to the window that it shows.
+void move_box(const double* block, Corners& box, bool clip) {
     for (int axis = 0; axis < 2; ++axis) {
         double ends[2];
         for (int end = 0; end < 2; ++end) {
@@ -36,13 +41,14 @@ void move(const double* block, Corners& box, bool clip) {
     }
 }
 
-// The corners go through the map; the box is what is around them.
-void warp(const double* block, Corners& box, bool clip) {
+// A "warp" step: the smallest upright box around the four mapped corners. `clip`: to the image. A
+// matrix that changes nothing clips nothing either, as Python may leave out such a step.
+void warp_box(const double* block, Corners& box, bool clip) {
     const double m[9] = {block[0], block[1], block[2], block[3], block[4],
                          block[5], block[6], block[7], block[10]};
-    bool still = true;
-    for (int n = 0; n < 9; ++n) still = still && m[n] == (n % 4 == 0 ? 1.0 : 0.0);
-    const double beyond = still ? std::numeric_limits<double>::infinity() : 0.0;
+    bool is_identity = true;
+    for (int n = 0; n < 9; ++n) is_identity = is_identity && m[n] == (n % 4 == 0 ? 1.0 : 0.0);
+    const double beyond = is_identity ? std::numeric_limits<double>::infinity() : 0.0;
     Corners made;
     for (int corner = 0; corner < 4; ++corner) {
         const double x = box.ends[corner == 1 || corner == 2 ? 2 : 0],
@@ -58,7 +64,8 @@ void warp(const double* block, Corners& box, bool clip) {
     box = made;
 }
 
-// A box whose centre is not in the window becomes its corner.
+// A "within" step: a box whose centre is not in the window becomes a point, the upper left corner
+// of the window.
 void keep_within(const double* block, Corners& box) {
     if (block[4] == 0) return;
     for (int axis = 0; axis < 2; ++axis) {
@@ -69,7 +76,7 @@ void keep_within(const double* block, Corners& box) {
     }
 }
 
-// Whether a box is enough of one; `whole`: as it would be if nothing had been clipped.
+// A "sieve" step: whether a box is kept. `whole`: the box if nothing had been clipped.
 bool is_enough(const double* block, const Corners& box, const Corners& whole) {
     const double visible = block[2], smallest = block[3], ratio = block[4];
     for (int axis = 0; axis < 2; ++axis) {
@@ -86,7 +93,8 @@ bool is_enough(const double* block, const Corners& box, const Corners& whole) {
     return std::isinf(ratio) || longer <= shorter * ratio;
 }
 
-// In the precision of `Number`, rounded to single precision, as numpy has it.
+// Converts one box of an image of this size. Products are computed in the precision of `Number`, as
+// numpy does, then rounded to single precision.
 template <typename Number>
 void centre(const float* box, double height, double width, float* out) {
     const double sides[2] = {width, height};
@@ -131,12 +139,12 @@ void move_boxes(const BoxTable& table) {
         for (int64_t i = 0; i < table.step_count; ++i, block += kStepNumbers) {
             switch (static_cast<MapStep>(table.steps[i])) {
                 case MapStep::move:
-                    move(block, box, true);
-                    if (sieved) move(block, whole, false);
+                    move_box(block, box, true);
+                    if (sieved) move_box(block, whole, false);
                     break;
                 case MapStep::warp:
-                    warp(block, box, true);
-                    if (sieved) warp(block, whole, false);
+                    warp_box(block, box, true);
+                    if (sieved) warp_box(block, whole, false);
                     break;
                 case MapStep::sieve:
                     kept = kept && is_enough(block, box, whole);

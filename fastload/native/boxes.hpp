@@ -1,41 +1,42 @@
-// Boxes as they are in an image after its geometry: the arithmetic of fastload/geometry/points.py,
-// bit for bit, and compiled without fused multiply-adds for it.
+// Moves bounding boxes through the geometry of their image, and converts them to centre and size.
+// The results equal those of numpy in fastload/geometry/points.py and fastload/loader/collate.py
+// bit for bit; so boxes.cpp is compiled without contraction into fused multiply-adds. Nothing here
+// throws.
 #pragma once
 
 #include <cstdint>
 
-#include "masks.hpp"
-
 namespace fastload {
 
-// The arrays are borrowed. Boxes are left, top, right, bottom; any numbers.
+// The arrays are borrowed. Boxes are left, top, right, bottom [pixels], and may be any numbers.
 struct BoxTable {
-    const double* maps = nullptr;    // (count, steps, 12)
-    const int32_t* steps = nullptr;  // the MapStep of each
+    const double* maps = nullptr;    // (count, step_count, 12), as in MaskTable
+    const int32_t* steps = nullptr;  // (step_count,): a MapStep each (masks.hpp)
     int64_t step_count = 0;
-    int64_t count = 0;
+    int64_t count = 0;        // of maps
     int64_t each = 0;         // boxes of a map
-    double* boxes = nullptr;  // (count, each, 4), in place
-    bool* kept = nullptr;     // (count, each): whether no "sieve" drops them
+    double* boxes = nullptr;  // (count, each, 4), changed in place
+    bool* kept = nullptr;  // (count, each): set to false for boxes that a "sieve" drops, else true
 };
 
+// Applies the steps of each map to its boxes.
 void move_boxes(const BoxTable& table);
 
-// Boxes of images in pixels, as trainers of detectors take them (fastload/loader/collate.py). The
-// arrays are borrowed; the offsets were checked.
+// Boxes of images [pixels], for detectors that take centres and sizes. The arrays are borrowed.
 struct CentreTable {
-    const float* boxes = nullptr;      // (T, 4) left, top, right, bottom
-    const int64_t* offsets = nullptr;  // where those of each image begin; the end
-    const int64_t* heights = nullptr;  // of each image, or one of all
-    const int64_t* widths = nullptr;
-    const int64_t* labels = nullptr;  // (T,), or null
+    const float* boxes = nullptr;      // (T, 4): left, top, right, bottom
+    const int64_t* offsets = nullptr;  // (images + 1,): ascending offsets of images in the boxes
+    const int64_t* heights = nullptr;  // (images,), or (1,) with `one_size`
+    const int64_t* widths = nullptr;   // the same
+    const int64_t* labels = nullptr;   // (T,), or null
     int64_t images = 0;
-    bool one_size = false;
-    // (T, 4) centre, width, height in fractions of the image; with labels (T, 6), before these the
-    // number of the image and the label.
+    bool one_size = false;  // all images have one size
+    // (T, 4): centre x, y, width, height as fractions of the image; with labels (T, 6): before
+    // these the number of the image in the batch and the label.
     float* out = nullptr;
 };
 
+// Writes table.out.
 void centre_boxes(const CentreTable& table);
 
 }  // namespace fastload

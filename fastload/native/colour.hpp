@@ -1,5 +1,5 @@
-// Steps of colour on decoded images, bit for bit as fastload/recipe/colour.py and augment.py have
-// torch do them on a CPU.
+// Colour operations on decoded images. The results equal those of torch's CPU kernels bit for bit,
+// as fastload/recipe/colour.py and augment.py call them.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 
 namespace fastload {
 
-// The same list is KINDS in fastload/render/steps.py.
+// The operations, in the order of KINDS in fastload/render/steps.py, which describes them and their
+// numbers.
 enum class ColourKind : int32_t {
     brightness,
     contrast,
@@ -29,19 +30,21 @@ enum class ColourKind : int32_t {
     gamma,
 };
 constexpr int kColourKinds = 14;
-constexpr int kColourNumbers = 6;  // of a step
+constexpr int kColourNumbers =
+    6;  // parameters of a step, of which an operation uses the first ones
 
-// (count, size.height, size.width, channels) images, changed in place. The arrays are borrowed.
+// Images that are changed in place. The memory is borrowed until the job is done.
 struct ColourImages {
-    uint8_t* pixels = nullptr;
+    uint8_t* pixels = nullptr;  // (count, size.height, size.width, channels)
     int count = 0;
-    Size size;
-    int channels = 3;  // or 1
+    Size size;         // at least 1 x 1
+    int channels = 3;  // 1 or 3 for all but noise
 
+    // Of one image.
     int64_t bytes() const { return int64_t{channels} * size.height * size.width; }
 };
 
-// What changes such images, a row an image.
+// A job that changes such images; a row is an image.
 class ColourJob : public Job {
   public:
     explicit ColourJob(const ColourImages& images)
@@ -51,45 +54,51 @@ class ColourJob : public Job {
 
   protected:
     uint8_t* at(int row) const { return images_.pixels + images_.bytes() * row; }
-    // The image stays as it was, or as far as it came: the caller learns of the failure.
+    // A failed image is not cleared: it may be changed in part, and the caller learns of the
+    // failure.
     void blank(int) noexcept override {}
 
     const ColourImages images_;
 
   private:
-    // Rows claimed at a time: about this many bytes.
+    // A thread claims so many images at a time that they have about this many bytes.
     static constexpr int64_t kGrainBytes = 64 << 10;
 };
 
-// Of each image `chains` rows of `steps` steps; a kind below 0 is none.
+// What is done to each image: `chains` sequences of `steps` steps. With several chains (AugMix) the
+// result is the weighted sum of the image and of what each chain makes of it. Arrays are borrowed.
 struct ColourTable {
-    const int32_t* kinds = nullptr;  // (count * chains, steps)
+    const int32_t* kinds = nullptr;  // (count * chains, steps): a ColourKind each; below 0: no step
     const float* numbers = nullptr;  // (count * chains, steps, kColourNumbers)
-    const float* weights = nullptr;  // (count, 1 + chains) where several chains are mixed
+    const float* weights =
+        nullptr;  // (count, 1 + chains): of the image, of each chain; null: one chain
     int steps = 0;
     int chains = 1;
+    // Of `affine` steps: bilinear or nearest; whether what lies outside of the image has the colour
+    // `fill` (0 to 255), else it is 0.
     bool bilinear = false;
     bool fills = false;
     float fill[3] = {0.0f, 0.0f, 0.0f};
 };
 
-// Weights of the neighbours of a pixel, mirrored at the borders; half of them is less than the
-// image.
+// A separable blur: the weights of the neighbours of a pixel along each axis. The image is mirrored
+// at its borders. The numbers of taps are odd, and half of them less than the side of the image.
+// Arrays are borrowed.
 struct BlurTable {
     const float* down = nullptr;    // (down_taps, count)
     const float* across = nullptr;  // (across_taps, count)
-    const bool* rows = nullptr;     // (count,): which images, or nullptr for all
+    const bool* rows = nullptr;     // (count,): which images to blur; null: all
     int down_taps = 1;
     int across_taps = 1;
 };
 
-// The JPEGs that images become for a moment.
+// JPEG compression as an augmentation: images become what decoding their JPEG gives.
 struct RecompressTable {
-    const int32_t* qualities = nullptr;  // (count,): from 1 to 100, or 0 for an image that stays
-    bool blue_first = false;             // the order of three channels
+    const int32_t* qualities = nullptr;  // (count,): 1 to 100; 0: the image is not changed
+    bool blue_first = false;             // the three channels are blue, green, red
 };
 
-// Whether what a step makes of a pixel depends on that pixel alone.
+// Whether the result of a step for a pixel depends on that pixel alone.
 inline bool is_pointwise(ColourKind kind) {
     switch (kind) {
         case ColourKind::brightness:
@@ -105,12 +114,11 @@ inline bool is_pointwise(ColourKind kind) {
     }
 }
 
-// Whether this processor multiplies and adds in one rounding.
+// Whether this processor has fused multiply-add (one rounding for a product and a sum).
 bool can_fuse_colour();
 
-// `fused`: torch does so here; only where `can_fuse_colour`. Sizes are at least 1 pixel, kinds
-// below kColourKinds, and the blurred images larger than half of the taps, of which there are odd
-// numbers.
+// Jobs that apply a table to images. `fused`: products and sums are rounded once, as torch does on
+// such processors; needs `can_fuse_colour`. Kinds must be below kColourKinds.
 std::shared_ptr<Job> colour_job(const ColourImages& images, const ColourTable& table, bool fused);
 std::shared_ptr<Job> blur_job(const ColourImages& images, const BlurTable& table, bool fused);
 std::shared_ptr<Job> recompress_job(const ColourImages& images, const RecompressTable& table);

@@ -3,6 +3,13 @@
 namespace fastload {
 namespace {
 
+size_t values_of(Size size, int channels) {
+    return static_cast<size_t>(size.height) * static_cast<size_t>(size.width) *
+           static_cast<size_t>(channels);
+}
+
+// The jobs of colour.hpp; a row is an image.
+
 class RecolourJob final : public ColourJob {
   public:
     RecolourJob(const ColourImages& images, const ColourTable& table, bool fused)
@@ -10,8 +17,8 @@ class RecolourJob final : public ColourJob {
 
   private:
     Outcome run(Worker& worker, int row) override {
-        loops_.recolour(table_, row, images_.size, images_.channels, at(row), worker.scratch,
-                        worker.floats);
+        recolour_image(loops_, table_, row, images_.size, images_.channels, at(row),
+                       {worker.scratch, worker.floats});
         return {};
     }
 
@@ -27,8 +34,8 @@ class BlurJob final : public ColourJob {
   private:
     Outcome run(Worker& worker, int row) override {
         if (table_.rows && !table_.rows[row]) return {};
-        loops_.blur(table_, row, images_.count, images_.size, images_.channels, at(row),
-                    worker.scratch, worker.floats);
+        blur_image(loops_, table_, row, images_.count, images_.size, images_.channels, at(row),
+                   {worker.scratch, worker.floats});
         return {};
     }
 
@@ -78,6 +85,23 @@ std::vector<const ColourLoops*> colour_loops(bool fused) {
 #endif
     found.push_back(&kFusedColour);
     return found;
+}
+
+void recolour_image(const ColourLoops& loops, const ColourTable& table, int row, Size size,
+                    int channels, uint8_t* pixels, ColourMemory memory) {
+    const size_t values = values_of(size, channels);
+    uint8_t* const scratch = grow(memory.scratch, 2 * values);
+    float* const floats = table.weights != nullptr ? grow(memory.floats, values) : nullptr;
+    loops.recolour(table, row, size, channels, pixels, scratch, floats);
+}
+
+void blur_image(const ColourLoops& loops, const BlurTable& table, int row, int count, Size size,
+                int channels, uint8_t* pixels, ColourMemory memory) {
+    const size_t values = values_of(size, channels),
+                 floats = static_cast<size_t>(channels) * (2 * static_cast<size_t>(size.width) +
+                                                           static_cast<size_t>(table.across_taps));
+    loops.blur(table, row, count, size, channels, pixels, grow(memory.scratch, values),
+               grow(memory.floats, floats));
 }
 
 std::shared_ptr<Job> colour_job(const ColourImages& images, const ColourTable& table, bool fused) {

@@ -1,4 +1,10 @@
-// What is compiled for several instruction sets of the steps of colour.
+// The loops of the colour operations, compiled once per instruction set (colour_target.cpp), and
+// functions that give them memory for intermediate values.
+//
+// What is compiled for several instruction sets takes raw pointers, and calls no function template
+// that may be compiled out of line, such as std::vector::resize: the linker keeps one copy of such
+// a function for the whole program, which could be the one with instructions that the processor
+// lacks.
 #pragma once
 
 #include <vector>
@@ -8,21 +14,38 @@
 
 namespace fastload {
 
-// One image, whose channels lie together, in place. The vectors are for values in between.
+// Each works on image `row` of the tables, in place; its pixels are packed. They throw nothing.
 struct ColourLoops {
+    // `scratch`: two bytes for each value of the image; `floats`: one for each, if table.weights.
     void (*recolour)(const ColourTable& table, int row, Size size, int channels, uint8_t* pixels,
-                     std::vector<uint8_t>& scratch, std::vector<float>& floats);
+                     uint8_t* scratch, float* floats);
+    // `count`: images of the table. `scratch`: one byte for each value of the image; `floats`: two
+    // rows, and table.across_taps pixels.
     void (*blur)(const BlurTable& table, int row, int count, Size size, int channels,
-                 uint8_t* pixels, std::vector<uint8_t>& scratch, std::vector<float>& floats);
+                 uint8_t* pixels, uint8_t* scratch, float* floats);
     void (*add_noise)(const NoiseTable& table, int row, Size size, int channels, uint8_t* pixels);
-    // The first normal numbers of a key. Here and above the same ones whatever is rounded together.
+    // The first `count` normal numbers of a key. These and the noise are the same for all
+    // instruction sets, with and without fused multiply-add.
     void (*normals)(uint64_t key, size_t count, float* out);
 };
 
-// Those that run here, the best first: with sums of products rounded together, or one by one.
+// The loops that this processor runs, the fastest first: those with fused multiply-add, or those
+// without. Never empty unless `fused` and not `can_fuse_colour`.
 std::vector<const ColourLoops*> colour_loops(bool fused);
 
-// Sums of products rounded one by one, and together.
+// Memory for intermediate values, which is kept between images.
+struct ColourMemory {
+    std::vector<uint8_t>& scratch;
+    std::vector<float>& floats;
+};
+
+// Call the loops with as much memory as they need. Throw std::bad_alloc.
+void recolour_image(const ColourLoops& loops, const ColourTable& table, int row, Size size,
+                    int channels, uint8_t* pixels, ColourMemory memory);
+void blur_image(const ColourLoops& loops, const BlurTable& table, int row, int count, Size size,
+                int channels, uint8_t* pixels, ColourMemory memory);
+
+// Without and with fused multiply-add.
 extern const ColourLoops kSeparateColour;
 extern const ColourLoops kFusedColour;
 #if defined(FASTLOAD_X86)

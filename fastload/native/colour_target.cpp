@@ -1,5 +1,6 @@
-// The steps of colour for one instruction set: compiled once for each, with its flags and the name
-// of the variable FASTLOAD_COLOUR; with FASTLOAD_COLOUR_FUSED where it multiplies and adds in one.
+// The colour operations for one instruction set. CMake compiles this file once for each, with its
+// flags; FASTLOAD_COLOUR is the name of the variable, FASTLOAD_COLOUR_FUSED is defined where
+// products and sums are rounded together.
 #include "colour.inl.hpp"
 #include "noise.inl.hpp"
 

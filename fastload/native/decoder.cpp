@@ -204,7 +204,7 @@ jpeg::Reason Decoder::read_own(const Box& box, bool whole, RowSink& sink) {
         index_->drop(hash, size_);
         return own_.read(box, whole, sink);
     }
-    if (!index_->is_open() || (index_->only_cheap() && !whole && !is_cheap(box, hash)))
+    if (!index_->is_writable() || (index_->only_cheap() && !whole && !is_cheap(box, hash)))
         return own_.read(box, whole, sink);
     points_.step = kStep / (8 * frame.h);
     const jpeg::Reason reason = own_.read(box, whole, sink, &points_);

@@ -1,4 +1,4 @@
-// Random numbers as a pure function of a counter: fastload/draws.py in C++, number for number.
+// Random numbers as a function of a counter, without state: the same numbers as fastload/draws.py.
 #pragma once
 
 #include <array>
@@ -7,18 +7,20 @@
 
 namespace fastload {
 
+// Which numbers are drawn: for `count` samples, one stream of one epoch. The arrays are borrowed.
 struct Counter {
     const int64_t* indices;  // of the samples in the source
-    const int64_t* repeats;  // how often each came before in this epoch; null for never
+    const int64_t* repeats;  // how often each came before in this epoch; null: each comes once
     std::size_t count;
     uint64_t seed;
     uint32_t epoch;
-    uint32_t stream;
+    uint32_t stream;  // below 2^16: the operation that draws
 };
 
 using Words = std::array<uint32_t, 4>;
 
-// Ten rounds of Philox4x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+// Ten rounds of Philox4x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011):
+// four random words from four words and a key.
 inline Words philox(Words c, uint64_t key) {
     uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
     for (int round = 0; round < 10; ++round) {
@@ -31,6 +33,7 @@ inline Words philox(Words c, uint64_t key) {
     return c;
 }
 
+// Block `block` (below 2^16) of the words of sample number `sample`, which is below counter.count.
 inline Words words_of(const Counter& counter, std::size_t sample, uint32_t block) {
     const uint64_t index = static_cast<uint64_t>(counter.indices[sample]);
     uint64_t high = index >> 32;
@@ -40,12 +43,13 @@ inline Words words_of(const Counter& counter, std::size_t sample, uint32_t block
                   counter.seed);
 }
 
+// A number in [0, 1) from the upper 27 and 26 bits of two words, as numpy makes its doubles.
 inline double uniform(uint32_t high, uint32_t low) {
     const uint64_t bits = static_cast<uint64_t>(high >> 5) << 26 | low >> 6;
     return static_cast<double>(bits) * 0x1p-53;
 }
 
-// out[i * per_sample + j]: number j of sample i, in [0, 1) with 53 bits.
+// out[i * per_sample + j]: number j of sample i, in [0, 1) with 53 random bits.
 inline void draw_uniforms(const Counter& counter, std::size_t per_sample, double* out) {
     for (std::size_t sample = 0; sample < counter.count; ++sample) {
         for (std::size_t j = 0; j < per_sample; j += 2) {

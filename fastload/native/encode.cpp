@@ -9,8 +9,8 @@ using namespace jpeg;
 
 namespace {
 
-// The codes of the JPEG standard, annex K.3: how many there are of each length from 1 bit on, and
-// the symbols.
+// The Huffman codes of the JPEG standard, annex K.3: how many codes there are of each length from 1
+// bit on, and their symbols.
 struct StandardCode {
     uint8_t counts[16];
     uint8_t symbols[162];
@@ -22,7 +22,7 @@ struct StandardCode {
     }
 };
 constexpr StandardCode kCodes[2][2] = {
-    // Of luma: of DC coefficients, and of AC coefficients.
+    // Luma: of DC coefficients, then of AC coefficients.
     {{{0, 1, 5, 1, 1, 1, 1, 1, 1}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}},
      {{0, 2, 1, 3, 3, 2, 4, 3, 5, 5, 4, 4, 0, 0, 1, 0x7d},
       {0x01, 0x02, 0x03, 0x00, 0x04, 0x11, 0x05, 0x12, 0x21, 0x31, 0x41, 0x06, 0x13, 0x51, 0x61,
@@ -36,7 +36,7 @@ constexpr StandardCode kCodes[2][2] = {
        0xb7, 0xb8, 0xb9, 0xba, 0xc2, 0xc3, 0xc4, 0xc5, 0xc6, 0xc7, 0xc8, 0xc9, 0xca, 0xd2, 0xd3,
        0xd4, 0xd5, 0xd6, 0xd7, 0xd8, 0xd9, 0xda, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5, 0xe6, 0xe7, 0xe8,
        0xe9, 0xea, 0xf1, 0xf2, 0xf3, 0xf4, 0xf5, 0xf6, 0xf7, 0xf8, 0xf9, 0xfa}}},
-    // Of chroma.
+    // Chroma.
     {{{0, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}},
      {{0, 2, 1, 2, 4, 4, 3, 4, 7, 5, 4, 4, 0, 1, 2, 0x77},
       {0x00, 0x01, 0x02, 0x03, 0x11, 0x04, 0x05, 0x21, 0x31, 0x06, 0x12, 0x41, 0x51, 0x07, 0x61,
@@ -52,6 +52,7 @@ constexpr StandardCode kCodes[2][2] = {
        0xe8, 0xe9, 0xea, 0xf2, 0xf3, 0xf4, 0xf5, 0xf6, 0xf7, 0xf8, 0xf9, 0xfa}}},
 };
 
+// The same in the form that `write_blocks` uses.
 struct BothCodes {
     WrittenCodes luma = {}, chroma = {};
 
@@ -97,7 +98,7 @@ void JpegEncoder::write_headers(Size size) {
     };
     const auto two = [&](int value) { bytes({value >> 8, value & 255}); };
     bytes({0xff, 0xd8});
-    // JFIF 1.1, pixels as wide as they are high.
+    // JFIF 1.1, square pixels.
     bytes({0xff, 0xe0, 0, 16, 'J', 'F', 'I', 'F', 0, 1, 1, 0, 0, 1, 0, 1, 0, 0});
     for (int table = 0; table < 2; ++table) {
         bytes({0xff, 0xdb, 0, 67, table});
@@ -106,7 +107,7 @@ void JpegEncoder::write_headers(Size size) {
     bytes({0xff, 0xc0, 0, 17, 8});
     two(size.height);
     two(size.width);
-    bytes({3, 1, 0x22, 0, 2, 0x11, 1, 3, 0x11, 1});  // luma of two by two blocks a MCU
+    bytes({3, 1, 0x22, 0, 2, 0x11, 1, 3, 0x11, 1});  // a MCU has 2 x 2 blocks of luma
     for (int table = 0; table < 2; ++table) {
         for (int ac = 0; ac < 2; ++ac) {
             const StandardCode& code = kCodes[table][ac];
@@ -118,8 +119,7 @@ void JpegEncoder::write_headers(Size size) {
     bytes({0xff, 0xda, 0, 12, 3, 1, 0, 2, 0x11, 3, 0x11, 0, 63, 0});
 }
 
-// Lists the blocks of a row of MCUs in the order in which they are written. All rows use the same
-// memory.
+// Lists the blocks of a row of MCUs in the order of the file. All rows use the same memory.
 void JpegEncoder::plan_row() {
     columns_ = planes_[1].columns;
     const auto columns = static_cast<size_t>(columns_);
@@ -138,8 +138,8 @@ void JpegEncoder::plan_row() {
     grow(bits_, blocks_.size() * kMostWrittenBytes + 8);
 }
 
-// The coefficients of a row of MCUs. Blocks beyond the image, which are needed for whole MCUs, are
-// even and as bright as the one before them.
+// Computes the coefficients of a row of MCUs. Blocks beyond the image, which complete a MCU, have
+// only a DC coefficient, equal to that of the block before, as libjpeg makes them.
 void JpegEncoder::make_row(int row) {
     for (int i = 0; i < 4; ++i) {
         const int component = std::max(i - 1, 0);
@@ -163,7 +163,7 @@ void JpegEncoder::make_row(int row) {
     }
 }
 
-// Bytes of entropy-coded data: after each 0xff a zero.
+// Appends entropy-coded data to the file, with a zero after each 0xff (byte stuffing).
 void JpegEncoder::stuff(const uint8_t* from, const uint8_t* stop) {
     while (from != stop) {
         const void* const found = std::memchr(from, 0xff, static_cast<size_t>(stop - from));
@@ -192,7 +192,7 @@ const std::vector<uint8_t>& JpegEncoder::run(const uint8_t* pixels, Size size, i
         bits = task.out;
         stuff(bits_.data(), bits.next);
     }
-    if (bits.count > 0) {  // the rest of a byte is ones
+    if (bits.count > 0) {  // the last byte is filled with ones
         const auto last = static_cast<uint8_t>(bits.bits >> 56 | 255u >> bits.count);
         stuff(&last, &last + 1);
     }

@@ -3,6 +3,7 @@
 namespace fastload {
 namespace {
 
+// Encodes one image; a job, as a Worker has the encoder.
 class EncodeJob final : public Job {
   public:
     EncodeJob(const uint8_t* pixels, Size size, int quality, std::vector<uint8_t>& file)

@@ -1,5 +1,5 @@
-// The compressed images of a batch: in memory, in files, in byte ranges of files, in the local
-// tier.
+// Where the compressed images of a batch come from: memory, files, byte ranges of files, the local
+// tier (EncodedSource in jobs.hpp).
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -16,14 +16,15 @@
 namespace fastload {
 namespace {
 
-// Samples announced ahead: some tens of milliseconds of decoding on a core, the latency of a slow
-// disk.
+// How many rows before its turn a file is opened and announced to the system: decoding 16 images
+// takes a core some tens of milliseconds, as long as a slow disk takes to answer.
 constexpr int kAhead = 16;
 
 Outcome system_error(int code) {
     return {Status::unreadable, std::system_category().message(code)};
 }
 
+// Images in memory.
 class Buffers final : public EncodedSource {
   public:
     explicit Buffers(std::vector<Bytes> rows) : rows_(std::move(rows)) {}
@@ -38,8 +39,8 @@ class Buffers final : public EncodedSource {
     std::vector<Bytes> rows_;
 };
 
-// Reads `length` bytes from `offset` (all that follow if negative), but no more than `most`, into
-// the front of `buffer`, which only grows.
+// Reads `length` bytes from `offset` on (to the end of the file if `length` is negative), but at
+// most `most`, into `buffer`, which is enlarged if it is too small. `bytes`: what was read.
 Outcome read_file(int file, int64_t offset, int64_t length, int64_t most,
                   std::vector<uint8_t>& buffer, Bytes& bytes) {
     struct stat info;
@@ -61,18 +62,19 @@ Outcome read_file(int file, int64_t offset, int64_t length, int64_t most,
                                     offset + static_cast<int64_t>(bytes.size));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return system_error(errno);
-        if (got == 0) break;  // shrunk since we asked: what is there decides
+        if (got == 0) break;  // the file has become shorter; the decoder judges what is there
         bytes.size += static_cast<size_t>(got);
     }
     return {};
 }
 
-// Announces so many bytes to the system, 0 for all that follow. Where it does not take the advice,
-// the read later waits instead.
+// Asks the system to read `length` bytes ahead, 0 for all that follow. If it does not, only the
+// later read takes longer.
 void advise(int file, int64_t offset, int64_t length) {
     (void)::posix_fadvise(file, offset, length, POSIX_FADV_WILLNEED);
 }
 
+// Closes a file at the end of a block; -1: there is none.
 struct Closer {
     const int file;
     ~Closer() {
@@ -80,7 +82,8 @@ struct Closer {
     }
 };
 
-// Files that are opened and announced to the system a few samples ahead.
+// Opens and announces the file of a row `kAhead` rows before it is needed, so that the disk works
+// while images are decoded.
 class FilesAhead : public EncodedSource {
   public:
     ~FilesAhead() override {
@@ -96,23 +99,24 @@ class FilesAhead : public EncodedSource {
             files_[row].store(kUntouched, std::memory_order_relaxed);
     }
 
-    // Empty: this row is in no file.
+    // The file of a row; empty if the row is in no file.
     virtual std::string path(int row) const = 0;
-    // Tells the system what of an open file is going to be read.
+    // Tells the system which bytes of the open file of a row will be read. Called at most once a
+    // row, by any thread.
     virtual void announce(int row, int file) = 0;
 
-    // The descriptor of the file of a row, which is the caller's then; -1, and errno says why.
-    // `announced`: whether `announce` was called for it, before.
+    // Returns a descriptor of the file of a row, which the caller must close, or -1 with errno set.
+    // `announced`: whether `announce` was called for it, in this thread or before.
     int take(int row, bool& announced) {
         for (int next = row == 0 ? 1 : row + kAhead; next <= row + kAhead && next < count_; ++next)
-            expect(next);
+            open_ahead(next);
         const int file = files_[row].exchange(kTaken, std::memory_order_acq_rel);
         announced = file >= 0;
         return announced ? file : open(row);
     }
 
   private:
-    // Of a row, in place of the descriptor of its open file.
+    // States of a row in `files_`, besides the descriptor of its open file.
     static constexpr int kUntouched = -1, kTaken = -2;
 
     int open(int row) const {
@@ -120,28 +124,29 @@ class FilesAhead : public EncodedSource {
         if (name.empty()) return -1;
         int file;
         do {
-            file = ::open(name.c_str(), O_RDONLY | O_CLOEXEC |
-                                            O_NONBLOCK);  // a named pipe must not block us for ever
+            // O_NONBLOCK: opening a named pipe would wait for a writer.
+            file = ::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         } while (file < 0 && errno == EINTR);
         return file;
     }
 
-    // Only one thread comes here for a row: the one that took the row `kAhead` before it, or the
-    // first.
-    void expect(int row) {
+    // Opens and announces the file of a row, unless it was taken already. Only one thread calls
+    // this for a row: the one that takes the row `kAhead` before it, or, for the first ones, row 0.
+    void open_ahead(int row) {
         int stage = files_[row].load(std::memory_order_relaxed);
         if (stage != kUntouched) return;
         const int file = open(row);
-        if (file < 0) return;  // `take` will say why
+        if (file < 0) return;  // `take` tries again, and reports the error
         announce(row, file);
         if (!files_[row].compare_exchange_strong(stage, file, std::memory_order_acq_rel))
             ::close(file);
     }
 
     const int count_;
-    std::unique_ptr<std::atomic<int>[]> files_;
+    std::unique_ptr<std::atomic<int>[]> files_;  // of each row: a descriptor or a state
 };
 
+// Files, or byte ranges of files.
 class Files final : public FilesAhead {
   public:
     explicit Files(PathRows paths) : FilesAhead(paths.count), paths_(std::move(paths)) {}
@@ -171,11 +176,12 @@ class Files final : public FilesAhead {
         return path;
     }
 
-    PathRows paths_;
+    const PathRows paths_;
 };
 
 #ifdef FASTLOAD_PNG
 
+// Ranges of the local tier.
 class TierFiles final : public FilesAhead {
   public:
     explicit TierFiles(TierRows rows)
@@ -183,7 +189,7 @@ class TierFiles final : public FilesAhead {
           rows_(std::move(rows)),
           spans_(static_cast<size_t>(rows_.count)) {}
 
-    // All of it, whatever `most` says: the checksum is that of all bytes.
+    // Reads the whole range, whatever `most` says: its checksum is of all bytes.
     Outcome get(int row, std::vector<uint8_t>& buffer, Bytes& bytes, int64_t) override {
         bytes = rows_.memory[static_cast<size_t>(row)];
         if (bytes.data != nullptr) return {};
@@ -191,7 +197,7 @@ class TierFiles final : public FilesAhead {
         const int file = take(row, announced);
         if (file < 0) return system_error(errno);
         const Closer closer{file};
-        // Not announced: another thread may write to its span just now.
+        // If it was not announced, another thread may be writing to `spans_[row]` now.
         const TierSpan span = announced ? spans_[static_cast<size_t>(row)] : find(row, file);
         if (span.length == 0) return {Status::unreadable, "not in this file of the local tier"};
         Outcome read = read_file(file, span.offset, span.length, INT64_MAX, buffer, bytes);
@@ -212,7 +218,7 @@ class TierFiles final : public FilesAhead {
         if (span.length > 0) advise(file, span.offset, span.length);
     }
 
-    // Of no bytes: the range is not in the file.
+    // A span of length 0 if the range is not in the file.
     TierSpan find(int row, int file) const {
         TierSpan span;
         (void)find_in_tier(file, rows_.digests + kDigestBytes * int64_t{row}, span);
@@ -220,7 +226,7 @@ class TierFiles final : public FilesAhead {
     }
 
     const TierRows rows_;
-    std::vector<TierSpan> spans_;  // of announced rows
+    std::vector<TierSpan> spans_;  // of each row that was announced
 };
 
 #endif

@@ -8,13 +8,20 @@
 namespace fastload {
 namespace {
 
-// Rows claimed at a time: about this many bytes of output, so that tiny images do not fight over
-// the counter.
+// A thread claims so many rows at a time that their outputs have about this many bytes: of tiny
+// images many, so that threads rarely wait for each other's access to the counter.
 constexpr int64_t kGrainBytes = 64 << 10;
-// Rows expanded to four bytes a pixel at a time.
-constexpr int kChunk = 8;
+// Rows of an image that are expanded to 4-byte pixels at a time.
+constexpr int kRowsAtOnce = 8;
 
-// Whether a row of a view has steps of colour, and whether all of these work on single pixels.
+// Images of up to this size are prefetched while others are copied: they lie anywhere in memory,
+// and waiting for the first byte takes longer than reading the rest. They are fetched to the
+// second-level cache kFarAhead rows before their turn, to the first-level cache one row before.
+constexpr int64_t kFetchedAheadBytes = 16 << 10;
+constexpr int kFarAhead = 3;
+constexpr int64_t kCacheLine = 64;
+
+// Whether a row of a view has colour operations. `pointwise` becomes false if one of them is not.
 bool has_steps(const View& view, int row, bool* pointwise = nullptr) {
     if (view.colour.kinds == nullptr) return false;
     const int32_t* kinds = view.colour.kinds + int64_t{view.colour.steps} * row;
@@ -27,18 +34,14 @@ bool has_steps(const View& view, int row, bool* pointwise = nullptr) {
     }
     return found;
 }
-// Images of up to this size are fetched while others are copied: they lie anywhere in memory, and
-// are read in less time than it takes to begin. To the second-level cache so many rows before their
-// turn, to the first one row before.
-constexpr int64_t kFetchedAheadBytes = 16 << 10;
-constexpr int kFarAhead = 3;
-constexpr int64_t kCacheLine = 64;
 
+// Rows that a thread claims at a time.
 int grain(const View& view) {
     return static_cast<int>(
         std::clamp<int64_t>(kGrainBytes / std::max<int64_t>(view.bytes(), 1), 1, 64));
 }
 
+// Writes `pixels` pixels of one colour.
 void fill_pixels(uint8_t* out, size_t pixels, int channels, const uint8_t* fill) {
     const auto bytes = static_cast<size_t>(channels);
     if (std::all_of(fill, fill + channels, [&](uint8_t value) { return value == fill[0]; })) {
@@ -48,6 +51,7 @@ void fill_pixels(uint8_t* out, size_t pixels, int channels, const uint8_t* fill)
     for (size_t i = 0; i < pixels; ++i, out += bytes) std::memcpy(out, fill, bytes);
 }
 
+// Copies a row in reverse order.
 void mirror_pixels(const Kernels& kernels, const uint8_t* row, int pixels, int channels,
                    uint8_t* out) {
     if (channels == 3) {
@@ -62,6 +66,7 @@ void mirror_pixels(const Kernels& kernels, const uint8_t* row, int pixels, int c
     }
 }
 
+// Pixels of 1 or 3 channels to 4 bytes.
 void expand(const uint8_t* row, int pixels, int channels, uint8_t* out) {
     for (int x = 0; x < pixels; ++x, row += channels, out += 4) {
         out[0] = row[0];
@@ -71,6 +76,7 @@ void expand(const uint8_t* row, int pixels, int channels, uint8_t* out) {
     }
 }
 
+// A row is a sample.
 class GatherJob final : public Job {
   public:
     GatherJob(const PixelRows& images, View view)
@@ -96,8 +102,8 @@ class GatherJob final : public Job {
                 bytes};
     }
 
-    // Inlined, because GCC 12 takes a function that only fetches for one without effect, and leaves
-    // out the calls.
+    // Prefetches the image of a row. Inlined: GCC 12 treats a function that only prefetches as one
+    // without effect, and leaves out the calls.
     template <int kLocality>
     [[gnu::always_inline]] inline void fetch(int row) const {
         if (row >= images_.count) return;
@@ -138,13 +144,13 @@ class GatherJob final : public Job {
     const int channels_;
 };
 
-// Changes the colours of a copy of the image, of its box if that does.
+// Copies the part of the image that the colour operations work on to `worker.canvas`, and applies
+// them there. `image` and the box become those of the copy.
 void GatherJob::recolour(Worker& worker, int row, Image& image, Geometry& geometry) const {
     const Box part = recoloured_part(view_, row, geometry.box, image.size);
     const auto line = static_cast<size_t>(part.width) * static_cast<size_t>(channels_);
     const size_t bytes = line * static_cast<size_t>(part.height);
-    if (worker.canvas.size() < bytes) worker.canvas.resize(bytes);
-    uint8_t* const pixels = worker.canvas.data();
+    uint8_t* const pixels = grow(worker.canvas, bytes);
     for (int y = 0; y < part.height; ++y) {
         const int64_t at = int64_t{part.top + y} * image.size.width + part.left;
         std::memcpy(pixels + line * static_cast<size_t>(y), image.pixels + at * channels_, line);
@@ -156,6 +162,7 @@ void GatherJob::recolour(Worker& worker, int row, Image& image, Geometry& geomet
     geometry.box.left -= part.left;
 }
 
+// Crops, pads and mirrors without resampling.
 void GatherJob::copy(Worker& worker, const Image& image, const Geometry& geometry,
                      uint8_t* out) const {
     const int channels = channels_;
@@ -165,14 +172,14 @@ void GatherJob::copy(Worker& worker, const Image& image, const Geometry& geometr
     const size_t out_stride = static_cast<size_t>(window.width) * static_cast<size_t>(channels);
     const size_t in_stride = static_cast<size_t>(image.size.width) * static_cast<size_t>(channels);
 
-    // Columns of the window that show the box: [lead, lead + count) as written, from `start` of the
-    // box on.
+    // The columns of the window that show the box: in the output [lead, lead + count), in the box
+    // from `start` on.
     const int start = std::clamp(window.left, 0, box.width);
     const int count = std::max(std::min(window.left + window.width, box.width) - start, 0);
     int lead = std::clamp(-window.left, 0, window.width);
     if (geometry.mirror) lead = window.width - lead - count;
 
-    // Whatever shows nothing of the box, in one go.
+    // Constant padding: the whole window is filled first.
     const bool within =
         count == window.width && window.top >= 0 && window.top + window.height <= box.height;
     const bool constant = padding == Padding::constant;
@@ -218,8 +225,7 @@ void GatherJob::resample(Worker& worker, const Image& image, const Geometry& geo
     } else {
         const size_t pixels =
             static_cast<size_t>(view_.size.height) * static_cast<size_t>(view_.size.width);
-        if (worker.scratch.size() < 3 * pixels) worker.scratch.resize(3 * pixels);
-        uint8_t* colour = worker.scratch.data();
+        uint8_t* colour = grow(worker.scratch, 3 * pixels);
         resampler.finish(colour);
         for (size_t i = 0; i < pixels; ++i) out[i] = colour[3 * i];
     }
@@ -235,18 +241,17 @@ Box recoloured_part(const View& view, int row, const Box& needed, Size image) {
 
 void recolour_part(Worker& worker, const View& view, int row, Size part, uint8_t* pixels) {
     if (!has_steps(view, row)) return;
-    colour_loops(view.fused)
-        .front()
-        ->recolour(view.colour, row, part, view.channels, pixels, worker.scratch, worker.floats);
+    recolour_image(*colour_loops(view.fused).front(), view.colour, row, part, view.channels, pixels,
+                   {worker.scratch, worker.floats});
 }
 
 void feed(Worker& worker, Resampler& resampler, const uint8_t* first, Size part, Box needed,
           int channels) {
     const size_t stride = static_cast<size_t>(needed.width) * 4 + kRowSlack;
-    if (worker.scratch.size() < stride * kChunk) worker.scratch.resize(stride * kChunk);
+    grow(worker.scratch, stride * kRowsAtOnce);
     for (int done = 0; done < needed.height;) {
-        const int rows = std::min(kChunk, needed.height - done);
-        const uint8_t* targets[kChunk];
+        const int rows = std::min(kRowsAtOnce, needed.height - done);
+        const uint8_t* targets[kRowsAtOnce];
         for (int y = 0; y < rows; ++y) {
             uint8_t* target = worker.scratch.data() + stride * static_cast<size_t>(y);
             const int64_t at = int64_t{needed.top + done + y} * part.width + needed.left;

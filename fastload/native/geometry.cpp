@@ -8,10 +8,6 @@
 namespace fastload {
 namespace {
 
-// Larger grids cannot come from a JPEG (65,535 pixels a side) by any sane recipe, and keep the
-// arithmetic in int.
-constexpr int kLargestSide = 1 << 20;
-
 Outcome bad(std::string why) { return {Status::bad_geometry, std::move(why)}; }
 
 std::string text(const Box& box) {
@@ -19,12 +15,14 @@ std::string text(const Box& box) {
            std::to_string(box.left) + ")";
 }
 
-constexpr int kAttempts = 10;
+constexpr int kAttempts = 10;  // of RandomResizedCrop to find a box in the image
+// ln 2 as the sum of two numbers. The first ends in 21 zero bits, so that its product with a small
+// whole number is exact (Cody and Waite).
 constexpr double kLog2E = 1.4426950408889634;
 constexpr double kLn2High = 6.93147180369123816490e-01;
 constexpr double kLn2Low = 1.90821492927058770002e-10;
 
-// e**x within 2 units in the last place; see fastload/geometry/boxes.py.
+// e^x within 2 units in the last place, with the operations of fastload/geometry/boxes.py.
 double exponential(double x) {
     const double k = std::rint(x * kLog2E);
     const double r = (x - k * kLn2High) - k * kLn2Low;
@@ -38,15 +36,17 @@ int64_t pick(double uniform, int64_t count) {
     return static_cast<int64_t>(std::floor(uniform * static_cast<double>(count)));
 }
 
+// The largest box in the middle of the image whose ratio lies within the bounds.
 Box central_box(Size image, double low, double high) {
     const double ratio = static_cast<double>(image.width) / image.height;
     int height = image.height, width = image.width;
-    // The widest ratios need no guard against overflow: they shrink a side.
+    // No overflow: each of these makes a side shorter.
     if (ratio < low) height = std::max(static_cast<int>(std::rint(image.width / low)), 1);
     if (ratio > high) width = std::max(static_cast<int>(std::rint(image.height * high)), 1);
     return {(image.height - height) >> 1, (image.width - width) >> 1, height, width};
 }
 
+// The size of a resized image, as torchvision computes it; a side of INT32_MAX where it is longer.
 Size resized(Size image, const ResizePlan& plan) {
     if (plan.size.height > 0) return plan.size;
     const int64_t small = std::min(image.height, image.width),
@@ -67,13 +67,14 @@ Size resized(Size image, const ResizePlan& plan) {
             new_large = bound;
         }
     }
-    // Sides beyond int are refused by the caller; keep them recognisable.
+    // The caller refuses a side of INT32_MAX.
     const int shorter = static_cast<int>(std::min<int64_t>(new_small, INT32_MAX));
     const int longer = static_cast<int>(std::min<int64_t>(new_large, INT32_MAX));
     return image.width > image.height ? Size{shorter, longer} : Size{longer, shorter};
 }
 
-// Start of a central crop along one axis, after padding what is missing (the odd pixel goes after).
+// Where a central crop starts along one axis. If the image is shorter than the crop, it is padded
+// first; of an odd number of pixels the last one goes after the image.
 int central_start(int extent, int target) {
     const int missing = std::max(target - extent, 0);
     const int before = missing / 2;
@@ -124,7 +125,7 @@ Outcome check(const Geometry& geometry, Size image, Size out) {
     return {};
 }
 
-// `place(row, image, geometry)` sets all but the flips.
+// A source whose flips and filters are in arrays; `place(row, image, geometry)` sets the rest.
 template <typename Function>
 GeometrySource planned(const bool* flips, const bool* bicubic, Function place) {
     return [=](int row, Size image, Geometry& geometry) -> Outcome {
@@ -150,7 +151,7 @@ Outcome resolve(const GeometrySource& source, int row, Size image, Geometry& geo
     const Size window = {geometry.window.height, geometry.window.width};
     if (!is_side(window.height) || !is_side(window.width) ||
         int64_t{window.height} * window.width > kMostPixels) {
-        return bad("an image in between of " + text(window) + " pixels");
+        return bad("an intermediate image of " + text(window) + " pixels");
     }
     return check(geometry, image, window);
 }

@@ -1,5 +1,7 @@
-// Where the pixels of output images come from: geometries, given as arrays or drawn once the size
-// of an image is known; the C++ side of fastload/geometry/plan.py.
+// Geometries: which pixels of a source image an output image shows, and where. They are given as
+// arrays, or computed from random numbers once the size of an image is known. The C++ counterpart
+// of fastload/geometry/plan.py. Arrays are borrowed: they must live as long as the GeometrySource
+// that reads them.
 #pragma once
 
 #include <functional>
@@ -8,68 +10,80 @@
 
 namespace fastload {
 
-// Crop to `box`, resample to `size`, cut to `window` (outside of `size` is padding), mirror.
+// Longest side that a box may be resized to, and longest distance of a window from it [pixels]. A
+// JPEG has at most 65,535 pixels a side; with this limit the arithmetic fits an int.
+constexpr int kLargestSide = 1 << 20;
+
+// Steps in this order: crop the source image to `box`, resample that to `size`, cut out `window`
+// (what of it lies outside of `size` is padding), mirror.
 struct Geometry {
-    Box box;
-    Size size;
-    Box window;
+    Box box;                   // in the source image
+    Size size;                 // equal to that of the box: nothing is resampled
+    Box window;                // in the resampled box
     bool mirror = false;       // left-right
     bool upside_down = false;  // top-bottom
-    // Which of the two was done before the resize: it has counted nearest pixels from the other
-    // end.
+    // Whether this mirroring was done before the resize. It makes a difference for nearest pixels:
+    // they are counted from the other end.
     bool mirror_first = false;
     bool upside_down_first = false;
-    bool bicubic = false;  // resampled so where the others of the batch are bilinear
+    bool bicubic = false;  // resample with "bicubic" where the batch is resampled with "bilinear"
 };
 
-// The geometry of sample `row`, whose image has this size.
+// Computes the geometry of sample `row`, whose image has the size `image`. Not ok where the plan
+// cannot be applied to such an image.
 using GeometrySource = std::function<Outcome(int row, Size image, Geometry& geometry)>;
 
-// The same, checked: it can be run on such an image, and its window is as large as the output.
+// Computes a geometry and checks it: the box lies in the image, and the window has the size `out`.
+// `bad_geometry` otherwise.
 Outcome resolve(const GeometrySource& source, int row, Size image, Size out, Geometry& geometry);
-// The same of an image in between, which may have any size that memory can be taken for.
+// The same for an intermediate image, whose window may have any size up to 2^28 pixels.
 Outcome resolve(const GeometrySource& source, int row, Size image, Geometry& geometry);
 
-// Random numbers that a sample takes, uniform in [0, 1): ten areas, ten ratios, top, left; and top,
-// left.
+// Random numbers, uniform in [0, 1), for each sample: of RandomResizedCrop ten areas, ten ratios,
+// top and left; of a crop with padding top and left.
 constexpr int kResizedCropUniforms = 22, kPaddedCropUniforms = 2;
 
+// torchvision's RandomResizedCrop.
 struct RandomResizedCropPlan {
-    Size size;
-    double scale_low = 0.08, scale_high = 1.0;             // of the image's area
+    Size size;                                             // of the output
+    double scale_low = 0.08, scale_high = 1.0;             // fractions of the image's area
     double ratio_low = 3.0 / 4.0, ratio_high = 4.0 / 3.0;  // width / height
-    double log_ratio_low = 0.0,
-           log_ratio_high = 0.0;  // given, because libraries' logarithms differ in the last bit
+    // Natural logarithms of the ratios. Given, because those of C libraries differ in the last bit.
+    double log_ratio_low = 0.0, log_ratio_high = 0.0;
 };
 
+// torchvision's Resize, and a CenterCrop after it.
 struct ResizePlan {
-    Size size;        // exact, or 0x0 for the shorter side
-    int shorter = 0;  // or 0
-    int longest = 0;  // bound on the longer side, or 0 for none
-    Size crop;        // central crop afterwards; 0x0 for none
+    Size size;        // of the resized image; 0x0: by the next two
+    int shorter = 0;  // length of the shorter side; 0: by `longest` alone
+    int longest = 0;  // greatest length of the longer side; 0: no limit
+    Size crop;        // of the crop; 0x0: no crop
 };
 
-// Padding around the whole image, then a cut of one size anywhere.
+// Padding around the whole image, then a crop of a fixed size at a random place.
 struct PaddedCropPlan {
-    Size size;
+    Size size;           // of the crop
     Size before, after;  // rows and columns of padding
 };
 
-// Arrays of the Geometry of fastload/geometry/plan.py, one row a sample. Borrowed, as all arrays
-// here; `bicubic` and `flips_first` may be null, for none.
+// Geometries as arrays, one row a sample: boxes and windows (top, left, height, width), sizes
+// (height, width), flips and flips_first (left-right, top-bottom). `bicubic` and `flips_first` may
+// be null: false for all.
 GeometrySource given_geometry(const int32_t* boxes, const int32_t* sizes, const int32_t* windows,
                               const bool* flips, const bool* bicubic,
                               const bool* flips_first = nullptr);
 
-// A plan for all samples, with random numbers and flips (left-right, top-bottom) for each. Equal to
-// fastload/geometry/boxes.py and fastload/recipe, bit for bit: the same IEEE operations in the same
-// order, which is why geometry.cpp must be compiled without contraction into fused multiply-adds.
+// One plan for all samples, with the random numbers and flips (left-right, top-bottom) of each. The
+// boxes equal those of fastload/geometry/boxes.py and fastload/recipe bit for bit: the same IEEE
+// operations in the same order. So geometry.cpp must be compiled without contraction into fused
+// multiply-adds.
 GeometrySource whole_images(const bool* flips);
 GeometrySource random_resized_crops(const double* uniforms, const bool* flips,
                                     const RandomResizedCropPlan& plan,
                                     const bool* bicubic = nullptr);
 GeometrySource resized_images(const bool* flips, const ResizePlan& plan);
-// The box is the whole image, where Python's is what the window shows of it: the same pixels.
+// The box is the whole image, where in Python it is the part that the window shows: the pixels are
+// the same.
 GeometrySource padded_crops(const double* uniforms, const bool* flips, const PaddedCropPlan& plan);
 
 }  // namespace fastload

@@ -1,5 +1,5 @@
-// A 64-bit hash of many bytes, at several bytes a cycle: to tell whether they are the same as
-// before, not to withstand somebody who looks for two that are alike.
+// A 64-bit hash at several bytes a cycle, to notice that data have changed. It is not a
+// cryptographic hash: different data with the same hash can be constructed.
 #pragma once
 
 #include <cstddef>
@@ -16,22 +16,24 @@ inline uint64_t load(const uint8_t* from) {
     return value;
 }
 
-// Both halves of a product of 128 bits, each of which depends on all bits of the factors.
+// The exclusive or of both halves of a product of 128 bits: it depends on all bits of the factors.
 inline uint64_t mix(uint64_t a, uint64_t b) {
     const auto product = static_cast<unsigned __int128>(a) * b;
     return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-// Odd numbers without a pattern: the digits of the square roots of 2, 3, 5 and 7 after the point,
-// the last bit set.
+// Odd numbers without a pattern: the first 64 bits of the fractions of the square roots of 2, 3, 5
+// and 7, with the last bit set.
 constexpr uint64_t kKeys[4] = {0x6a09e667f3bcc909, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b,
                                0xa54ff53a5f1d36f1};
 
 }  // namespace hashing
 
+// The hash of `size` bytes; `data` may be null if size is 0. The same on every machine with the
+// same byte order.
 inline uint64_t hash_bytes(const uint8_t* data, size_t size) {
     using namespace hashing;
-    // Four sums that do not wait for each other, 16 bytes a step each.
+    // Four independent sums of 16 bytes a step, so that the processor works on all at once.
     uint64_t sums[4] = {kKeys[0], kKeys[1], kKeys[2], kKeys[3]};
     size_t at = 0;
     for (; size - at >= 64; at += 64) {
@@ -41,7 +43,8 @@ inline uint64_t hash_bytes(const uint8_t* data, size_t size) {
                       mix(load(from) ^ kKeys[i], load(from + 8) + sums[i]);
         }
     }
-    // The rest with zeros after; the size tells it from data that have these zeros.
+    // The last bytes, padded with zeros. The size, which is hashed too, distinguishes them from
+    // data that end in such zeros.
     uint8_t rest[64] = {};
     if (size > at) std::memcpy(rest, data + at, size - at);
     for (size_t i = 0; i < 4; ++i) {

@@ -1,5 +1,8 @@
-// The jobs that a pool runs: compressed images to headers and to pixels, and decoded images to
-// crops.
+// The jobs that a pool runs on images: reading headers, decoding, encoding, cropping decoded
+// images, joining several images to one sample; and the sources that compressed images come from.
+//
+// Arrays and memory that a job is given by pointer are borrowed: they must live until the job is
+// done.
 #pragma once
 
 #include <memory>
@@ -14,170 +17,183 @@
 
 namespace fastload {
 
+// Bytes in memory that somebody else owns.
 struct Bytes {
     const uint8_t* data = nullptr;
     size_t size = 0;
 };
 
+// The compressed images of a batch. Any thread may ask for a row, one thread at a time for the same
+// row. Rows that are asked for in ascending order are read ahead.
 class EncodedSource {
   public:
     virtual ~EncodedSource() = default;
     virtual int count() const = 0;
-    // The bytes of a row, perhaps in `buffer`. Each row is asked for once. `most` bounds how many
-    // are needed.
+    // Gets the bytes of a row, which lie in `buffer` or in memory that lives as long as the source.
+    // `most`: how many are needed from the beginning; a source may give more.
     virtual Outcome get(int row, std::vector<uint8_t>& buffer, Bytes& bytes,
                         int64_t most = INT64_MAX) = 0;
 };
 
-// Paths as fastload/sources/buffers.py stores them, for some of its rows. The arrays are borrowed.
+// Files, or byte ranges of files. The paths are those of a PathTable (fastload/sources/buffers.py):
+// path i is root + "/" + blob[ends[i - 1] : ends[i]].
 struct PathRows {
-    std::string root;
-    const uint8_t* blob = nullptr;
-    const int64_t* ends = nullptr;
-    const int64_t* rows = nullptr;     // which path each sample is
-    const int64_t* offsets = nullptr;  // first byte of each sample, or nullptr for whole files
-    const int64_t* lengths = nullptr;
-    int count = 0;
+    std::string root;                  // may be empty, then without the slash
+    const uint8_t* blob = nullptr;     // all paths, one after the other
+    const int64_t* ends = nullptr;     // where each path ends in `blob`
+    const int64_t* rows = nullptr;     // the path of each row
+    const int64_t* offsets = nullptr;  // the first byte of each row in its file; null: whole files
+    const int64_t* lengths = nullptr;  // bytes of each row
+    int count = 0;                     // of rows
 };
 
-// Byte strings that the caller keeps.
+// Images in memory, which the caller keeps.
 std::unique_ptr<EncodedSource> open_buffers(std::vector<Bytes> rows);
 
-// Files, opened and announced to the system a few samples ahead, so that the disk works while we
-// decode.
+// Images in files, which are opened and announced to the system a few rows ahead.
 std::unique_ptr<EncodedSource> open_files(PathRows paths);
 
-// Rows of the local tier (tier.hpp), and rows in memory. The arrays are borrowed.
+// Images in the local tier (tier.hpp), some of them in memory.
 struct TierRows {
-    std::string folder;
-    const uint8_t* digests = nullptr;  // kDigestBytes a row
-    std::vector<Bytes> memory;         // of each row; data null: it is in the tier
-    int count = 0;
+    std::string folder;                // of the tier
+    const uint8_t* digests = nullptr;  // kDigestBytes for each row
+    std::vector<Bytes> memory;         // of each row; null data: the row is in the tier
+    int count = 0;                     // of rows
 };
 
-// The same for the files of a tier, each read whole and checked. Only where ISA-L is
-// (FASTLOAD_PNG).
+// The same for the files of a tier; each row is read whole and its checksum compared. Only in
+// builds with ISA-L (FASTLOAD_PNG).
 std::unique_ptr<EncodedSource> open_tier(TierRows rows);
 
-// Height, width (as stored), components, EXIF orientation, progressive or not, odd or not
-// (ImageHeader), for each row; zeros where it fails.
+// Reads the header of each image. `out`: (count, kHeaderColumns) of height, width (as stored),
+// components, EXIF orientation, progressive (0 or 1), odd (0 or 1), as in ImageHeader; zeros for
+// rows that fail.
 constexpr int kHeaderColumns = 6;
 std::shared_ptr<Job> header_job(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits,
                                 int32_t* out);
 
-// The JPEG of one image of 3 channels (JpegEncoder) into `file`. The pixels are borrowed.
+// Encodes one image of 3 channels to a JPEG (JpegEncoder), which becomes `file`.
 std::shared_ptr<Job> encode_job(const uint8_t* pixels, Size size, int quality,
                                 std::vector<uint8_t>& file);
 
-// What is made of each image: a batch of images of one size. Their windows have that size, too.
+// One output of each image of a batch: how it is made, and where it goes.
 struct View {
     GeometrySource geometries;
     ResampleOptions resample;
-    uint8_t* out = nullptr;
-    Size size;
+    uint8_t* out = nullptr;  // (rows, size.height, size.width, channels)
+    Size size;               // of the outputs; of the windows, too
     int channels = 3;
-    // Other than 0: bytes from a row of the output to the next, and `out` is that of one image,
-    // whichever it is.
+    // Not 0: bytes from one row of pixels to the next; `out` is then the place of one image, the
+    // same for all rows.
     int64_t stride = 0;
-    // What is done to the colours of the whole images before; `kinds` null: nothing. One chain.
+    // Colour operations on the whole images, before their geometry. `kinds` null: none. One chain.
     ColourTable colour;
-    bool fused = false;  // of `colour_job`
-    // What is done to the images that `geometries` makes, before they are the outputs; null:
-    // nothing.
+    bool fused = false;  // as in `colour_job`
+    // A second geometry, of the images that `geometries` makes; null: none.
     GeometrySource later;
     ResampleOptions later_resample;
 
+    // Of one output.
     int64_t bytes() const { return int64_t{channels} * size.height * size.width; }
     uint8_t* at(int row) const { return stride != 0 ? out : out + bytes() * row; }
 };
 
 struct DecodeOptions {
     DecodeLimits limits;
-    bool exif_orientation = false;  // geometries are then those of the upright image
+    bool exif_orientation = false;  // turn images upright; geometries are of the upright image
     bool whole = false;             // also check the data below the box
-    bool draft =
-        false;  // reduce in decoding what is at least twice the output, by whole powers of two
-    SeekIndex* index = nullptr;  // Decoder::use_index
+    // Decode at 1/2, 1/4 or 1/8 where boxes are at least so many times as large as their outputs.
+    bool draft = false;
+    SeekIndex* index = nullptr;  // for Decoder::use_index; null: none
 };
 
-// One of the images of each sample, and its views: out of one decoding, all of 3 channels, or of 1
-// for the numbers in the file (masks), which are not weighed (Resampler::begin).
+// One image of each sample, and the views of it, which are made of one decoding. All views have 3
+// channels, or all have 1: then they show the numbers in the file (masks), which are not
+// interpolated (Resampler::begin).
 struct ImageColumn {
     std::unique_ptr<EncodedSource> images;
     std::vector<View> views;
 };
 
-// The images of a sample, one of each column, must be of one size, upright.
+// Decodes batches. The images of a sample, one of each column, must have the same upright size.
+// Rows that fail are zeros in all views.
 std::shared_ptr<Job> decode_job(std::vector<ImageColumn> columns, const DecodeOptions& options);
 
-// One image from memory, into row `row` of each view. What the views need of the image is decoded
-// once. `size`, where given: what the upright image must have, or 0x0, which then becomes its size.
+// Decodes one image from memory into row `row` of each view. Leaves the decoder open: the caller
+// closes it before `file` may go. `size`, if given: the size that the upright image must have; 0x0:
+// any, and becomes its size.
 Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>& views, int row,
                      const DecodeOptions& options, Size* size = nullptr);
 
-// Of a view with steps of colour: which part of an image they work on, for `needed` to be right
-// after them; empty for a row without steps.
+// The part of an image that the colour operations of a row must work on, so that the part `needed`
+// is right: `needed` itself, or the whole image if an operation looks at other pixels. Empty if the
+// row has no operations.
 Box recoloured_part(const View& view, int row, const Box& needed, Size image);
 
-// The same part, (height, width, channels), in place.
+// Applies the colour operations of a row to that part, packed pixels of this size, in place.
 void recolour_part(Worker& worker, const View& view, int row, Size part, uint8_t* pixels);
 
-// Rows of packed pixels, of an image whose part begins with `first`, into a resampler.
+// Gives the rows of the box `needed` to a resampler. `first`: the packed pixels of an image of size
+// `part`, of 1 or 3 channels. Uses `worker.scratch`.
 void feed(Worker& worker, Resampler& resampler, const uint8_t* first, Size part, Box needed,
           int channels);
 
-// Where members lie on the canvases of pictures, and what becomes of these.
+// Canvases: where members lie on the canvas of their picture, and how the canvas is warped.
 struct CanvasTable {
-    Size size;                         // of all
-    const int32_t* windows = nullptr;  // of each member, of its geometry: top, left, height, width
-    const int32_t* corners = nullptr;  // of each member: top, left of its window on the canvas;
-                                       // below 0: it is decoded, so that damage is noticed, and not
-                                       // shown
-    const int32_t* seen = nullptr;     // of each picture: top, left, height, width on the canvas
-                                       // beside which the warp reads nothing
-    const double* inverse = nullptr;   // of each picture: nine numbers (warp.hpp)
-    const bool* flips = nullptr;       // of each picture: left-right, top-bottom, after the warp
+    Size size;  // of all canvases
+    // (members, 4): the window of each member's geometry: top, left, height, width.
+    const int32_t* windows = nullptr;
+    // (members, 2): top, left of the window on the canvas. Below 0: the member is not shown; it is
+    // decoded all the same, so that damage is noticed.
+    const int32_t* corners = nullptr;
+    // (pictures, 4): top, left, height, width of the part of the canvas that the warp reads. Only
+    // this part is filled before members are drawn.
+    const int32_t* seen = nullptr;
+    const double* inverse = nullptr;  // (pictures, 9): the matrix of each warp (warp.hpp)
+    const bool* flips = nullptr;  // (pictures, 2): mirror left-right, top-bottom, after the warp
     WarpOptions warp;
 };
 
-// What samples of several images are made of. A sample is a picture, or two, the first of which it
-// always has: they are blended, or the second covers a part of the first. A picture is an image, or
-// several, its members, each resampled to its place on a canvas, and the canvas warped. The arrays
-// are borrowed.
+// Samples that are made of several images (mosaics, MixUp, CutMix, CopyPaste). A sample has one or
+// two layers; each layer is a picture. The second picture is blended with the first, or covers a
+// part of it; it may be missing. A picture is one image, or several images (members), each
+// resampled to its place on a canvas, and the canvas warped.
 struct JoinTable {
-    GeometrySource members;            // what of each member is shown: its window
-    const int64_t* offsets = nullptr;  // at which member the pictures begin, and where the last one
-                                       // ends
-    CanvasTable canvas;                // of size 0x0: there is none; a picture is one member, or
-                                       // none
-    const float* weights = nullptr;    // of each sample and layer, where two are blended; or null
-    const int32_t* rectangles = nullptr;  // of each sample: top, left, height, width of what the
-                                          // second layer covers; or null
-    const bool* masks = nullptr;  // of each sample and pixel: whether the second layer covers it;
-                                  // or null
-    int count = 0, layers = 1;    // `layers`: 1 or 2
-    ResampleOptions resample;     // of members; its fill is also what lies between them on a canvas
-    uint8_t* out = nullptr;       // 3 channels
-    Size size;
+    GeometrySource members;  // the geometry of each member
+    // (count * layers + 1,): offsets of pictures in the members. Pictures are in the order of
+    // samples, those of a sample one after the other.
+    const int64_t* offsets = nullptr;
+    CanvasTable canvas;  // of size 0x0: no canvases; a picture then has at most one member
+    // Of two layers exactly one of these, of one layer none:
+    const float* weights = nullptr;  // (count, 2): weights of the two pictures, which are summed
+    const int32_t* rectangles =
+        nullptr;                  // (count, 4): top, left, height, width that the second covers
+    const bool* masks = nullptr;  // (count, height, width): whether the second covers a pixel
+    int count = 0;                // of samples
+    int layers = 1;               // 1 or 2
+    ResampleOptions resample;     // of members; its `fill` is also the colour of an empty canvas
+    uint8_t* out = nullptr;       // (count, size.height, size.width, 3)
+    Size size;                    // of the samples
 };
 
-// Throws std::invalid_argument where something lies outside of the canvas.
+// Throws std::invalid_argument if the table contradicts itself, or anything lies outside of its
+// canvas or picture. Rows that fail are zeros.
 std::shared_ptr<Job> join_job(std::unique_ptr<EncodedSource> images, const JoinTable& table,
                               const DecodeOptions& options);
 
-// Decoded images, in memory or a memory map, of as many interleaved channels as their view. The
-// arrays are borrowed, and were checked to be in bounds.
+// Decoded images of packed pixels, with as many channels as their view, in memory or a memory map.
+// All of them must lie in the array: nothing is checked here.
 struct PixelRows {
     const uint8_t* base = nullptr;
-    const int64_t* rows = nullptr;  // which image each sample is
-    const int64_t* offsets =
-        nullptr;  // first byte of each image, or nullptr for equal images one after the other
-    const int32_t* sizes = nullptr;  // height, width of each image, or nullptr for `size`
+    const int64_t* rows = nullptr;     // the image of each sample
+    const int64_t* offsets = nullptr;  // the first byte of each image; null: they follow each other
+    const int32_t* sizes = nullptr;    // (images, 2): height, width; null: all have `size`
     Size size;
-    int count = 0;
+    int count = 0;  // of samples
 };
 
-// Resampling needs 1 or 3 channels.
+// Makes a view of decoded images. It may have 1 to 4 channels, and 1 or 3 if anything is resampled
+// or recoloured. `view.later` must be null.
 std::shared_ptr<Job> gather_job(const PixelRows& images, View view);
 
 }  // namespace fastload

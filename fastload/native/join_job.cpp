@@ -13,13 +13,9 @@ constexpr size_t kChannels = 3;
 size_t bytes_of(int pixels) { return static_cast<size_t>(pixels) * kChannels; }
 size_t bytes_of(Size size) { return static_cast<size_t>(size.height) * bytes_of(size.width); }
 
-uint8_t* room(std::vector<uint8_t>& memory, size_t bytes) {
-    if (memory.size() < bytes) memory.resize(bytes);
-    return memory.data();
-}
-
-// Weighted sums in single precision, products and sums rounded one by one, then to whole numbers,
-// halves to even ones: as numpy has it in fastload/backends/joined.py.
+// out = own * out + others * other, in single precision, products and sums rounded one by one, then
+// to whole numbers, halves to even: as numpy in fastload/backends/joined.py. Adding 1.5 * 2^23
+// leaves no bits for a fraction.
 void blend(uint8_t* out, const uint8_t* other, size_t bytes, float own, float others) {
     for (size_t i = 0; i < bytes; ++i) {
         const float sum = static_cast<float>(out[i]) * own + static_cast<float>(other[i]) * others;
@@ -27,6 +23,7 @@ void blend(uint8_t* out, const uint8_t* other, size_t bytes, float own, float ot
     }
 }
 
+// A row is a sample.
 class JoinJob final : public Job {
   public:
     JoinJob(std::unique_ptr<EncodedSource> images, const JoinTable& table,
@@ -42,8 +39,8 @@ class JoinJob final : public Job {
         for (int layer = 0; layer < table_.layers; ++layer) {
             const int64_t picture = int64_t{row} * table_.layers + layer;
             if (table_.offsets[picture] == table_.offsets[picture + 1]) continue;
-            uint8_t* const out = layer == 0 ? at(row) : room(worker.picture, bytes_of(table_.size));
-            if (Outcome made = draw(worker, picture, out); !made.ok()) return made;
+            uint8_t* const out = layer == 0 ? at(row) : grow(worker.picture, bytes_of(table_.size));
+            if (Outcome made = draw_picture(worker, picture, out); !made.ok()) return made;
             if (layer == 0) continue;
             if (table_.rectangles != nullptr) {
                 cover(row, out);
@@ -59,6 +56,7 @@ class JoinJob final : public Job {
 
     void blank(int row) noexcept override { std::memset(at(row), 0, bytes_of(table_.size)); }
 
+    // Copies the rectangle of a sample from the second picture.
     void cover(int row, const uint8_t* other) const {
         const int32_t* part = table_.rectangles + 4 * int64_t{row};
         const size_t stride = bytes_of(table_.size.width);
@@ -67,6 +65,7 @@ class JoinJob final : public Job {
             std::memcpy(at(row) + first, other + first, bytes_of(part[3]));
     }
 
+    // Copies the pixels of the mask of a sample from the second picture.
     void cover_masked(int row, const uint8_t* other) const {
         const size_t pixels =
             static_cast<size_t>(table_.size.height) * static_cast<size_t>(table_.size.width);
@@ -76,16 +75,15 @@ class JoinJob final : public Job {
             if (mask[i]) std::memcpy(out + kChannels * i, other + kChannels * i, kChannels);
     }
 
-    // An image; or images on their canvas, of which as much is made as is seen, and the canvas
-    // warped.
-    Outcome draw(Worker& worker, int64_t picture, uint8_t* out) {
+    // Makes a picture: of one image, or of members on a canvas, which is warped.
+    Outcome draw_picture(Worker& worker, int64_t picture, uint8_t* out) {
         const CanvasTable& table = table_.canvas;
         if (table.size.height == 0) {
             const auto member = static_cast<int>(table_.offsets[picture]);
-            return show(worker, member, table_.size, out, bytes_of(table_.size.width));
+            return draw_member(worker, member, table_.size, out, bytes_of(table_.size.width));
         }
         const size_t stride = bytes_of(table.size.width);
-        uint8_t* const canvas = room(worker.canvas, bytes_of(table.size));
+        uint8_t* const canvas = grow(worker.canvas, bytes_of(table.size));
         const int32_t* seen = table.seen + 4 * picture;
         uint8_t* const first = canvas + stride * static_cast<size_t>(seen[0]) + bytes_of(seen[1]);
         for (int x = 0; seen[2] > 0 && x < seen[3]; ++x)
@@ -94,7 +92,7 @@ class JoinJob final : public Job {
             std::memcpy(first + stride * static_cast<size_t>(y), first, bytes_of(seen[3]));
         for (int64_t member = table_.offsets[picture]; member < table_.offsets[picture + 1];
              ++member) {
-            if (Outcome put = place(worker, static_cast<int>(member), canvas); !put.ok())
+            if (Outcome put = place_on_canvas(worker, static_cast<int>(member), canvas); !put.ok())
                 return put;
         }
         warp(worker.kernels, canvas, table.size, out, table_.size, static_cast<int>(kChannels),
@@ -103,20 +101,21 @@ class JoinJob final : public Job {
         return {};
     }
 
-    Outcome place(Worker& worker, int member, uint8_t* canvas) {
+    // Draws a member at its place on the canvas; one that is not shown elsewhere.
+    Outcome place_on_canvas(Worker& worker, int member, uint8_t* canvas) {
         const int32_t* window = table_.canvas.windows + 4 * int64_t{member};
         const int32_t* corner = table_.canvas.corners + 2 * int64_t{member};
         const Size size = {window[2], window[3]};
         if (corner[0] < 0)
-            return show(worker, member, size, room(worker.tile, bytes_of(size)),
-                        bytes_of(size.width));
+            return draw_member(worker, member, size, grow(worker.tile, bytes_of(size)),
+                               bytes_of(size.width));
         const size_t stride = bytes_of(table_.canvas.size.width);
         uint8_t* const out = canvas + stride * static_cast<size_t>(corner[0]) + bytes_of(corner[1]);
-        return show(worker, member, size, out, stride);
+        return draw_member(worker, member, size, out, stride);
     }
 
-    // What is shown of a member, which is of this size. `stride`: bytes from a row to the next.
-    Outcome show(Worker& worker, int member, Size size, uint8_t* out, size_t stride) {
+    // Decodes a member to `out`, its window of this size. `stride`: bytes from one row to the next.
+    Outcome draw_member(Worker& worker, int member, Size size, uint8_t* out, size_t stride) {
         Bytes bytes;
         if (Outcome read = images_->get(member, worker.bytes, bytes); !read.ok()) return read;
         View view;
@@ -132,7 +131,7 @@ class JoinJob final : public Job {
 
     void mirror(Worker& worker, bool across, bool down, uint8_t* out) const {
         const size_t row = bytes_of(table_.size.width);
-        uint8_t* const other = room(worker.tile, row);
+        uint8_t* const other = grow(worker.tile, row);
         for (int y = 0; across && y < table_.size.height; ++y) {
             uint8_t* const one = out + row * static_cast<size_t>(y);
             std::memcpy(other, one, row);
@@ -150,10 +149,6 @@ class JoinJob final : public Job {
     const DecodeOptions options_;
 };
 
-}  // namespace
-
-namespace {
-
 void require(bool condition, const char* message) {
     if (!condition) throw std::invalid_argument(message);
 }
@@ -164,7 +159,7 @@ bool lies_in(Size size, const int32_t* corner, const int32_t* extent) {
            int64_t{corner[1]} + extent[1] <= size.width;
 }
 
-// Whether all that is written and read lies in the canvas.
+// Throws unless all that is written and read lies in the canvas.
 void check(const CanvasTable& table, int64_t pictures, int64_t members) {
     for (float value : table.warp.fill)
         require(value >= 0 && value <= 255, "fill: 0 to 255 is needed");
@@ -174,7 +169,7 @@ void check(const CanvasTable& table, int64_t pictures, int64_t members) {
     for (int64_t i = 0; i < members; ++i) {
         const int32_t *corner = table.corners + 2 * i, *window = table.windows + 4 * i;
         require(window[2] > 0 && window[3] > 0, "window: empty");
-        // What is not shown is as large at the most, too: memory is taken for it.
+        // A member that is not shown may not be larger either: memory is taken for it.
         constexpr int32_t kAnywhere[2] = {0, 0};
         require(lies_in(table.size, corner[0] < 0 ? kAnywhere : corner, window + 2),
                 "corners: outside of the canvas");
@@ -184,8 +179,8 @@ void check(const CanvasTable& table, int64_t pictures, int64_t members) {
 void check(const JoinTable& table, int members) {
     const int64_t pictures = int64_t{table.count} * table.layers;
     const Size canvas = table.canvas.size;
-    const bool bare = canvas.height == 0 && canvas.width == 0;
-    require(bare || (canvas.height > 0 && canvas.width > 0), "canvas: empty");
+    const bool no_canvas = canvas.height == 0 && canvas.width == 0;
+    require(no_canvas || (canvas.height > 0 && canvas.width > 0), "canvas: empty");
     require((table.weights != nullptr) + (table.rectangles != nullptr) + (table.masks != nullptr) ==
                 table.layers - 1,
             "two layers are blended, or one covers the other");
@@ -199,10 +194,10 @@ void check(const JoinTable& table, int members) {
         require(table.offsets[i] <= table.offsets[i + 1], "offsets: not ascending");
         require(i % table.layers > 0 || table.offsets[i] < table.offsets[i + 1],
                 "offsets: a sample without members");
-        require(!bare || table.offsets[i + 1] - table.offsets[i] <= 1,
+        require(!no_canvas || table.offsets[i + 1] - table.offsets[i] <= 1,
                 "offsets: several members without a canvas");
     }
-    if (!bare) check(table.canvas, pictures, members);
+    if (!no_canvas) check(table.canvas, pictures, members);
 }
 
 }  // namespace

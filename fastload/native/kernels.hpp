@@ -1,7 +1,9 @@
-// The inner loops, once per instruction set. All variants compute the same integers, and so the
-// same pixels.
+// The inner loops, compiled once per instruction set and chosen at run time. All variants compute
+// the same integers, and so the same pixels. None of them throws or takes memory.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "image.hpp"
@@ -9,79 +11,87 @@
 
 namespace fastload {
 
+// The horizontal pass of resampling: rows of the image to rows with as many pixels as the output.
 struct HorizontalTask {
-    const uint8_t* const* rows;  // 4-byte pixels; kRowSlack readable after each
-    uint8_t* const* out;         // 3-byte pixels; kRowSlack writable after each
+    const uint8_t* const* rows;  // 4-byte pixels; kRowSlack bytes readable after each row
+    uint8_t* const* out;         // 3-byte pixels; kRowSlack bytes writable after each row
     int row_count;
-    int outputs;             // pixels per output row
-    const int32_t* first;    // per output: first source pixel
-    const int16_t* weights;  // per output: `width` weights
+    int outputs;             // pixels of an output row
+    const int32_t* first;    // of each output pixel: the first input pixel
+    const int16_t* weights;  // of each output pixel: `width` weights
     int width;               // 2 or a multiple of 4
     int precision;           // fractional bits of the weights
-    const int32_t* split;    // what `Kernels::split` made of the weights, or nullptr
+    const int32_t* split;    // the weights as `Kernels::split` gives them, or null
 };
 
+// The vertical pass: one output row as a weighted sum of `count` rows.
 struct VerticalTask {
-    const uint8_t* rows;     // the first of `count` rows
-    int64_t stride;          // bytes between them
-    const int16_t* weights;  // one a row
+    const uint8_t* rows;     // the first of them
+    int64_t stride;          // bytes from one to the next
+    const int16_t* weights;  // one for each row
     int count;
-    int precision;
+    int precision;  // fractional bits of the weights
     uint8_t* out;
-    int bytes;  // per row; nothing after them is read or written
+    int bytes;  // of a row; nothing after them is read or written
 };
 
-// One row of the output of a bilinear warp (warp.hpp), of an image of 3 or 4 channels.
+// One row of the output of a bilinear warp (warp.hpp). The image has 3 or 4 channels.
 struct WarpRow {
-    const uint8_t* pixels;
-    int64_t stride;  // bytes of a row of the image, all of which fits in 2^31 bytes
+    const uint8_t* pixels;  // of the image
+    int64_t stride;         // bytes of a row of the image; the whole image has less than 2^31
     int channels;
-    int most_x, most_y;  // where the upper left neighbour lies at most if all four are in the
-                         // image, and four bytes of each
-    const double* m;     // nine numbers
-    double u, v, w;      // what the row adds to m[0] x, m[3] x, m[6] x
-    const float* fill;   // one a channel
-    bool fades;
+    // The upper left of the four neighbours lies at most here if all of them lie in the image, and
+    // four bytes can be read at each.
+    int most_x, most_y;
+    const double* m;  // the nine numbers of the matrix
+    double u, v, w;   // m[0] x + u, m[3] x + v, m[6] x + w: numerators and denominator at column x
+    const float* fill;  // of each channel
+    bool fades;         // as in WarpOptions
 };
 
 namespace png {
 
+// The filter types of PNG, and their number.
 enum Filter : uint8_t { kNone, kSub, kUp, kAverage, kPaeth, kFilters };
 
-// What loops may read beyond the last byte of a row, and write beyond the last pixel.
+// Bytes that the loops may read after the last byte of a row, and write after the last pixel.
 constexpr size_t kTail = 16;
 
+// Reverse the filter of `count` pixels, or bytes, of a row (png.inl.hpp).
 struct FilterKernels {
-    // Pixels of 3 or 4 bytes out of their filter, to 4 bytes each, of which the fourth means
-    // nothing. `above`: the pixels of the row above, or zeros.
+    // Pixels of `bytes` = 3 or 4 bytes to 4 bytes each; the fourth of 3 has no meaning. `raw`: the
+    // row as stored. `above`: the pixels of the row above, 4 bytes each, or zeros.
     void (*unfilter_pixels)(Filter filter, int bytes, const uint8_t* raw, const uint8_t* above,
                             uint8_t* out, int count);
-    // The same of two rows, one after the other, that both have Paeth's filter.
+    // The same for two rows in succession that both have the Paeth filter.
     void (*paeth_pair)(int bytes, const uint8_t* const* raw, const uint8_t* above,
                        uint8_t* const* out, int count);
-    // A row out of its filter, where it lies; pixels have 1, 2, 3, 4, 6 or 8 bytes.
+    // A row of `count` bytes in place. `bytes`: of a pixel, 1, 2, 3, 4, 6 or 8. `above`: the row
+    // above, without its filter.
     void (*unfilter_bytes)(Filter filter, int bytes, uint8_t* row, const uint8_t* above, int count);
 };
 
 }  // namespace png
 
+// All inner loops for one instruction set. The objects live for ever.
 struct Kernels {
-    const char* name;
+    const char* name;  // as users know it
     void (*horizontal)(const HorizontalTask&);
     void (*vertical)(const VerticalTask&);
-    // 4-byte pixels to 3-byte pixels; kRowSlack readable after the former, writable after
-    // the latter.
+    // Copies 4-byte pixels to 3-byte pixels, without the fourth byte. kRowSlack bytes must be
+    // readable after the former and writable after the latter.
     void (*pack)(const uint8_t* pixels, uint8_t* out, int count);
-    // Packed RGB row of `pixels` pixels, last pixel first; source and target do not overlap.
+    // Copies a row of `pixels` 3-byte pixels in reverse order. `row` and `out` do not overlap.
     void (*mirror)(const uint8_t* row, uint8_t* out, int pixels);
-    // Where not null: brings the weights of an axis into the form that `horizontal` is fastest
-    // with, two numbers for every four weights (the last four may be fewer); false if they do not
-    // fit it.
+    // Null where the processor has no use for it. Converts the weights of an axis to the form with
+    // which `horizontal` is fastest: two numbers for every four weights of an output pixel, or for
+    // what is left of them. False if a weight does not fit this form.
     bool (*split)(const int16_t* weights, int outputs, int width, int32_t* low_high);
     const jpeg::JpegKernels* jpeg;
     const png::FilterKernels* png;
-    // Where not null: makes pixels [x, end) of a warp from the first one on, a vector at a time,
-    // until one of them has not all neighbours in the image; returns how many. `out`: of pixel x.
+    // Null where the processor has no use for it. Makes pixels x, x + 1, ... of a row of a warp, a
+    // vector at a time, up to `end`, or until a pixel of the next vector has a neighbour outside of
+    // the image. `out`: of pixel x. Returns how many were made.
     int (*warp_inner)(const WarpRow& row, int x, int end, uint8_t* out);
 };
 
@@ -94,8 +104,8 @@ extern const Kernels kAvx512Kernels;
 extern const Kernels kNeonKernels;
 #endif
 
-// The best that this processor runs for "auto", or the one named; nullptr if it is unknown or
-// cannot run here.
+// The kernels of this name, or, for "auto", the fastest that this processor runs. Null if the name
+// is unknown or the processor lacks the instructions.
 inline const Kernels* find_kernels(const char* name) {
     const bool any = std::strcmp(name, "auto") == 0;
     auto wanted = [&](const Kernels& kernels) {

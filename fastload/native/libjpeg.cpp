@@ -16,12 +16,12 @@
 namespace fastload {
 namespace {
 
-// The functions of the library, from a copy that the core chooses itself.
+// The functions of libjpeg-turbo that the core calls.
 //
-// Python packages bring a libjpeg of their own under the system's SONAME (torchvision:
-// libjpeg.so.62 or libjpeg.so.8, built without jpeg_crop_scanline in some versions). The dynamic
-// linker takes whichever was loaded first for all who ask for that name, so an extension that is
-// simply linked may get torchvision's. A library opened by its path is always the one meant.
+// The library is opened by its path and not linked. Python packages bring a libjpeg of their own
+// under the system's SONAME (torchvision: libjpeg.so.62 or libjpeg.so.8, in some versions without
+// jpeg_crop_scanline). The dynamic linker gives the one that was loaded first to all who ask for
+// this name, so a linked extension might get torchvision's.
 #define FASTLOAD_FUNCTIONS(each)                                                           \
     each(std_error) each(CreateDecompress) each(destroy_decompress) each(abort_decompress) \
         each(mem_src) each(read_header) each(start_decompress) each(read_scanlines)        \
@@ -42,7 +42,7 @@ void find(void* library, const char* name, Function& function) {
 }
 
 LibJpeg open_library() {
-    // By its path; if the system has moved it since the build, by its name.
+    // By its path; by its name if the system has moved it since the build.
     void* library = dlopen(FASTLOAD_LIBJPEG, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) library = dlopen(FASTLOAD_LIBJPEG_NAME, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) throw std::runtime_error(dlerror());
@@ -66,19 +66,21 @@ const LibJpeg& libjpeg() {
     return found;
 }
 
-// Fancy upsampling looks one chroma sample, at most two pixels, to either side.
+// Pixels decoded on each side of a box: fancy upsampling reads one chroma sample, at most two
+// pixels, to either side.
 constexpr int kMargin = 2;
-// Rows are put off alignment on purpose: to aligned ones libjpeg-turbo's colour conversion writes
-// past the caches (movntdq), and the resampler, which reads them at once, would wait for memory.
+// Bytes by which rows miss an alignment of 64. To aligned rows libjpeg-turbo's colour conversion
+// writes past the caches (movntdq), and the resampler, which reads them next, would wait for
+// memory.
 constexpr size_t kMisalignment = 8;
-// Rows handed over at a time: few enough to stay in the first-level cache.
-constexpr int kChunk = 8;
+// Rows given to the sink at a time: few enough to stay in the first-level cache.
+constexpr int kRowsAtOnce = 8;
 
 struct ErrorState {
-    jpeg_error_mgr base;  // first: libjpeg hands back a pointer to it
-    std::jmp_buf escape;
-    bool damaged;
-    int64_t max_work;
+    jpeg_error_mgr base;  // the first member: libjpeg gives back a pointer to it
+    std::jmp_buf escape;  // where errors jump to
+    bool damaged;         // there was an error, or a warning that pixels are wrong
+    int64_t max_work;     // DecodeLimits::max_work
     char message[JMSG_LENGTH_MAX];
 };
 
@@ -91,13 +93,13 @@ ErrorState& error_of(j_common_ptr info) { return *reinterpret_cast<ErrorState*>(
     std::longjmp(error.escape, 1);
 }
 
-// Warnings that leave the pixels whole; the same list is in fastload/decode/libraries.py.
+// Whether a warning leaves the pixels right. The same list is in fastload/decode/libraries.py.
 bool is_benign(const jpeg_error_mgr& error) {
     switch (error.msg_code) {
-        case JWRN_EXTRANEOUS_DATA:  // padding, but before a restart marker the decoder has lost its
-                                    // place
+        case JWRN_EXTRANEOUS_DATA:
+            // Padding; but before a restart marker (0xd0 to 0xd7) the decoder has lost its place.
             return error.msg_parm.i[1] < 0xd0 || error.msg_parm.i[1] > 0xd7;
-        case JWRN_NOT_SEQUENTIAL:  // parameters that a sequential scan does not use
+        case JWRN_NOT_SEQUENTIAL:  // a sequential scan does not use these parameters
         case JWRN_ADOBE_XFORM:
         case JWRN_JFIF_MAJOR:
         case JWRN_TOO_MUCH_DATA: return true;
@@ -124,15 +126,16 @@ void on_progress(j_common_ptr info) {
     std::longjmp(error.escape, 1);
 }
 
+// Whether there is an end marker. In entropy-coded data 0xff is never followed by 0xd9.
 bool has_end_marker(const uint8_t* data, size_t size) {
-    // Nearly always the last two bytes; elsewhere in entropy-coded data 0xff is never followed by
-    // 0xd9.
+    // From the end, as it is nearly always the last two bytes.
     for (size_t i = size; i >= 2; --i) {
         if (data[i - 1] == 0xd9 && data[i - 2] == 0xff) return true;
     }
     return false;
 }
 
+// LibJpegDecoder is the interface, so that other files need not include <jpeglib.h>.
 class TurboDecoder final : public LibJpegDecoder {
   public:
     TurboDecoder() {
@@ -160,8 +163,8 @@ class TurboDecoder final : public LibJpegDecoder {
         return {Status::damaged, error_.message};
     }
 
-    // False where libjpeg jumped out of `call`, or warned of damage. What it calls must own
-    // nothing, so that a jump skips no destructor.
+    // Calls libjpeg. False if it jumped out of `call`, or warned of damage. `call` must own
+    // nothing: a jump skips destructors.
     template <typename Function>
     bool attempt(Function call) {
         if (setjmp(error_.escape)) return false;
@@ -173,8 +176,8 @@ class TurboDecoder final : public LibJpegDecoder {
     bool skip(int count) {
         return attempt([&] { libjpeg().skip_scanlines(&info_, static_cast<JDIMENSION>(count)); });
     }
-    // Whether the scans of a progressive image have left out low frequencies, which libjpeg then
-    // makes up from the blocks around, each version in another way.
+    // Whether the scans of a progressive image leave out low frequencies. libjpeg then estimates
+    // them from the blocks around, and each of its versions does so in another way.
     bool is_guesswork() const;
 
     jpeg_decompress_struct info_;
@@ -189,8 +192,8 @@ class TurboDecoder final : public LibJpegDecoder {
 Outcome TurboDecoder::open(const uint8_t* data, size_t size, const DecodeLimits& limits) {
     close();
     error_.max_work = limits.max_work();
-    // Again for each image: libjpeg keeps tables from one to the next, so that a file without its
-    // own would be decoded by those of whatever came before.
+    // A new object for each image: libjpeg keeps tables from one image to the next, so a file
+    // without tables would be decoded with those of the image before.
     if (created_) libjpeg().destroy_decompress(&info_);
     error_.damaged = false;
     created_ = attempt([&] { libjpeg().CreateDecompress(&info_, JPEG_LIB_VERSION, sizeof info_); });
@@ -252,11 +255,11 @@ Outcome TurboDecoder::read(const Box& box, bool whole, RowSink& sink) {
 
     const int image_width = static_cast<int>(info_.output_width);
     const int image_height = static_cast<int>(info_.output_height);
-    // Of reduced images, which are small, all is decoded: how the library crops and skips in them
-    // is left untried. Nor are rows skipped where libjpeg makes more than two at a time:
-    // jpeg_skip_scanlines (2.1.5) expects the next row of blocks to have been read only when one
-    // row is left to make. Of four, it reads it again while three or two are left; after the last
-    // row of blocks it waits for another one for ever.
+    // Reduced images are small, so all rows and columns are decoded. All are decoded too if libjpeg
+    // makes more than two rows at a time (sampling factor 4), because of a fault of
+    // jpeg_skip_scanlines (2.1.5): it takes the next row of blocks as read only if one row is left
+    // to make. With four rows at a time it reads it again while three or two are left, and after
+    // the last row of blocks waits for another one for ever.
     const bool all = shift_ > 0 || info_.max_v_samp_factor > 2;
     const int margin = all ? image_width : kMargin;
     JDIMENSION start = static_cast<JDIMENSION>(std::max(box.left - margin, 0));
@@ -268,12 +271,12 @@ Outcome TurboDecoder::read(const Box& box, bool whole, RowSink& sink) {
     }
 
     const size_t stride = (size_t{width} * 4 + kRowSlack + 63) / 64 * 64;
-    if (rows_.size() < stride * kChunk + 128) rows_.resize(stride * kChunk + 128);
+    grow(rows_, stride * kRowsAtOnce + 128);
     uint8_t* base =
         rows_.data() + kMisalignment + (64 - reinterpret_cast<uintptr_t>(rows_.data()) % 64) % 64;
-    JSAMPROW targets[kChunk];
-    const uint8_t* visible[kChunk];
-    for (int i = 0; i < kChunk; ++i) {
+    JSAMPROW targets[kRowsAtOnce];
+    const uint8_t* visible[kRowsAtOnce];
+    for (int i = 0; i < kRowsAtOnce; ++i) {
         targets[i] = base + stride * i;
         visible[i] = targets[i] + size_t{4} * (static_cast<JDIMENSION>(box.left) - start);
     }
@@ -284,14 +287,14 @@ Outcome TurboDecoder::read(const Box& box, bool whole, RowSink& sink) {
         if (!read_rows(targets, 1)) return damage();
     }
     for (int done = 0; done < box.height;) {
-        const int count = std::min(kChunk, box.height - done);
+        const int count = std::min(kRowsAtOnce, box.height - done);
         if (!read_rows(targets, count)) return damage();
         sink.take(visible, count);
         done += count;
     }
 
     const int below = image_height - (box.top + box.height);
-    // Skipping to the very end would drop the rest unread, so the last row is decoded.
+    // jpeg_skip_scanlines to the last row would drop the rest unread, so that row is decoded.
     const int skipped = all ? 0 : below - 1;
     if (whole && skipped > 0 && !skip(skipped)) return damage();
     for (int y = std::max(skipped, 0); whole && y < below; ++y) {

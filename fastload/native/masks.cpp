@@ -9,26 +9,29 @@
 namespace fastload {
 namespace {
 
-constexpr int kLargestSide = 1 << 20;  // as of geometries
-constexpr int kScale = 5;              // parts of a pixel in which polygons are drawn
-// Corners beyond are drawn as if they were there: five times as much is an int for pycocotools.
+constexpr int kScale = 5;  // polygons are drawn in steps of a fifth of a pixel
+// Coordinates are limited to this [pixels]: pycocotools computes five times as much in an int.
 constexpr double kFarAway = 1e8;
-constexpr int kMatrix[9] = {0, 1, 2, 3, 4, 5, 6, 7, 10};  // numbers of a "warp" or "back"
+// Which of the 12 numbers of a "warp" or "back" are its matrix.
+constexpr int kMatrix[9] = {0, 1, 2, 3, 4, 5, 6, 7, 10};
 
 Outcome bad(std::string why) { return {Status::damaged, std::move(why)}; }
 
-// A whole number within bounds; false for anything else, NaN included.
+// Converts a whole number within bounds. False for anything else, NaN included.
 bool whole(double value, double low, double high, int64_t& out) {
     if (!(value >= low && value <= high) || value != std::floor(value)) return false;
     out = static_cast<int64_t>(value);
     return true;
 }
 
-// One `Geometry`, along x or y.
+// A "grid" step along x or y: one axis of a Geometry.
 struct Axis {
-    int64_t box, length, grid, start, shown, how;
+    int64_t box, length;   // of the box in the image before: first position, length
+    int64_t grid;          // the length that the box is resampled to
+    int64_t start, shown;  // of the window in that: first position, length
+    int64_t how;           // 1: mirrored, 2: was mirrored when it was resampled, 4: "nearest-exact"
 
-    // `numbers`: of x or y, two apart.
+    // Every second of the 12 numbers of the step, from `numbers` on. False if they make no sense.
     bool read(const double* numbers) {
         const double side = kLargestSide;
         return whole(numbers[0], 0, side, box) && whole(numbers[2], 1, side, length) &&
@@ -36,7 +39,7 @@ struct Axis {
                whole(numbers[8], 1, side, shown) && whole(numbers[10], 0, 7, how);
     }
 
-    // Which position of the image before is shown at one of the output, or -1 for padding.
+    // The position in the image before that is shown at position `at` of the window; -1: padding.
     int64_t source(int64_t at) const {
         const bool mirrored = (how & 1) != 0, mirrored_first = (how & 2) != 0,
                    exact = (how & 4) != 0;
@@ -53,16 +56,19 @@ struct Axis {
     }
 };
 
-using Places = std::vector<int32_t>;  // positions in another image, or -1
+// For each position of an axis of one image, a position in another; -1: padding.
+using Places = std::vector<int32_t>;
 
-Places all_of(int length) {
+// Each position of an axis is itself.
+Places identity(int length) {
     Places places(static_cast<size_t>(length));
     for (int i = 0; i < length; ++i) places[static_cast<size_t>(i)] = i;
     return places;
 }
 
-// `places`, seen through a geometry of the image that they are the pixels of.
-bool look_through(const Axis& axis, Places& places) {
+// Applies a step to an axis: `places` of an image become those of what the step makes of this
+// image. False if the box does not lie in the image.
+bool apply_step(const Axis& axis, Places& places) {
     if (axis.box + axis.length > static_cast<int64_t>(places.size())) return false;
     Places seen(static_cast<size_t>(axis.shown));
     for (int64_t i = 0; i < axis.shown; ++i) {
@@ -73,10 +79,11 @@ bool look_through(const Axis& axis, Places& places) {
     return true;
 }
 
-// Where the pixels of an output come from: geometries, and warps between them.
+// Which source pixel each output pixel shows: the "grid" and "back" steps of a map, that is, parts
+// of separable geometry with warps between them.
 class Chain {
   public:
-    // False where the numbers cannot be those of a chain that makes images of this size.
+    // Reads the steps of one map. False if they make no sense, or no image of size `out`.
     bool read(const double* map, const int32_t* steps, int count, Size out) {
         parts_.clear();
         for (int i = 0; i < count; ++i, map += kStepNumbers) {
@@ -89,7 +96,7 @@ class Chain {
                     begin(source_);
                 }
                 Part& part = parts_.back();
-                if (!look_through(x, part.x) || !look_through(y, part.y)) return false;
+                if (!apply_step(x, part.x) || !apply_step(y, part.y)) return false;
             } else if (step == MapStep::back) {
                 int64_t width, height;
                 if (parts_.empty() || !whole(map[8], 1, kLargestSide, width) ||
@@ -103,13 +110,15 @@ class Chain {
                parts_.back().y.size() == static_cast<size_t>(out.height);
     }
 
+    // The size of the source image.
     Size source() const { return source_; }
-    // Whether rows and columns stay rows and columns: then `x` and `y` say all.
-    bool straight() const { return parts_.size() == 1; }
+    // Whether there is no warp: output pixel (row, column) shows source pixel (y()[row],
+    // x()[column]).
+    bool is_axis_aligned() const { return parts_.size() == 1; }
     const Places& x() const { return parts_.back().x; }
     const Places& y() const { return parts_.back().y; }
 
-    // Of each output pixel the place in the source, counted down its columns, or -1.
+    // For each output pixel, the index of its source pixel, column by column; -1: padding.
     void places(std::vector<int64_t>& out) const {
         const size_t width = x().size(), height = y().size();
         out.resize(width * height);
@@ -121,14 +130,16 @@ class Chain {
     }
 
   private:
+    // A warp (none for the first part), and the separable geometry after it.
     struct Part {
-        Places x, y;  // in the source, or in what the warp before it makes
-        double inverse[9] = {};
+        Places x, y;             // in the source, or in the image that the warp makes
+        double inverse[9] = {};  // of the warp: from its output to the part before
     };
 
-    void begin(Size size) { parts_.push_back({all_of(size.width), all_of(size.height), {}}); }
+    void begin(Size size) { parts_.push_back({identity(size.width), identity(size.height), {}}); }
 
-    // As `warp` of warp.cpp takes the nearest pixel, to the last bit.
+    // The index of the source pixel of a pixel of the last part. Takes the nearest pixel with the
+    // same operations as `warp` in warp.cpp.
     int64_t place(int64_t column, int64_t row) const {
         for (size_t n = parts_.size() - 1; n > 0; --n) {
             if (column < 0 || row < 0) return -1;
@@ -156,11 +167,11 @@ class Chain {
     std::vector<Part> parts_;
 };
 
-// Corners of a polygon in the output.
 struct Corner {
     double x, y;
 };
 
+// Moves a corner of a polygon from the source image to the output.
 void move(const double* map, const int32_t* steps, int count, Corner& corner) {
     for (int i = 0; i < count; ++i, map += kStepNumbers) {
         const auto step = static_cast<MapStep>(steps[i]);
@@ -176,7 +187,7 @@ void move(const double* map, const int32_t* steps, int count, Corner& corner) {
     }
 }
 
-// In fifths of a pixel, rounded as C does it in pycocotools: halves up, but towards 0 below.
+// In fifths of a pixel, rounded as in pycocotools: (int)(5 * value + 0.5), which cuts towards 0.
 int64_t in_fifths(double value) {
     const double near = value >= -kFarAway && value <= kFarAway ? value
                         : value > 0                             ? kFarAway
@@ -184,19 +195,21 @@ int64_t in_fifths(double value) {
     return static_cast<int64_t>(kScale * near + 0.5);
 }
 
-// The border of a polygon: at which rows of each column of the output its inside begins or ends.
-// Each side is walked in steps of a fifth of a pixel; where it goes from the third fifth of a pixel
-// to the fourth (5k + 2 to 5k + 3), it crosses the middle of column k.
+// Fills polygons by their crossings: for each column of the output, the rows at which the inside of
+// the polygon begins or ends. Each side is followed in steps of a fifth of a pixel along its longer
+// direction. Where x goes from 5k + 2 to 5k + 3, the side crosses the middle of column k.
 class Border {
   public:
+    // For masks of this size.
     void begin(Size size) {
         size_ = size;
         toggles_.assign((static_cast<size_t>(size.height) + 1) * static_cast<size_t>(size.width),
                         0);
         inside_.resize(static_cast<size_t>(size.width));
-        nothing();
+        reset_extent();
     }
 
+    // Adds a side of the polygon, in fifths of a pixel.
     void side(int64_t x0, int64_t y0, int64_t x1, int64_t y1) {
         const int64_t dx = std::abs(x1 - x0), dy = std::abs(y1 - y0);
         const bool flat = dx >= dy;
@@ -223,7 +236,7 @@ class Border {
         };
         const int64_t first = at(0), last = at(dy);
         for_columns(std::min(first, last), std::max(first, last), [&](int64_t level) {
-            // The last step before the crossing; `at` rises or falls all the way.
+            // Bisection for the last step before the crossing: `at` is monotonic.
             int64_t low = 0, high = dy;
             while (high - low > 1) {
                 const int64_t middle = low + (high - low) / 2;
@@ -233,7 +246,7 @@ class Border {
         });
     }
 
-    // Adds what is inside to a mask, and forgets the polygon.
+    // Sets the pixels inside of the polygon to 1, and removes the polygon.
     void fill(uint8_t* mask) {
         if (top_ <= bottom_) {
             const auto width = static_cast<size_t>(size_.width);
@@ -251,16 +264,17 @@ class Border {
                 for (size_t x = left; seen && x < right; ++x) to[x] |= inside[x];
             }
         }
-        nothing();
+        reset_extent();
     }
 
   private:
-    void nothing() {
+    void reset_extent() {
         left_ = top_ = INT64_MAX;
         right_ = bottom_ = -1;
     }
 
-    // For each column whose middle lies between two positions, the row of the crossing.
+    // Adds a crossing for each column whose middle lies between `low` and `high`. `row_of(x)`: the
+    // y of the step from x to x + 1 [fifths].
     template <typename RowOf>
     void for_columns(int64_t low, int64_t high, const RowOf& row_of) {
         // 5k + 2 >= low and 5k + 3 <= high.
@@ -282,8 +296,11 @@ class Border {
     }
 
     Size size_;
-    std::vector<uint8_t> toggles_;  // one row more than the output: crossings below it
-    std::vector<uint8_t> inside_;
+    // Of each pixel whether the inside begins or ends there; one more row than the mask, for
+    // crossings below it.
+    std::vector<uint8_t> toggles_;
+    std::vector<uint8_t> inside_;  // of each column, at the row in work
+    // Columns and rows with crossings, ends included.
     int64_t left_ = 0, right_ = 0, top_ = 0, bottom_ = 0;
 };
 
@@ -293,11 +310,11 @@ class MaskJob final : public Job {
 
   private:
     struct Image {
-        const double* map;
+        const double* map;  // its steps
         Chain chain;
-        std::vector<int64_t> places;  // where the chain is not straight
+        std::vector<int64_t> places;  // of the chain, if it has warps
         Border border;
-        std::vector<uint8_t> pixels;  // of the source, down its columns
+        std::vector<uint8_t> pixels;  // a mask of the source image, column by column
     };
 
     size_t mask_bytes() const {
@@ -315,7 +332,7 @@ class MaskJob final : public Job {
         image.map = table_.maps + int64_t{row} * table_.step_count * kStepNumbers;
         if (!image.chain.read(image.map, table_.steps, table_.step_count, table_.size))
             return {Status::bad_geometry, "the geometry makes no masks of the size of its image"};
-        if (!image.chain.straight()) image.chain.places(image.places);
+        if (!image.chain.is_axis_aligned()) image.chain.places(image.places);
         image.border.begin(table_.size);
         for (int64_t object = first; object < end; ++object) {
             std::memset(mask(object), 0, mask_bytes());
@@ -331,6 +348,7 @@ class MaskJob final : public Job {
             std::memset(mask(object), 0, mask_bytes());
     }
 
+    // Draws all shapes of an object: numbers as fastload/sources/masks.py has them.
     Outcome draw(Image& image, int64_t object) const {
         const double* at = table_.shapes + table_.objects[object];
         const double* end = table_.shapes + table_.objects[object + 1];
@@ -357,6 +375,7 @@ class MaskJob final : public Job {
         return {};
     }
 
+    // Draws a polygon of `count` corners (x, y).
     void polygon(Image& image, const double* corners, int64_t count, uint8_t* out) const {
         const auto corner = [&](int64_t i) {
             Corner at = {corners[2 * i], corners[2 * i + 1]};
@@ -373,6 +392,8 @@ class MaskJob final : public Job {
         image.border.fill(out);
     }
 
+    // Draws `count` run lengths (COCO: pixels column by column, the first run outside). False if
+    // they do not add up to the pixels of the source image.
     bool runs(Image& image, const double* lengths, int64_t count, uint8_t* out) const {
         const Size size = image.chain.source();
         const int64_t pixels = int64_t{size.height} * size.width;
@@ -388,7 +409,7 @@ class MaskJob final : public Job {
             done += length;
         }
         if (done != pixels) return false;
-        if (!image.chain.straight()) {
+        if (!image.chain.is_axis_aligned()) {
             for (size_t i = 0; i < image.places.size(); ++i) {
                 const int64_t place = image.places[i];
                 if (place >= 0) out[i] |= image.pixels[static_cast<size_t>(place)];
@@ -409,11 +430,11 @@ class MaskJob final : public Job {
         return true;
     }
 
-    // Columns and rows of the source in which there is any of an object.
+    // Columns and rows of the source image in which an object has pixels, ends included.
     struct Extent {
         int64_t left = INT64_MAX, right = -1, top = INT64_MAX, bottom = -1;
 
-        // Pixels counted down the columns.
+        // Adds a run from pixel `first` to `last`, counted column by column.
         void add(int64_t first, int64_t last, int64_t height) {
             const bool one = first / height == last / height;
             left = std::min(left, first / height);
@@ -423,7 +444,8 @@ class MaskJob final : public Job {
         }
     };
 
-    // From the first to after the last place in the output that shows one of [low, high].
+    // The smallest range [first, end) of the output that holds all positions which show one of
+    // [low, high].
     static std::pair<size_t, size_t> showing(const Places& places, int64_t low, int64_t high) {
         const auto shown = [&](int32_t place) { return place >= low && place <= high; };
         const auto first = std::find_if(places.begin(), places.end(), shown);
@@ -432,9 +454,9 @@ class MaskJob final : public Job {
         return {std::min(static_cast<size_t>(first - places.begin()), end), end};
     }
 
-    // A polygon goes on where the picture has ended.
+    // Sets the mask to 0 in padding, where polygons are drawn too.
     static void hide_padding(const Image& image, uint8_t* out) {
-        if (!image.chain.straight()) {
+        if (!image.chain.is_axis_aligned()) {
             for (size_t i = 0; i < image.places.size(); ++i) {
                 if (image.places[i] < 0) out[i] = 0;
             }

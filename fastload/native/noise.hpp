@@ -1,4 +1,5 @@
-// Normal noise on decoded images, bit for bit as fastload/render/noise.py has torch make it.
+// Normal noise on decoded images. The results equal those of torch in fastload/render/noise.py bit
+// for bit.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +10,23 @@
 
 namespace fastload {
 
-// Of each image; the arrays are borrowed.
+// The noise of each image: value + (normal * scale + shift). The arrays have one element for each
+// image and are borrowed until the job is done.
 struct NoiseTable {
-    const uint64_t* keys = nullptr;
-    const float* scales = nullptr;  // what normal numbers are multiplied by,
-    const float* shifts = nullptr;  // and what is added to them then
-    const bool* rows = nullptr;     // which images, or nullptr for all
-    bool clips = true;              // sums are cut to a byte; else they wrap around
-    bool shared = false;            // one number a pixel for all of its channels
+    const uint64_t* keys = nullptr;  // of the normal numbers
+    const float* scales = nullptr;
+    const float* shifts = nullptr;
+    const bool* rows = nullptr;  // which images to change; null: all
+    bool clips = true;           // limit sums to 0 to 255; else keep their lowest 8 bits
+    bool shared = false;         // one normal number for all channels of a pixel
 };
 
-// Of any number of channels. Numbers as `normals` of the loops gives them: of a pixel if shared,
-// else of a value, as they lie in memory.
+// Adds noise to images of any number of channels, in place. Pixel i, or value i if not `shared`,
+// gets number i of `ColourLoops::normals`, counted in the order in which they lie in memory.
 std::shared_ptr<Job> noise_job(const ColourImages& images, const NoiseTable& table);
 
-// (count, each) normal numbers of these keys.
+// Writes the first `each` normal numbers of `count` keys to `out`, (count, each). `keys` and `out`
+// are borrowed until the job is done.
 std::shared_ptr<Job> normals_job(const uint64_t* keys, int count, int64_t each, float* out);
 
 }  // namespace fastload

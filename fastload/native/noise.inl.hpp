@@ -1,6 +1,7 @@
-// Normal numbers by their place, and noise of them. Included as `colour.inl.hpp` is; nothing is
-// contracted, and no function of the C library is called but the square root, which IEEE 754 fixes,
-// so that all instruction sets, and torch on any device, give the same bits.
+// Normal numbers as a function of their index, and noise made of them. Included as colour.inl.hpp
+// is. Compiled without contraction, and the only function of the C library is the square root,
+// whose result IEEE 754 defines: so all instruction sets, and torch on any device, give the same
+// bits.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 namespace fastload {
 namespace {
 
+// The bits of a float as an integer, and the reverse.
 inline uint32_t bits_of(float x) {
     uint32_t bits;
     std::memcpy(&bits, &x, sizeof bits);
@@ -43,11 +45,11 @@ struct Pair {
     float first, second;
 };
 
-// Two normal numbers of two words (Box and Muller, 1958): the radius of the first, the angle of the
-// second, as a multiple of a quarter turn and what is left, up to an eighth turn; sine and cosine
-// of that by the polynomials of Cephes' sinf.c.
+// Two normal numbers from two random words (Box and Muller, 1958). The first word gives the radius,
+// the second the angle: a multiple of a quarter turn, and a rest of up to an eighth turn, whose
+// sine and cosine are the polynomials of Cephes' sinf.c.
 inline Pair normal_pair(uint32_t of_radius, uint32_t of_angle) {
-    // Odd, so that it is no zero.
+    // The lowest bit is set, so that the share is not zero.
     const float share = static_cast<float>(static_cast<int32_t>(of_radius >> 1 | 1));
     const float radius = std::sqrt(-2.0f * log_of_share(share));
     const uint32_t quarter = (of_angle + 0x20000000u) >> 30;
@@ -65,18 +67,18 @@ inline Pair normal_pair(uint32_t of_radius, uint32_t of_angle) {
     return {radius * float_of(bits_of(x) ^ x_sign), radius * float_of(bits_of(y) ^ y_sign)};
 }
 
-// So many blocks of four words at a time: the numbers of the first words of all of them, then those
-// of the second, ...
+// Numbers are made in groups of 16 blocks of four words. The order in a group: the numbers of the
+// first words of all blocks, then those of the second words, and so on.
 constexpr size_t kNoiseBlocks = 16, kNoiseGroup = 4 * kNoiseBlocks;
 
-// The numbers of group `group` of a key.
+// Writes the kNoiseGroup numbers of group `group` of a key.
 inline void normal_group(uint64_t key, uint32_t group, float* out) {
     uint32_t a[kNoiseBlocks], b[kNoiseBlocks], c[kNoiseBlocks], d[kNoiseBlocks];
     for (size_t i = 0; i < kNoiseBlocks; ++i) {
         a[i] = group * static_cast<uint32_t>(kNoiseBlocks) + static_cast<uint32_t>(i);
         b[i] = c[i] = d[i] = 0;
     }
-    // As `philox` (draws.hpp), a round of all blocks at a time.
+    // The rounds of `philox` (draws.hpp), each for all blocks at once.
     uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
     for (int round = 0; round < 10; ++round) {
         for (size_t i = 0; i < kNoiseBlocks; ++i) {
@@ -111,7 +113,7 @@ void normals(uint64_t key, size_t count, float* out) {
     std::copy_n(last, count - at, out + at);
 }
 
-// A byte and the noise on it, which is cut to a whole number first.
+// A byte plus noise, of which the fraction is cut off first. NaN counts as -32768.
 template <bool kClips>
 inline uint8_t noisy(uint8_t value, float noise) {
     noise = noise > -32768.0f ? noise : -32768.0f;
@@ -120,6 +122,7 @@ inline uint8_t noisy(uint8_t value, float noise) {
     return static_cast<uint8_t>(kClips ? std::clamp(sum, 0, 255) : sum & 255);
 }
 
+// Adds noise to `pixels` pixels; the channels of each get the same number.
 template <bool kClips>
 void add_noise_to(uint64_t key, float scale, float shift, size_t pixels, size_t channels,
                   uint8_t* values) {

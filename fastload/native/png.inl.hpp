@@ -1,11 +1,12 @@
-// Rows of a PNG out of their filters (W3C, section 9): each byte was stored as its difference from
-// a guess, made from the pixel to the left, the one above, and the one between those two.
+// Reversing the filters of PNG rows (W3C, section 9): each byte was stored as its difference from a
+// prediction, made from the pixel to the left, the pixel above, and the pixel above that to the
+// left. Included once per instruction set.
 //
-// One pixel depends on the one before it, so that there is little for vectors to do at once; what
-// counts is how many operations lie between two of them. Where two rows have Paeth's filter, as
-// nearly all rows of photographs have, the second is done in the other half of the vectors, a pixel
-// after the first. Vectors of the compiler's and not of simd.hpp: those are of whole lanes, many
-// at a time.
+// Each pixel depends on the one before it, so a row cannot be split among vector lanes; the time is
+// that of the chain of operations from one pixel to the next. Where two rows in succession have the
+// Paeth filter, as nearly all rows of photographs have, both are done at once, in the two halves of
+// a vector, the second row two pixels after the first. The vectors are the compiler's own types, of
+// 16 bytes; simd.hpp has operations on as many bytes as the processor allows.
 #pragma once
 
 #include <cstring>
@@ -21,11 +22,11 @@ namespace {
 
 using Bytes8 = uint8_t __attribute__((vector_size(8)));
 using Bytes16 = uint8_t __attribute__((vector_size(16)));
-using Wide =
-    int16_t __attribute__((vector_size(16)));  // the bytes of a pixel, or of two, a number each
+// The bytes of one pixel, or of two, as numbers of 16 bits.
+using Wide = int16_t __attribute__((vector_size(16)));
 using Halves = uint64_t __attribute__((vector_size(16)));
 
-// Compilers make six instructions of the general forms.
+// Compilers make six instructions of each of the general forms in the second branch.
 #if defined(__SSE4_1__)
 inline Wide widen(uint64_t bytes) {
     return reinterpret_cast<Wide>(
@@ -52,7 +53,7 @@ inline uint64_t narrow(Wide numbers) {
 }
 #endif
 
-// A pixel and what follows it, which does no harm.
+// The pixel at `from` in the lower half. Reads 8 bytes: what follows the pixel is ignored later.
 inline Wide load_pixel(const uint8_t* from) {
     uint64_t bytes;
     std::memcpy(&bytes, from, 8);
@@ -64,7 +65,7 @@ inline void store_pixel(uint8_t* to, Wide pixel) {
     std::memcpy(to, &bytes, 4);
 }
 
-// Byte by byte, modulo 256; the upper bytes are zeros.
+// Sums modulo 256: the upper byte of each number is and stays zero.
 inline Wide add_bytes(Wide a, Wide b) {
     return reinterpret_cast<Wide>(reinterpret_cast<Bytes16>(a) + reinterpret_cast<Bytes16>(b));
 }
@@ -78,34 +79,36 @@ inline T greater(T a, T b) {
     return a > b ? a : b;
 }
 
-// Paeth's choice: whichever of left a, above b and between c is nearest to a + b - c, the first of
-// them where they are equally near. With a and b in order, that is the greater if c is less than a
-// third of the way up from the lesser to it, the lesser if c is at least two thirds of the way up,
-// and c itself in the middle; equal to the definition for all 256^3 numbers.
+// The Paeth predictor: of a (left), b (above) and c (upper left), the one nearest to a + b - c, the
+// first of them if several are. Let low and high be the lesser and greater of a and b. The
+// predictor is high if 3c <= 2 low + high, that is, c is at most a third of the way from low to
+// high; low if 3c >= low + 2 high; and c otherwise. This equals the definition for all 256^3
+// inputs.
 template <typename T>
 inline T paeth(T a, T b, T c) {
     const T low = lesser(a, b), high = greater(a, b);
-    const T mark = (c + c + c - b) - a;  // only the last step waits for `a`
+    const T mark = (c + c + c - b) - a;  // 3c - low - high; only the last step waits for `a`
     const T first = high > mark ? c : low;
     return mark > low ? first : high;
 }
 
 template <Filter kFilter>
-inline Wide guess(Wide left, Wide up, Wide between) {
+inline Wide predict(Wide left, Wide up, Wide upper_left) {
     if (kFilter == kSub) return left;
     if (kFilter == kUp) return up;
     if (kFilter == kAverage) return (left + up) >> 1;
-    if (kFilter == kPaeth) return paeth(left, up, between);
+    if (kFilter == kPaeth) return paeth(left, up, upper_left);
     return Wide{};
 }
 
+// As FilterKernels::unfilter_pixels, of pixels of kBytes bytes.
 template <Filter kFilter, int kBytes>
 void pixels_of(const uint8_t* raw, const uint8_t* above, uint8_t* out, int count) {
-    Wide left = {}, between = {};
+    Wide left = {}, upper_left = {};
     for (int x = 0; x < count; ++x) {
         const Wide up = kFilter > kSub ? load_pixel(above + 4 * x) : Wide{};
-        left = add_bytes(load_pixel(raw + kBytes * x), guess<kFilter>(left, up, between));
-        between = up;
+        left = add_bytes(load_pixel(raw + kBytes * x), predict<kFilter>(left, up, upper_left));
+        upper_left = up;
         store_pixel(out + 4 * x, left);
     }
 }
@@ -113,17 +116,17 @@ void pixels_of(const uint8_t* raw, const uint8_t* above, uint8_t* out, int count
 template <int kBytes>
 void paeth_pair_of(const uint8_t* const* raw, const uint8_t* above, uint8_t* const* out,
                    int count) {
-    // Halves: the first row at x, the second two pixels after, so that it need not wait for the
-    // one above it.
-    Wide left = {}, before = {}, between = {};
+    // Lower half: pixel x of the first row. Upper half: pixel x - 2 of the second row, whose pixel
+    // above is then two steps old.
+    Wide left = {}, before = {}, upper_left = {};
     for (int x = 0; x < count + 2; ++x) {
         uint32_t low, high = 0;
         std::memcpy(&low, raw[0] + kBytes * x, 4);
         if (x > 1) std::memcpy(&high, raw[1] + kBytes * (x - 2), 4);
         const Wide up = low_halves(load_pixel(above + 4 * x), before);
         before = left;
-        left = add_bytes(widen(low | uint64_t{high} << 32), paeth(left, up, between));
-        between = up;
+        left = add_bytes(widen(low | uint64_t{high} << 32), paeth(left, up, upper_left));
+        upper_left = up;
         const uint64_t pixels = narrow(left);
         low = static_cast<uint32_t>(pixels);
         high = static_cast<uint32_t>(pixels >> 32);

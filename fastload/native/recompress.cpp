@@ -8,7 +8,7 @@ namespace fastload {
 
 using namespace jpeg;
 
-// All samples, in place.
+// Transforms, quantises and transforms back all samples of a plane, in place.
 void Recompressor::compress(Plane& plane, const Quantisation& by) {
     int reach[kMostBlocks];
     KeptBlock blocks[kMostBlocks];
@@ -19,7 +19,7 @@ void Recompressor::compress(Plane& plane, const Quantisation& by) {
             kernels_.jpeg->to_coefficients(
                 {samples, plane.stride, count, &by, coefficients_.data(), reach});
             for (int i = 0; i < count; ++i) blocks[i] = {coefficients_.data() + 64 * i, reach[i]};
-            // What it writes after the last block is in the tail of the row.
+            // What `to_samples` writes after the last block lies in the tail of the row.
             static_assert(kMostBlocks % 4 == 0, "a chunk of all of them is whole vectors");
             kernels_.jpeg->to_samples(
                 {nullptr, nullptr, blocks, count, by.quantisers, samples, plane.stride, 8});
@@ -27,11 +27,11 @@ void Recompressor::compress(Plane& plane, const Quantisation& by) {
     }
 }
 
-// A row of chroma samples for the pixels of row `y`.
+// The chroma samples for the pixels of row `y`, upsampled to the width of the image.
 const uint8_t* Recompressor::chroma_row(Plane& plane, int y, Size size, std::vector<uint8_t>& out) {
     const int width = divide_up(size.width, 2), height = divide_up(size.height, 2);
     uint8_t* const near = plane.row(y / 2);
-    if (width <= 2) {  // not smoothly, by libjpeg
+    if (width <= 2) {  // libjpeg repeats samples of so narrow an image
         for (int x = 0; x < width; ++x) out[2 * x] = out[2 * x + 1] = near[x];
         return out.data();
     }
@@ -40,6 +40,7 @@ const uint8_t* Recompressor::chroma_row(Plane& plane, int y, Size size, std::vec
     return out.data();
 }
 
+// Upsamples chroma and converts all rows to pixels.
 void Recompressor::give_rows(uint8_t* pixels, Size size, bool blue_first) {
     const auto bytes = 3 * static_cast<size_t>(size.width);
     const int width = divide_up(size.width, 2), height = divide_up(size.height, 2);
@@ -53,7 +54,6 @@ void Recompressor::give_rows(uint8_t* pixels, Size size, bool blue_first) {
     for (int y = 0; y < size.height; ++y) {
         const uint8_t* const cb = chroma_row(planes_[1], y, size, upsampled_[0]);
         const uint8_t* const cr = chroma_row(planes_[2], y, size, upsampled_[1]);
-        // Of the other order, red and blue have each other's place.
         const uint8_t* const rows[3] = {planes_[0].row(y), cb, cr};
         kernels_.jpeg->ycc_to_rgbx(rows, pixels_.data(), size.width);
         kernels_.pack(pixels_.data(), packed_.data(), size.width);

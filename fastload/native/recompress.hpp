@@ -1,4 +1,4 @@
-// Images as they are after a JPEG of some quality.
+// JPEG compression as an augmentation.
 #pragma once
 
 #include <vector>
@@ -9,17 +9,18 @@
 
 namespace fastload {
 
-// Gives the pixels that libjpeg-turbo's decoder makes of what its encoder makes of an image, both
-// with their defaults (chroma of half the height and width, "slow" DCT, "fancy" upsampling). The
-// coding of coefficients, which loses nothing, is left out.
+// Computes the pixels that libjpeg-turbo decodes from the JPEG that it encodes of an image, both
+// with its defaults (4:2:0, "slow" integer DCT, "fancy" upsampling). Entropy coding is lossless, so
+// it is left out. For one thread at a time; memory is reused. `kernels` must live as long as the
+// object.
 class Recompressor {
   public:
     explicit Recompressor(const Kernels& kernels) : kernels_(kernels), planes_(*kernels.jpeg) {}
 
-    // An image of 3 channels or 1, in place. `quality`: from 1 to 100. `blue_first`: the order of
-    // the three.
+    // Changes an image of packed pixels of 1 or 3 channels in place. `quality`: 1 to 100.
+    // `blue_first`: the three channels are blue, green, red. Throws std::bad_alloc.
     void run(uint8_t* pixels, Size size, int channels, int quality, bool blue_first);
-    // Gives back the memory of an image of more than so many bytes.
+    // Frees memory that an image took, if it is more than `most` bytes.
     void trim(size_t most);
 
   private:

@@ -10,14 +10,15 @@
 namespace fastload {
 namespace {
 
-constexpr int kMostRows = 16;  // resampled at a time
+constexpr int kMostRows = 16;  // in one call of `Kernels::horizontal`
 
 double triangle(double x) {
     x = std::fabs(x);
     return x < 1.0 ? 1.0 - x : 0.0;
 }
 
-// Keys' cubic convolution; a = -0.5 with antialiasing (as Pillow), -0.75 without (as OpenCV).
+// Cubic convolution (Keys, 1981); a = -0.5 with antialiasing (as Pillow), -0.75 without (as
+// OpenCV).
 double cubic(double x, double a) {
     x = std::fabs(x);
     if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
@@ -25,6 +26,7 @@ double cubic(double x, double a) {
     return 0.0;
 }
 
+// As many fractional bits, up to 22, as leave the largest weight within 16 bits.
 int precision_for(double largest) {
     int precision = 0;
     for (; precision < 22; ++precision) {
@@ -41,6 +43,8 @@ int16_t to_fixed(double weight, int precision) {
 
 }  // namespace
 
+// Weights of a filter that is widened when shrinking. `support`: how far the filter reaches
+// [pixels].
 template <typename Function>
 void Taps::weigh_antialiased(const AxisRequest& request, int support, Function function) {
     const double scale = request.extent / request.output;
@@ -68,6 +72,7 @@ void Taps::weigh_antialiased(const AxisRequest& request, int support, Function f
     }
 }
 
+// Weights of a filter that reaches `support` input pixels to each side, whatever the scale.
 template <typename Function>
 void Taps::weigh_interpolated(const AxisRequest& request, int support, Function function) {
     const double scale = request.extent / request.output;
@@ -93,7 +98,7 @@ void Taps::weigh_interpolated(const AxisRequest& request, int support, Function 
     }
 }
 
-// Each position from one input position.
+// Sets each position to one input position: nothing is resampled, or the nearest pixel is taken.
 void Taps::copy(const AxisRequest& request, Filter filter) {
     const bool same = request.input == request.output && request.from == 0.0;
     // In single precision, as torch's nearest.
@@ -106,7 +111,7 @@ void Taps::copy(const AxisRequest& request, Filter filter) {
     for (int i = 0; i < count; ++i) {
         length[i] = 1;
         weights[static_cast<size_t>(i) * 2] = 1 << 14;
-        const bool back = request.mirror_first && !same;  // counted from the other end
+        const bool back = request.mirror_first && !same;  // count from the other end
         const int grid = back ? request.output - 1 - grid_[i] : grid_[i];
         const int found = same ? grid
                                : std::min(static_cast<int>(std::floor((grid + shift) * scale)),
@@ -175,8 +180,9 @@ void Taps::build(const AxisRequest& request, const ResampleOptions& options) {
 
 void Taps::keep_inside() {
     if (copies) return;
-    // All `length[i]` positions from `first[i]` on are inputs, and no length is above `width`. So a
-    // position that moves back to `inputs() - width` keeps its last weight within `width`.
+    // The `length[i]` positions from `first[i]` on are inputs, so first[i] + length[i] <= inputs(),
+    // and no length is above `width`. So after a move to inputs() - width the last weight has an
+    // index below `width`.
     const int last = std::max(inputs() - width, 0);
     for (int i = 0; i < count; ++i) {
         const int back = first[i] - last;
@@ -221,7 +227,7 @@ void Resampler::begin(const Geometry& geometry, const ResampleOptions& options, 
             kernels_.split(columns_.weights.data(), columns_.count, columns_.width, split_.data());
     }
     if (columns_.count == 0 || rows_.count == 0) {
-        // Nothing but padding. One pixel is read all the same, so that a damaged file is still
+        // Only padding is shown. One pixel is read all the same, so that damage to the file is
         // noticed.
         needed_ = {box.top, box.left, 1, 1};
         rows_.count = 0;
@@ -232,7 +238,7 @@ void Resampler::begin(const Geometry& geometry, const ResampleOptions& options, 
     }
     middle_stride_ = (static_cast<size_t>(columns_.count) * 3 + kRowSlack + 63) / 64 * 64;
     const size_t bytes = middle_stride_ * static_cast<size_t>(needed_.height);
-    if (middle_.size() < bytes) middle_.resize(bytes);
+    grow(middle_, bytes);
     taken_ = 0;
 }
 
@@ -263,7 +269,7 @@ void Resampler::repeat(int count) {
         std::memcpy(middle_row(taken_++), last, bytes);
 }
 
-// The columns of a row, each from one.
+// The horizontal pass of a row where each column is a copy.
 void Resampler::copy(const uint8_t* row, uint8_t* out) const {
     if (channels_ == 1) {
         for (int x = 0; x < columns_.count; ++x) out[x] = row[4 * int64_t{columns_.first[x]}];

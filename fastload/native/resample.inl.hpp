@@ -1,8 +1,8 @@
-// The two passes of resampling, and mirroring. Included once per instruction set.
+// The two passes of resampling, packing and mirroring. Included once per instruction set.
 //
-// Horizontally, each lane of a vector works on a row of its own, with pixels spread so that
-// neighbours, or four of them, lie side by side for a multiplication; vertically, each works on
-// other columns.
+// In the horizontal pass each lane of a vector works on one row: the bytes of two or four
+// neighbouring pixels are sorted by channel, so that one instruction multiplies and adds them. In
+// the vertical pass the lanes work on different columns.
 #pragma once
 
 #include "kernels.hpp"
@@ -11,24 +11,26 @@
 namespace fastload {
 namespace {
 
-inline uint8_t clamp(int32_t value) {
+inline uint8_t clamp_to_byte(int32_t value) {
     return static_cast<uint8_t>(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
+// Two weights in each 32 bits of a vector.
 inline V weight_pair(const int16_t* weights) {
     int32_t pair;
     std::memcpy(&pair, weights, 4);
     return Simd::all32(pair);
 }
 
-// Bytes multiplied by fours (VNNI): unsigned pixels with signed bytes. A 16-bit weight is 256 *
-// high + low with two such bytes, so that two instructions give the exact sum. Weights above 32,639
-// (they are up to 32,767) have none: axes with one of these, one in a hundred, are multiplied in
-// pairs, which computes the same.
+// VNNI instructions multiply four unsigned bytes (pixels) by four signed bytes and add the
+// products. A 16-bit weight is 256 * high + low with two signed bytes, so two instructions give the
+// exact sum. Weights above 127 * 256 + 127 = 32,639 (there are weights up to 32,767) cannot be
+// split like this: axes with such a weight, one in a hundred, are computed by pairs, with the same
+// result.
 constexpr int32_t kLargestSplit = 127 * 256 + 127;
 
-// Four weights as four low bytes and four high bytes, zeros after the last of `width`. False if
-// they cannot be split.
+// As Kernels::split: for each four weights the four low bytes, then the four high bytes; zeros
+// after the last of `width`.
 [[maybe_unused]] bool split(const int16_t* weights, int outputs, int width, int32_t* low_high) {
     bool good = true;
     for (int x = 0; x < outputs; ++x, weights += width) {
@@ -48,12 +50,13 @@ constexpr int32_t kLargestSplit = 127 * 256 + 127;
     return good;
 }
 
-// One output pixel of a row a lane, as four 32-bit sums. kWidth 0 means any multiple of four.
+// One output pixel in each lane's row, as four 32-bit sums (red, green, blue, unused). `sum`: what
+// they start with. kWidth: the number of weights, 0 for any multiple of four.
 template <int kWidth>
 inline V convolve(const uint8_t* const* rows, int64_t offset, const int16_t* weights, int width,
                   V sum) {
-    // Pairs of neighbouring pixels, widened: r0 r1 g0 g1 b0 b1 x0 x1; of the first two of four, and
-    // of the last two.
+    // Two neighbouring pixels as 16-bit numbers r0 r1 g0 g1 b0 b1 x0 x1: the first two of four, and
+    // the last two.
     alignas(16) static constexpr int8_t kFirst[16] = {0, -1, 4, -1, 1, -1, 5, -1,
                                                       2, -1, 6, -1, 3, -1, 7, -1};
     alignas(16) static constexpr int8_t kLast[16] = {8,  -1, 12, -1, 9,  -1, 13, -1,
@@ -71,7 +74,7 @@ inline V convolve(const uint8_t* const* rows, int64_t offset, const int16_t* wei
     return sum;
 }
 
-// The same by fours.
+// The same by fours of pixels, with split weights. kFours: their number, 0 for any.
 template <int kFours>
 inline V convolve_fours(const uint8_t* const* rows, int64_t offset, const int32_t* low_high,
                         int fours, V low) {
@@ -88,22 +91,22 @@ inline V convolve_fours(const uint8_t* const* rows, int64_t offset, const int32_
     return Simd::add32(low, Simd::left32<8>(high));
 }
 
-// Bytes of four pixels to those of their colours, at the front.
+// A shuffle of four 4-byte pixels that moves their first three bytes to the front: 12 bytes.
 inline V drop_fourth() {
     alignas(16) static constexpr int8_t kPlaces[16] = {0,  1,  2,  4,  5,  6,  8,  9,
                                                        10, 12, 13, 14, -1, -1, -1, -1};
     return Simd::repeat(kPlaces);
 }
 
-// kLanes rows. `pixel(x)` is one of their output pixels as 32-bit sums, with the precision of the
-// weights.
+// Makes all output pixels of kLanes rows. `pixel(x)`: one output pixel of each row as 32-bit sums,
+// with the fractional bits of the weights.
 template <typename Function>
 inline void make_rows(const HorizontalTask& task, uint8_t* const* out, Function pixel) {
     for (int x = 0; x < task.outputs; x += 4) {
         V sums[4];
         for (int i = 0; i < 4; ++i) {
-            // The last group may have fewer pixels: the last one is repeated, its copies land in
-            // the slack.
+            // The last group may have fewer pixels: its last one is computed again, and these
+            // copies are written to the slack after the row.
             sums[i] = Simd::right32(pixel(x + i < task.outputs ? x + i : task.outputs - 1),
                                     task.precision);
         }
@@ -138,7 +141,7 @@ void horizontal(const HorizontalTask& task) {
         const uint8_t* rows[kLanes];
         uint8_t* out[kLanes];
         for (int i = 0; i < kLanes; ++i) {
-            // Missing rows repeat the last one.
+            // Lanes without a row of their own compute the last row again.
             const int at = y + i < task.row_count ? y + i : task.row_count - 1;
             rows[i] = task.rows[at];
             out[i] = task.out[at];
@@ -160,12 +163,14 @@ void horizontal(const HorizontalTask& task) {
     }
 }
 
+// Writes kVectorBytes outputs.
 inline void store_column(const VerticalTask& task, int offset, V (&sums)[4]) {
     for (V& sum : sums) sum = Simd::right32(sum, task.precision);
     Simd::store(task.out + offset,
                 Simd::pack16u(Simd::pack32(sums[0], sums[1]), Simd::pack32(sums[2], sums[3])));
 }
 
+// kVectorBytes outputs, two rows at a time.
 inline void pairs_column(const VerticalTask& task, int offset, V half) {
     const V zero = Simd::zero();
     V sums[4] = {half, half, half, half};
@@ -184,13 +189,14 @@ inline void pairs_column(const VerticalTask& task, int offset, V half) {
     store_column(task, offset, sums);
 }
 
+// kVectorBytes outputs, four rows at a time, with split weights.
 inline void fours_column(const VerticalTask& task, const int32_t* low_high, int offset, V half) {
     const V zero = Simd::zero();
     V low[4] = {half, half, half, half}, high[4] = {zero, zero, zero, zero};
     const uint8_t* last = task.rows + (task.count - 1) * task.stride + offset;
     const uint8_t* from = task.rows + offset;
     for (int k = 0; k < task.count; k += 4, from += 4 * task.stride, low_high += 2) {
-        // Rows beyond the last have weight zero.
+        // After the last row it is read again, with weight zero.
         const V a = Simd::load(from),
                 b = Simd::load(k + 1 < task.count ? from + task.stride : last);
         const V c = Simd::load(k + 2 < task.count ? from + 2 * task.stride : last);
@@ -215,13 +221,13 @@ void vertical(const VerticalTask& task) {
             int32_t sum = half;
             for (int k = 0; k < task.count; ++k)
                 sum += task.weights[k] * task.rows[k * task.stride + i];
-            task.out[i] = clamp(sum >> task.precision);
+            task.out[i] = clamp_to_byte(sum >> task.precision);
         }
         return;
     }
     constexpr int kMostTaps = 64;
     int32_t low_high[kMostTaps / 2];
-    // Up to two taps are one pair, but half a four.
+    // One or two rows are one pair, which is faster than a four that is half empty.
     const bool fours = Simd::kDots && task.count > 2 && task.count <= kMostTaps &&
                        split(task.weights, 1, task.count, low_high);
     for (int offset = 0; offset < task.bytes; offset += kVectorBytes) {
@@ -241,8 +247,8 @@ void pack(const uint8_t* pixels, uint8_t* out, int count) {
 }
 
 void mirror(const uint8_t* row, uint8_t* out, int pixels) {
-    // Five pixels a lane: the last 16 bytes of what is left, of which the first belongs to the
-    // sixth.
+    // Five pixels a lane: of the last 16 bytes that are left, the first one belongs to a sixth
+    // pixel, and is not used.
     alignas(16) static constexpr int8_t kReverse[16] = {13, 14, 15, 10, 11, 12, 7, 8,
                                                         9,  4,  5,  6,  1,  2,  3, -1};
     const V reverse = Simd::repeat(kReverse);
@@ -250,10 +256,10 @@ void mirror(const uint8_t* row, uint8_t* out, int pixels) {
         const uint8_t* from[kLanes];
         for (int i = 0; i < kLanes; ++i)
             from[i] = row + 3 * static_cast<int64_t>(pixels) - 15 * i - 16;
-        // Each lane writes one byte too many, which the next, or the loop below, overwrites.
+        // Each lane writes one byte too many; the next lane, or the loop below, overwrites it.
         Simd::store_lanes(out, 15, Simd::shuffle(Simd::load_lanes(from, 0), reverse));
     }
-    // As many lanes as are left; the others do what the last of these does.
+    // With fewer than kLanes lanes left, the other lanes repeat the last of these.
     if (const int lanes = (pixels - 1) / 5; lanes > 0) {
         const uint8_t* from[kLanes];
         uint8_t* to[kLanes];

@@ -88,7 +88,7 @@ class SeekIndex:
     def grows(self) -> bool:
         """Whether images that it lacks are added: not where the file cannot be written, nor beyond
         its limit."""
-        return self.native.is_open
+        return self.native.is_writable
 
     def flush(self) -> None:
         """Write what was noted and is not in the file yet."""

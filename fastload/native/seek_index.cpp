@@ -20,8 +20,8 @@
 namespace fastload {
 namespace {
 
-// The header: these, and a hash of them. Numbers are as the machine stores them; the order of bytes
-// tells a machine that stores them in another way.
+// The start of the file. Numbers have the byte order of the machine that made it, which
+// `byte_order` tells; a machine with another order refuses the file.
 struct Header {
     char magic[8] = {'f', 'l', 's', 'e', 'e', 'k', 0, 0};
     uint32_t version = 1;
@@ -29,27 +29,34 @@ struct Header {
     uint64_t slots = 0;  // a power of two
     uint64_t limit = 0;  // bytes
     uint64_t unused[3] = {};
-    uint64_t check = 0;
+    uint64_t check = 0;  // the hash of all before it
 };
 static_assert(sizeof(Header) == 64, "no gaps");
 constexpr size_t kChecked = sizeof(Header) - sizeof(uint64_t);
 
-// An entry of the table: the upper 24 bits of the hash, and where the record begins, in units of 8
-// bytes. A record is at its slot or at one of those after it. The table goes on after its last
-// slot.
+// An entry of the table has 64 bits: the upper 24 bits of the hash, then the offset of the record
+// in the file in units of 8 bytes. The lowest bits of the hash choose a slot; the entry is in this
+// slot or one of the 63 after it. The table has 64 more entries than slots, so that no search wraps
+// around.
 constexpr uint64_t kProbes = 64;
-constexpr uint64_t kEmpty = 0, kDropped = 1;  // no record begins at byte 8
+// Neither is the offset of a record: bytes 0 and 8 belong to the header.
+constexpr uint64_t kEmpty = 0, kDropped = 1;
 constexpr int kOffsetBits = 40;
 constexpr uint64_t kMostSlots = uint64_t{1} << 32, kLeastSlots = 1 << 10;
 
+// Before the points of a JPEG.
 struct RecordHeader {
-    uint64_t check = 0;  // the hash of all after it
-    uint64_t hash = 0, size = 0;
+    uint64_t check = 0;  // the hash of the rest of the record, this header included
+    uint64_t hash = 0;   // of the JPEG
+    uint64_t size = 0;   // of the JPEG [bytes]
     uint64_t bytes = 0;  // of the points
 };
 constexpr uint64_t kMostPoints = uint64_t{64} << 20;  // bytes
-constexpr uint64_t kGuess = 4096;                     // read at once: most records
+// Read at once: nearly every record is shorter (2 kB for a photograph of 110 kB).
+constexpr uint64_t kFirstRead = 4096;
 
+// Pending records are written when they have so many bytes, and no more are taken while they have
+// more than the latter, because another process keeps the lock.
 constexpr size_t kFlushBytes = 256 << 10, kMostPending = 16 << 20;
 
 uint64_t entry_of(uint64_t hash, uint64_t offset) {
@@ -58,9 +65,10 @@ uint64_t entry_of(uint64_t hash, uint64_t offset) {
 uint64_t tag_of(uint64_t hash) { return hash >> kOffsetBits; }
 uint64_t offset_of(uint64_t entry) { return (entry & ((uint64_t{1} << kOffsetBits) - 1)) * 8; }
 uint64_t table_end(uint64_t slots) { return sizeof(Header) + 8 * (slots + kProbes); }
+// Rounded up to a multiple of 8.
 uint64_t padded(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
 
-// How many bytes there are of those asked for.
+// Reads `size` bytes, or fewer at the end of the file or after an error. Returns how many.
 size_t read_at(int file, uint64_t offset, void* into, size_t size) {
     size_t done = 0;
     while (done < size) {
@@ -73,6 +81,7 @@ size_t read_at(int file, uint64_t offset, void* into, size_t size) {
     return done;
 }
 
+// Writes `size` bytes. False, with errno set, after an error.
 bool write_at(int file, uint64_t offset, const void* from, size_t size) {
     size_t done = 0;
     while (done < size) {
@@ -85,6 +94,7 @@ bool write_at(int file, uint64_t offset, const void* from, size_t size) {
     return true;
 }
 
+// An open file, closed with the object; `get` is negative where it could not be opened.
 class Descriptor {
   public:
     Descriptor(const std::string& path, int flags)
@@ -101,12 +111,13 @@ class Descriptor {
     int number_;
 };
 
+// For what errno says.
 [[noreturn]] void fail(const std::string& path) {
     throw std::system_error(errno, std::system_category(), path);
 }
 
-// An empty index, complete before it has its name. Another process may be the first: then its file
-// stays.
+// Makes an empty index under another name, and gives it its name when it is complete. If another
+// process has made one at the same time, that one stays. Throws std::system_error.
 void create(const std::string& path, uint64_t images, uint64_t limit) {
     Header header;
     header.slots = kLeastSlots;
@@ -120,7 +131,7 @@ void create(const std::string& path, uint64_t images, uint64_t limit) {
                 ::ftruncate(made, static_cast<off_t>(table_end(header.slots))) == 0 &&
                 ::fchmod(made, 0644) == 0;
     if (good && ::link(name.c_str(), path.c_str()) != 0 && errno != EEXIST) {
-        // Where files have one name only.
+        // A file system without hard links.
         good = ::rename(name.c_str(), path.c_str()) == 0;
     }
     const int error = errno;
@@ -168,21 +179,23 @@ SeekIndex::~SeekIndex() {
     ::close(file_);
 }
 
-bool SeekIndex::is_open() const {
+bool SeekIndex::is_writable() const {
     return writable_.load(std::memory_order_relaxed) && owner_ == current_process();
 }
 
+// Reads the points of the record at `offset`. False if it is not the record of this JPEG, or
+// damaged.
 bool SeekIndex::read_record(uint64_t offset, uint64_t hash, uint64_t size,
                             std::vector<uint8_t>& points) const {
     if (offset < table_end(slots_)) return false;
-    uint8_t first[kGuess];
-    size_t got = read_at(file_, offset, first, kGuess);
+    uint8_t first[kFirstRead];
+    size_t got = read_at(file_, offset, first, kFirstRead);
     RecordHeader header;
     if (got < sizeof header) return false;
     std::memcpy(&header, first, sizeof header);
     if (header.hash != hash || header.size != size || header.bytes > kMostPoints) return false;
     const size_t bytes = sizeof header + static_cast<size_t>(header.bytes);
-    points.resize(std::max(bytes, sizeof header));
+    points.resize(bytes);
     got = std::min(got, bytes);
     std::memcpy(points.data(), first, got);
     if (got < bytes &&
@@ -193,7 +206,7 @@ bool SeekIndex::read_record(uint64_t offset, uint64_t hash, uint64_t size,
     return true;
 }
 
-// `entry`: the number of the one whose record it is.
+// As `find`. `entry`: the number of the entry in the table.
 bool SeekIndex::lookup(uint64_t hash, uint64_t size, std::vector<uint8_t>& points,
                        uint64_t& entry) const {
     const uint64_t slot = hash & (slots_ - 1);
@@ -213,7 +226,7 @@ bool SeekIndex::find(uint64_t hash, uint64_t size, std::vector<uint8_t>& points)
 }
 
 void SeekIndex::drop(uint64_t hash, uint64_t size) {
-    if (!is_open()) return;
+    if (!is_writable()) return;
     std::vector<uint8_t> points;
     uint64_t entry = 0;
     if (lookup(hash, size, points, entry))
@@ -221,13 +234,13 @@ void SeekIndex::drop(uint64_t hash, uint64_t size) {
 }
 
 void SeekIndex::add(uint64_t hash, uint64_t size, const std::vector<uint8_t>& points) {
-    if (!is_open() || points.size() > kMostPoints) return;
+    if (!is_writable() || points.size() > kMostPoints) return;
     RecordHeader header;
     header.hash = hash;
     header.size = size;
     header.bytes = points.size();
     std::lock_guard<std::mutex> guard(mutex_);
-    if (pending_.size() > kMostPending) return;  // another process does not let go of the lock
+    if (pending_.size() > kMostPending) return;
     const size_t at = pending_.size(), bytes = sizeof header + points.size();
     pending_.resize(at + padded(bytes));
     uint8_t* const record = pending_.data() + at;
@@ -235,7 +248,7 @@ void SeekIndex::add(uint64_t hash, uint64_t size, const std::vector<uint8_t>& po
     if (!points.empty()) std::memcpy(record + sizeof header, points.data(), points.size());
     header.check = hash_bytes(record + 8, bytes - 8);
     std::memcpy(record, &header.check, sizeof header.check);
-    records_.push_back({hash, at, padded(bytes)});
+    records_.push_back({hash, at});
     const auto now = std::chrono::steady_clock::now();
     if (pending_.size() < kFlushBytes && now - written_ < std::chrono::seconds(1)) return;
     written_ = now;
@@ -243,21 +256,22 @@ void SeekIndex::add(uint64_t hash, uint64_t size, const std::vector<uint8_t>& po
 }
 
 void SeekIndex::flush() {
-    if (!is_open()) return;
+    if (!is_writable()) return;
     std::lock_guard<std::mutex> guard(mutex_);
     write_pending(true);
 }
 
-// Under `mutex_`.
+// Writes the pending records under the lock of the file. If another process has the lock, waits for
+// at most a second, or, if not `waits`, leaves them for the next time. The caller holds `mutex_`.
 void SeekIndex::write_pending(bool waits) {
     if (records_.empty()) return;
-    // A description of its own: the lock is then neither a child's nor another index's of this
-    // process.
+    // Opened again: flock belongs to an open file description, and that of `file_` is shared with
+    // forked children.
     const Descriptor file(path_, O_RDWR);
     struct stat ours, theirs;
     if (file.get() < 0 || ::fstat(file_, &ours) != 0 || ::fstat(file.get(), &theirs) != 0 ||
         ours.st_ino != theirs.st_ino || ours.st_dev != theirs.st_dev) {
-        writable_ = false;  // removed, or replaced
+        writable_ = false;  // the file was removed or replaced
         return;
     }
     for (int tries = waits ? 100 : 1; ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;) {
@@ -270,7 +284,8 @@ void SeekIndex::write_pending(bool waits) {
     records_.clear();
 }
 
-// Under the lock of the file: records, then their entries. False if the disk is full, or the index.
+// Appends the pending records to the file, then writes their entries. False if the disk is full or
+// the index has reached its limit. The caller holds the lock of the file.
 bool SeekIndex::append(int file) {
     struct stat info;
     if (::fstat(file, &info) != 0) return false;
@@ -282,19 +297,19 @@ bool SeekIndex::append(int file) {
         return false;
     }
     std::vector<uint8_t> points;
-    for (const Record& record : records_) {
+    for (const Pending& record : records_) {
         uint64_t entries[kProbes] = {}, number = 0;
         RecordHeader header;
-        std::memcpy(&header, pending_.data() + record.at, sizeof header);
-        // Another process may have been faster.
+        std::memcpy(&header, pending_.data() + record.offset, sizeof header);
+        // Another process may have added this JPEG in the meantime.
         if (lookup(record.hash, header.size, points, number)) continue;
         const uint64_t slot = record.hash & (slots_ - 1);
         read_at(file, sizeof(Header) + 8 * slot, entries, sizeof entries);
         const uint64_t* const free = std::find_if(entries, entries + kProbes, [](uint64_t entry) {
             return entry == kEmpty || entry == kDropped;
         });
-        if (free == entries + kProbes) continue;  // crowded: this one stays without
-        const uint64_t entry = entry_of(record.hash, end + record.at);
+        if (free == entries + kProbes) continue;  // all are taken: this JPEG gets no entry
+        const uint64_t entry = entry_of(record.hash, end + record.offset);
         if (!write_at(file, sizeof(Header) + 8 * (slot + static_cast<uint64_t>(free - entries)),
                       &entry, sizeof entry))
             return false;

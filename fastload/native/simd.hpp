@@ -1,13 +1,19 @@
-// The vector operations that the inner loops are written with, once per instruction set.
+// Vector operations for the inner loops, for SSE4.1, AVX2, AVX-512, NEON, and without any of these.
 //
-// A vector is `kLanes` lanes of 16 bytes, and no operation crosses lanes: what a loop does to one
-// lane it does to all, so that the same source runs on 16, 32 and 64 bytes. Wrappers of our own and
-// not a library (Google Highway), which would have to be there when `pip install` builds this, and
-// has the saturating and pairwise operations in other shapes.
+// A vector V has kLanes lanes of 16 bytes, and no operation moves data between lanes. So a loop
+// that is written for one lane runs unchanged on vectors of 16, 32 and 64 bytes. Our own wrappers
+// are used and no library (Google Highway), which would have to be installed when `pip install`
+// builds this, and defines the saturating and pairwise operations differently.
 //
-// Every file that includes this is compiled for one target; all is in an anonymous namespace so
-// that the linker never mixes them. `Simd` is the best that the flags of the file allow, or the
-// portable one with FASTLOAD_SIMD_PORTABLE.
+// Each file that includes this is compiled for one instruction set. Everything is in an anonymous
+// namespace, so that the linker does not mix variants. `Simd` is the best that the compiler flags
+// allow, or the portable one with FASTLOAD_SIMD_PORTABLE.
+//
+// Names of operations: the number at the end is the width of the elements [bits]. `madd16`
+// multiplies 16-bit numbers and adds neighbouring products; `mul_round16` is the upper half of 2 a
+// b, rounded; `packN` narrows N-bit numbers with saturation, `pack16u` to unsigned bytes; `lowN`
+// and `highN` interleave the lower or upper halves of two lanes; `shuffle` picks bytes of a lane, 0
+// for a negative index.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +55,7 @@ using V = __m128i;
 
 constexpr int kLanes = FASTLOAD_LANES, kVectorBytes = 16 * kLanes;
 
-using Loose __attribute__((aligned(1), may_alias)) = V;  // anywhere in memory
+using Loose __attribute__((aligned(1), may_alias)) = V;  // a vector at any address
 using U8 = uint8_t __attribute__((vector_size(kVectorBytes)));
 using I16 = int16_t __attribute__((vector_size(kVectorBytes)));
 using U16 = uint16_t __attribute__((vector_size(kVectorBytes)));
@@ -57,7 +63,7 @@ using I32 = int32_t __attribute__((vector_size(kVectorBytes)));
 using U32 = uint32_t __attribute__((vector_size(kVectorBytes)));
 using U64 = uint64_t __attribute__((vector_size(kVectorBytes)));
 
-// What compilers know themselves of vectors.
+// Operations that compilers have for vector types.
 struct Common {
     static V load(const void* from) { return *static_cast<const Loose*>(from); }
     static void store(void* to, V v) { *static_cast<Loose*>(to) = v; }
@@ -92,7 +98,8 @@ struct Common {
     static V bit_and(V a, V b) { return V(U8(a) & U8(b)); }
     static V bit_xor(V a, V b) { return V(U8(a) ^ U8(b)); }
     static V equal32(V a, V b) { return V(I32(a) == I32(b)); }
-    // Where kDots: adds the products of four neighbours each, unsigned by signed bytes, to 32 bits.
+    // Whether there is `dot`: to each 32-bit number of `sum`, adds the products of four unsigned
+    // bytes and four signed bytes.
     static constexpr bool kDots = false;
     static V dot(V sum, V, V) { return sum; }
 };
@@ -104,7 +111,8 @@ inline __m128i load16(const void* from) {
 inline void store16(void* to, __m128i v) { _mm_storeu_si128(static_cast<__m128i*>(to), v); }
 #endif
 
-// Lanes of a vector from different places, and to them.
+// Loads the lanes of a vector from different addresses, and stores them there. `repeat`: the same
+// 16 bytes in all lanes. `store_halves`: the lower 8 bytes of each lane, one after the other.
 struct Lanes : Common {
 #if FASTLOAD_LANES == 1
     static V repeat(const void* from) { return load(from); }
@@ -158,7 +166,7 @@ struct Lanes : Common {
 #if defined(FASTLOAD_SIMD_PORTABLE)
 
 struct Simd : Lanes {
-    // The halves of a and b, `half` of each, one number after the other in turn.
+    // Alternating numbers of a and b: of their lower halves, or their upper ones if `half` is 1.
     template <typename T>
     static V interleave(V a, V b, int half) {
         constexpr int kCount = 8 / sizeof(T);
@@ -171,7 +179,7 @@ struct Simd : Lanes {
         }
         return load(out);
     }
-    // The numbers of a, then of b, in half as many bytes.
+    // The numbers of a, then of b, with saturation to half as many bytes.
     template <typename From, typename To>
     static V narrow(V a, V b) {
         constexpr int kCount = 16 / sizeof(From);
@@ -225,7 +233,7 @@ struct Simd : Lanes {
     static V high64(V a, V b) { return interleave<uint64_t>(a, b, 1); }
     static V swap64(V a) { return low64(high64(a, a), a); }
     static V swap32(V a) { return V(U64(a) << 32 | U64(a) >> 32); }
-    // Bit k is set where byte k is not zero.
+    // Bit k is set if byte k is not zero.
     static uint64_t nonzero8(V a) {
         uint8_t bytes[16];
         store(bytes, a);

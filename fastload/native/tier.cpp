@@ -15,28 +15,30 @@
 namespace fastload {
 namespace {
 
-// A line of the table: digest, first byte (8), number of bytes (8), CRC-32 (4); the end: mark,
-// number of lines (4). Numbers are little-endian.
+// A line of the table: digest (16 bytes), offset (8), length (8), CRC-32 (4). After the lines: the
+// mark (8), the number of lines (4). Numbers are little-endian.
 constexpr char kMark[] = "fltier2\n";
 constexpr size_t kMarkBytes = sizeof(kMark) - 1, kDigest = static_cast<size_t>(kDigestBytes),
                  kLine = kDigest + 8 + 8 + 4, kEnd = kMarkBytes + 4;
-// Of one file: ranges, and bytes if there are several. The whole table is in the last 4 KiB.
+// One file has at most 64 ranges, and, if it has several, 16 MiB of them. So its table lies in its
+// last 4 KiB: 64 * 36 + 12 = 2,316 bytes.
 constexpr size_t kMostRanges = 64, kMostBytes = size_t{16} << 20, kTail = 4096;
 static_assert(kMostRanges * kLine + kEnd <= kTail);
-constexpr time_t kNotedAfter = 600;  // seconds
+constexpr int64_t kNotedAfter = 600;  // seconds
 
+// Appends the lowest `count` bytes of a number, the lowest first.
 void put_number(std::vector<uint8_t>& bytes, uint64_t value, int count) {
     for (int i = 0; i < count; ++i) bytes.push_back(static_cast<uint8_t>(value >> 8 * i));
 }
 
-uint64_t number(const uint8_t* bytes, int count) {
+uint64_t get_number(const uint8_t* bytes, int count) {
     uint64_t found = 0;
     for (int i = count - 1; i >= 0; --i) found = found << 8 | bytes[i];
     return found;
 }
 
-// Calls `make(path)`, and again when the folder of the path is made, if it was missing. Returns 0,
-// or an error number.
+// Calls `make(path)`, which sets errno where it returns false; if the folder of the path is
+// missing, makes the folder and calls again. Returns 0, or an error number.
 template <typename Make>
 int in_folder(const std::string& path, Make make) {
     if (make(path)) return 0;
@@ -46,7 +48,7 @@ int in_folder(const std::string& path, Make make) {
     return make(path) ? 0 : errno;
 }
 
-// Returns 0, or an error number.
+// Writes all parts, one after the other. Returns 0, or an error number.
 int write_all(int file, const std::vector<iovec>& parts) {
     size_t size = 0;
     for (const iovec& part : parts) size += part.iov_len;
@@ -58,7 +60,9 @@ int write_all(int file, const std::vector<iovec>& parts) {
     return static_cast<size_t>(written) == size ? 0 : ENOSPC;  // the disk took only a part
 }
 
-// Some ranges to one file. `named`: how many of them have their names, where that is not all.
+// Writes `count` ranges to one file, and gives it their names. Returns 0, or an error number.
+// `named`: how many ranges, from the first on, have their names after success: all, or one on a
+// file system without hard links.
 int write_file(const std::string& folder, const uint8_t* digests, const Bytes* data, size_t count,
                const std::string& beside, size_t& named) {
     std::vector<iovec> parts;
@@ -87,17 +91,17 @@ int write_file(const std::string& folder, const uint8_t* digests, const Bytes* d
     if (code != 0) return code;
     code = write_all(file, parts);
     if (::close(file) != 0 && code == 0) code = errno;
-    // The first name last, as it takes the one of the unfinished file away.
+    // The first name last: it renames the unfinished file.
     bool links = true;
     for (size_t i = 1; code == 0 && links && i < count; ++i) {
         code = in_folder(tier_path(folder, digests + i * kDigest), [&](const std::string& there) {
             return ::link(unfinished.c_str(), there.c_str()) == 0;
         });
-        if (code == EEXIST) code = 0;  // of a neighbour
+        if (code == EEXIST) code = 0;  // another process has written this range
         links = code == 0 || code == ENOSPC;
         if (links) named = i;
     }
-    if (!links) code = 0;  // a file system on which a file has one name
+    if (!links) code = 0;  // a file system without hard links
     if (code == 0 && ::rename(unfinished.c_str(), path.c_str()) != 0) code = errno;
     if (code != 0) ::unlink(unfinished.c_str());
     ++named;
@@ -136,17 +140,18 @@ bool find_in_tier(int file, const uint8_t* digest, TierSpan& span) {
     } while (got < 0 && errno == EINTR);
     if (got != static_cast<ssize_t>(size)) return false;
     const uint8_t* end = tail + size - kEnd;
-    const uint64_t lines = number(end + kMarkBytes, 4);
+    const uint64_t lines = get_number(end + kMarkBytes, 4);
     if (std::memcmp(end, kMark, kMarkBytes) != 0 || lines > kMostRanges) return false;
     if (lines * kLine > size - kEnd) return false;
     const uint64_t most = static_cast<uint64_t>(info.st_size) - kEnd - lines * kLine;
     for (uint64_t i = 1; i <= lines; ++i) {
         const uint8_t* line = end - i * kLine;
         if (std::memcmp(line, digest, kDigest) != 0) continue;
-        const uint64_t offset = number(line + kDigest, 8), length = number(line + kDigest + 8, 8);
+        const uint64_t offset = get_number(line + kDigest, 8),
+                       length = get_number(line + kDigest + 8, 8);
         if (offset > most || length > most - offset || length == 0) return false;
         span = {static_cast<int64_t>(offset), static_cast<int64_t>(length),
-                static_cast<uint32_t>(number(line + kDigest + 16, 4)), info.st_mtime};
+                static_cast<uint32_t>(get_number(line + kDigest + 16, 4)), info.st_mtime};
         return true;
     }
     return false;
@@ -177,7 +182,7 @@ int write_tier(const std::string& folder, const uint8_t* digests, const std::vec
         const int code = write_file(folder, digests + first * kDigest, data.data() + first, count,
                                     beside, named);
         if (code != 0) return code;
-        if (named < count) most = 1;
+        if (named < count) most = 1;  // one name, so one range, for each file
         first += named;
     }
     return 0;

@@ -1,6 +1,8 @@
-// Files of the local tier (fastload/stores/tier.py). A file holds the bytes of some ranges, then a
-// table with a line for each, then a mark and the number of lines; it has a name for each of its
-// ranges. Only where ISA-L is (FASTLOAD_PNG).
+// Files of the local tier (fastload/stores/tier.py): ranges of bytes that were fetched from a
+// store, kept on local disk. One file holds the bytes of up to 64 ranges, then a table with one
+// line for each range, then a mark and the number of lines. It has one name (hard link) for each of
+// its ranges. Only in builds with ISA-L (FASTLOAD_PNG). Nothing here throws but std::bad_alloc; any
+// number of threads and processes may call.
 #pragma once
 
 #include <cstdint>
@@ -13,35 +15,36 @@ namespace fastload {
 
 constexpr int64_t kDigestBytes = 16;
 
-// Where the bytes of a range are in a file, their CRC-32, and when its use was noted [s, of the
-// clock].
+// Where the bytes of a range are in its file.
 struct TierSpan {
-    int64_t offset = 0;
-    int64_t length = 0;
-    uint32_t crc = 0;
-    int64_t used = 0;
+    int64_t offset = 0;  // of the first byte
+    int64_t length = 0;  // bytes; 0: there is no such range
+    uint32_t crc = 0;    // CRC-32 of the bytes
+    int64_t used = 0;    // when the use of the file was last noted [seconds since 1970]
 
+    // Whether these are the bytes of the range: by length and checksum.
     bool is_of(const Bytes& data) const;
 };
 
-// The name of the file of a range: the folder, then its digest in hexadecimal digits, the first two
-// a folder.
+// The name of the file of a range: FOLDER/dd/ddd..., the digest in 32 hexadecimal digits of which
+// the first two name a folder. `digest`: kDigestBytes.
 std::string tier_path(const std::string& folder, const uint8_t* digest);
 
-// The line of a range in the table of an open file; false, and `span` untouched, where there is
-// none, or one of length 0, as a line of zeros has.
+// Looks for a range in the table of an open file. False, with `span` untouched, where the file is
+// not one of the tier, or does not hold the range, or the line makes no sense. A range of length 0
+// counts as missing: a line of zeros would be one.
 bool find_in_tier(int file, const uint8_t* digest, TierSpan& span);
 
-// Whether a range has a file that is not empty. It may be damaged, or gone a moment later.
+// Whether a range has a file that is not empty. The file may be damaged, or removed a moment later.
 bool is_in_tier(const std::string& folder, const uint8_t* digest);
 
-// Notes that a file is in use, as the time of its last change, if the last note is not of the last
-// ten minutes. `span`: of any range in it.
+// Sets the modification time of a file to now, if the last note is older than ten minutes, so that
+// files in use are evicted last. `span`: of any range in the file.
 void note_use(int file, const TierSpan& span);
 
-// Writes ranges, several to a file; each has its name when the file is whole. `digests` are
-// kDigestBytes each; `beside` ends the name of an unfinished file, and is nobody else's. The folder
-// must exist. Returns 0, or the error number at which it stopped.
+// Writes ranges, several to a file; each gets its name when its file is complete. `digests`:
+// kDigestBytes for each of `data`. `beside`: a suffix for unfinished files that no other thread or
+// process uses. The folder must exist. Returns 0, or the error number (errno) at which it stopped.
 int write_tier(const std::string& folder, const uint8_t* digests, const std::vector<Bytes>& data,
                const std::string& beside);
 

@@ -17,10 +17,10 @@ struct Image {
     }
 };
 
-// Pixels that are made one by one where a vector of them was not all in the image.
-constexpr int kTriedAgain = 8;
+// After a vector whose neighbours do not all lie in the image, so many pixels are made one by one.
+constexpr int kRetryAfter = 8;
 
-// Nothing that is not a number is inside.
+// Whether a place lies in the image, or at most `-low` beside it. False for NaN.
 bool inside(double u, double v, double low, Size size) {
     return u >= low && v >= low && u < size.width - low && v < size.height - low;
 }
@@ -29,15 +29,15 @@ void write_fill(uint8_t* out, int channels, const float* fill) {
     for (int c = 0; c < channels; ++c) out[c] = static_cast<uint8_t>(fill[c]);
 }
 
-// The whole number below; of numbers that an int can hold.
+// Rounded down. The number must fit an int.
 int floor_of(double number) {
     const int whole = static_cast<int>(number);
     return whole - (whole > number);
 }
 
-// The four pixels around a place, and what of each is taken.
+// The four pixels around a place in the image, and their bilinear weights.
 struct Neighbours {
-    int x, y;  // of the upper left one, from -1 on
+    int x, y;  // of the upper left one; -1 or more
     float weights[4];
 
     Neighbours(double u, double v) : x(floor_of(u - 0.5)), y(floor_of(v - 0.5)) {
@@ -60,7 +60,7 @@ using Bytes = uint8_t __attribute__((vector_size(16)));
 #define FASTLOAD_SHUFFLE(Vector, a, b, ...) __builtin_shuffle(a, b, Vector{__VA_ARGS__})
 #endif
 
-// Four bytes as numbers. (Compilers convert vectors of four bytes one by one.)
+// Four bytes as floats. (Compilers convert a vector of four bytes one by one.)
 Floats floats(const uint8_t* pixel) {
     uint32_t four;
     std::memcpy(&four, pixel, sizeof four);
@@ -73,10 +73,12 @@ Floats floats(const uint8_t* pixel) {
     return __builtin_convertvector(reinterpret_cast<Words>(wide), Floats);
 }
 
-// Of three or four channels where all four neighbours are in the image, and four bytes can be read
-// at each: what `fade` and `hold` make of them, all channels at once.
+// An output pixel of three or four channels, all at once, where all four neighbours lie in the
+// image and four bytes can be read at each. `pixel`: the upper left neighbour; `row`: bytes of a
+// row. The same results as of the next two functions.
 template <int kChannels, bool kFades>
-void inner(const uint8_t* pixel, int64_t row, const float* weights, Floats fill, uint8_t* out) {
+void interpolate(const uint8_t* pixel, int64_t row, const float* weights, Floats fill,
+                 uint8_t* out) {
     Floats sum = weights[0] * floats(pixel) + weights[1] * floats(pixel + kChannels);
     sum += weights[2] * floats(pixel + row);
     sum += weights[3] * floats(pixel + row + kChannels);
@@ -86,8 +88,8 @@ void inner(const uint8_t* pixel, int64_t row, const float* weights, Floats fill,
     sum = sum > none ? sum : none;
     sum = sum < most ? sum : most;
     if (kFades) {
-        // 1.5 * 2^23 leaves no bits for a fraction: the sum is rounded half to even, and stands in
-        // the lowest ones.
+        // Adding 1.5 * 2^23 leaves no bits for a fraction: the sum is rounded half to even, and its
+        // lowest bits are the rounded number.
         sum += 12582912.0f;
         std::memcpy(&whole, &sum, sizeof whole);
         whole &= 255;
@@ -97,8 +99,9 @@ void inner(const uint8_t* pixel, int64_t row, const float* weights, Floats fill,
     for (int c = 0; c < kChannels; ++c) out[c] = static_cast<uint8_t>(whole[c]);
 }
 
-// Four neighbours and their weights, some of them outside of the image, where the fill is.
-void fade(const Image& image, const Neighbours& near, const WarpOptions& options, uint8_t* out) {
+// An output pixel some of whose neighbours may lie outside of the image, where the fill is.
+void interpolate_with_fill(const Image& image, const Neighbours& near, const WarpOptions& options,
+                           uint8_t* out) {
     const float* const fill = options.fill;
     const int x = near.x, y = near.y;
     const bool columns[2] = {x >= 0, x + 1 < image.size.width},
@@ -123,8 +126,9 @@ void fade(const Image& image, const Neighbours& near, const WarpOptions& options
     }
 }
 
-// Four neighbours, those outside of the image taken from its edge; fractions are cut off.
-void hold(const Image& image, const Neighbours& near, uint8_t* out) {
+// An output pixel whose neighbours outside of the image are taken from its edge. Fractions are cut
+// off, as in Pillow.
+void interpolate_with_edge(const Image& image, const Neighbours& near, uint8_t* out) {
     const int x = near.x, y = near.y;
     const float* weights = near.weights;
     const int x0 = std::max(x, 0), x1 = std::min(x + 1, image.size.width - 1), y0 = std::max(y, 0),
@@ -145,14 +149,15 @@ void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out,
           int channels, const double m[9], const WarpOptions& options) {
     const Image image = {in, in_size, channels};
     const bool affine = m[6] == 0.0 && m[7] == 0.0 && m[8] == 1.0;
-    // Where the upper left neighbour lies if the four bytes of each are in the image: of three
-    // channels those of the last pixel are not.
+    // Where the upper left neighbour lies at most if four bytes can be read at each. Of three
+    // channels, the fourth byte of the very last pixel lies outside: so the last row is left out.
     const int most_x = in_size.width - 2, most_y = in_size.height - (channels == 3 ? 3 : 2);
     const int64_t stride = int64_t{in_size.width} * channels;
     Floats fill = {};
     for (int c = 0; c < channels; ++c) fill[c] = options.fill[c];
-    const auto make = channels == 3 ? (options.fades ? inner<3, true> : inner<3, false>)
-                                    : (options.fades ? inner<4, true> : inner<4, false>);
+    const auto interpolate_inside =
+        channels == 3 ? (options.fades ? interpolate<3, true> : interpolate<3, false>)
+                      : (options.fades ? interpolate<4, true> : interpolate<4, false>);
     const double low = options.bilinear && options.fades ? -0.5 : 0.0;
     WarpRow row = {in,  stride, channels, most_x,       most_y,       m,
                    0.0, 0.0,    0.0,      options.fill, options.fades};
@@ -163,13 +168,13 @@ void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out,
         row.u = m[1] * down + m[2];
         row.v = m[4] * down + m[5];
         row.w = m[7] * down + m[8];
-        int next = in_vectors ? 0 : out_size.width;  // where vectors may be tried again
+        int next = in_vectors ? 0 : out_size.width;  // the pixel at which vectors are tried next
         for (int x = 0; x < out_size.width; ++x, out += channels) {
             if (x == next) {
                 const int made = kernels.warp_inner(row, x, out_size.width, out);
                 x += made;
                 out += int64_t{made} * channels;
-                next = x + kTriedAgain;
+                next = x + kRetryAfter;
                 if (x == out_size.width) break;
             }
             const double across = x + 0.5;
@@ -191,11 +196,11 @@ void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out,
             const Neighbours near(u, v);
             if (channels >= 3 && near.x >= 0 && near.y >= 0 && near.x <= most_x &&
                 near.y <= most_y) {
-                make(image.at(near.y, near.x), stride, near.weights, fill, out);
+                interpolate_inside(image.at(near.y, near.x), stride, near.weights, fill, out);
             } else if (options.fades) {
-                fade(image, near, options, out);
+                interpolate_with_fill(image, near, options, out);
             } else {
-                hold(image, near, out);
+                interpolate_with_edge(image, near, out);
             }
         }
     }

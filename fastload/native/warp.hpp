@@ -1,4 +1,4 @@
-// Pixels of one image under a projective map: rotations, shears, perspective.
+// Warps an image by a projective map: rotations, shears, perspective.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +8,27 @@
 namespace fastload {
 
 struct WarpOptions {
-    bool bilinear = false;  // else the nearest pixel
-    // Whether bilinear goes over into the fill around the edge, as torch's grid_sample; else pixels
-    // whose centre is outside are filled, and the edge is repeated, as Pillow's.
+    bool bilinear = false;  // interpolate; else take the nearest pixel
+    // Of bilinear, at the edge of the image. True: pixels outside count as the fill, so that the
+    // edge is blended with it, as torch's grid_sample. False: an output pixel whose centre lies
+    // outside is the fill; for others the edge is repeated, as in Pillow.
     bool fades = true;
-    // Where it fades: whether the fill is one of the four pixels, with its weight, as OpenCV's;
-    // else their sum without it is blended with the fill once more, as torchvision's.
+    // Of `fades`. True: the fill takes the place of each of the four neighbours that lies outside,
+    // as in OpenCV. False: the sum of the others is blended with the fill, as in torchvision.
     bool mixes = false;
-    float fill[4] = {0, 0, 0, 0};  // one a channel, 0 to 255
+    float fill[4] = {0, 0, 0, 0};  // of each channel, 0 to 255
 };
 
-// Where the centre of an output pixel (x, y), which is at (x + 0.5, y + 0.5), lies in the image:
-// ((m0 x + m1 y + m2) / w, (m3 x + m4 y + m5) / w), w = m6 x + m7 y + m8.
+// Warps `in`, packed pixels of 1 to 4 channels, to `out`, which has room for `out_size` such
+// pixels.
 //
-// `kernels`: the loops that may be used; all make the same pixels.
+// `inverse` = m maps the output to the image: the centre of output pixel (i, j) is x = j + 0.5,
+// y = i + 0.5, and lies in the image at ((m0 x + m1 y + m2) / w, (m3 x + m4 y + m5) / w), where
+// w = m6 x + m7 y + m8. Any numbers are allowed; coordinates that are not finite are outside.
 //
-// `in`: packed pixels of 1 to 4 channels; `out` has room for as many of its size. Equal to
-// fastload/render/warp.py, bit for bit: the same IEEE operations in the same order, without
-// contraction into fused multiply-adds. What is not finite is outside.
+// `kernels`: the loops to use; the pixels are the same with all. Equal to fastload/render/warp.py
+// bit for bit: the same IEEE operations in the same order, compiled without contraction into fused
+// multiply-adds. Throws nothing.
 void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out, Size out_size,
           int channels, const double inverse[9], const WarpOptions& options);
 

@@ -1,8 +1,10 @@
-// The middle of a bilinear warp, where all neighbours of a pixel are in the image. Included once
-// per instruction set; compiled without contraction into fused multiply-adds.
+// The part of a bilinear warp where all four neighbours of a pixel lie in the image: whole vectors
+// of pixels. Included once per instruction set; compiled without contraction into fused
+// multiply-adds.
 //
-// Vectors of places, in doubles, then of weights and sums, in floats: the operations of `warp` in
-// warp.cpp in the same order, which makes the pixels of the other places.
+// Coordinates are computed in double precision, weights and sums in single precision: the
+// operations of `warp` in warp.cpp, which makes the other pixels, in the same order. So the results
+// are equal.
 #pragma once
 
 #include <type_traits>
@@ -15,11 +17,13 @@ namespace {
 
 #if !defined(FASTLOAD_SIMD_PORTABLE) && defined(__AVX512BW__)
 
-struct Doubles {
+// Operations on vectors of doubles (D), floats (F) and 32-bit integers (W). kCount pixels are made
+// at a time: one vector of floats, so two of doubles.
+struct WarpSimd {
     using D = __m512d;
     using F = __m512;
     using W = __m512i;
-    static constexpr int kCount = 16;  // pixels at a time: two vectors of places
+    static constexpr int kCount = 16;
 
     static D all(double x) { return _mm512_set1_pd(x); }
     static F all(float x) { return _mm512_set1_ps(x); }
@@ -34,7 +38,7 @@ struct Doubles {
     static F add(F a, F b) { return _mm512_add_ps(a, b); }
     static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
     static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
-    // A bit for each that is at least 0 and below `end`; what is no number is not.
+    // A bit for each number that is at least 0 and below `end`; it is 0 for NaN.
     static unsigned within(D a, D end) {
         return _mm512_cmp_pd_mask(a, _mm512_setzero_pd(), _CMP_GE_OQ) &
                _mm512_cmp_pd_mask(a, end, _CMP_LT_OQ);
@@ -78,8 +82,10 @@ struct Doubles {
     }
     static void store4(uint8_t* out, W pixels) { _mm512_storeu_si512(out, pixels); }
 
-    // Pixels of three bytes out of 128 bytes, the window: both pixels of a place, whose first byte
-    // is at most `kLast`. Four bytes are taken at an even one, which a shift makes the wanted ones.
+    // Takes 3-byte pixels out of a window of 128 bytes, without a gather. `places`: for each output
+    // the offset of a pixel in the window, at most kLast; this pixel and the one after it are
+    // taken. Four bytes are taken from an even offset, then shifted if the pixel begins at an odd
+    // one.
     struct Window {
         static constexpr int kBytes = 128, kLast = kBytes - 7;
         W words[2], shifts[2];
@@ -104,7 +110,7 @@ struct Doubles {
 
 #elif !defined(FASTLOAD_SIMD_PORTABLE) && defined(__AVX2__)
 
-struct Doubles {
+struct WarpSimd {
     using D = __m256d;
     using F = __m256;
     using W = __m256i;
@@ -175,25 +181,26 @@ struct Doubles {
 
 #if defined(FASTLOAD_WARPS)
 
-// Four neighbours with their weights, which are at least 0 and together 1 but for their rounding,
-// as pixels of a byte for each channel: a sum is at least -0.001 and below 255.001.
+// The weighted sums of four neighbours, packed to one byte a channel. The weights are at least 0,
+// and their sum is 1 up to rounding: so each sum is above -0.001 and below 255.001, and needs no
+// limits.
 template <int kChannels, bool kFades>
-__attribute__((always_inline)) inline Doubles::W mixed(const Doubles::W* near,
-                                                       const Doubles::F* weights,
-                                                       const float* fills) {
-    using V8 = Doubles;
-    V8::W made = V8::all(0);
+__attribute__((always_inline)) inline WarpSimd::W mixed(const WarpSimd::W* near,
+                                                        const WarpSimd::F* weights,
+                                                        const float* fills) {
+    using Ops = WarpSimd;
+    Ops::W made = Ops::all(0);
     const auto channel = [&](auto byte) {
         constexpr int kByte = decltype(byte)::value;
-        auto sum = V8::add(V8::mul(weights[0], V8::byte_of<kByte>(near[0])),
-                           V8::mul(weights[1], V8::byte_of<kByte>(near[1])));
-        sum = V8::add(sum, V8::mul(weights[2], V8::byte_of<kByte>(near[2])));
-        sum = V8::add(sum, V8::mul(weights[3], V8::byte_of<kByte>(near[3])));
+        auto sum = Ops::add(Ops::mul(weights[0], Ops::byte_of<kByte>(near[0])),
+                            Ops::mul(weights[1], Ops::byte_of<kByte>(near[1])));
+        sum = Ops::add(sum, Ops::mul(weights[2], Ops::byte_of<kByte>(near[2])));
+        sum = Ops::add(sum, Ops::mul(weights[3], Ops::byte_of<kByte>(near[3])));
         if (kFades) {
-            const auto fill = V8::all(fills[kByte]);
-            sum = V8::add(V8::sub(sum, fill), fill);
+            const auto fill = Ops::all(fills[kByte]);
+            sum = Ops::add(Ops::sub(sum, fill), fill);
         }
-        made = V8::at_byte<kByte>(made, kFades ? V8::rounded(sum) : V8::cut(sum));
+        made = Ops::at_byte<kByte>(made, kFades ? Ops::rounded(sum) : Ops::cut(sum));
     };
     channel(std::integral_constant<int, 0>());
     channel(std::integral_constant<int, 1>());
@@ -202,99 +209,102 @@ __attribute__((always_inline)) inline Doubles::W mixed(const Doubles::W* near,
     return made;
 }
 
+// As Kernels::warp_inner.
 template <int kChannels, bool kFades, bool kAffine>
 int warp_some(const WarpRow& row, int x, int end, uint8_t* out) {
-    using V8 = Doubles;
-    const auto half = V8::all(0.5);
-    const auto end_x = V8::all(static_cast<double>(row.most_x) + 1.0),
-               end_y = V8::all(static_cast<double>(row.most_y) + 1.0);
-    const auto ones = V8::all(1.0f);
-    const auto stride = V8::all(static_cast<int>(row.stride)), each = V8::all(kChannels);
+    using Ops = WarpSimd;
+    const auto half = Ops::all(0.5);
+    const auto end_x = Ops::all(static_cast<double>(row.most_x) + 1.0),
+               end_y = Ops::all(static_cast<double>(row.most_y) + 1.0);
+    const auto ones = Ops::all(1.0f);
+    const auto stride = Ops::all(static_cast<int>(row.stride)), each = Ops::all(kChannels);
     const int first = x;
-    for (; x + V8::kCount <= end; x += V8::kCount, out += kChannels * V8::kCount) {
-        V8::D whole_x[2], whole_y[2], part_x[2], part_y[2];
+    for (; x + Ops::kCount <= end; x += Ops::kCount, out += kChannels * Ops::kCount) {
+        Ops::D whole_x[2], whole_y[2], fraction_x[2], fraction_y[2];
         for (int i = 0; i < 2; ++i) {
             const auto across =
-                V8::add(V8::add(V8::all(static_cast<double>(x)), V8::steps(i)), half);
-            auto u = V8::add(V8::mul(V8::all(row.m[0]), across), V8::all(row.u));
-            auto v = V8::add(V8::mul(V8::all(row.m[3]), across), V8::all(row.v));
+                Ops::add(Ops::add(Ops::all(static_cast<double>(x)), Ops::steps(i)), half);
+            auto u = Ops::add(Ops::mul(Ops::all(row.m[0]), across), Ops::all(row.u));
+            auto v = Ops::add(Ops::mul(Ops::all(row.m[3]), across), Ops::all(row.v));
             if (!kAffine) {
-                const auto w = V8::add(V8::mul(V8::all(row.m[6]), across), V8::all(row.w));
-                u = V8::div(u, w);
-                v = V8::div(v, w);
+                const auto w = Ops::add(Ops::mul(Ops::all(row.m[6]), across), Ops::all(row.w));
+                u = Ops::div(u, w);
+                v = Ops::div(v, w);
             }
-            u = V8::sub(u, half);
-            v = V8::sub(v, half);
-            if ((V8::within(u, end_x) & V8::within(v, end_y)) != V8::kAll) return x - first;
-            whole_x[i] = V8::floor(u);
-            whole_y[i] = V8::floor(v);
-            part_x[i] = V8::sub(u, whole_x[i]);
-            part_y[i] = V8::sub(v, whole_y[i]);
+            u = Ops::sub(u, half);
+            v = Ops::sub(v, half);
+            if ((Ops::within(u, end_x) & Ops::within(v, end_y)) != Ops::kAll) return x - first;
+            whole_x[i] = Ops::floor(u);
+            whole_y[i] = Ops::floor(v);
+            fraction_x[i] = Ops::sub(u, whole_x[i]);
+            fraction_y[i] = Ops::sub(v, whole_y[i]);
         }
-        const auto fx = V8::floats(part_x[0], part_x[1]), fy = V8::floats(part_y[0], part_y[1]);
-        const auto gx = V8::sub(ones, fx), gy = V8::sub(ones, fy);
-        const V8::F weights[4] = {V8::mul(gx, gy), V8::mul(fx, gy), V8::mul(gx, fy),
-                                  V8::mul(fx, fy)};
-        const auto places = V8::add(V8::mul(V8::wholes(whole_y[0], whole_y[1]), stride),
-                                    V8::mul(V8::wholes(whole_x[0], whole_x[1]), each));
-        const V8::W near[4] = {V8::gather(row.pixels, places),
-                               V8::gather(row.pixels + kChannels, places),
-                               V8::gather(row.pixels + row.stride, places),
-                               V8::gather(row.pixels + row.stride + kChannels, places)};
-        const V8::W made = mixed<kChannels, kFades>(near, weights, row.fill);
-        kChannels == 3 ? V8::store3(out, made) : V8::store4(out, made);
+        const auto fx = Ops::floats(fraction_x[0], fraction_x[1]),
+                   fy = Ops::floats(fraction_y[0], fraction_y[1]);
+        const auto gx = Ops::sub(ones, fx), gy = Ops::sub(ones, fy);
+        const Ops::F weights[4] = {Ops::mul(gx, gy), Ops::mul(fx, gy), Ops::mul(gx, fy),
+                                   Ops::mul(fx, fy)};
+        const auto places = Ops::add(Ops::mul(Ops::wholes(whole_y[0], whole_y[1]), stride),
+                                     Ops::mul(Ops::wholes(whole_x[0], whole_x[1]), each));
+        const Ops::W near[4] = {Ops::gather(row.pixels, places),
+                                Ops::gather(row.pixels + kChannels, places),
+                                Ops::gather(row.pixels + row.stride, places),
+                                Ops::gather(row.pixels + row.stride + kChannels, places)};
+        const Ops::W made = mixed<kChannels, kFades>(near, weights, row.fill);
+        kChannels == 3 ? Ops::store3(out, made) : Ops::store4(out, made);
     }
     return x - first;
 }
 
 #if defined(__AVX512BW__)
 
-// Rows of an image that stay rows, of three channels: neighbours lie so near to each other that
-// they are taken out of a window, not one by one. The numbers are those of `warp_some`.
+// The same for 3 channels where an output row shows one row of the image (`is_level`): neighbours
+// lie close together, and are taken out of a window of 128 bytes, which is faster than a gather.
 template <bool kFades>
 int warp_level(const WarpRow& row, int x, int end, uint8_t* out) {
-    using V8 = Doubles;
+    using Ops = WarpSimd;
     const double v = row.v - 0.5;
     if (!(v >= 0.0 && v < static_cast<double>(row.most_y) + 1.0)) return 0;
     const int y = static_cast<int>(v);
-    const auto half = V8::all(0.5), end_x = V8::all(static_cast<double>(row.most_x) + 1.0);
-    const auto ones = V8::all(1.0f), fy = V8::all(static_cast<float>(v - y)),
-               gy = V8::sub(ones, fy);
+    const auto half = Ops::all(0.5), end_x = Ops::all(static_cast<double>(row.most_x) + 1.0);
+    const auto ones = Ops::all(1.0f), fy = Ops::all(static_cast<float>(v - y)),
+               gy = Ops::sub(ones, fy);
     const uint8_t* const above = row.pixels + row.stride * y;
     const int first = x;
-    for (; x + V8::kCount <= end; x += V8::kCount, out += 3 * V8::kCount) {
-        V8::D whole[2], part[2];
+    for (; x + Ops::kCount <= end; x += Ops::kCount, out += 3 * Ops::kCount) {
+        Ops::D whole[2], fraction[2];
         for (int i = 0; i < 2; ++i) {
             const auto across =
-                V8::add(V8::add(V8::all(static_cast<double>(x)), V8::steps(i)), half);
+                Ops::add(Ops::add(Ops::all(static_cast<double>(x)), Ops::steps(i)), half);
             const auto u =
-                V8::sub(V8::add(V8::mul(V8::all(row.m[0]), across), V8::all(row.u)), half);
-            if (V8::within(u, end_x) != V8::kAll) return x - first;
-            whole[i] = V8::floor(u);
-            part[i] = V8::sub(u, whole[i]);
+                Ops::sub(Ops::add(Ops::mul(Ops::all(row.m[0]), across), Ops::all(row.u)), half);
+            if (Ops::within(u, end_x) != Ops::kAll) return x - first;
+            whole[i] = Ops::floor(u);
+            fraction[i] = Ops::sub(u, whole[i]);
         }
-        const auto places = V8::mul(V8::wholes(whole[0], whole[1]), V8::all(3));
+        const auto places = Ops::mul(Ops::wholes(whole[0], whole[1]), Ops::all(3));
         const int base = _mm_cvtsi128_si32(_mm512_castsi512_si128(places));
-        const auto inside = V8::add(places, V8::all(-base));
-        if (_mm512_cmpgt_epi32_mask(inside, V8::all(V8::Window::kLast)) != 0)
+        const auto inside = Ops::add(places, Ops::all(-base));
+        if (_mm512_cmpgt_epi32_mask(inside, Ops::all(Ops::Window::kLast)) != 0)
             return x - first + warp_some<3, kFades, true>(row, x, end, out);
-        const auto fx = V8::floats(part[0], part[1]), gx = V8::sub(ones, fx);
-        const V8::F weights[4] = {V8::mul(gx, gy), V8::mul(fx, gy), V8::mul(gx, fy),
-                                  V8::mul(fx, fy)};
-        const V8::Window window(inside);
-        V8::W near[4];
+        const auto fx = Ops::floats(fraction[0], fraction[1]), gx = Ops::sub(ones, fx);
+        const Ops::F weights[4] = {Ops::mul(gx, gy), Ops::mul(fx, gy), Ops::mul(gx, fy),
+                                   Ops::mul(fx, fy)};
+        const Ops::Window window(inside);
+        Ops::W near[4];
         window.take(above + base, near);
         window.take(above + row.stride + base, near + 2);
-        V8::store3(out, mixed<3, kFades>(near, weights, row.fill));
+        Ops::store3(out, mixed<3, kFades>(near, weights, row.fill));
     }
     return x - first;
 }
 
-// Whether `warp_level` may be used: places ascend, and a window that begins in a row and the one
-// below it ends in the one after these, or before.
+// Whether `warp_level` may be used: 3 channels, output rows show rows of the image from left to
+// right, and a row is at least as long as a window. A window in the lower of the two rows then ends
+// within the row below, which exists, as most_y leaves one more row for images of 3 channels.
 bool is_level(const WarpRow& row) {
     return row.channels == 3 && row.m[3] == 0.0 && row.m[0] > 0.0 &&
-           row.stride >= Doubles::Window::kBytes;
+           row.stride >= WarpSimd::Window::kBytes;
 }
 
 #endif

@@ -9,19 +9,21 @@
 namespace fastload {
 namespace {
 
-// What smooth upsampling of colours looks at beside a box; even, as colours are stored for pairs of
-// pixels.
+// Columns and rows decoded on each side of a box: smooth upsampling of chroma reads one sample, two
+// pixels, beside it. Even, as one chroma sample belongs to 2 x 2 pixels.
 constexpr int kMargin = 4;
-// Kept between images.
+// Bytes of memory kept between images.
 constexpr size_t kMostKept = size_t{32} << 20;
 
 Outcome refused(const char* why) { return {Status::damaged, why}; }
 
+// A number of four bytes, the lowest first.
 size_t u32(const uint8_t* at) {
     return size_t{at[0]} | size_t{at[1]} << 8 | size_t{at[2]} << 16 | size_t{at[3]} << 24;
 }
 
-// Of the EXIF chunk, if there is one. `size` is that of the RIFF container.
+// The orientation in the EXIF chunk; 1 if there is none. `size`: of the RIFF container, at
+// least 12.
 int orientation_of(const uint8_t* data, size_t size) {
     for (size_t at = 12; size - at >= 8;) {
         const size_t length = u32(data + at + 4), left = size - at - 8;
@@ -37,14 +39,15 @@ int orientation_of(const uint8_t* data, size_t size) {
     return 1;
 }
 
+// Decodes with libwebp, which reads the data down to the last row of the box.
 class WebpDecoder final : public ImageDecoder {
   public:
     Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) override {
         WebPBitstreamFeatures features;
         if (WebPGetFeatures(data, size, &features) != VP8_STATUS_OK)
             return refused("a WebP that is cut off or odd");
-        const size_t container = u32(data + 4);  // after these eight bytes
-        if (std::memcmp(data, "RIFF", 4) != 0 || container > size - 8)
+        const size_t container = u32(data + 4);  // bytes after the first eight
+        if (std::memcmp(data, "RIFF", 4) != 0 || container > size - 8 || container < 4)
             return refused("a WebP that is cut off");
         if (features.has_animation) return refused("a WebP with moving images");
         data_ = data;
@@ -75,7 +78,7 @@ class WebpDecoder final : public ImageDecoder {
         const size_t stride = size_t{4} * static_cast<size_t>(right - left);
         const size_t bytes = stride * static_cast<size_t>(bottom - top);
         if (stride > INT32_MAX) return refused("a WebP of too many columns");
-        if (pixels_.size() < bytes + kRowSlack) pixels_.resize(bytes + kRowSlack);
+        grow(pixels_, bytes + kRowSlack);
         config.output.colorspace = MODE_RGBA;
         config.output.is_external_memory = 1;
         config.output.u.RGBA = {pixels_.data(), static_cast<int>(stride), bytes};
@@ -85,7 +88,7 @@ class WebpDecoder final : public ImageDecoder {
                                  4 * (box.left - left);
             sink.take(&row, 1);
         }
-        if (pixels_.size() > kMostKept) std::vector<uint8_t>().swap(pixels_);
+        release_large(pixels_, kMostKept);
         return found == VP8_STATUS_OK ? Outcome{} : refused("a WebP with damaged data");
     }
 

@@ -1,5 +1,5 @@
-// What the fuzz targets of everything after the decoders share: numbers from the input, images of
-// noise, memory of exactly the size that is promised.
+// What the fuzz targets share: numbers from the input, images of noise, memory of exactly the size
+// that is promised.
 #pragma once
 
 #include <algorithm>
@@ -17,26 +17,37 @@ namespace fastload {
 
 using Pixels = std::vector<uint8_t>;
 
+// Appends a number of 4 bytes, the highest first.
+inline void put_u32(Pixels& file, uint32_t number) {
+    for (int shift = 24; shift >= 0; shift -= 8)
+        file.push_back(static_cast<uint8_t>(number >> shift));
+}
+
+// Ends the process, with a message, if the condition does not hold: then the fuzzer keeps the
+// input.
 inline void require(bool condition, const char* what) {
     if (condition) return;
     std::fprintf(stderr, "%s\n", what);
     std::abort();
 }
 
-// Numbers from the input; zeros after its end.
+// Reads numbers from the input, one after the other; zeros after its end.
 class Choices {
   public:
     Choices(const uint8_t* data, size_t size) : next_(data), end_(data + size) {}
 
+    // 0 to 255; 0 to 65535; any 32 bits.
     int byte() { return next_ == end_ ? 0 : *next_++; }
     bool ended() const { return next_ == end_; }
     int word() { return byte() << 8 | byte(); }
     uint32_t bits() { return static_cast<uint32_t>(word()) << 16 | static_cast<uint32_t>(word()); }
     int32_t any() { return static_cast<int32_t>(bits()); }
     bool flag() { return (byte() & 1) != 0; }
+    // In [0, 1).
     double uniform() { return word() / 65536.0; }
+    // A side of an image: 1 to 65500, most often up to 256.
     int side() { return byte() < 160 ? 1 + byte() : 1 + word() % kLargestSide; }
-    // Of an image of that many pixels at the most: fewer rows where it would have more.
+    // The size of an image of at most `most` pixels; if it had more, it gets fewer rows.
     Size size(int64_t most) {
         Size size = {side(), side()};
         size.height = static_cast<int>(
@@ -51,7 +62,7 @@ class Choices {
     const uint8_t* end_;
 };
 
-// Noise, or, for odd seeds, white and black: sums are largest there.
+// Random bytes; for odd seeds only 0 and 255, whose sums are largest.
 inline Pixels noise(size_t size, int seed) {
     static const Pixels table = [] {
         Pixels made(2 << 16);
@@ -73,8 +84,8 @@ inline Pixels noise(size_t size, int seed) {
     return made;
 }
 
-// Heap memory of exactly these values and some bytes that mean nothing, so that a sanitizer sees
-// the first one beyond.
+// A copy of values in heap memory of exactly their size and `slack` elements without meaning, so
+// that a sanitizer sees the first access beyond.
 template <typename T>
 std::unique_ptr<T[]> exactly(const T* values, size_t count, size_t slack = 0) {
     std::unique_ptr<T[]> made(new T[count + slack]);
@@ -83,8 +94,9 @@ std::unique_ptr<T[]> exactly(const T* values, size_t count, size_t slack = 0) {
     return made;
 }
 
-// What `work` makes of values at an offset in memory of exactly their size: the alignment is any,
-// and bytes before them must stay.
+// Calls `work(pointer to a copy of the values)`, which changes them, and returns the result. The
+// copy ends with its heap memory, and begins at `offset` in it, so at any alignment. The bytes
+// before it must not change.
 template <typename Work>
 Pixels in_place(const Pixels& before, size_t offset, Work work) {
     constexpr uint8_t kBefore = 0xa7;

@@ -411,20 +411,6 @@ class Input {
     int most_;  // steps or taps of an image
 };
 
-// What becomes of the images in memory that ends with them; `work(pixels)` changes them.
-template <typename Function>
-Pixels done(const Input& input, Function work) {
-    constexpr uint8_t kBefore = 0xa7;
-    Pixels all(input.offset, kBefore);
-    all.insert(all.end(), input.pixels.begin(), input.pixels.end());
-    const auto memory = exactly(all.data(), all.size());
-    work(memory.get() + input.offset);
-    require(std::all_of(memory.get(), memory.get() + input.offset,
-                        [](uint8_t value) { return value == kBefore; }),
-            "bytes before the images are changed");
-    return Pixels(memory.get() + input.offset, memory.get() + all.size());
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -441,18 +427,21 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             plain[fused].insert(plain[fused].end(), image.pixels().begin(), image.pixels().end());
         }
     }
-    static std::vector<uint8_t> scratch;  // kept, like a thread's
-    static std::vector<float> floats;
     for (const bool fused : {false, true}) {
         for (const ColourLoops* loops : colour_loops(fused)) {
-            const Pixels made = done(input, [&](uint8_t* pixels) {
+            const Pixels made = in_place(input.pixels, input.offset, [&](uint8_t* pixels) {
                 for (int row = 0; row < input.count; ++row, pixels += bytes) {
+                    // New memory of the size that is promised, so that a sanitizer sees what is
+                    // beyond.
+                    std::vector<uint8_t> scratch;
+                    std::vector<float> floats;
+                    const ColourMemory memory = {scratch, floats};
                     if (!input.blurs) {
-                        loops->recolour(input.table, row, input.size, input.channels, pixels,
-                                        scratch, floats);
+                        recolour_image(*loops, input.table, row, input.size, input.channels, pixels,
+                                       memory);
                     } else if (!input.blur.rows || input.blur.rows[row]) {
-                        loops->blur(input.blur, row, input.count, input.size, input.channels,
-                                    pixels, scratch, floats);
+                        blur_image(*loops, input.blur, row, input.count, input.size, input.channels,
+                                   pixels, memory);
                     }
                 }
             });
@@ -461,7 +450,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     static Pool pool(1, "auto");
     for (const bool fused : {false, can_fuse_colour()}) {
-        const Pixels made = done(input, [&](uint8_t* pixels) {
+        const Pixels made = in_place(input.pixels, input.offset, [&](uint8_t* pixels) {
             const ColourImages images = {pixels, input.count, input.size, input.channels};
             const auto job = input.blurs ? blur_job(images, input.blur, fused)
                                          : colour_job(images, input.table, fused);

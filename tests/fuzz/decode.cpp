@@ -17,6 +17,7 @@
 #include <memory>
 #include <vector>
 
+#include "choices.hpp"
 #include "jobs.hpp"
 
 namespace {
@@ -68,12 +69,6 @@ class Collector final : public RowSink {
   private:
     int left_, width_;
 };
-
-void require(bool condition, const char* what) {
-    if (condition) return;
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-}
 
 // What a decoder makes of the raw rows of a box: the verdict, the pixels from column `left` on, and
 // whether our own decoder took the image.

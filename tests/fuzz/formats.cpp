@@ -20,21 +20,15 @@
 #include <webp/decode.h>
 #include <zlib.h>
 
+#include "choices.hpp"
 #include "decoder.hpp"
 #include "kernels.hpp"
 
 namespace {
 
 using namespace fastload;
-using Pixels = std::vector<uint8_t>;
 
 constexpr size_t kChoices = 8;
-
-void require(bool condition, const char* what) {
-    if (condition) return;
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-}
 
 // The rows it is given as RGB, in heap memory of exactly their size. What is after a row may be
 // read, so it is.
@@ -223,11 +217,6 @@ bool read_libwebp(const Pixels& file, Pixels& pixels) {
     return true;
 }
 
-void put(Pixels& file, uint32_t number) {
-    for (int shift = 24; shift >= 0; shift -= 8)
-        file.push_back(static_cast<uint8_t>(number >> shift));
-}
-
 // The chunks with the right checksums; with `compress`, with the compressed contents of the data
 // chunks.
 Pixels mended(const Pixels& file, bool compress) {
@@ -247,13 +236,13 @@ Pixels mended(const Pixels& file, bool compress) {
             packed.resize(size);
             body = packed;
         }
-        put(result, static_cast<uint32_t>(body.size()));
+        put_u32(result, static_cast<uint32_t>(body.size()));
         const size_t start = result.size();
         result.insert(result.end(), file.begin() + static_cast<ptrdiff_t>(at + 4),
                       file.begin() + static_cast<ptrdiff_t>(at + 8));
         result.insert(result.end(), body.begin(), body.end());
-        put(result, static_cast<uint32_t>(
-                        crc32(0, result.data() + start, static_cast<uInt>(result.size() - start))));
+        put_u32(result, static_cast<uint32_t>(crc32(0, result.data() + start,
+                                                    static_cast<uInt>(result.size() - start))));
     }
     result.insert(result.end(), file.begin() + static_cast<ptrdiff_t>(at), file.end());
     return result;

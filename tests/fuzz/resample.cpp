@@ -404,14 +404,9 @@ void gather(Choices& choices) {
     }
 }
 
-void put(Pixels& file, uint32_t number) {
-    for (int shift = 24; shift >= 0; shift -= 8)
-        file.push_back(static_cast<uint8_t>(number >> shift));
-}
-
 // A chunk of a PNG, with its checksum (ISO 3309).
 void put_chunk(Pixels& file, const char* kind, const Pixels& body) {
-    put(file, static_cast<uint32_t>(body.size()));
+    put_u32(file, static_cast<uint32_t>(body.size()));
     const size_t start = file.size();
     file.insert(file.end(), kind, kind + 4);
     file.insert(file.end(), body.begin(), body.end());
@@ -420,15 +415,15 @@ void put_chunk(Pixels& file, const char* kind, const Pixels& body) {
         crc ^= file[i];
         for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0u);
     }
-    put(file, ~crc);
+    put_u32(file, ~crc);
 }
 
 // A PNG whose rows are stored, not compressed (RFC 1950, RFC 1951).
 Pixels png(Size size, int channels, int orientation, const Pixels& pixels) {
     Pixels file = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
     Pixels header;
-    put(header, static_cast<uint32_t>(size.width));
-    put(header, static_cast<uint32_t>(size.height));
+    put_u32(header, static_cast<uint32_t>(size.width));
+    put_u32(header, static_cast<uint32_t>(size.height));
     header.insert(header.end(), {8, static_cast<uint8_t>(channels == 3 ? 2 : 0), 0, 0, 0});
     put_chunk(file, "IHDR", header);
     put_chunk(file, "eXIf", {'I',
@@ -479,7 +474,7 @@ Pixels png(Size size, int channels, int orientation, const Pixels& pixels) {
             b = (b + a) % 65521;
         }
     }
-    put(stream, b << 16 | a);
+    put_u32(stream, b << 16 | a);
     put_chunk(file, "IDAT", stream);
     put_chunk(file, "IEND", {});
     return file;

@@ -19,6 +19,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "choices.hpp"
 #include "jpeg/baseline.hpp"
 #include "kernels.hpp"
 #include "seek_index.hpp"
@@ -29,12 +30,6 @@ using namespace fastload;
 using jpeg::Reason;
 
 constexpr size_t kChoices = 8;
-
-void require(bool condition, const char* what) {
-    if (condition) return;
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-}
 
 class Collector final : public RowSink {
   public:
@@ -50,24 +45,17 @@ class Collector final : public RowSink {
     int width_;
 };
 
-// Bytes one after the other; zeros after the last.
-struct Choices {
-    const uint8_t* next;
-    const uint8_t* end;
-    int take() { return next < end ? *next++ : 0; }
-};
-
 // Some of the points moved, a little or far.
 void change(jpeg::Points& points, int64_t bits, Choices choices) {
-    while (choices.next < choices.end) {
-        const int what = choices.take();
-        const auto at = static_cast<size_t>(choices.take()) * points.points.size() / 256;
+    while (!choices.ended()) {
+        const int what = choices.byte();
+        const auto at = static_cast<size_t>(choices.byte()) * points.points.size() / 256;
         jpeg::Point& point = points.points[at];
-        const int by = choices.take() - 128;
+        const int by = choices.byte() - 128;
         switch (what % 5) {
             case 0: point.position += by; break;
-            case 1: point.position = bits * (by + 128) / 200 + choices.take(); break;
-            case 2: point.position = by * (int64_t{1} << choices.take() % 55); break;
+            case 1: point.position = bits * (by + 128) / 200 + choices.byte(); break;
+            case 2: point.position = by * (int64_t{1} << choices.byte() % 55); break;
             case 3: point.dc[what / 5 % 3] = static_cast<int16_t>(by * 257); break;
             default: point = points.points[points.points.size() - 1 - at]; break;
         }
@@ -90,14 +78,14 @@ void attack_file(const std::vector<uint8_t>& packed, Choices choices) {
     const int file = ::open(other.c_str(), O_RDWR | O_CLOEXEC);
     const auto size = static_cast<size_t>(::lseek(file, 0, SEEK_END));
     const size_t parts[4] = {0, 64, 64 + 8 * (1024 + 64), size};
-    while (choices.next < choices.end) {
-        const int what = choices.take(), part = what % 3;
+    while (!choices.ended()) {
+        const int what = choices.byte(), part = what % 3;
         const size_t length = parts[part + 1] - parts[part];
         // The slot of this hash, in the table.
-        const size_t spread = static_cast<size_t>(choices.take()) * 256 + choices.take();
+        const size_t spread = static_cast<size_t>(choices.byte()) * 256 + choices.byte();
         const size_t at =
             part == 1 ? 64 + 8 * (kHash & 1023) + spread % 512 : parts[part] + spread % length;
-        const auto value = static_cast<uint8_t>(choices.take());
+        const auto value = static_cast<uint8_t>(choices.byte());
         require(::pwrite(file, &value, 1, static_cast<off_t>(at)) == 1, "cannot write");
         if (what >= 250) require(::ftruncate(file, static_cast<off_t>(at)) == 0, "cannot cut");
     }
@@ -122,9 +110,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     static jpeg::BaselineDecoder best(*find_kernels("auto")->jpeg), plain(*kPlainKernels.jpeg);
     if (size < kChoices + 2) return 0;
     const size_t changes = std::min<size_t>(data[8] % 64, size - kChoices - 2);
-    const Choices choices = {data + kChoices + 2, data + kChoices + 2 + changes};
+    const Choices choices(data + kChoices + 2, changes);
     // Heap memory of exactly this size, so that a byte read beyond it is seen.
-    const std::vector<uint8_t> file(choices.end, data + size);
+    const std::vector<uint8_t> file(data + kChoices + 2 + changes, data + size);
     if (data[7] >= 250)
         attack_file(std::vector<uint8_t>(data, data + std::min<size_t>(size, 5000)), choices);
 
@@ -166,9 +154,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         Collector sought(box.width);
         require(best.read_by_points(points, box, sought), "noted points are refused");
         require(today.pixels == sought.pixels, "the pixels differ from those without points");
-        for (Choices at = choices; at.next < at.end;) {
-            const auto place = static_cast<size_t>(at.take()) * packed.size() / 256;
-            packed[place] = static_cast<uint8_t>(at.take());
+        for (Choices at = choices; !at.ended();) {
+            const auto place = static_cast<size_t>(at.byte()) * packed.size() / 256;
+            packed[place] = static_cast<uint8_t>(at.byte());
         }
         if (unpack(frame, packed.data(), packed.size(), again)) {
             Collector some(box.width);
