@@ -1,4 +1,5 @@
-// Entropy-coded data without stuffing, as much of it as a chunk of blocks can take.
+// Reads the entropy-coded data of a scan: removes the stuffing, and keeps as many bytes ready as a
+// chunk of blocks can need.
 #pragma once
 
 #include <cstring>
@@ -8,14 +9,16 @@
 
 namespace fastload::jpeg {
 
-// In a JPEG's scan a zero follows every 0xff; 0xff with anything else is a marker and ends the
-// data. Both are dealt with here, ahead of the decoder, which then takes 8 bytes at a time without
-// looking.
+// In the data of a scan, a zero is stuffed after every 0xff byte; 0xff followed by another byte is
+// a marker and ends the data. This class copies the data into a window without the stuffed zeros.
+// The decoder then loads 8 bytes at a time from there, without checks: after the data there are
+// zeros. The file is borrowed. For one thread at a time.
 class BitSource {
   public:
     BitSource() : window_(kWindow + kPadding) {}
 
-    // `places`: whether `position` will be asked for.
+    // Starts at the byte `from` of a file that ends at `end`. `places`: whether `position` will be
+    // called.
     void start(const uint8_t* from, const uint8_t* end, bool places = false) {
         raw_ = from;
         end_ = end;
@@ -23,7 +26,7 @@ class BitSource {
         begin_segment();
     }
 
-    // As `start`, from bit `bit` of the byte at `from` on, 0 being the highest. False if there is
+    // As `start`, from bit `bit` of the byte at `from` on; bit 0 is the highest. False if there is
     // no such byte.
     bool start_in(const uint8_t* from, int bit, const uint8_t* end, bool places) {
         start(from, end, places);
@@ -35,8 +38,8 @@ class BitSource {
         return true;
     }
 
-    // Where the next bit is: its byte in the file, and in that its bit, 0 being the highest. Only
-    // after `start` with `places`, and where the data are not overdrawn.
+    // The place of the next bit: its byte in the file, and the bit in that byte, 0 being the
+    // highest. Only after `start` with `places`, and if not `overdrawn`.
     const uint8_t* position(int& bit) {
         const int64_t bits = 8 * (before_window_ + (state.next - window_.data())) - state.count;
         const int64_t byte = bits >> 3;
@@ -45,7 +48,8 @@ class BitSource {
         return segment_ + byte + passed_;
     }
 
-    // Makes kMostChunkBytes readable from `state.next` on, zeros after the last of the data.
+    // Makes kMostChunkBytes readable from `state.next` on: data, and zeros after the end of the
+    // data.
     void reserve() {
         if (dry_ || static_cast<size_t>(stop_ - state.next) >= kMostChunkBytes) return;
         if (static_cast<size_t>(window_.data() + kWindow - state.next) < 2 * kMostChunkBytes) {
@@ -58,13 +62,14 @@ class BitSource {
         unstuff();
     }
 
-    // Bits left before the marker or the end of the file: exact once these are in sight, and only
-    // negative then.
+    // Bits left before the marker or the end of the file. Exact, and possibly negative, once the
+    // end is in the window; before that a lower bound, which is not negative.
     int64_t left() const { return int64_t{8} * (stop_ - state.next) + int64_t{state.count}; }
+    // Whether more bits were taken than there are: the data are cut off or damaged.
     bool overdrawn() const { return left() < 0; }
 
-    // Steps over restart marker `number` (0 to 7), which must be next but for the padding of the
-    // last byte.
+    // Goes on after restart marker `number` (0 to 7). False if it is not next, apart from the
+    // padding of the last byte.
     bool restart(int number) {
         reserve();
         if (!dry_ || left() < 0 || left() > 7 || end_ - raw_ < 2 || raw_[1] != 0xd0 + number)
@@ -74,15 +79,15 @@ class BitSource {
         return true;
     }
 
-    // The marker that ends the data, where all bits before it are used but for the padding of the
-    // last byte; else null.
+    // The marker that ends the data, in the file. Null if there is none, or bits before it were not
+    // used, apart from the padding of the last byte.
     const uint8_t* marker() {
         reserve();
         return dry_ && left() >= 0 && left() <= 7 && raw_ != end_ ? raw_ : nullptr;
     }
 
-    // Whether an end marker follows somewhere. Nearly always it is next, or in the last two bytes
-    // of the file.
+    // Whether an end marker follows. Searched from the end of the file, as it is nearly always
+    // there.
     bool ends() const {
         for (const uint8_t* at = end_; at - raw_ >= 2; --at) {
             if (at[-1] == 0xd9 && at[-2] == 0xff) return true;
@@ -94,12 +99,13 @@ class BitSource {
 
   private:
     static constexpr size_t kWindow = 8 * kMostChunkBytes;
-    // After the data, for a whole chunk that begins at their very end, or with the bits in hand a
-    // little beyond it.
+    // Zeros after the data: for a whole chunk that begins at their end, and 16 bytes, as bits that
+    // are already in `state` let it begin a little beyond.
     static constexpr size_t kPadding = kMostChunkBytes + 16;
-    static constexpr ptrdiff_t kAhead =
-        16 << 10;  // unstuffed at a time: what lies below the box is not needed
+    // Bytes that are unstuffed at a time. Not more, as the data below the box are not needed.
+    static constexpr ptrdiff_t kAhead = 16 << 10;
 
+    // At the first byte of the scan, or after a restart marker.
     void begin_segment() {
         state = BitState();
         state.next = stop_ = window_.data();
@@ -110,6 +116,7 @@ class BitSource {
         stuffed_.clear();
     }
 
+    // Copies the next kAhead bytes to the window, or up to its end or that of the data.
     void unstuff() {
         const uint8_t* const most = window_.data() + kWindow;
         const uint8_t* const limit = most - stop_ < kAhead ? most : stop_ + kAhead;
@@ -137,17 +144,18 @@ class BitSource {
     }
 
     std::vector<uint8_t> window_;
-    uint8_t* stop_ = nullptr;       // after the last unstuffed byte
-    const uint8_t* raw_ = nullptr;  // the first byte not yet unstuffed
-    const uint8_t* end_ = nullptr;
-    bool dry_ = true;  // raw_ is at a marker, or at the end of the file
+    uint8_t* stop_ = nullptr;       // the end of the data in the window
+    const uint8_t* raw_ = nullptr;  // the first byte of the file that was not copied yet
+    const uint8_t* end_ = nullptr;  // of the file
+    bool dry_ = true;               // raw_ is at a marker, or at the end of the file
 
-    // For `position`. Bytes without stuffing are counted from the last marker or `start` on.
+    // For `position`. Data bytes, without stuffed zeros, are counted from `segment_` on.
     bool places_ = false;
-    const uint8_t* segment_ = nullptr;  // the first of these bytes in the file
-    int64_t before_window_ = 0;         // how many of them were before the window
-    std::vector<int64_t> stuffed_;      // the numbers of those after which a zero was left out
-    size_t passed_ = 0;  // of them, those before the position that was asked for last
+    const uint8_t* segment_ =
+        nullptr;                    // in the file: after the last restart marker, or at the start
+    int64_t before_window_ = 0;     // data bytes before the window
+    std::vector<int64_t> stuffed_;  // the numbers of the data bytes after which a zero was removed
+    size_t passed_ = 0;             // how many of these lie before the last `position`
 };
 
 }  // namespace fastload::jpeg

@@ -11,8 +11,8 @@ constexpr int kStartOfScan = 0xda, kEndOfImage = 0xd9;
 
 int two_bytes(const uint8_t* at) { return at[0] << 8 | at[1]; }
 
-// The segments of a file are read by these; each gets exactly the bytes that the segment's length
-// declares, and is true where they make sense.
+// Reads the marker segments of a file. Each method gets exactly the bytes that the length of the
+// segment declares, and returns false if they make no sense.
 struct Parser {
     Frame& frame;
     Reason reason = Reason::unusual;
@@ -71,8 +71,8 @@ struct Parser {
         return true;
     }
 
-    // Which samplings are decoded here: chroma whole or half in either direction, or a quarter
-    // across.
+    // Checks the sampling factors. Decoded here is chroma of full or half height, and of full, half
+    // or a quarter of the width.
     bool sampling() {
         Component* all = frame.component;
         for (int i = 0; i < frame.components; ++i) {
@@ -100,7 +100,7 @@ struct Parser {
         }
     }
 
-    // As libjpeg guesses it.
+    // Chooses the colour space as libjpeg does.
     bool colour() {
         const Component* all = frame.component;
         frame.colour = Colour::ycc;
@@ -115,7 +115,7 @@ struct Parser {
         return true;
     }
 
-    // The first scan; of others only `read_scan` looks.
+    // The header of the first scan. (`read_scan` reads those of all scans.)
     bool start_of_scan(const uint8_t* at, const uint8_t* end) {
         if (!saw_frame || end - at < 1) return false;
         const int count = at[0];
@@ -140,16 +140,16 @@ struct Parser {
     }
 };
 
-// A marker and its segment.
+// A marker segment.
 struct Segment {
     int marker = 0;
-    const uint8_t* length = nullptr;  // the two bytes that declare it
-    const uint8_t* from = nullptr;
+    const uint8_t* length = nullptr;  // the two bytes of its length
+    const uint8_t* from = nullptr;    // its contents: [from, end)
     const uint8_t* end = nullptr;
 };
 
-// The segment at `at`, with any number of 0xff before its marker. False where there is none. The
-// end of the image has no bytes.
+// Finds the segment at `at`, whose marker may have any number of 0xff before it. False if there is
+// none. The end-of-image marker has no contents.
 bool next_segment(const uint8_t* at, const uint8_t* stop, Segment& segment) {
     if (at == stop || *at != 0xff) return false;
     while (at != stop && *at == 0xff) ++at;
@@ -165,7 +165,8 @@ bool next_segment(const uint8_t* at, const uint8_t* stop, Segment& segment) {
     return true;
 }
 
-// Tables, comments and application data. `known` is false for any other marker.
+// Reads tables, comments and application data. `known` becomes false for other markers. Returns
+// false for these, and if the contents make no sense.
 bool read_tables(Parser& parser, const Segment& segment, bool& known) {
     known = true;
     if (segment.marker == 0xc4) return parser.codes(segment.from, segment.end);

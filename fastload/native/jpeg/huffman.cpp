@@ -21,7 +21,8 @@ void for_each_code(const Code& code, Function use) {
     }
 }
 
-// For each lookup its first symbol with its coefficient, or kLong.
+// For each lookup its first symbol with its coefficient. Where code and coefficient are longer than
+// the lookup, a kLong entry with the length of the code and the symbol; where the code is, kLong.
 void fill_singles(const Code& code, Entry* singles) {
     std::fill(singles, singles + kLookups, kLong);
     for_each_code(code, [&](uint32_t from, uint32_t count, int symbol, int length) {
@@ -39,8 +40,8 @@ void fill_singles(const Code& code, Entry* singles) {
     });
 }
 
-// What may follow a first symbol: for each number n of bits left in a lookup and each value of
-// these, at 2^n + value.
+// What may follow a first symbol: if it leaves n bits of a lookup with this value, the entry at
+// 2^n + value.
 template <typename E>
 using FollowingTable = E[kLookups];
 
@@ -63,7 +64,7 @@ void fill_doubles(const Code& code, DoubleEntry* doubles) {
         const Entry all = meaning(symbol, code.dc, length);
         const int used = static_cast<int>(all & kLengthMask), size = used - length;
         const int rest = used - kLookupBits;
-        // The sign is the first bit of the value: it must be looked up.
+        // The first bit of the value is its sign: it must be within the lookup.
         if (rest <= 0 || used > kMostEntryBits || length == kLookupBits) return;
         for (uint32_t bits = 0; bits < count; ++bits) {
             const int value = extend(static_cast<int>(bits) << rest, size);
@@ -89,8 +90,8 @@ void fill_doubles(const Code& code, DoubleEntry* doubles) {
     }
 }
 
-// All symbols that fit into a lookup (of three), without their coefficients; the last one's may lie
-// after it.
+// Up to three symbols a lookup, without their AC coefficients. The codes must lie within the
+// lookup; the bits of the last coefficient may lie after it.
 void fill_runs(const Code& code, Entry* runs) {
     Entry singles[kLookups];  // and from bit 16 on the length of the code
     std::fill(singles, singles + kLookups, kLong | Entry{kLookupBits + 1} << 16);

@@ -1,4 +1,5 @@
-// The lookup tables of a Huffman code.
+// Huffman codes of JPEGs, and the lookup tables made from them (the entries are described in
+// jpeg/kernels.hpp).
 #pragma once
 
 #include <memory>
@@ -7,28 +8,29 @@
 
 namespace fastload::jpeg {
 
-// The code of a slot: `codes` are 16 counts of codes by length, then the symbols. False if they are
-// no prefix code that libjpeg would take.
+// Reads a code. `codes`: 16 counts of codes by length (their sum is at most 256), then the symbols.
+// False if it is no prefix code, or one that libjpeg refuses.
 bool make_code(const uint8_t* codes, bool dc, Code& code);
 
-// For scans that send coefficients in parts: for each lookup one symbol, or kLong. An entry's
-// advance is the run of zeros and one more; of the end of a block, or of 2^n of them, it is
-// kEndAdvance + n, and its length is the code's.
+// Makes kLookups entries for progressive scans: one symbol a lookup, or kLong. The advance of an
+// entry is its run of zeros plus 1. An entry that ends 2^n blocks or more (EOBn) has the advance
+// kEndAdvance + n, and the length of its code alone.
 void fill_partial(const Code& code, Entry* entries);
 
-// The tables of one slot, and what they were made from: files by the same encoder settings share
-// theirs.
+// The lookup tables of one table slot of a file. They are kept between files and made again only
+// for another code: files with the same encoder settings often have the same one. Each kind of
+// table is made when it is first asked for.
 class CodeTables {
   public:
-    // `codes`: 16 counts and the symbols. False if they are no prefix code that libjpeg would take.
+    // Sets the code, as `make_code`.
     bool make(const uint8_t* codes, bool dc);
 
-    // For coefficients; made when first asked for, as the next.
+    // For decoding all coefficients: one symbol or two a lookup.
     const CodeTable<DoubleEntry>& full();
-    // For skipping: as many symbols at once as the lookup holds, without AC coefficients.
+    // For stepping over blocks: up to three symbols a lookup, without their AC coefficients.
     const CodeTable<Entry>& skipping();
-    // The same for blocks of which only the DC coefficient is of interest, among others that are
-    // decoded.
+    // The same as DoubleEntry: for blocks of which only the DC coefficient is needed, in a chunk
+    // with blocks that are decoded.
     const CodeTable<DoubleEntry>& passing();
 
   private:
@@ -43,8 +45,8 @@ class CodeTables {
     Slot<DoubleEntry> full_, passing_;
     Slot<Entry> skipping_;
     Code code_;
-    uint8_t source_[16 + 256];
-    bool made_ = false;
+    uint8_t source_[16 + 256];  // what `code_` was made of
+    bool made_ = false;         // whether `code_` is valid
 };
 
 }  // namespace fastload::jpeg

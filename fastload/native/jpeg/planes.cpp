@@ -6,7 +6,7 @@
 namespace fastload::jpeg {
 namespace {
 
-// Of the JPEG standard, annex K.1, in natural order.
+// The quantisation tables of the JPEG standard, annex K.1, in natural order.
 constexpr uint8_t kLuma[64] = {
     16, 11, 10, 16, 24,  40,  51,  61,  12, 12, 14, 19, 26,  58,  60,  55,
     14, 13, 16, 24, 40,  57,  69,  56,  14, 17, 22, 29, 51,  87,  80,  62,
@@ -19,7 +19,7 @@ constexpr uint8_t kChroma[64] = {
     99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99,
 };
 
-// As jpeg_set_quality with force_baseline.
+// Scales a table as jpeg_set_quality does with force_baseline.
 void fill(Quantisation& out, const uint8_t* base, int quality) {
     const int scale = quality < 50 ? 5000 / quality : 200 - 2 * quality;
     for (int k = 0; k < 64; ++k) {
@@ -34,12 +34,12 @@ void fill(Quantisation& out, const uint8_t* base, int quality) {
     }
 }
 
-// The last of `width` samples again, up to `stop`.
+// Repeats the last of `width` samples up to `stop`.
 void extend_row(uint8_t* row, int width, int stop) {
     std::memset(row + width, row[width - 1], static_cast<size_t>(stop - width));
 }
 
-// The last of `height` rows again, to the end of the blocks.
+// Repeats the last of `height` rows to the end of the blocks.
 void repeat_last(SamplePlane& plane, int height) {
     const uint8_t* const last = plane.row(height - 1);
     for (int y = height; y < 8 * plane.rows; ++y)
@@ -56,7 +56,7 @@ void SamplePlane::prepare(int width, int height) {
     grow(samples, static_cast<size_t>(stride) * static_cast<size_t>(8 * rows));
 }
 
-// The samples of two rows of pixels from row `y` on, the second of which may be below the image.
+// Converts rows `y` and y + 1 of the image; if the latter lies below the image, the last row again.
 void SamplePlanes::take_rows(const uint8_t* pixels, Size size, int y, bool blue_first) {
     for (int k = 0; k < 2; ++k) {
         const auto from = static_cast<ptrdiff_t>(std::min(y + k, size.height - 1));

@@ -6,17 +6,18 @@
 namespace fastload::jpeg {
 namespace {
 
-// Step (2 bytes, the lower first), bits of a difference of positions, bits of a difference of DC
-// coefficients.
+// Packed points begin with: step (2 bytes, the lower first), bits of each difference of positions
+// (1 byte), bits of each difference of DC coefficients (1).
 constexpr size_t kHeader = 4;
 constexpr int kMostPositionBits = 40, kMostDcBits16 = 17;
 
-// The sign goes to the lowest bit: small differences are small numbers.
+// Moves the sign to the lowest bit, so that small differences are small numbers (zigzag encoding).
 uint32_t folded(int32_t value) {
     return static_cast<uint32_t>(value) << 1 ^ static_cast<uint32_t>(value >> 31);
 }
 int32_t unfolded(uint32_t value) { return static_cast<int32_t>(value >> 1 ^ (~(value & 1) + 1)); }
 
+// How many bits a number has, without leading zeros.
 int bits_of(uint64_t value) {
     int bits = 0;
     for (; value != 0; value >>= 1) ++bits;
@@ -96,7 +97,7 @@ bool find_rows(const Frame& frame, const uint8_t* data, size_t size, int rows,
 }
 
 void pack(const Frame& frame, const Points& points, std::vector<uint8_t>& out) {
-    uint64_t positions = 0, dcs = 0;  // all bits that a difference has
+    uint64_t positions = 0, dcs = 0;  // the bits that are set in any of the differences
     Point before = first_point(frame);
     for (const Point& point : points.points) {
         positions |= static_cast<uint64_t>(point.position - before.position);
