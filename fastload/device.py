@@ -14,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -395,6 +396,8 @@ class DeviceStage:
         if host.collated is not None:
             return _taken_apart(host.collated, foreign=host.layout is None)
         names, rebuild = list(host.columns), _REBUILD[host.layout or self._layout]
+        if host.named is not None:
+            rebuild = partial(_as_named, host.named)
         images = next(
             (name for name, kind in self._pixels.items() if kind.coloured and name in host.columns),
             None,
@@ -477,6 +480,12 @@ _REBUILD: Mapping[str, Callable[[dict[Any, Any]], Any]] = {
     "dict": lambda columns: columns,
     "tuple": lambda columns: list(columns.values()),  # as torch's default_collate makes of tuples
 }
+
+
+def _as_named(named: Any, columns: dict[Any, Any]) -> Any:
+    """A batch of named tuples; a list where each has several views of its image."""
+    values = list(columns.values())
+    return named(*values) if len(values) == len(named._fields) else values
 
 
 def _taken_apart(batch: Any, *, foreign: bool) -> _Parts:

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 from torchvision.transforms import v2
 
 import fastload
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, WorkerError
 from fastload.recipe.mix import MixUp
-from tests.images import write_photo_folder
+from tests.images import photo, write_photo_folder
 
 CROP = v2.Compose([v2.RandomCrop(6), v2.ToImage()])
 
@@ -43,7 +43,7 @@ class Items(Dataset[Any]):
 
 
 def first_batch(dataset: Any, **arguments: Any) -> Any:
-    with fastload.create_loader(dataset, 4, num_workers=0, **arguments) as loader:
+    with fastload.create_loader(dataset, 4, **{"num_workers": 0, **arguments}) as loader:
         return next(iter(loader))
 
 
@@ -82,6 +82,42 @@ def test_mixup_reaches_batches_of_tensors(
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(images, expected[0].double())
     assert torch.equal(labels, expected[1])
+
+
+class Pictures(NamedTuple):
+    """Its image is the first."""
+
+    picture: Any
+    kind: int
+
+
+def of_picture(index: int) -> Pictures:
+    return Pictures(Image.fromarray(photo(9, 9, seed=index)), index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("opaque", [False, True])
+def test_named_tuples_stay_named_with_a_transform(opaque: bool, workers: int) -> None:
+    class Whole(v2.Compose):
+        """One that cannot be looked into."""
+
+    steps = [v2.CenterCrop(4), v2.ToImage()]
+    transform = Whole(steps) if opaque else v2.Compose(steps)
+    seen = list[Any]()
+
+    def collate(items: list[Any]) -> Any:
+        seen.extend(items)
+        return default_collate(items)
+
+    for given in ({}, {} if workers else {"collate_fn": collate}):
+        batch = first_batch(
+            Items(of_picture), transform=transform, num_workers=workers, dtype=torch.uint8, **given
+        )
+        assert type(batch) is Pictures
+        assert batch.kind.tolist() == [0, 1, 2, 3]
+        theirs = [transform(of_picture(index).picture) for index in range(4)]
+        assert torch.equal(batch.picture, torch.stack(theirs))
+    assert all(type(item) is Pictures for item in seen)
 
 
 def test_a_collate_functions_layout_is_left_alone_and_its_images_mixed() -> None:

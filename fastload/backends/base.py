@@ -365,6 +365,8 @@ class HostBatch:
     """Instead of columns: a finished batch from a dataset or collate function of the user's."""
     layout: Literal["tuple", "dict", "single"] | None = None
     """What the trainer gets, where the source does not know it (datasets of the user's)."""
+    named: Callable[..., Any] | None = None
+    """The class of the samples, where that is a named tuple: so is the batch."""
     packed: Packed | None = None
     """The columns of rows of variable length, on their way between processes."""
 

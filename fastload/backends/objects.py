@@ -147,7 +147,8 @@ class ObjectReader:
             columns = {
                 name: _spread(column, good_rows, len(draws)) for name, column in columns.items()
             }
-        return HostBatch(columns, failures, layout=layout)
+        named = type(items[0]) if hasattr(items[0], "_fields") else None
+        return HostBatch(columns, failures, layout=layout, named=named)
 
     def _require_left_alone(self, name: str, value: Any) -> None:
         """Raises ConfigurationError: the images are moved, and boxes or points would stay where
@@ -429,7 +430,8 @@ def _with_image(item: Any, transform: Callable[[Any], Any]) -> Any:
             raise _without_image(item)
         return {**item, "image": transform(item["image"])}
     if isinstance(item, list | tuple) and item:
-        return (transform(item[0]), *item[1:])
+        values = (transform(item[0]), *item[1:])
+        return type(item)(*values) if hasattr(item, "_fields") else values
     return transform(item)
 
 
