@@ -30,8 +30,7 @@ enum class ColourKind : int32_t {
     gamma,
 };
 constexpr int kColourKinds = 14;
-constexpr int kColourNumbers =
-    6;  // parameters of a step, of which an operation uses the first ones
+constexpr int kColourNumbers = 6;  // parameters of a step; an operation uses the first ones
 
 // Images that are changed in place. The memory is borrowed until the job is done.
 struct ColourImages {
@@ -70,8 +69,8 @@ class ColourJob : public Job {
 struct ColourTable {
     const int32_t* kinds = nullptr;  // (count * chains, steps): a ColourKind each; below 0: no step
     const float* numbers = nullptr;  // (count * chains, steps, kColourNumbers)
-    const float* weights =
-        nullptr;  // (count, 1 + chains): of the image, of each chain; null: one chain
+    // (count, 1 + chains): the weight of the image, then of each chain; null: one chain, no sum.
+    const float* weights = nullptr;
     int steps = 0;
     int chains = 1;
     // Of `affine` steps: bilinear or nearest; whether what lies outside of the image has the colour

@@ -36,10 +36,9 @@ class JpegEncoder {
     int columns_ = 0;  // MCUs in a row
     // Coefficients of a row of MCUs: two rows of luma blocks, one each of Cb and Cr blocks.
     std::vector<int16_t> coefficients_[4];
-    std::vector<jpeg::WrittenBlock>
-        blocks_;                 // the blocks of a row of MCUs in the order of the file
-    std::vector<int> reach_;     // as CoefficientsTask needs it
-    std::vector<uint8_t> bits_;  // entropy-coded data before stuffing
+    std::vector<jpeg::WrittenBlock> blocks_;  // of a row of MCUs, in the order of the file
+    std::vector<int> reach_;                  // as CoefficientsTask needs it
+    std::vector<uint8_t> bits_;               // entropy-coded data before stuffing
     std::vector<uint8_t> file_;
 };
 

@@ -166,8 +166,8 @@ struct JoinTable {
     CanvasTable canvas;  // of size 0x0: no canvases; a picture then has at most one member
     // Of two layers exactly one of these, of one layer none:
     const float* weights = nullptr;  // (count, 2): weights of the two pictures, which are summed
-    const int32_t* rectangles =
-        nullptr;                  // (count, 4): top, left, height, width that the second covers
+    // (count, 4): top, left, height, width that the second covers.
+    const int32_t* rectangles = nullptr;
     const bool* masks = nullptr;  // (count, height, width): whether the second covers a pixel
     int count = 0;                // of samples
     int layers = 1;               // 1 or 2

@@ -34,10 +34,9 @@ inline int padded_position(int position, int length, Padding padding) {
 
 // One axis of a geometry. Positions are pixels along it.
 struct AxisRequest {
-    int input = 0;   // pixels of the image that the box covers, wholly or in part
-    int output = 0;  // length that the box is resampled to
-    int window_start =
-        0;  // first position of the window in the resampled box; may be outside of it
+    int input = 0;         // pixels of the image that the box covers, wholly or in part
+    int output = 0;        // length that the box is resampled to
+    int window_start = 0;  // first position of the window in the resampled box, or outside of it
     int window_length = 0;
     bool mirror = false;
     // Where the box begins, counted from the first of the `input` pixels, and its length. Not whole
@@ -136,9 +135,9 @@ class Resampler final : public RowSink {
     Box needed_;
     Size window_;
     ResampleOptions options_;
-    std::vector<uint8_t>
-        middle_;                // after the horizontal pass: rows of the box, columns of the window
-    size_t middle_stride_ = 0;  // bytes from one of these rows to the next
+    // After the horizontal pass: rows of the box, columns of the window.
+    std::vector<uint8_t> middle_;
+    size_t middle_stride_ = 0;    // bytes from one of these rows to the next
     std::vector<int32_t> split_;  // the weights of columns as `Kernels::split` gives them
     bool is_split_ = false;       // whether they could be split
     int taken_ = 0;               // rows so far

@@ -1,5 +1,5 @@
-// Entropy decoding of a band of coefficients in a progressive scan. Included once per instruction
-// set: BMI2 finds the n-th set bit of a number in one instruction.
+// Entropy decoding of the AC scans of progressive files: a band of coefficients of one component.
+// Included once per instruction set: BMI2 finds the n-th set bit of a number in one instruction.
 #pragma once
 
 #if defined(__BMI2__)
@@ -12,12 +12,13 @@
 namespace fastload::jpeg {
 namespace {
 
-// Bits k to `last`.
+// A mask of bits k to `last`.
 inline uint64_t bits_from(int k, int last) {
     return ~uint64_t{0} << k & ~uint64_t{0} >> (63 - last);
 }
 
-// The n-th set bit, counted from 0, from the lowest on; 0 where there are no more than n.
+// The n-th set bit of `bits` alone, counted from 0 and from the lowest; 0 if there are no more than
+// n.
 inline uint64_t nth_bit(uint64_t bits, int n) {
 #if defined(__BMI2__)
     return _pdep_u64(uint64_t{1} << n, bits);
@@ -27,12 +28,13 @@ inline uint64_t nth_bit(uint64_t bits, int n) {
 #endif
 }
 
-// Those of `which` whose bit in `bits` is set: the first one's is the highest of as many bits as
-// `which` has, at least one.
+// Selects set bits of `which`. The lowest `count` bits of `bits`, where `count` (at least 1) is how
+// many bits `which` has, say which ones: the highest of them for the lowest bit of `which`, and so
+// on.
 inline uint64_t chosen(uint64_t which, uint64_t bits) {
     const int count = __builtin_popcountll(which);
 #if defined(__BMI2__)
-    // The first one's bit lowest.
+    // Reverses the order of the bits.
     uint64_t x = __builtin_bswap64(bits << (64 - count));
     x = (x >> 4 & 0x0f0f0f0f0f0f0f0fu) | (x & 0x0f0f0f0f0f0f0f0fu) << 4;
     x = (x >> 2 & 0x3333333333333333u) | (x & 0x3333333333333333u) << 2;
@@ -94,8 +96,8 @@ bool first_of_band(BandTask& task) {
     return true;
 }
 
-// Away from zero by a bit that none of them has: the coefficients of a block that a scan corrects
-// are multiples of twice the bit (`Scans::check`).
+// Moves the coefficients `which` of a block away from zero by 2^low. None of them has this bit yet:
+// they are multiples of 2^(low + 1), as `Scans::check` made sure.
 inline void correct(int16_t* block, uint64_t which, int low) {
     const int bit = 1 << low;
     for (; which != 0; which &= which - 1) {
@@ -105,9 +107,12 @@ inline void correct(int16_t* block, uint64_t which, int low) {
     }
 }
 
-// Among the corrections of coefficients that are known, new ones of 1 and -1 stand.
+// A scan that adds bit `low` to the band. Symbols send new coefficients, 1 or -1 times 2^low;
+// between them stands one correction bit for each coefficient passed that is already known to be
+// not zero. The correction bits of a block are collected, and applied at its end.
 bool next_of_band(BandTask& task) {
-    // What is left of 56 bits after a symbol, at most 16 of code and 10 of value.
+    // How many of 56 bits are left after a symbol, which has at most 16 bits of code and 10 of
+    // value.
     constexpr int kAtOnce = 56 - 16 - kMostAcBits;
     BitState state = task.bits;
     const Entry* const entries = task.entries;
@@ -116,7 +121,7 @@ bool next_of_band(BandTask& task) {
     for (int i = 0; i < task.count; ++i, block += 64) {
         const uint64_t all = bits_from(task.first, task.last), before = task.known[i] & all;
         uint64_t corrections = 0, known = 0;
-        uint64_t left = all;  // of the band
+        uint64_t left = all;  // coefficients of the band that were not passed yet
         while (end_run == 0 && left != 0) {
             const Entry found = next_symbol(state, entries, *task.code);
             if (found == 0) return false;
@@ -124,7 +129,8 @@ bool next_of_band(BandTask& task) {
                 end_run = ending(state, found);
                 break;
             }
-            // The zero that the run ends at; 0 where it goes on to the end of the band.
+            // The place of the new coefficient: the zero after the run; 0 if the run goes on to the
+            // end of the band.
             const uint64_t at = nth_bit(left & ~before, static_cast<int>(advance_of(found)) - 1);
             const uint64_t passed = left & (at - 1);  // all where `at` is 0
             const int count = __builtin_popcountll(before & passed);

@@ -151,9 +151,8 @@ class BitSource {
 
     // For `position`. Data bytes, without stuffed zeros, are counted from `segment_` on.
     bool places_ = false;
-    const uint8_t* segment_ =
-        nullptr;                    // in the file: after the last restart marker, or at the start
-    int64_t before_window_ = 0;     // data bytes before the window
+    const uint8_t* segment_ = nullptr;  // in the file: the start, or after the last restart marker
+    int64_t before_window_ = 0;         // data bytes before the window
     std::vector<int64_t> stuffed_;  // the numbers of the data bytes after which a zero was removed
     size_t passed_ = 0;             // how many of these lie before the last `position`
 };

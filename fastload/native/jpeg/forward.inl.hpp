@@ -1,8 +1,6 @@
-// From pixels to quantised coefficients: colour, halved chroma, forward DCT. Included once per
-// instruction set.
-//
-// Each step gives exactly the integers of libjpeg-turbo's defaults (the "slow" integer DCT), for
-// all 8-bit samples.
+// Encoding: from pixels to quantised coefficients by colour conversion, downsampling of chroma and
+// forward DCT. Included once per instruction set. Each step gives the same integers as
+// libjpeg-turbo with its defaults (the "slow" integer DCT).
 #pragma once
 
 #include <cstring>
@@ -14,12 +12,14 @@
 namespace fastload::jpeg {
 namespace {
 
-// Pixels that `colour_chunk` converts: four vectors of four pixels a lane.
+// How many pixels `colour_chunk` converts: four vectors, with four pixels in each lane.
 constexpr int kColourChunk = 16 * kLanes;
 
-// Converts kColourChunk pixels. Four bytes after the last one are read.
+// Converts kColourChunk pixels to samples of Y, Cb and Cr. The 4 bytes after the last pixel are
+// read. `red_green`, `blue_green`: shuffles that take two channels of 3-byte pixels.
 inline void colour_chunk(const uint8_t* pixels, V red_green, V blue_green, uint8_t* const* out) {
-    // Weights with 16 fractional bits; those of luma add up to 1, of chroma to 0. kHalf rounds.
+    // The weights have 16 fractional bits; those of luma add up to 1, those of chroma to 0. kHalf
+    // rounds.
     constexpr int32_t kHalf = 1 << 15, kCentre = (128 << 16) + kHalf - 1;
     V sums[3][4];
     for (int k = 0; k < 4; ++k) {
@@ -27,7 +27,7 @@ inline void colour_chunk(const uint8_t* pixels, V red_green, V blue_green, uint8
         for (int lane = 0; lane < kLanes; ++lane) from[lane] = pixels + 48 * lane + 12 * k;
         const V four = Simd::load_lanes(from, 0);
         const V rg = Simd::shuffle(four, red_green), bg = Simd::shuffle(four, blue_green);
-        // Times 32768, which is no 16-bit number; green goes.
+        // Times 32768 by shifts, as that is no signed 16-bit number. Green is shifted out.
         const V red = Simd::right32<1>(Simd::left32<16>(rg)),
                 blue = Simd::right32<1>(Simd::left32<16>(bg));
         const auto sum = [](V x, V y, int32_t constant) {
@@ -45,7 +45,7 @@ inline void colour_chunk(const uint8_t* pixels, V red_green, V blue_green, uint8
 }
 
 void rgb_to_ycc(const uint8_t* pixels, int width, bool blue_first, uint8_t* const* rows) {
-    // Two channels of each of four pixels, as numbers of 16 bits.
+    // Two channels of each of four pixels as 16-bit numbers.
     alignas(16) static constexpr int8_t kFirstTwo[16] = {0, -1, 1, -1, 3, -1, 4,  -1,
                                                          6, -1, 7, -1, 9, -1, 10, -1};
     alignas(16) static constexpr int8_t kLastTwo[16] = {2, -1, 1, -1, 5,  -1, 4,  -1,
@@ -67,7 +67,7 @@ void rgb_to_ycc(const uint8_t* pixels, int width, bool blue_first, uint8_t* cons
     }
 }
 
-// Means of two by two samples; halves are rounded down and up in turn. `width` outputs.
+// Means of 2 x 2 samples, `width` of them. Halves are rounded down and up in turn, as in libjpeg.
 void halve(const uint8_t* upper, const uint8_t* lower, uint8_t* out, int width) {
     for (int x = 0; x < width; ++x) {
         const int sum = upper[2 * x] + upper[2 * x + 1] + lower[2 * x] + lower[2 * x + 1];
@@ -75,12 +75,13 @@ void halve(const uint8_t* upper, const uint8_t* lower, uint8_t* out, int width) 
     }
 }
 
-// One dimension of the forward DCT of all columns: the algorithm of `transform` the other way, as
-// in libjpeg's jfdctint.c. The first time results have kPassBits fractional bits.
+// One dimension of the forward DCT of all columns, as in libjpeg's jfdctint.c: the reverse of
+// `transform`. kFirst: the first of the two dimensions, whose results have kPassBits fractional
+// bits.
 template <bool kFirst>
 inline void forward_transform(V (&x)[8]) {
     constexpr int kShift = kFirst ? kConstantBits - kPassBits : kConstantBits + kPassBits;
-    V sums[4], differences[4];  // of the outermost samples first
+    V sums[4], differences[4];  // of x[i] and x[7 - i]
     for (int i = 0; i < 4; ++i) {
         sums[i] = Simd::add16(x[i], x[7 - i]);
         differences[i] = Simd::sub16(x[i], x[7 - i]);
@@ -106,9 +107,10 @@ inline void forward_transform(V (&x)[8]) {
     x[1] = descale<kShift>(ends.times(-k0899, k1501 - k0899) + z4);
 }
 
-// Coefficients divided by their quantisers, halves away from zero. What is divided is below 2^16,
-// and a half more than a whole number, so that its quotient is further from a whole number than the
-// two roundings can move it.
+// Divides coefficients by their quantisers, rounded, halves away from zero. Returns the reach of
+// the block, as one of 1, kCorner and 64. The dividend is below 2^16 and a half more than a whole
+// number: so the quotient is farther from a whole number than the rounding of `inverse` and of the
+// product can move it.
 inline int quantise(int16_t* block, const Quantisation& by) {
     int32_t beyond_mean = 0, beyond_corner = 0;
     for (int k = 0; k < 64; ++k) {

@@ -1,8 +1,9 @@
-// From coefficients to pixels: inverse DCT, upsampling, colour. Included once per instruction set.
+// Decoding: from coefficients to pixels by inverse DCT, upsampling and colour conversion. Included
+// once per instruction set.
 //
-// Each step gives exactly the integers of libjpeg-turbo's defaults (the "slow" integer DCT, "fancy"
-// upsampling), also where coefficients that no encoder writes overflow 16 bits: there, as its SSE2
-// and AVX2 code does.
+// Each step gives the same integers as libjpeg-turbo with its defaults (the "slow" integer DCT,
+// "fancy" upsampling). Coefficients that no encoder writes may overflow 16 bits; the results are
+// then those of its SSE2 and AVX2 code.
 #pragma once
 
 #include "jpeg/kernels.hpp"
@@ -11,13 +12,14 @@
 namespace fastload::jpeg {
 namespace {
 
-// Vectors of pairs (a, b) of 16-bit numbers, for madd.
+// A vector of pairs (a, b) of 16-bit numbers, for madd16.
 inline V pair(int a, int b) {
     return Simd::all32(static_cast<int>(static_cast<uint32_t>(a) & 0xffff) |
                        static_cast<int>(static_cast<uint32_t>(b) << 16));
 }
 
-// A vector of 16-bit numbers widened to two of 32 bits; and only the lower half of each lane.
+// The numbers of a vector of 16-bit numbers as 32-bit numbers, in two vectors. LowWide: only those
+// of the lower half of each lane.
 struct Wide {
     V low, high;
 };
@@ -34,7 +36,7 @@ inline Wide operator-(Wide a, Wide b) {
 inline LowWide operator+(LowWide a, LowWide b) { return {Simd::add32(a.low, b.low)}; }
 inline LowWide operator-(LowWide a, LowWide b) { return {Simd::sub32(a.low, b.low)}; }
 
-// Neighbours of two vectors, interleaved once and multiplied with several pairs of constants.
+// The numbers of two vectors in pairs (x, y), made once. `times(a, b)`: a x + b y.
 struct Pairs {
     V low, high;
     Pairs(V a, V b) : low(Simd::low16(a, b)), high(Simd::high16(a, b)) {}
@@ -48,14 +50,15 @@ struct LowPairs {
     LowWide times(int a, int b) const { return {Simd::madd16(low, pair(a, b))}; }
 };
 
-// cos and sin of multiples of pi / 16 in combinations, with 13 fractional bits: the algorithm of
-// Loeffler, Ligtenberg and Moschytz (ICASSP 1989) with 12 multiplications, as in libjpeg's
-// jidctint.c.
+// Sums of cosines of multiples of pi / 16, with 13 fractional bits; the digits of a name are the
+// value, k0298 = 0.298... The algorithm is that of Loeffler, Ligtenberg and Moschytz (ICASSP 1989)
+// with 12 multiplications, as in libjpeg's jidctint.c.
 constexpr int k0298 = 2446, k0390 = 3196, k0541 = 4433, k0765 = 6270, k0899 = 7373, k1175 = 9633,
               k1501 = 12299, k1847 = 15137, k1961 = 16069, k2053 = 16819, k2562 = 20995,
               k3072 = 25172;
 constexpr int kConstantBits = 13, kPassBits = 2;
 
+// Divides by 2^kShift, rounded.
 template <int kShift>
 inline V descaled(V x) {
     return Simd::right32<kShift>(Simd::add32(x, Simd::all32(1 << (kShift - 1))));
@@ -70,14 +73,14 @@ inline V descale(LowWide x) {
     return Simd::pack32(low, low);
 }
 
-// 16-bit numbers times 2^kBits, by way of the upper half of 32 bits.
+// 16-bit numbers times 2^kBits: moved to the upper halves of 32-bit numbers, then shifted right.
 template <int kBits>
 inline Wide scale(V x) {
     return {Simd::right32<16 - kBits>(Simd::low16(Simd::zero(), x)),
             Simd::right32<16 - kBits>(Simd::high16(Simd::zero(), x))};
 }
 
-// The last step: sums and differences of the even and the odd part.
+// The last step of a transform: sums and differences of the even and the odd part.
 template <int kShift, int kHalf, typename Sums>
 inline void join(const Sums (&even)[kHalf], const Sums (&odd)[kHalf], V (&out)[8]) {
     for (int i = 0; i < kHalf; ++i) {
@@ -92,7 +95,7 @@ inline void transform(V (&x)[8]) {
     const Pairs even_pairs(x[2], x[6]);
     const Wide even3 = even_pairs.times(k0541 + k0765, k0541),
                even2 = even_pairs.times(k0541, k0541 - k1847);
-    // In 16 bits, as libjpeg-turbo's.
+    // In 16 bits, as in libjpeg-turbo's vector code.
     const V sum = Simd::add16(x[0], x[4]), difference = Simd::sub16(x[0], x[4]);
     const Wide even0 = scale<kConstantBits>(sum), even1 = scale<kConstantBits>(difference);
     const Wide even[4] = {even0 + even3, even1 + even2, even1 - even2, even0 - even3};
@@ -106,8 +109,8 @@ inline void transform(V (&x)[8]) {
     join<kShift>(even, odd, x);
 }
 
-// The same where x[4] to x[7] are zero. With LowPairs only for the left half of the columns: the
-// right half of the results is undefined.
+// The same if x[4] to x[7] are zero. OfTwo is Pairs, or LowPairs for the left half of the columns
+// only; the right half of the result is then undefined.
 template <int kShift, typename OfTwo>
 inline void transform_half(V (&x)[8]) {
     const OfTwo even_pairs(x[0], x[2]), odd_pairs(x[1], x[3]);
@@ -140,7 +143,8 @@ inline void transpose(V (&x)[8]) {
     }
 }
 
-// The left half of the columns only; the lower rows of the result are zero, and not written.
+// Transposes if only the left half of the columns may be nonzero: the lower four rows of the result
+// are then zero, and are not written.
 inline void transpose_left(V (&x)[8]) {
     V a[4];
     for (int i = 0; i < 4; ++i) a[i] = Simd::low16(x[2 * i], x[2 * i + 1]);
@@ -152,9 +156,9 @@ inline void transpose_left(V (&x)[8]) {
     x[3] = Simd::high64(b1, b3);
 }
 
-// Where all rows of a lane but the first are zero, libjpeg-turbo shifts the first one left in 16
-// bits. That is the same as the transform but for numbers of more than 14 bits, which are brought
-// down to these here.
+// If all rows of a lane but the first are zero, libjpeg-turbo only shifts the first row left, in 16
+// bits. For numbers of up to 14 bits the transform gives the same. Larger numbers are cut to 14
+// bits here, so that it does for them, too.
 inline V as_if_shifted(V first, V others) {
     V zero = Simd::equal32(others, Simd::zero());
     zero = Simd::bit_and(zero, Simd::swap64(zero));
@@ -171,8 +175,9 @@ inline KeptBlock block_of(const SamplesTask& task, int number) {
     return {block.coefficients, block.result & (kEndAdvance - 1)};
 }
 
-// The coefficients of as many blocks as there are lanes, from block `first` of the task on. After
-// the last block, that one again; it lands in the slack. Returns how far the coefficients reach.
+// Gets the coefficients of kLanes blocks, from block `first` of the task on. Lanes after the last
+// block get that one again; their samples go to the tail of the row. Returns the largest reach of
+// these blocks.
 inline int take_blocks(const SamplesTask& task, int first, const int16_t* (&blocks)[kLanes]) {
     int reach = 0;
     for (int lane = 0; lane < kLanes; ++lane) {
@@ -184,6 +189,7 @@ inline int take_blocks(const SamplesTask& task, int first, const int16_t* (&bloc
     return reach;
 }
 
+// Blocks to 8 x 8 samples.
 void to_whole_samples(const SamplesTask& task) {
     const V centre = Simd::all8(128);
     uint8_t* out = task.out;
@@ -228,9 +234,9 @@ void to_whole_samples(const SamplesTask& task) {
     }
 }
 
-// One dimension of the inverse DCT of all columns to four numbers, or two: libjpeg's jidctred.c,
-// which leaves some of the coefficients out. The constants are sums of those above, or cosines of
-// their own.
+// One dimension of the inverse DCT of all columns to four numbers, or to two, as in libjpeg's
+// jidctred.c, which ignores some coefficients. Constants that are not above are written as numbers
+// with 13 fractional bits.
 template <int kShift>
 inline void transform_to_four(V (&x)[8]) {
     const Pairs even_pairs(x[2], x[6]), outer(x[7], x[5]), inner(x[3], x[1]);
@@ -249,7 +255,7 @@ inline void transform_to_two(V (&x)[8]) {
     join<kShift + 2>(even, odd, x);
 }
 
-// And the result transposed.
+// To kSize numbers, and transposed.
 template <int kSize, int kShift>
 inline void transform_to_fewer(V (&x)[8]) {
     kSize == 4 ? transform_to_four<kShift>(x) : transform_to_two<kShift>(x);
@@ -257,6 +263,7 @@ inline void transform_to_fewer(V (&x)[8]) {
     transpose(x);
 }
 
+// Blocks to kSize x kSize samples.
 template <int kSize>
 void to_fewer_samples(const SamplesTask& task) {
     const V centre = Simd::all8(128);
@@ -280,7 +287,7 @@ void to_fewer_samples(const SamplesTask& task) {
     }
 }
 
-// The mean of each block, which is its first coefficient.
+// Blocks to one sample each: their mean, which is an eighth of the DC coefficient.
 void to_means(const SamplesTask& task) {
     for (int i = 0; i < task.count; ++i) {
         const auto product =
@@ -299,12 +306,12 @@ void to_samples(const SamplesTask& task) {
     }
 }
 
-// Bytes as 16-bit numbers, in lanes: the lower and the upper half of each.
+// The lower or upper 8 bytes of each lane as 16-bit numbers.
 inline V widen_low(V bytes) { return Simd::low8(bytes, Simd::zero()); }
 inline V widen_high(V bytes) { return Simd::high8(bytes, Simd::zero()); }
 inline V triple(V x) { return Simd::add16(x, Simd::add16(x, x)); }
 
-// Writes the bytes of even and odd positions, as 16-bit numbers.
+// Bytes from 16-bit numbers: those at even positions, and those at odd ones.
 inline V merge(V even, V odd) { return Simd::bit_or(even, Simd::left16<8>(odd)); }
 
 void double_width(const uint8_t* row, uint8_t* out, int width) {
@@ -338,7 +345,7 @@ void blend_rows(const uint8_t* near, const uint8_t* far, bool above, uint8_t* ou
 
 void blend_and_double(const uint8_t* near, const uint8_t* far, uint8_t* out, int width,
                       int16_t* scratch) {
-    // The sums of columns from -1 to width, at scratch[0] on.
+    // The blended columns from -1 to width, from scratch[0] on.
     for (int x = -1; x <= width; x += kVectorBytes) {
         const V a = Simd::load(near + x), b = Simd::load(far + x);
         auto* to = reinterpret_cast<uint8_t*>(scratch + x + 1);
@@ -355,7 +362,7 @@ void blend_and_double(const uint8_t* near, const uint8_t* far, uint8_t* out, int
     }
 }
 
-// Bytes of four vectors to pixels.
+// Interleaves red, green, blue and 255 to 4-byte pixels.
 inline void store_pixels(uint8_t* out, V red, V green, V blue) {
     const V opaque = Simd::all8(255);
     const V rg_low = Simd::low8(red, green), rg_high = Simd::high8(red, green);
@@ -367,8 +374,9 @@ inline void store_pixels(uint8_t* out, V red, V green, V blue) {
 }
 
 void ycc_to_rgbx(const uint8_t* const* rows, uint8_t* out, int width) {
-    // Of 1.402, 1.772, 0.34414 and 0.71414, what is left after whole multiples, with 15 or 16
-    // fractional bits. For red, half of 26345: rounded, it gives the same for all 256 values.
+    // The factors 1.402, 1.772, -0.34414 and -0.71414 less whole numbers (1, 2, 0 and -1), as
+    // 16-bit factors do not reach that far; for green with 16 fractional bits, for red and blue
+    // with 15. For red half of 26345, rounded: the result is the same for all 256 values.
     constexpr int kRed = 13173, kBlue = -7471, kGreenBlue = -22554, kGreenRed = 65536 - 46802;
     const V centre = Simd::all16(128), half = Simd::all32(1 << 15);
     const V red_scale = Simd::all16(kRed), blue_scale = Simd::all16(kBlue),

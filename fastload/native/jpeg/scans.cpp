@@ -9,12 +9,12 @@
 namespace fastload::jpeg {
 namespace {
 
-// Memory kept from image to image; larger memory is newly allocated as zeros, of which the system
-// makes only what is written to. So a few bytes that claim a large image cost no more than they
-// fill.
+// Up to so many bytes are kept between images. Larger memory is allocated by calloc: the system
+// provides only the pages that are written to, so that a small file which claims to be a large
+// image takes little memory.
 constexpr size_t kKept = size_t{8} << 20;
-// A coefficient has at most 10 bits and a sign, a DC coefficient 11: so far they can be shifted
-// within 16 bits.
+// Coefficients have at most 10 bits and a sign, DC coefficients 11 and a sign: shifted left by so
+// many bits they still fit 16 bits.
 constexpr int kMostLow = 5, kMostDcLow = 4;
 
 }  // namespace
@@ -61,8 +61,8 @@ void Scans::release() {
     capacity_ = 0;
 }
 
-// Whether a scan is what may come next: each coefficient first with its upper bits, then one bit a
-// scan.
+// Whether a scan may come next: each coefficient first with its upper bits, then one bit in each
+// scan. Notes what it sends.
 bool Scans::check(const Frame& frame, const Scan& scan) {
     if (scan.last > 63 || scan.first > scan.last) return false;
     const bool dc = scan.first == 0;
@@ -86,7 +86,8 @@ bool Scans::check(const Frame& frame, const Scan& scan) {
     return true;
 }
 
-// Tables, and where a component begins, its quantisers.
+// Makes the lookup tables of a scan, and notes the quantisation tables of components that begin
+// with it.
 bool Scans::prepare(const Frame& frame, const Scan& scan) {
     for (int i = 0; i < scan.components; ++i) {
         const int component = scan.component[i];
@@ -110,8 +111,10 @@ bool Scans::prepare(const Frame& frame, const Scan& scan) {
     return true;
 }
 
-// Calls `decode(state, number of the component in the scan, first block, its known coefficients,
-// blocks side by side)`, false where the data are bad, for the blocks of a scan in their order.
+// Calls `decode(state, i, block, known, count)` for all blocks of a scan in the order of the file:
+// `count` blocks side by side of component number i of the scan, the first of which has its
+// coefficients at `block` and its mask of nonzero ones at `known`. `decode` returns false if the
+// data are bad; so does this.
 template <typename Function>
 bool Scans::for_each_part(const Frame& frame, const Scan& scan, Function decode) {
     struct Part {
@@ -130,7 +133,7 @@ bool Scans::for_each_part(const Frame& frame, const Scan& scan, Function decode)
                     alone ? 1 : component.h, alone ? 1 : component.v};
         blocks += parts[i].h * parts[i].v;
     }
-    // A scan of one component has no MCUs but its blocks, and only those that have pixels.
+    // In a scan of one component a MCU is one block, and blocks without pixels are left out.
     const Plane& only = planes_[scan.component[0]];
     const int columns = alone ? only.width : divide_up(frame.width, 8 * frame.h);
     const int rows = alone ? only.height : divide_up(frame.height, 8 * frame.v);
@@ -153,7 +156,7 @@ bool Scans::for_each_part(const Frame& frame, const Scan& scan, Function decode)
             if (frame.restart_interval != 0)
                 count = static_cast<int>(std::min<int64_t>(count, until_restart));
             BitState state = begin(source_.state);
-            // Of one component all blocks in a row are one part; of several, those of a MCU are.
+            // The blocks side by side: of one component all in a row; of several those of a MCU.
             const int mcus = alone ? 1 : count, side_by_side = alone ? count : 1;
             for (int mcu = column; mcu < column + mcus; ++mcu) {
                 for (int i = 0; i < scan.components; ++i) {
@@ -177,6 +180,7 @@ bool Scans::for_each_part(const Frame& frame, const Scan& scan, Function decode)
     return true;
 }
 
+// Decodes the entropy-coded data of a scan.
 bool Scans::decode(const Frame& frame, const Scan& scan) {
     const int low = scan.low;
     const auto next_dc = [&](BitState& state, int i, int16_t* block) -> bool {
@@ -196,7 +200,7 @@ bool Scans::decode(const Frame& frame, const Scan& scan) {
                     if (!next_dc(state, i, block)) return false;
                     BandTask task = {state, ac_entries_[i], &ac_codes_[i], 1, 63,
                                      0,     block,          known,         1, 0};
-                    // Only progressive files end several blocks at once.
+                    // Only progressive files may end several blocks at once.
                     if (!kernels_.first_of_band(task) || task.end_run != 0) return false;
                     state = task.bits;
                 }
@@ -253,8 +257,8 @@ Reason Scans::read(const uint8_t* data, size_t size, const Frame& frame, int64_t
         if (next == Next::end) break;
     }
     for (int i = 0; i < frame.components; ++i) {
-        // Low frequencies that were not sent are made up by libjpeg from the blocks around, each
-        // version in another way.
+        // libjpeg estimates low frequencies that were not sent from the blocks around, and each of
+        // its versions does so in another way.
         const int8_t* const bits = planes_[i].bits;
         if (std::any_of(bits, bits + 10, [](int8_t lowest) { return lowest != 0; }))
             return Reason::unusual;

@@ -1,9 +1,9 @@
-// The coefficients of a JPEG whose blocks come in several scans: progressive ones, and baseline
-// ones with a scan for each component.
+// Decodes the coefficients of JPEGs in several scans: progressive ones, and baseline ones with a
+// scan for each component.
 //
-// All scans must be read before any block is complete, so that coefficients are kept for the whole
-// image: 128 bytes a block. Pixels are then made of the box alone. As the baseline decoder, this
-// reports no kinds of damage: whatever is unusual goes to libjpeg-turbo.
+// A block is complete only when all scans are read. So the coefficients of the whole image are
+// kept, 136 bytes a block; pixels are then made only of the box. Like the baseline decoder, this
+// does not say what is wrong with a file: libjpeg-turbo decodes all that is unusual.
 #pragma once
 
 #include <cstdint>
@@ -18,26 +18,29 @@
 
 namespace fastload::jpeg {
 
+// For one thread at a time. `kernels` must live as long as the object.
 class Scans {
   public:
     explicit Scans(const JpegKernels& kernels) : kernels_(kernels) {}
 
-    // Decodes all scans, and finds the end of the image after them. `frame` is as `read_frame` made
-    // it. More than `most` scans are `unusual`.
+    // Decodes all scans up to the end-of-image marker. `frame`: from `read_frame`, of the same
+    // data. More than `most` scans are `unusual`, as is anything that libjpeg-turbo should judge,
+    // and an image for whose coefficients there is no memory.
     Reason read(const uint8_t* data, size_t size, const Frame& frame, int64_t most);
 
-    // Gives back the memory of a large image.
+    // Frees the memory of a large image (more than 8 MB).
     void release();
 
-    // A block of a component, by its row and column there: 64 coefficients in natural order.
+    // The 64 coefficients of a block in natural order, after `read`. `row`, `column`: of blocks of
+    // this component.
     int16_t* block(int component, int row, int column) const {
         const Plane& plane = planes_[component];
         return plane.coefficients +
                64 * (static_cast<size_t>(row) * static_cast<size_t>(plane.stride) +
                      static_cast<size_t>(column));
     }
-    // How many coefficients of it, in zigzag order, there are up to the last that may not be zero;
-    // at least 1.
+    // As KeptBlock::reach of this block: how many coefficients, in zigzag order, there are up to
+    // the last one that is not zero; at least 1.
     int reach(int component, int row, int column) const {
         const Plane& plane = planes_[component];
         const uint64_t known =
@@ -45,7 +48,7 @@ class Scans {
                         static_cast<size_t>(column)];
         return 64 - __builtin_clzll(known | 1);
     }
-    // A component's table as it was when its first scan began, which is the one that counts.
+    // The quantisation table of a component, as it was at its first scan: as libjpeg uses it.
     const Frame::Quantisers& quantisers(int component) const {
         return planes_[component].quantisers;
     }
@@ -79,8 +82,9 @@ class Scans {
     BitSource source_;
     Code dc_codes_[kMostComponents], ac_codes_[kMostComponents];
     Entry dc_entries_[kMostComponents][kLookups], ac_entries_[kMostComponents][kLookups];
-    uint32_t end_run_ = 0;  // blocks that end before their next coefficient, this one included
-    int32_t dc_[kMostComponents] = {};
+    uint32_t end_run_ =
+        0;  // of progressive scans: how many blocks from here on have no more symbols
+    int32_t dc_[kMostComponents] = {};  // the last DC coefficient of each component
 };
 
 }  // namespace fastload::jpeg

@@ -1,7 +1,7 @@
-// Entropy coding of blocks. Included once per instruction set.
+// Entropy encoding of blocks. Included once per instruction set.
 //
-// One step for each coefficient that is not zero, with a branch only for runs of 16 zeros and more.
-// Each time eight bytes are written; the next write begins at the first that is not full.
+// One step for each coefficient that is not zero, with a branch only for runs of 16 zeros or more.
+// Each step writes eight bytes; the next one overwrites those that are not complete.
 #pragma once
 
 #include <cstring>
@@ -12,7 +12,8 @@
 namespace fastload::jpeg {
 namespace {
 
-// Which coefficients in zigzag order lie in a row of a block, of each choice of its eight.
+// For each row of a block, and each mask of its eight coefficients: a mask of the same ones in
+// zigzag order.
 struct RowPlaces {
     uint64_t of[8][256] = {};
     constexpr RowPlaces() {
@@ -29,7 +30,7 @@ constexpr RowPlaces kRowPlaces;
 inline uint64_t nonzero(const int16_t* block) {
     uint64_t found = 0;
     for (int row = 0; row < 8; row += 2 * kLanes) {
-        // Lane by lane, a row of the first half of these, then one of the second.
+        // Each lane holds a row of the first kLanes rows, then one of the second kLanes.
         const V bytes =
             Simd::pack16(Simd::load(block + 8 * row), Simd::load(block + 8 * (row + kLanes)));
         const uint64_t mask = Simd::nonzero8(bytes);
@@ -41,9 +42,10 @@ inline uint64_t nonzero(const int16_t* block) {
     return found;
 }
 
+// Of what is written for a symbol [bits].
 inline uint32_t length_of(Written symbol) { return symbol & ((1u << kWrittenLengthBits) - 1); }
 
-// `length`: at most 57 bits; if it is 0, so is `code`.
+// Writes `length` bits, 0 to 57. If it is 0, `code` must be 0.
 inline void put(BitOutput& out, uint64_t code, uint32_t length) {
     out.count += length;
     out.bits |= code << ((64 - out.count) & 63);
@@ -54,14 +56,14 @@ inline void put(BitOutput& out, uint64_t code, uint32_t length) {
     out.count &= 7;
 }
 
-// Two of them, of 26 bits at most. One may have none, and be 0.
+// Writes two symbols, each of at most 26 bits. 0 is a symbol of no bits.
 inline void put(BitOutput& out, Written first, Written second) {
     const uint64_t code = uint64_t{first >> kWrittenLengthBits} << length_of(second);
     put(out, code | second >> kWrittenLengthBits, length_of(first) + length_of(second));
 }
 
-// How many bits the size of a number needs. Looked up: without LZCNT, which not all of these
-// instruction sets have, it takes longer to count.
+// How many bits a number has. A table: not all of these instruction sets have LZCNT, and counting
+// without it takes longer.
 struct SizeBits {
     uint8_t of[1 << kMostDcBits] = {};
     constexpr SizeBits() {
@@ -71,24 +73,25 @@ struct SizeBits {
 };
 constexpr SizeBits kSizeBits;
 
-// A number with the symbol of its size, which is found by `symbol_of`.
+// What is written for a coefficient: the code of its symbol, `symbol_of(size)`, then its bits.
 template <typename Function>
 inline Written with_number(int32_t value, Function symbol_of) {
     const int32_t sign = value >> 31;
     const uint32_t size = kSizeBits.of[(value ^ sign) - sign];
-    // Negative ones are written as one less.
+    // A negative number is written as the number less 1, without its upper bits.
     const uint32_t bits = static_cast<uint32_t>(value + sign) & ((1u << size) - 1);
     return symbol_of(size) | bits << kWrittenLengthBits;
 }
 
-// The coefficients of a block that are not zero, in zigzag order.
+// Goes through the AC coefficients of a block that are not zero, in zigzag order.
 struct Coefficients {
     const int16_t* block;
     const WrittenCodes& codes;
-    uint64_t left;
-    uint32_t next = 1;  // the place after the last one
+    uint64_t left;      // a mask of those that were not taken yet
+    uint32_t next = 1;  // the place after the one that was taken last
 
-    // The next of them. `before`: what is to be written first.
+    // What is written for the next one. `before` must be written first: it is written here, and set
+    // to 0, if codes for 16 zeros come between.
     Written take(BitOutput& out, Written& before) {
         auto run = static_cast<uint32_t>(__builtin_ctzll(left >> next));
         next += run;
