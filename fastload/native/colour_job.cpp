@@ -98,8 +98,9 @@ void recolour_image(const ColourLoops& loops, const ColourTable& table, int row,
 void blur_image(const ColourLoops& loops, const BlurTable& table, int row, int count, Size size,
                 int channels, uint8_t* pixels, ColourMemory memory) {
     const size_t values = values_of(size, channels),
-                 floats = static_cast<size_t>(channels) * (2 * static_cast<size_t>(size.width) +
-                                                           static_cast<size_t>(table.across_taps));
+                 floats =
+                     static_cast<size_t>(channels) * (2 * static_cast<size_t>(size.width) +
+                                                      static_cast<size_t>(table.across_taps - 1));
     loops.blur(table, row, count, size, channels, pixels, grow(memory.scratch, values),
                grow(memory.floats, floats));
 }

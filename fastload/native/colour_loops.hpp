@@ -20,7 +20,7 @@ struct ColourLoops {
     void (*recolour)(const ColourTable& table, int row, Size size, int channels, uint8_t* pixels,
                      uint8_t* scratch, float* floats);
     // `count`: images of the table. `scratch`: one byte for each value of the image; `floats`: two
-    // rows, and table.across_taps pixels.
+    // rows, and table.across_taps - 1 pixels.
     void (*blur)(const BlurTable& table, int row, int count, Size size, int channels,
                  uint8_t* pixels, uint8_t* scratch, float* floats);
     void (*add_noise)(const NoiseTable& table, int row, Size size, int channels, uint8_t* pixels);
