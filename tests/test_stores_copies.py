@@ -245,9 +245,6 @@ def test_what_has_no_version_is_copied_for_this_process(own_cache: Path) -> None
 @pytest.mark.parametrize(
     ("files", "place", "words"),
     [
-        (["annotations/instances_train2017.json", "train2017/1.jpg"], "", "has COCO annotations"),
-        (["train/_annotations.coco.json", "train/1.jpg"], "", "has COCO annotations"),
-        (["_annotations.coco.json", "1.jpg"], "", "has COCO annotations"),
         (["data.yaml", "train/images/1.jpg", "train/labels/1.txt"], "", "is a YOLO folder"),
         (["JPEGImages/1.jpg", "Annotations/1.xml"], "", "has annotations of PASCAL VOC"),
         (["index.json", "shard.00000.mds"], "", "has MDS shards"),

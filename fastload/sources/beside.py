@@ -11,7 +11,7 @@ from fastload import stores
 from fastload.sources.image_files import DOCUMENTS
 
 _START = 1 << 16
-"""Bytes looked at, at the beginning of a file and, of local JSON, at its end."""
+"""Bytes looked at, at the beginning of a file and, of JSON, at its end."""
 _COCO = (b'"images"', b'"annotations"', b'"categories"')
 _COCO_OBJECT = (b'"annotations"', b'"image_id"', b'"category_id"', b'"bbox"')
 _LVIS_IMAGE = (b'"images"', b'"coco_url"', b'"neg_category_ids"')
@@ -39,7 +39,7 @@ def looks_like_coco(path: str) -> bool:
 
 
 def looks_like_panoptic(path: str) -> bool:
-    """Whether a local file of COCO's parts lists segments, in its first and last 64 KiB."""
+    """Whether a file of COCO's parts lists segments, in its first and last 64 KiB."""
     return b'"segments_info"' in _ends(path)
 
 
@@ -82,18 +82,21 @@ def _kind(path: str, suffix: str) -> str | None:
 
 
 def _ends(path: str) -> bytes:
-    """The first bytes, and of a local file the last."""
+    """The first bytes and, of JSON, the last."""
     text = _start(path)
-    if text.lstrip()[:1] == b"{" and not stores.is_remote(path) and os.path.isfile(path):
-        with open(path, "rb") as file:
-            file.seek(max(0, os.path.getsize(path) - _START))
-            text += file.read(_START)
+    if text.lstrip()[:1] == b"{":
+        text += _read(path, max(0, stores.size_of(path) - _START))
     return text
 
 
 def _start(path: str) -> bytes:
-    """The first bytes; empty for what cannot be read, which raises where it is needed."""
+    """The first bytes."""
+    return _read(path, 0)
+
+
+def _read(path: str, begin: int) -> bytes:
+    """Some bytes; none of what cannot be read, which raises where it is needed."""
     try:
-        return stores.read_up_to(path, _START)
+        return stores.read_up_to(path, _START, begin)
     except OSError:
         return b""

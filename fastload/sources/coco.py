@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
+from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, and_more, counted
-from fastload.files import read_regular
 from fastload.sources import folders
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
@@ -102,7 +102,7 @@ def is_coco(spec: object) -> bool:
     if not isinstance(spec, str):
         return False
     if spec.lower().endswith(".json"):
-        return os.path.isfile(spec) and looks_like_coco(spec) and not looks_like_panoptic(spec)
+        return stores.is_file(spec) and looks_like_coco(spec) and not looks_like_panoptic(spec)
     return bool(_files_of(spec))
 
 
@@ -371,7 +371,7 @@ _D = TypeVar("_D", _Document, _Categories)
 
 def _read(path: str, kind: type[_D]) -> _D:
     try:
-        data = read_regular(path)
+        data = stores.read(path)
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.ValidationError:
@@ -388,17 +388,20 @@ def _read(path: str, kind: type[_D]) -> _D:
 
 
 def missing_files(root: str, names: list[str]) -> list[str]:
-    """Those of the files below `root` that are not there; each folder is listed once."""
-    there: dict[str, set[str]] = {}
-    missing = []
-    for name in names:
-        folder, own = os.path.split(name)
-        if folder not in there:
-            place = f"{root}/{folder}"
-            there[folder] = set(os.listdir(place)) if os.path.isdir(place) else set()
-        if own not in there[folder]:
-            missing.append(name)
-    return missing
+    """Those of the files below `root` that are not there; each folder is listed once. Of a web
+    server, which lists nothing, each file is asked for."""
+    if root.startswith("http"):
+        stores.ask_ahead([f"{root}/{name}" for name in names])
+        return [name for name in names if stores.size_of(f"{root}/{name}") < 0]
+    places = {
+        folder: os.path.join(root, folder).rstrip("/") for folder, _ in map(os.path.split, names)
+    }
+    stores.list_ahead([place for place in places.values() if stores.is_remote(place)])
+    there = {
+        folder: set(folders.files_in(place)) if stores.is_folder(place) else set()
+        for folder, place in places.items()
+    }
+    return [name for name in names if os.path.basename(name) not in there[os.path.dirname(name)]]
 
 
 def positions(path: str, what: str, ids: list[int]) -> dict[int, int]:
@@ -426,12 +429,12 @@ def _where(path: str, number: int, one: _Annotation) -> str:
 
 def _files_of(root: str) -> dict[str, str]:
     """The annotation files of a folder, by split."""
-    if not os.path.isdir(root):
+    if not stores.is_folder(root):
         return {}
     own = os.path.join(root, _BESIDE_IMAGES)
-    found = {"": own} if os.path.isfile(own) else {}
+    found = {"": own} if stores.is_file(own) else {}
     inside = os.path.join(root, _FOLDER)
-    names = sorted(os.listdir(inside)) if os.path.isdir(inside) else []
+    names = folders.files_in(inside) if stores.is_folder(inside) else []
     for kind in _KINDS:  # instances before keypoints
         for name in names:
             if name.startswith(kind) and name.endswith(".json"):
@@ -440,14 +443,16 @@ def _files_of(root: str) -> dict[str, str]:
         return found
     for folder in folders.subfolders(root):
         beside = os.path.join(root, folder, _BESIDE_IMAGES)
-        if os.path.isfile(beside):
+        # In a store each is a request. A folder of another name would be one of a class.
+        asked = not stores.is_remote(root) or folders.split_of(folder) is not None
+        if asked and stores.size_of(beside) >= 0:
             found[folder] = beside
     if found:
         return found
     paths = [os.path.join(inside, name) for name in names if not _is_of_another_kind(name)]
     paths += [os.path.join(root, name) for name in _IN_ROOT]
     for path in paths:
-        if path.endswith(".json") and os.path.isfile(path) and looks_like_coco(path):
+        if path.endswith(".json") and stores.is_file(path) and looks_like_coco(path):
             found[os.path.basename(path).removesuffix(".json")] = path
     return found
 
@@ -527,7 +532,7 @@ def image_root(path: str, first: str, *, beside: Sequence[str] = ()) -> str:
     it lies: what is beside that folder may be another data set, with images of the same names.
     """
     folder, name = os.path.split(path)
-    above = os.path.dirname(folder)
+    above = stores.parent_of(folder)
     split = name.removesuffix(".json")
     for kind in (*_KINDS, *_OTHER_KINDS):
         split = split.removeprefix(kind)
@@ -539,13 +544,13 @@ def image_root(path: str, first: str, *, beside: Sequence[str] = ()) -> str:
         places += [os.path.join(root, split), os.path.join(images, split), root, images]
         places += [os.path.join(root, "data")]
         for whole in (root, images) if wanted else ():
-            names = folders.subfolders(whole) if os.path.isdir(whole) else []
+            names = folders.subfolders(whole) if stores.is_folder(whole) else []
             places += [
                 os.path.join(whole, name) for name in names if folders.split_of(name) == wanted
             ]
     places += [os.path.join(root, name) for root in roots for name in beside]
     for place in places:
-        if os.path.isfile(os.path.join(place, first)):
+        if stores.is_file(os.path.join(place, first)):
             return place
     raise SourceError(
         f"{path}: the image {first!r} that it lists is in none of {', '.join(places)}; put the "

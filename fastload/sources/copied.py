@@ -13,13 +13,13 @@ from fastload.errors import SourceError
 from fastload.sources.archive import LARGEST_UNPACKED, compression_of, is_archive_name
 from fastload.sources.base import Opened
 from fastload.sources.cifar import remote_cifar
+from fastload.sources.coco import is_coco
 from fastload.sources.idx import remote_idx
 from fastload.stores.copies import copied
 
 _MANIFEST = "manifest.json"
 """What there is in every built cache; `fastload.cache`, which imports this package, writes it."""
 
-_COCO = "_annotations.coco.json"
 _SPLITS = ("train", "val", "valid", "test")
 """Folders in which annotations may lie."""
 
@@ -77,13 +77,12 @@ def _local_only(url: str) -> str:
     if names.get("JPEGImages", False) and names.get("Annotations", False):
         return "" if names.get("SegmentationClass", False) else "has annotations of PASCAL VOC"
     parts = [f"{url}/{name}" for name in _SPLITS if names.get(name, False)]
-    # These folders may have many files: they are asked for one, and not listed.
-    if _COCO in names or any(stores.size_of(f"{part}/{_COCO}") >= 0 for part in parts):
-        return "has COCO annotations"
-    if names.get("annotations", False) and any(
-        name.endswith(".json") for name, _ in stores.entries(f"{url}/annotations")
+    if (
+        names.get("annotations", False)
+        and not is_coco(url)
+        and any(name.endswith(".json") for name, _ in stores.entries(f"{url}/annotations"))
     ):
-        return "has COCO annotations"
+        return "has annotations of COCO other than of objects"
     if names.keys() & {"data.yaml", "data.yml"} and (
         "labels" in names or any(stores.is_folder(f"{part}/labels") for part in parts)
     ):

@@ -103,6 +103,7 @@ FORMATS: tuple[Format, ...] = (
         open_coco,
         frozenset({"split"}),
         "images and COCO annotations",
+        remote=True,
         signs=COCO_SIGNS,
         fallback=True,
         certain=has_coco_content,
