@@ -1,14 +1,14 @@
-// Fuzz target: any bytes through header, box, region decode, resampling. The first eight bytes
-// choose box, size and options; the rest is the file. What must hold, besides that memory is in
-// order:
+// Fuzz target: decoding of any bytes: header, box, region decode, resampling. The first eight bytes
+// choose box, size and options; the rest is the file. What must hold, apart from no finding of the
+// sanitizers:
 //
 // - the portable inner loops and the best that the processor has make the same pixels;
-// - several views of one decoding are what each would be by itself;
-// - colour before a geometry and another geometry after it make what they make one by one;
-// - with libjpeg-turbo in place of our own decoder, the verdict is the same;
-// - where our own decoder took the image, its pixels are those of libjpeg-turbo's full decode,
-// cropped (unless the image is
-//   reduced in decoding: there, coefficients that no encoder writes overflow in other ways).
+// - each of several views of one decoding equals the view alone;
+// - colour operations, a geometry and a second geometry at once give the same as one by one;
+// - with libjpeg-turbo in place of our own decoder, the outcome is the same;
+// - the pixels of our own decoder are those of libjpeg-turbo's full decode, cropped. (Not compared
+//   if the image is reduced in decoding: coefficients that no encoder writes then overflow in other
+//   ways.)
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -70,13 +70,13 @@ class Collector final : public RowSink {
     int left_, width_;
 };
 
-// What a decoder makes of the raw rows of a box: the verdict, the pixels from column `left` on, and
-// whether our own decoder took the image.
+// What a decoder gives for a box: the outcome, the pixels of the rows, and whether our own decoder
+// decoded the image.
 struct Raw {
     Outcome outcome;
     std::vector<uint8_t> pixels;
     bool own = false;
-    int shift = 0;  // as it was reduced
+    int shift = 0;  // by how much it was reduced
 };
 
 Raw decode_raw(Worker& worker, DecoderCounts& counts, const std::vector<uint8_t>& file,
@@ -120,8 +120,8 @@ View fuzzed_view(const uint8_t* choices, int turn, std::vector<uint8_t>& out) {
     return {FuzzedGeometry(turned), options, out.data(), FuzzedGeometry::kOut};
 }
 
-// An image whose colours are changed as a whole before its geometry, and what that makes through
-// another geometry: at once, and a step at a time in memory. Both also of grey numbers.
+// Compares a view with colour operations, a geometry and a second geometry with the same steps one
+// by one in memory. Also for images of one channel, without colour operations.
 void compare_chains(Worker (&workers)[3], const std::vector<uint8_t>& file,
                     const DecodeOptions& options, const uint8_t* choices) {
     const int channels = (choices[4] & 1) != 0 ? 1 : 3;
@@ -195,7 +195,7 @@ void compare_chains(Worker (&workers)[3], const std::vector<uint8_t>& file,
     if (good && at_once.ok()) require(found == second, "a chain differs from its steps");
 }
 
-// All of the way from the file to a batch, by the portable loops and by the best.
+// Compares the portable loops with the best ones on the whole way from a file to a batch.
 void compare_kernels(Worker (&workers)[3], const std::vector<uint8_t>& file,
                      const DecodeOptions& options, const uint8_t* choices) {
     // Heap memory of exactly this size, so that a byte read or written beyond is seen.

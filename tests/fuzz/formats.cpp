@@ -1,14 +1,14 @@
-// Fuzz target: any bytes through the PNG and WebP readers. The first eight bytes choose box and
-// options, the rest is the file. No change of a PNG would get beyond its checksums: for most inputs
-// these are made right first, and for half of them the data chunks are taken to hold the rows
-// themselves, and compressed. What must hold, besides that memory is in order:
+// Fuzz target: the PNG and WebP decoders. The first eight bytes choose box and options, the rest is
+// the file. A changed PNG would be refused for its checksums. So for most inputs the checksums are
+// corrected first; for half of these the contents of the data chunks are taken as rows, and
+// compressed. What must hold, apart from no finding of the sanitizers:
 //
-// - the portable inner loops and the best that the processor has make the same pixels;
+// - the portable inner loops and the best ones give the same pixels;
 // - a box has the pixels of the whole image;
-// - where the core reads a PNG to its end, libpng reads it too, and to the same pixels, or numbers
-// of a mask, or all of 16 bits; of a WebP, libwebp's simple interface. ISA-L, unlike zlib, reads
-// Huffman codes that leave bit patterns without a meaning, if none of these occurs
-// (docs/png-core.md): such PNGs are passed over.
+// - if the core reads a PNG to its end, libpng reads it too, to the same pixels, mask numbers or
+//   16 bits; the same for a WebP and libwebp's simple interface. PNGs are left out whose Huffman
+//   codes leave some bit patterns without a meaning: ISA-L reads them if none of these occurs, zlib
+//   refuses them (docs/png-core.md).
 #include <algorithm>
 #include <csetjmp>
 #include <cstdio>

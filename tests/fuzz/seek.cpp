@@ -1,11 +1,11 @@
-// Fuzz target: any bytes as a JPEG, and any points of it. The first eight bytes choose box, step
-// and what is done to the points, the next two how many bytes follow that say how they are changed;
-// the rest is the file. What must hold, besides that memory is in order:
+// Fuzz target: decoding by points of the seek index, of any bytes as a JPEG and any points. The
+// first eight bytes choose box, step and what is done to the points; the ninth says how many bytes
+// after the tenth say how points are changed; the rest is the file. What must hold, apart from no
+// finding of the sanitizers:
 //
-// - the points that a decode has noted give the same pixels, whichever box noted them, at any
-// scale;
-// - noting them changes neither pixels nor verdict;
-// - changed points are refused, or give some pixels, by all inner loops the same ones;
+// - points that a decode has noted give the same pixels, at any scale;
+// - noting points changes neither pixels nor outcome;
+// - changed points are refused, or all inner loops give the same pixels;
 // - an index file that was changed gives no points, or those that were put into it.
 #include <algorithm>
 #include <cstddef>
@@ -45,7 +45,7 @@ class Collector final : public RowSink {
     int width_;
 };
 
-// Some of the points moved, a little or far.
+// Moves some of the points, a little or far.
 void change(jpeg::Points& points, int64_t bits, Choices choices) {
     while (!choices.ended()) {
         const int what = choices.byte();
@@ -62,7 +62,7 @@ void change(jpeg::Points& points, int64_t bits, Choices choices) {
     }
 }
 
-// One of an index that holds these points is written with some bytes changed, and asked for them.
+// Writes an index with these points, changes some bytes of the file, and looks up the points again.
 void attack_file(const std::vector<uint8_t>& packed, Choices choices) {
     constexpr uint64_t kHash = 0x123456789abcdef, kSize = 4321;
     const std::string other = "/tmp/fastload-fuzz-" + std::to_string(::getpid());

@@ -1,8 +1,9 @@
-// Rows of pixels with nothing after their slack, through the resampler, with every instruction set
-// that runs here: a read beyond ends the program, with or without AddressSanitizer.
+// Resamples rows of pixels that end, with their slack, at an unreadable page, with every
+// instruction set that runs here: a read beyond ends the program, with or without AddressSanitizer.
 //
-//     bounds      exit status 0 if no read went beyond, and all instruction sets made the same
-//     pixels
+//     bounds
+//
+// Exit status 0 if no read went beyond, and all instruction sets gave the same pixels.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

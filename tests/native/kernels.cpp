@@ -1,10 +1,10 @@
-// The inner loops of this processor against each other, without Python and libjpeg, for processors
-// that are only emulated (scripts/test_arm.sh).
+// Compares the inner loops of all instruction sets of this processor, without Python and libjpeg:
+// for processors that are only emulated (scripts/test_arm.sh).
 //
-//     kernels JPEG...     decodes boxes of each file and resamples noise with every instruction set
-//     that runs here; all
-//                         must agree, and what they agree on is printed as one number, to be
-//                         compared between machines
+//     kernels JPEG...
+//
+// Decodes boxes of each file, resamples noise, and reverses PNG filters with every instruction set.
+// All must agree; the hash of what they agree on is printed, to be compared between machines.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

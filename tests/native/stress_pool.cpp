@@ -1,9 +1,13 @@
 // The native pool under stress: many threads, forks, and memory that runs out.
 //
-//     stress_pool threads SECONDS   jobs submitted, run, cancelled and awaited from several
-//     threads; every row is checked stress_pool fork CHILDREN     forks while the first batch is
-//     submitted; each child submits from several threads stress_pool memory TIMES      each
-//     allocation fails once, in turn: an exception or a failure, never an end or a hang
+//     stress_pool threads SECONDS
+//     stress_pool fork CHILDREN
+//     stress_pool memory TIMES
+//
+// threads: jobs are submitted, run, cancelled and awaited by several threads, and every row is
+// checked. fork: the process forks while the first batch is submitted, and each child submits from
+// several threads. memory: each allocation fails once, in turn: this must give an exception or a
+// failure, never an end of the process or a hang.
 //
 // Exit status 0 if all was right. For ThreadSanitizer see CMakeLists.txt here.
 #include <atomic>
