@@ -245,6 +245,10 @@ def test_what_has_no_version_is_copied_for_this_process(own_cache: Path) -> None
 @pytest.mark.parametrize(
     ("files", "place", "words"),
     [
+        (["panoptic_train.json", "cat/1.jpg"], "", "has annotations of COCO other than of objects"),
+        (["train-annotations-bbox.csv", "cat/1.jpg"], "", "has annotations of Open Images"),
+        (["labels/detections.csv", "data/1.jpg"], "", "has annotations of Open Images"),
+        (["dataset.yaml", "images/train/1.jpg", "labels/train/1.txt"], "", "is a YOLO folder"),
         (["data.yaml", "train/images/1.jpg", "train/labels/1.txt"], "", "is a YOLO folder"),
         (["JPEGImages/1.jpg", "Annotations/1.xml"], "", "has annotations of PASCAL VOC"),
         (["index.json", "shard.00000.mds"], "", "has MDS shards"),

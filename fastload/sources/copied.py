@@ -3,8 +3,9 @@ compressed tar archives. They are copied to the local disk."""
 
 from __future__ import annotations
 
+import fnmatch
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,9 @@ from fastload.sources.base import Opened
 from fastload.sources.cifar import remote_cifar
 from fastload.sources.coco import is_coco
 from fastload.sources.idx import remote_idx
+from fastload.sources.open_images import OPEN_IMAGES_SIGNS
+from fastload.sources.panoptic import PANOPTIC_SIGNS
+from fastload.sources.yolo import YOLO_SIGNS
 from fastload.stores.copies import copied
 
 _MANIFEST = "manifest.json"
@@ -77,17 +81,32 @@ def _local_only(url: str) -> str:
     if names.get("JPEGImages", False) and names.get("Annotations", False):
         return "" if names.get("SegmentationClass", False) else "has annotations of PASCAL VOC"
     parts = [f"{url}/{name}" for name in _SPLITS if names.get(name, False)]
-    if (
-        names.get("annotations", False)
-        and not is_coco(url)
-        and any(name.endswith(".json") for name, _ in stores.entries(f"{url}/annotations"))
-    ):
+    signs = ("annotations/*.json", *PANOPTIC_SIGNS)
+    if _has_any(url, names, signs) and not is_coco(url):
         return "has annotations of COCO other than of objects"
-    if names.keys() & {"data.yaml", "data.yml"} and (
+    if _has_any(url, names, OPEN_IMAGES_SIGNS):
+        return "has annotations of Open Images"
+    if names.keys() & {*YOLO_SIGNS} and (
         "labels" in names or any(stores.is_folder(f"{part}/labels") for part in parts)
     ):
         return "is a YOLO folder"
     return ""
+
+
+def _has_any(url: str, names: Mapping[str, bool], signs: Sequence[str]) -> bool:
+    """Whether a folder, in which there are these names, has one of the signs of a format
+    (`Format.signs`) in it, or in a folder that the sign names."""
+    for sign in signs:
+        folder, slash, _ = sign.partition("/")
+        if not slash:
+            there: Sequence[str] = [*names]
+        elif names.get(folder, False):
+            there = [f"{folder}/{name}" for name, _ in stores.entries(f"{url}/{folder}")]
+        else:
+            continue
+        if fnmatch.filter(there, sign):
+            return True
+    return False
 
 
 def _cache_files(url: str) -> list[str]:
