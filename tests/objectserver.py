@@ -22,8 +22,8 @@ class ObjectServer:
     """By `bucket/name`."""
     faults: dict[str, list[str]] = field(default_factory=dict)
     """By `bucket/name` (or "list"), what the next requests get: "503", "403", "reset", "truncated",
-    "slow", "stall" (half of the body, then nothing), "mute" (nothing); a status may be followed by
-    words for the body."""
+    "slow", "stall" (half of the body, then nothing), "mute" (nothing), "whole" (all of the object,
+    whatever part is asked for); a status may be followed by words for the body."""
     unversioned: bool = False
     """Whether answers say neither an ETag nor when an object was changed."""
     expired: str = ""
@@ -108,7 +108,7 @@ def object_server() -> Iterator[ObjectServer]:
             found = re.fullmatch(r"bytes=(\d+)-(\d*)", asked)
             headers = {"ETag": f'"{etag(data)}"', "Last-Modified": "Sun, 22 Nov 2026 10:00:00 GMT"}
             headers = {} if state.unversioned else headers
-            if found is not None:
+            if found is not None and fault != "whole":
                 start, end = int(found[1]), int(found[2] or whole - 1)
                 if start >= whole:
                     self._send(416, b"")

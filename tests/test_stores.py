@@ -522,6 +522,16 @@ def test_a_web_server_lists_nothing(server: ObjectServer) -> None:
         open_source(f"{server.url}/bucket/train")
 
 
+def test_a_web_server_that_knows_no_ranges(server: ObjectServer) -> None:
+    server.objects |= {"bucket/a.tar": b"x" * 2000, "bucket/a.npy": b"x" * 2000}
+    for name in ("a.tar", "a.npy"):
+        server.faults[f"bucket/{name}"] = ["whole"] * 20
+        with pytest.raises(SourceError, match=r"as python -m http\.server does; serve") as caught:
+            open_source(f"{server.url}/bucket/{name}")
+        assert "disk is full" not in str(caught.value)
+        assert len(server.reads_of(f"bucket/{name}")) == 1, "tried again"
+
+
 # -- Credentials -----------------------------------------------------------------------------------
 
 SECRET, KEY, TOKEN = "SECRETsecretSECRET", "AKIAOLDKEY", "TOKENtokenTOKEN"

@@ -19,7 +19,7 @@ from pathlib import Path
 from fastload import stores
 from fastload.errors import SourceError, counted
 from fastload.machine import cache_home
-from fastload.stores.base import Range
+from fastload.stores.base import Range, StoreError
 
 logger = logging.getLogger("fastload")
 
@@ -60,6 +60,8 @@ def copied(urls: Sequence[str], top: str) -> Path:
                 shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed
                 _copy(urls, sizes, versions, top, beside)
                 os.rename(beside, folder)
+    except StoreError as error:
+        raise SourceError(f"{top}: cannot be copied to the local disk ({error}).") from error
     except OSError as error:
         raise SourceError(
             f"{top}: cannot be copied to {folder} ({error.strerror or error}). If the local disk "

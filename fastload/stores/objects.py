@@ -144,6 +144,12 @@ class ObjectStore(Store):
                         "line break); copy the object to another key, or leave it out of the "
                         "folder."
                     ) from None
+                if "Range request not supported" in str(error):
+                    raise StoreError(
+                        f"{self.url}: this server gives a whole file where a part of it is asked "
+                        "for, as python -m http.server does; serve the files by one that knows "
+                        "Range requests (nginx, caddy, an object store), or download them."
+                    ) from None
                 if not (isinstance(error, self._refusals) or _EXPIRED.search(str(error))):
                     raise
                 words = _denial(str(error))
