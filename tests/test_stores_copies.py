@@ -253,7 +253,6 @@ def test_what_has_no_version_is_copied_for_this_process(own_cache: Path) -> None
         (["JPEGImages/1.jpg", "Annotations/1.xml"], "", "has annotations of PASCAL VOC"),
         (["index.json", "shard.00000.mds"], "", "has MDS shards"),
         (["x.lance/_versions/1.manifest"], "/x.lance", "is a Lance data set"),
-        (["a.zip"], "/a.zip", "is a zip archive"),
     ],
 )
 @pytest.mark.parametrize("split", [None, "train"])

@@ -141,7 +141,7 @@ class _ForwardReader:
         return bytes(data)
 
 
-class _RemoteArchive:
+class RemoteArchive:
     """Reads a remote archive from front to back. The headers of small files come with the files, in
     requests that grow up to 8 MiB; of large files the headers alone are asked for."""
 
@@ -152,6 +152,7 @@ class _RemoteArchive:
         self._start, self._block, self._ask = 0, b"", 1 << 20
 
     def read(self, position: int, size: int) -> bytes:
+        """Bytes from a position on, fewer at the end of the archive. Raises OSError."""
         start = position - self._start
         if not 0 <= start <= start + size <= len(self._block):
             passed = start - len(self._block)
@@ -245,7 +246,7 @@ def files_in_tar(
     if stores.is_remote(path):
         try:
             size = max(0, stores.size_of(path))
-            yield from _files(path, _RemoteArchive(path).read, size, folders, wanted)
+            yield from _files(path, RemoteArchive(path).read, size, folders, wanted)
         except OSError as error:
             raise _unopened(path, error) from error
         return

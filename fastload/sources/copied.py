@@ -69,8 +69,6 @@ def _refuse_local_only(url: str) -> None:
 
 def _local_only(url: str) -> str:
     """What it is, by its names; empty where it is none of these."""
-    if url.endswith(".zip"):
-        return "is a zip archive of images"
     if not stores.is_folder(url):
         return ""
     names = dict(stores.entries(url))

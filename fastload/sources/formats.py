@@ -166,7 +166,7 @@ FORMATS: tuple[Format, ...] = (
         True,
         signs=("*.tar", ".*.tar"),
     ),
-    Format("zip", is_zip, open_zip, frozenset({"split"}), "zip archives of images", signs=()),
+    Format("zip", is_zip, open_zip, frozenset({"split"}), "zip archives of images", True, signs=()),
     Format(
         "parquet",
         is_parquet,

@@ -37,10 +37,15 @@ from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import Column, EncodedFiles, ValueArray
 from fastload.sources.image_files import is_image_name
+from fastload.sources.zip_archives import InflatedFiles
 
 logger = logging.getLogger("fastload")
 
 Arrays = dict[str, npt.NDArray[Any]]
+
+_FILES = {kind.__name__: kind for kind in (EncodedFiles, InflatedFiles)}
+_PARTS = ("offsets", "lengths", "versions", "sizes", "sums")
+"""Arrays of those, of which not all have each."""
 
 _MAGIC = b"fastload index 1"
 _ALIGNED = 64
@@ -124,13 +129,14 @@ def source_as_arrays(opened: Opened) -> tuple[dict[str, Any], Arrays] | None:
     columns: dict[str, Any] = {}
     for name, column in source.columns.items():
         described: dict[str, Any] = {"type": type(column).__name__, "role": column.role}
-        if type(column) is EncodedFiles and column.is_remote:
+        known = type(column).__name__ in _FILES
+        if isinstance(column, EncodedFiles) and known and column.is_remote:
             for part in ("paths", "names"):
                 table: PathTable | None = getattr(column, part)
                 if table is not None:
                     described[part] = table.root
                     _put(arrays, f"{name}/{part}", table, ("blob", "ends", "rows"))
-            _put(arrays, name, column, ("offsets", "lengths", "versions"))
+            _put(arrays, name, column, _PARTS)
         elif type(column) is ValueArray:
             arrays[f"{name}/array"] = column.at(np.arange(len(column)))
         else:
@@ -157,7 +163,7 @@ def source_as_arrays(opened: Opened) -> tuple[dict[str, Any], Arrays] | None:
 
 def _put(arrays: Arrays, prefix: str, holder: Any, names: tuple[str, ...]) -> None:
     for name in names:
-        if getattr(holder, name) is not None:
+        if getattr(holder, name, None) is not None:
             arrays[f"{prefix}/{name}"] = getattr(holder, name)
 
 
@@ -178,8 +184,8 @@ def source_from_arrays(header: Mapping[str, Any], arrays: Arrays) -> Opened:
             for part in ("paths", "names")
             if part in described
         }
-        rest = {part: arrays.get(f"{name}/{part}") for part in ("offsets", "lengths", "versions")}
-        columns[name] = EncodedFiles(
+        rest = {part: arrays[f"{name}/{part}"] for part in _PARTS if f"{name}/{part}" in arrays}
+        columns[name] = _FILES[described["type"]](
             tables["paths"], described["role"], names=tables.get("names"), **rest
         )
     classes = header["classes"]

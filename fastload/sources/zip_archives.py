@@ -1,4 +1,5 @@
-"""Zip archives of class folders, or of images alone, read at random without being unpacked.
+"""Zip archives of class folders, or of images alone, read at random without being unpacked, on a
+disk or in a store.
 
 Members that are stored as they are (`zip -0`) are ranges of the file, which the native core opens.
 Deflated ones are inflated at each read.
@@ -7,13 +8,16 @@ Format: PKWARE's APPNOTE 6.3.9.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import struct
 import zipfile
 import zlib
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -22,6 +26,7 @@ from fastload.checksum import crc32
 from fastload.errors import SourceError
 from fastload.files import open_regular
 from fastload.fingerprint import fingerprint_of
+from fastload.sources.archive import RemoteArchive
 from fastload.sources.archived_folders import archived_folders
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable, values_of
@@ -46,7 +51,7 @@ _PATH_FIELD = 0x7075
 
 
 def is_zip(spec: object) -> bool:
-    """A local file whose name ends in `.zip`."""
+    """A file whose name ends in `.zip`."""
     return isinstance(spec, str) and spec.lower().endswith(".zip") and stores.is_file(spec)
 
 
@@ -92,7 +97,7 @@ def _members(path: str, left_out: LeftOut) -> tuple[EncodedFiles, list[str]]:
     remedy = f"unpack it ({_unzip(path)}) and give the folder."
     found: list[tuple[str, zipfile.ZipInfo]] = []
     try:
-        with zipfile.ZipFile(path) as archive:
+        with _opened(path) as file, zipfile.ZipFile(file) as archive:
             listed = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, struct.error, NotImplementedError) as error:
         raise SourceError(
@@ -141,10 +146,14 @@ def _members(path: str, left_out: LeftOut) -> tuple[EncodedFiles, list[str]]:
             how = _METHODS.get(member.compress_type, f"method {member.compress_type}")
             raise SourceError(f"{path}: {name} is compressed by {how}, not deflate; {remedy}")
     packed = np.array([member.compress_size for _, member in found], dtype=np.int64)
+    try:
+        starts = _starts(path, [member for _, member in found], packed)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error}); open it again.") from error
     files = EncodedFiles(
         PathTable.of([path]).take(np.zeros(len(found), dtype=np.int64)),
         "image",
-        _starts(path, [member for _, member in found], packed),
+        starts,
         packed,
         PathTable.of(names),
     )
@@ -185,6 +194,7 @@ def _bytes_of_name(member: zipfile.ZipInfo) -> bytes:
 
 
 def _unzip(path: str) -> str:
+    path = os.path.basename(path) if stores.is_remote(path) else path
     return f"unzip {path} -d {path[:-4]}"
 
 
@@ -194,15 +204,75 @@ def _is_about_itself(name: str) -> bool:
     return os.path.basename(name).lower().startswith(words)
 
 
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    """The archive, to read its directory. Raises OSError."""
+    if not stores.is_remote(path):
+        with open_regular(path) as file:
+            yield file
+        return
+    with io.BufferedReader(_RemoteFile(path), 1 << 16) as remote:
+        yield remote
+
+
+class _RemoteFile(io.RawIOBase):
+    """A remote file for the standard library; each read is a request."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError: there is none."""
+        self._path, self._at = path, 0
+        self._version = int(stores.versions_of([path])[0])
+        self._size = stores.size_of(path)
+        if self._size < 0:
+            raise FileNotFoundError(f"{path}: no such file")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise OSError(f"{self._path}: has no byte {base + offset}")
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        most = min(len(buffer), self._size - self._at)
+        if most <= 0:
+            return 0
+        data = stores.read_up_to(self._path, most, self._at, self._version)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
 def _starts(path: str, members: list[zipfile.ZipInfo], packed: Int64Array) -> Int64Array:
     """(N,) int64: where the bytes of each member begin, after its own header. Raises SourceError:
     there is no such header, it is of another member, or they go beyond the end of the file."""
     starts = np.zeros(len(members), dtype=np.int64)
-    with open_regular(path, buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        for row, member in enumerate(members):
+    with contextlib.ExitStack() as stack:
+        read: Callable[[int, int], bytes]
+        if stores.is_remote(path):
+            size, read = stores.size_of(path), RemoteArchive(path).read
+        else:
+            descriptor = stack.enter_context(open_regular(path, buffering=0)).fileno()
+            size = os.fstat(descriptor).st_size
+
+            def read(position: int, count: int) -> bytes:
+                return os.pread(descriptor, count, position)
+
+        # From front to back: that is how a remote archive is read.
+        for row in sorted(range(len(members)), key=lambda row: members[row].header_offset):
+            member = members[row]
             name = _bytes_of_name(member)
-            header = os.pread(file.fileno(), _LOCAL_HEADER.size + len(name), member.header_offset)
+            begin = member.header_offset  # negative where the file lacks its beginning
+            header = read(begin, _LOCAL_HEADER.size + len(name)) if begin >= 0 else b""
             signature, method, length, extra = _LOCAL_HEADER.unpack_from(
                 header.ljust(_LOCAL_HEADER.size, b"\0")
             )
@@ -226,10 +296,13 @@ class InflatedFiles(EncodedFiles):
     """(N,) uint32: CRC-32 of each image."""
 
     def read(self, index: int) -> bytes:
-        return self._inflated(index, super().read(index), int(self.sizes[index]))
+        return bytes(self._inflated(index, super().read(index), int(self.sizes[index])))
 
-    def read_many(self, indices: Int64Array) -> list[bytes]:
-        return [self.read(index) for index in indices.tolist()]
+    def views(self, indices: Int64Array) -> Sequence[stores.Data]:
+        return [
+            self._inflated(index, data, int(self.sizes[index]))
+            for index, data in zip(indices.tolist(), super().views(indices), strict=True)
+        ]
 
     def read_start(self, index: int, length: int) -> bytes:
         if self.sizes[index] < 0:
@@ -239,11 +312,14 @@ class InflatedFiles(EncodedFiles):
     def in_files(self, indices: Int64Array) -> None:
         return None
 
+    def looked(self, indices: Int64Array) -> None:
+        return None
+
     def take(self, indices: Int64Array) -> InflatedFiles:
         taken = super().take(indices)
         return InflatedFiles(**values_of(taken), sizes=self.sizes[indices], sums=self.sums[indices])
 
-    def _inflated(self, index: int, data: bytes, size: int) -> bytes:
+    def _inflated(self, index: int, data: stores.Data, size: int) -> stores.Data:
         """Raises OSError: they are damaged."""
         if size < 0:
             return data
