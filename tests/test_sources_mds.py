@@ -19,7 +19,10 @@ from torchvision.transforms import v2
 import fastload
 from fastload.errors import DecodeError, SourceError
 from fastload.sources import open_source
+from tests.backends import Contestant, contestants
 from tests.images import jpeg, photo, png
+from tests.objectserver import ObjectServer
+from tests.test_stores import upload
 
 COLUMNS = {
     "box": "ndarray:float32:2,2",
@@ -214,13 +217,62 @@ def set_head(numbers: Any, data: bytearray) -> None:
     ],
 )
 def test_damage_is_an_error_that_names_the_file(
-    tmp_path: Path, index: Any, shard: Any, words: str
+    tmp_path: Path, index: Any, shard: Any, words: str, server: ObjectServer
 ) -> None:
     folder = write_mds(tmp_path / "mds", [[sample(k) for k in range(4)], [sample(4)]])
     damaged(edited(folder, index), shard)
-    with pytest.raises(SourceError, match=words) as raised:
-        open_source(folder)
-    assert str(folder) in str(raised.value)
+    upload(folder, server, "bucket/mds")
+    for place in (str(folder), "s3://bucket/mds"):
+        with pytest.raises(SourceError, match=words) as raised:
+            open_source(place)
+        assert place in str(raised.value)
+
+
+@pytest.mark.slow
+@contestants(spawned=True)
+def test_shards_in_a_store(
+    contestant: Contestant, folder: Path, server: ObjectServer, tmp_path: Path
+) -> None:
+    upload(folder.parent, server)
+    batches = []
+    for number, place in enumerate((str(folder), "s3://bucket/train")):
+        opened = open_source(place, classes=("a", "b", "c"))
+        assert opened.notes[:1] == open_source(folder).notes
+        batches.append([opened.source.fingerprint])
+        with contestant.create(
+            opened, tmp_path / str(number), batch_size=4, shuffle=True, transform=v2.Resize((9, 9))
+        ) as loader:
+            batches[-1] += [batch[name].cpu() for batch in loader for name in sorted(batch)]
+    here, there = batches
+    assert here[0] == there[0]
+    assert len(here) == len(there) > 12
+    assert all(torch.equal(a, b) for a, b in zip(here[1:], there[1:], strict=True))
+
+
+def test_shards_in_a_store_are_read_through_once(folder: Path, server: ObjectServer) -> None:
+    """The index keeps where samples are, and the numbers; a shard that is replaced is an error."""
+    upload(folder.parent, server)
+    source = open_source("s3://bucket", split="train").source
+    reads = server.reads_of("bucket/train/shard.00000.mds")
+    assert sum(asked in ("", "bytes=0-") for asked in reads) == 1
+    server.requests.clear()
+    again = open_source("s3://bucket", split="train").source
+    assert not server.reads_of("bucket/train/shard.00000.mds")
+    assert again.fingerprint == source.fingerprint
+    rows = np.arange(11)
+    for name, column in source.values.items():
+        assert np.array_equal(again.values[name].at(rows), column.at(rows))
+    assert again.encoded["image"].read(1) == sample(1)["image"]
+    server.objects["bucket/train/shard.00000.mds"] += b"1"
+    with pytest.raises(OSError, match=r"s3://bucket/train/shard\.00000\.mds: .* has changed"):
+        again.encoded["image"].read(2)
+
+
+def test_pixels_in_a_store_are_refused(tmp_path: Path, server: ObjectServer) -> None:
+    one = {"image": np.array([1, 1, 3], "<u4").tobytes() + b"RGB" + bytes(3)}
+    upload(write_mds(tmp_path / "x", [[one]], {"image": "pil"}, {"image": None}), server)
+    with pytest.raises(SourceError, match="column 'image' is 'pil'.*local disk only"):
+        open_source("s3://bucket")
 
 
 def test_what_is_asked_for_and_is_not_there(folder: Path, tmp_path: Path) -> None:

@@ -251,7 +251,6 @@ def test_what_has_no_version_is_copied_for_this_process(own_cache: Path) -> None
         (["dataset.yaml", "images/train/1.jpg", "labels/train/1.txt"], "", "is a YOLO folder"),
         (["data.yaml", "train/images/1.jpg", "train/labels/1.txt"], "", "is a YOLO folder"),
         (["JPEGImages/1.jpg", "Annotations/1.xml"], "", "has annotations of PASCAL VOC"),
-        (["index.json", "shard.00000.mds"], "", "has MDS shards"),
         (["x.lance/_versions/1.manifest"], "/x.lance", "is a Lance data set"),
     ],
 )

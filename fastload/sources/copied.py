@@ -72,8 +72,6 @@ def _local_only(url: str) -> str:
     if not stores.is_folder(url):
         return ""
     names = dict(stores.entries(url))
-    if "index.json" in names and any(name.endswith((".mds", ".mds.zstd")) for name in names):
-        return "has MDS shards"
     if url.endswith(".lance") or names.get("_versions", False):
         return "is a Lance data set"
     if names.get("JPEGImages", False) and names.get("Annotations", False):

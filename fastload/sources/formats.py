@@ -182,6 +182,7 @@ FORMATS: tuple[Format, ...] = (
         open_mds,
         frozenset({"fields", "classes"}),
         "MDS shards of MosaicML's Streaming",
+        True,
         signs=(INDEX,),
     ),
     Format(

@@ -1,4 +1,4 @@
-"""MDS, the shards of MosaicML's Streaming, read at random where they lie.
+"""MDS, the shards of MosaicML's Streaming, read at random where they lie, on a disk or in a store.
 
 A folder has an `index.json` and shards. A shard is: the number of its samples n, and n + 1 offsets,
 all uint32; a JSON; and the samples. A sample is: the sizes (uint32) of its columns of variable
@@ -8,11 +8,12 @@ size, and the columns one after the other, as the index names them
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,11 +32,14 @@ from fastload.sources.columns import Column, EncodedFiles, PixelImages, ValueArr
 from fastload.sources.folders import sampled_bytes
 from fastload.sources.image_files import begins_as_image
 from fastload.sources.kinds import role_of_images
+from fastload.stores.reads import ReaderPool
 
 INDEX = "index.json"
 _NUMBER = re.compile(r"u?int(8|16|32|64)|float(16|32|64)")
 _ARRAY = re.compile(r"ndarray:(u?int(?:8|16|32|64)|float(?:16|32|64)):(\d+(?:,\d+)*)")
 _U32 = np.dtype("<u4")
+# Remote shards that are read at once; each is in memory meanwhile, 64 MiB by default.
+_SHARDS_AT_ONCE = 8
 
 
 class _File(msgspec.Struct):
@@ -63,8 +67,8 @@ class _Index(msgspec.Struct):
 
 
 def is_mds(spec: object) -> bool:
-    """A folder on a disk whose `index.json` lists MDS shards."""
-    if not isinstance(spec, str) or stores.is_remote(spec):
+    """A folder whose `index.json` lists MDS shards."""
+    if not isinstance(spec, str) or not stores.is_folder(spec):
         return False
     path = os.path.join(spec, INDEX)
     if not stores.is_file(path):
@@ -89,9 +93,12 @@ def open_mds(folder: str, options: OpenOptions) -> Opened:
     - Others are left out, which the notes say, or an error with `options.strict` or where
       `options.fields` names them.
 
+    Shards in a store are read through once, for offsets and numbers; of their images `pil`, whose
+    pixels are not compressed, is read from a disk only.
+
     Raises:
         SourceError: the index or a shard is damaged, missing or compressed; no such column; no
-            images; a label beyond the classes.
+            images; a label beyond the classes; a column of `pil` in a store.
     """
     index = _read_index(os.path.join(folder, INDEX))
     first = index.shards[0]
@@ -105,7 +112,12 @@ def open_mds(folder: str, options: OpenOptions) -> Opened:
             f"{folder}: classes= names those of a column label or class, and there is none among "
             f"{', '.join(wanted)}; leave it out."
         )
-    places = _places(folder, index.shards)
+    numbers = {
+        at: dtype
+        for at, name in enumerate(names)
+        if name in wanted and (dtype := _numbers_of(encodings[at])) is not None
+    }
+    places = _places(folder, index.shards, numbers)
     columns: dict[str, Column] = {}
     left_out, identity = [], list[Any]()
     classes = options.classes
@@ -117,9 +129,16 @@ def open_mds(folder: str, options: OpenOptions) -> Opened:
             columns[name] = column
             identity += [name, place.lengths, *sampled_bytes(column)]
         elif encoding == "pil":
+            if stores.is_remote(folder):
+                raise SourceError(
+                    f"{folder}: column {name!r} is 'pil', pixels that are not compressed, which "
+                    "are read from a local disk only; copy the data set there, or write it with "
+                    "'jpeg' or 'png'."
+                )
             columns[name] = StoredPictures(place.files(role_of_images(name)))
             identity += [name, place.lengths, *sampled_bytes(place.files("image"))]
-        elif (values := place.numbers(encoding)) is not None:
+        elif at in numbers:
+            values = places.values[at]
             if classes is not None and name in ("label", "class"):
                 values = class_labels(values, classes=len(classes), name=f"{folder}: {name!r}")
             columns[name] = ValueArray(values)
@@ -178,6 +197,21 @@ def _read_index(path: str) -> _Index:
     return index
 
 
+_Numbers = tuple[np.dtype[Any], tuple[int, ...]]
+"""dtype and shape of each value of a column."""
+
+
+def _numbers_of(encoding: str) -> _Numbers | None:
+    """Of a column of numbers; None of another encoding."""
+    if encoding == "int":
+        return np.dtype("<i8"), ()
+    if _NUMBER.fullmatch(encoding):
+        return np.dtype(encoding).newbyteorder("<"), ()
+    if found := _ARRAY.fullmatch(encoding):
+        return np.dtype(found[1]).newbyteorder("<"), tuple(map(int, found[2].split(",")))
+    return None
+
+
 @dataclass(frozen=True)
 class _Place:
     """Where the values of one column lie."""
@@ -199,31 +233,6 @@ class _Place:
     def is_image(self) -> bool:
         return len(self.shards) > 0 and begins_as_image(self.files("image").read(0))
 
-    def numbers(self, encoding: str) -> npt.NDArray[Any] | None:
-        """All values of a column of numbers; None of another encoding."""
-        shape: tuple[int, ...] = ()
-        if encoding == "int":
-            dtype = np.dtype("<i8")
-        elif _NUMBER.fullmatch(encoding):
-            dtype = np.dtype(encoding).newbyteorder("<")
-        elif found := _ARRAY.fullmatch(encoding):
-            dtype = np.dtype(found[1]).newbyteorder("<")
-            shape = tuple(map(int, found[2].split(",")))
-        else:
-            return None
-        size = dtype.itemsize * int(np.prod(shape))
-        if len(self.lengths) and set(np.unique(self.lengths).tolist()) != {size}:
-            raise SourceError(
-                f"{self.paths[0]}: column {self.name!r} is {encoding!r}, of {size} bytes, but the "
-                "index says otherwise; copy the data set again."
-            )
-        values = np.empty((len(self.shards), size), np.uint8)
-        for shard in np.unique(self.shards).tolist():
-            here = self.shards == shard
-            values[here] = _bytes_at(self.paths[shard], self.offsets[here], size)
-        found_values = values.reshape(-1).view(dtype).reshape(len(values), *shape)
-        return found_values.astype(dtype.newbyteorder("="))
-
 
 @dataclass(frozen=True)
 class _Places:
@@ -236,27 +245,53 @@ class _Places:
     """(N, columns) first byte in the shard."""
     lengths: Int64Array
     """(N, columns) bytes."""
+    values: dict[int, npt.NDArray[Any]]
+    """(N, ...) of columns of numbers, by the place of the column."""
 
     def column(self, at: int, name: str) -> _Place:
         starts, lengths = self.starts[:, at].copy(), self.lengths[:, at].copy()
         return _Place(name, self.paths, self.shards, starts, lengths, self.numbered)
 
 
-def _places(folder: str, shards: Sequence[_Shard]) -> _Places:
+def _places(folder: str, shards: Sequence[_Shard], numbers: Mapping[int, _Numbers]) -> _Places:
+    """`numbers`: the columns whose values are read now, by their place."""
     paths = [os.path.join(folder, shard.raw_data.basename) for shard in shards]
-    found = [_places_in(path, shard) for path, shard in zip(paths, shards, strict=True)]
-    counts = np.array([len(starts) for starts, _ in found])
+    if stores.is_remote(folder):
+        versions = stores.versions_of(paths).tolist()
+        with ReaderPool(_SHARDS_AT_ONCE, "fastload-shards") as threads:
+            found = list(threads.map(_places_in, paths, shards, [numbers] * len(paths), versions))
+    else:
+        found = [_places_in(*each, numbers) for each in zip(paths, shards, strict=True)]
+    counts = np.array([len(one.starts) for one in found])
+    values = {}
+    for at, (dtype, shape) in numbers.items():
+        read = np.concatenate([one.values[at] for one in found]).reshape(-1).view(dtype)
+        values[at] = read.reshape(counts.sum(), *shape).astype(dtype.newbyteorder("="))
     return _Places(
         PathTable.of(paths),
         np.repeat(np.arange(len(paths)), counts).astype(np.int64),
         np.concatenate([np.arange(count) for count in counts]).astype(np.int64),
-        np.concatenate([starts for starts, _ in found]),
-        np.concatenate([lengths for _, lengths in found]),
+        np.concatenate([one.starts for one in found]),
+        np.concatenate([one.lengths for one in found]),
+        values,
     )
 
 
-def _places_in(path: str, shard: _Shard) -> tuple[Int64Array, Int64Array]:
-    """First bytes and numbers of bytes of a shard's samples, (n, columns) each."""
+class _InShard(NamedTuple):
+    """Where the samples of one shard lie, and the numbers in them."""
+
+    starts: Int64Array
+    """(n, columns)."""
+    lengths: Int64Array
+    """(n, columns)."""
+    values: dict[int, npt.NDArray[np.uint8]]
+    """(n, bytes) by the place of the column."""
+
+
+def _places_in(
+    path: str, shard: _Shard, numbers: Mapping[int, _Numbers], version: int = 0
+) -> _InShard:
+    """`version`: of a remote shard, as listed."""
     size = stores.size_of(path)
     if size < 0:
         raise SourceError(
@@ -270,19 +305,18 @@ def _places_in(path: str, shard: _Shard) -> tuple[Int64Array, Int64Array]:
             f"{path}: has {size:,} bytes, and {INDEX} says {shard.raw_data.bytes:,} with "
             f"{counted(count, 'sample')}; copy it again."
         )
-    data = _mapped(path)
-    numbers = np.frombuffer(data[:header], _U32).astype(np.int64)
-    bounds = numbers[1:]
+    data = _bytes_of(path, version)
+    bounds = data[:header].view(_U32).astype(np.int64)[1:]
     variable = [at for at, fixed in enumerate(shard.column_sizes) if fixed is None]
     head = _U32.itemsize * len(variable)
-    sound = numbers[0] == count and bounds[0] >= header and bounds[-1] == size
+    sound = data[:4].view(_U32)[0] == count and bounds[0] >= header and bounds[-1] == len(data)
     if not sound or (np.diff(bounds) < head).any():
         raise SourceError(f"{path}: its offsets are damaged; copy it again.")
     begins = bounds[:-1]
     lengths = np.empty((count, len(shard.column_sizes)), np.int64)
     for at, fixed in enumerate(shard.column_sizes):
         lengths[:, at] = 0 if fixed is None else fixed
-    heads = _bytes_at(path, begins, head)
+    heads = _bytes_at(data, begins, head)
     lengths[:, variable] = heads.reshape(-1).view(_U32).reshape(count, len(variable))
     ends = head + np.cumsum(lengths, axis=1)
     total = ends[:, -1] if lengths.shape[1] else np.full(count, head)
@@ -291,20 +325,35 @@ def _places_in(path: str, shard: _Shard) -> tuple[Int64Array, Int64Array]:
         raise SourceError(
             f"{path}: the sizes of sample {wrong[0]} are not those of its columns; copy it again."
         )
-    return begins[:, None] + ends - lengths, lengths
+    starts, values = begins[:, None] + ends - lengths, {}
+    for at, (dtype, shape) in numbers.items():
+        each = dtype.itemsize * math.prod(shape)
+        if (lengths[:, at] != each).any():
+            raise SourceError(
+                f"{path}: column {shard.column_names[at]!r} is {shard.column_encodings[at]!r}, of "
+                f"{each} bytes, but the index says otherwise; copy the data set again."
+            )
+        values[at] = _bytes_at(data, starts[:, at], each)
+    return _InShard(starts, lengths, values)
 
 
-def _mapped(path: str) -> npt.NDArray[np.uint8]:
+def _bytes_of(path: str, version: int) -> npt.NDArray[np.uint8]:
+    """All bytes of a shard: mapped from a disk, or read from a store."""
     try:
+        if stores.is_remote(path):
+            whole = stores.Range(path, version=version)
+            return np.frombuffer(stores.read_many([whole], by_tier=False)[0], np.uint8)
         check_regular(path)
         return np.memmap(path, np.uint8, "r")
     except (OSError, ValueError) as error:
         raise SourceError(f"{path}: cannot be read ({error}).") from error
 
 
-def _bytes_at(path: str, offsets: Int64Array, count: int) -> npt.NDArray[np.uint8]:
-    """(n, count) bytes of a file, from each offset on."""
-    return np.asarray(_mapped(path)[offsets[:, None] + np.arange(count)])
+def _bytes_at(
+    data: npt.NDArray[np.uint8], offsets: Int64Array, count: int
+) -> npt.NDArray[np.uint8]:
+    """(n, count) bytes, from each offset on."""
+    return np.asarray(data[offsets[:, None] + np.arange(count)])
 
 
 @dataclass(frozen=True)
