@@ -192,6 +192,16 @@ def test_a_single_point_of_each_object_needs_no_pairs(points: Any, flipped: Any)
     assert batch["keypoints"].values.tolist() == flipped
 
 
+@pytest.mark.parametrize("other", [FLIP, v2.RandomVerticalFlip(1.0)])
+def test_two_mirrorings_that_are_certain_need_no_pairs(other: Any) -> None:
+    both = v2.Compose([FLIP, v2.CenterCrop((48, 56)), other])
+    with fastload.create_loader(posed(TWO_POINTS), batch_size=2, transform=both) as loader:
+        (batch,) = loader
+    canvas: Any = {"canvas_size": (48, 56)}
+    wanted = both(tv_tensors.KeyPoints(torch.from_numpy(TWO_POINTS[..., :2]), **canvas))
+    assert torch.equal(batch["keypoints"].values[..., :2], wanted.as_subclass(torch.Tensor))
+
+
 def test_without_pairs_points_are_those_of_torchvision() -> None:
     """Those that are not labelled, too."""
     with fastload.create_loader(
@@ -219,6 +229,8 @@ def test_whatever_mirrors_is_refused() -> None:
     some: list[Any] = [
         v2.RandomApply([v2.ColorJitter(0.1), v2.RandomVerticalFlip()]),
         v2.Compose([fastload.Mosaic(24), FLIP]),
+        v2.Compose([FLIP, v2.RandomVerticalFlip(1.0), FLIP]),
+        v2.Compose([FLIP, v2.RandomHorizontalFlip(0.99)]),
     ]
     if albumentations is not None:
         flip, other = albumentations.HorizontalFlip(p=1.0), albumentations.ToGray(p=1.0)
