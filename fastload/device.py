@@ -113,9 +113,9 @@ class DeviceStage:
         self._pinned = pinned
         self._collate = collate
         # Not of page-locked memory: the trainer may have queued a copy out of a batch that it has
-        # let go of. torch's own allocator, which `pin_memory` takes from, waits for such copies
-        # before it reuses the memory.
-        self._outputs = BufferPool() if device.type == "cpu" and not pinned else None
+        # let go of. torch's own allocator, which `pin_memory` takes from for its copy of a batch,
+        # waits for such copies before it reuses the memory.
+        self._outputs = BufferPool()
         self._stream: torch.cuda.Stream | None = None
         self._home: int | None = None
         """The trainer's GPU, where host memory is to be page-locked."""
@@ -266,8 +266,8 @@ class DeviceStage:
         parts = self._parts_of(host)
         if not parts.finished:
             parts = replace(parts, columns=self._with_objects(parts.columns))
-        if self._colour is not None and not parts.finished:
-            parts = replace(parts, columns=self._recoloured(parts.columns, draws, self._colour))
+            if self._colour is not None:
+                parts = replace(parts, columns=self._recoloured(parts.columns, draws, self._colour))
         # An array in a batch that the user's code has made is what the trainer wants.
         ours = not parts.finished
         columns = {
@@ -284,15 +284,16 @@ class DeviceStage:
             for name in self._pixels.keys() & columns.keys():
                 if not isinstance(columns[name], PendingImages):  # which will be (B, C, H, W)
                     columns[name] = columns[name].permute(0, 3, 1, 2)
-            empty = self._recycled if self._outputs else None
             for program, names in zip(self._programs, self._views, strict=True):
                 pixels = {name: columns[name] for name in names if name in columns}
                 # What mixing still works on stays in the recipe's dtype.
                 dtype = self._dtype if self._mix is None or mixing is not None else None
-                made = program(pixels, names, draws, empty=empty, mixing=mixing, dtype=dtype)
+                made = program(
+                    pixels, names, draws, empty=self._recycled, mixing=mixing, dtype=dtype
+                )
                 columns.update(made)
         if self._mix is not None:
-            if parts.images is None or parts.targets is None:
+            if parts.targets is None:
                 raise ConfigurationError(
                     f"batch_transform: {type(self._mix).__name__} needs batches (images, labels) "
                     "with images (B, C, H, W), or dicts with 'image' and 'label', and "
@@ -426,7 +427,6 @@ class DeviceStage:
     def _recycled(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """(B, C, H, W) in the memory format to deliver, in memory of a batch that the trainer has
         let go of."""
-        assert self._outputs is not None
         batch, channels, height, width = shape
         memory = self._outputs.allocate((math.prod(shape) * dtype.itemsize,))
         flat = torch.from_numpy(memory).view(dtype)

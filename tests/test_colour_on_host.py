@@ -190,7 +190,7 @@ def test_tables_that_do_not_fit_are_refused(given: dict[str, Any]) -> None:
     pool.close()
 
 
-def hosted(images: Any, transform: Any, *, owned: bool = False) -> tuple[DeviceStage, Any]:
+def hosted(images: Any, transform: Any, **given: Any) -> tuple[DeviceStage, Any]:
     """A stage that does a transform on the host, and what it has made of a batch."""
     split = Recipe.from_transform(transform).split((19, 23)).with_colour_on_host(masks=False)
     stage = DeviceStage(
@@ -199,7 +199,7 @@ def hosted(images: Any, transform: Any, *, owned: bool = False) -> tuple[DeviceS
         hosted=split.hosted,
         roles={"label": "value", "image": "image", "mask": "mask"},
         layout="dict",
-        owned=owned,
+        **given,
     )
     host = HostBatch({"label": np.arange(len(images)), "image": images})
     return stage, stage.deliver(stage.run(host, Draws(1, 0, np.arange(len(images))), 0))
@@ -210,7 +210,7 @@ def hosted(images: Any, transform: Any, *, owned: bool = False) -> tuple[DeviceS
 def test_a_batch_is_written_to_where_nobody_else_sees_it(owned: bool, tensors: bool) -> None:
     images = pictures(count=7)
     given = torch.from_numpy(images.copy()) if tensors else images.copy()
-    _, batch = hosted(given, JITTER, owned=owned)
+    _, batch = hosted(given, JITTER, **({"owned": True} if owned else {}))
     found = batch["image"].permute(0, 2, 3, 1).numpy()
     np.testing.assert_array_equal(found, by_torch(JITTER, images, 1))
     assert np.shares_memory(found, np.asarray(given)) is owned
@@ -346,3 +346,5 @@ def test_masks_beside_augmix_are_refused() -> None:
         fastload.create_loader(arrays, 7, transform=v2.AugMix())
     with pytest.raises(ConfigurationError, match="AugMix.* cannot be applied to masks"):
         fastload.create_loader(arrays, 7, transform=v2.Compose([JITTER, v2.AugMix()]), place="host")
+    with fastload.create_loader({"image": images}, 7, transform=v2.AugMix()) as loader:
+        assert len(next(iter(loader))["image"]) == 7

@@ -444,12 +444,14 @@ def test_how_far_a_host_may_run_ahead(
 ) -> None:
     """Four batches that are not worked through, or as many bytes of them; and the one in hand."""
     monkeypatch.setattr("fastload.device._MOST_DELIVERED_BYTES", allowed)
-    stage, pool, waited = stage_on(GPU), BufferPool(pinned_for=GPU, least=1), []
+    stage, pool = stage_on(GPU), BufferPool(pinned_for=GPU, least=1)
+    waited, delivered = [], []
     for value in range(ahead + 3):
         lazy.read(deliver(stage, filled(pool, value), value))
         waited.append(lazy.waits > 0)
+        delivered.append(len(stage._delivered))
     assert waited == [False] * ahead + [True] * 3
-    assert len(stage._delivered) == ahead
+    assert delivered == [*range(1, ahead + 1), ahead, ahead, ahead]
 
 
 def test_what_workers_send_is_page_locked_in_memory_that_is_used_again(
@@ -649,6 +651,13 @@ def test_converted_images_take_the_memory_of_a_batch_that_is_gone(
         del batch, staged
     assert len(set(places)) == len(kept)
     assert all((batch.permute(0, 2, 3, 1).numpy() == images).all() for batch, images in kept)
+
+
+def test_a_dtype_is_for_images() -> None:
+    stage = stage_on(torch.device("cpu"), dtype=torch.float16)
+    host = HostBatch({"a": np.arange(3), "b": np.ones(3)})
+    a, b = stage.deliver(stage.run(host, Draws(0, 0, np.arange(3)), 0))
+    assert (a.dtype, b.dtype) == (torch.int64, torch.float64)
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float16])

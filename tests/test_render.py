@@ -15,7 +15,9 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
 from fastload.geometry import Resampling
+from fastload.geometry.plan import WarpSampling
 from fastload.render import render_into
+from fastload.render.warp import warp_into
 from tests import images
 from tests.waiting import LIMIT
 
@@ -220,3 +222,26 @@ def test_without_simd_in_torch() -> None:
         check=False,
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_what_a_resampling_does_not_say_is_as_in_torchvision() -> None:
+    pixels, out = PHOTO[:30, :41], np.empty((21, 26, 3), np.uint8)
+    made = {"box": (0, 0, 30, 41), "size": (15, 20), "window": (-2, -1, 21, 26)}
+    render_into(pixels, **made, flip=(False, False), resampling=Resampling(), out=out)  # type: ignore[arg-type]
+    wanted = functional.pad(functional.resize(planes(pixels), [15, 20]), [1, 2, 5, 4])
+    assert difference(out, image(wanted)) <= 1
+    outside = image(functional.pad(torch.ones((3, 15, 20)), [1, 2, 5, 4])) == 0
+    assert not out[outside].any()
+
+
+def test_what_a_warp_does_not_say_is_as_in_torchvision() -> None:
+    pixels, out = PHOTO[:30, :41], np.empty((30, 41, 3), np.uint8)
+    inverse = np.array([[1, 0, -2.375], [0, 1, 1.25], [0, 0, 1]])
+    for bilinear in (False, True):
+        mode = InterpolationMode.BILINEAR if bilinear else InterpolationMode.NEAREST
+        sampling = WarpSampling("bilinear") if bilinear else WarpSampling()
+        warp_into(pixels, inverse, sampling, out)
+        moved = functional.affine(
+            planes(pixels), 0, [2.375, -1.25], 1, [0, 0], interpolation=mode, fill=[0]
+        )  # the fill of RandomAffine
+        assert difference(out, image(moved)) <= bilinear

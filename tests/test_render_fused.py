@@ -18,10 +18,11 @@ from benchmarks.gpu.interpreter import mend_interpreter
 from fastload.backends.base import HostBatch
 from fastload.device import DeviceStage
 from fastload.draws import Draws
+from fastload.errors import ConfigurationError
 from fastload.geometry import Resampling
 from fastload.recipe import Recipe
 from fastload.recipe.albumentations_colour import Gamma
-from fastload.recipe.mix import lower_batch_transform
+from fastload.recipe.mix import Mix, MixUp, lower_batch_transform
 from fastload.render import fused
 from tests.backends import DEVICE
 from tests.test_render_device import boxed, on_device, photographs, random_resizes, random_windows
@@ -182,18 +183,62 @@ def test_mixing_after_a_transform_that_does_not_normalise_last(both: Both) -> No
     both(lambda: mixed(transform, v2.CutMix(num_classes=3), 0), "normalise")
 
 
-def mixed(transform: Any, mixing: Any, step: int, dtype: Any = None) -> Any:
+def test_mixing_in_that_pass_is_no_step_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    mixing = v2.MixUp(num_classes=3)
+    found = mixed(v2.Compose(FLOATS), mixing, 0)
+    of_its_own: list[str] = []
+    apply = MixUp.apply
+    monkeypatch.setattr(MixUp, "apply", lambda *given: of_its_own.append("mixup") or apply(*given))
+    assert torch.equal(mixed(v2.Compose(FLOATS), mixing, 0), found)
+    assert not of_its_own
+    monkeypatch.setenv(fused.SWITCH, "0")
+    mixed(v2.Compose(FLOATS), mixing, 0)
+    assert of_its_own == ["mixup"]
+
+
+def test_mixing_of_a_third_party_is_a_step_of_its_own(both: Both) -> None:
+    class Halved(Mix):
+        """It does not say how pairs are mixed."""
+
+        def apply(
+            self, images: torch.Tensor, labels: torch.Tensor, draws: Draws
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            return images / 2, labels + 1
+
+    both(lambda: mixed(v2.Compose(FLOATS), Halved(), 0), "normalise")
+
+
+def test_of_two_images_of_a_sample_the_first_is_mixed(both: Both) -> None:
+    made = v2.Compose(FLOATS)
+    both(lambda: mixed(made, v2.MixUp(num_classes=3), 0, second=True), "normalise", "normalise")
+
+
+def test_bytes_are_mixed_as_they_are_or_refused(both: Both) -> None:
+    both(lambda: mixed(None, v2.CutMix(num_classes=3), 0))
+    for switch in ("0", "1"):
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            pytest.raises(ConfigurationError, match="MixUp"),
+        ):
+            patch.setenv(fused.SWITCH, switch)
+            mixed(None, v2.MixUp(num_classes=3), 0)
+
+
+def mixed(
+    transform: Any, mixing: Any, step: int, dtype: Any = None, *, second: bool = False
+) -> Any:
     """Images and labels of the batch of a step, one after the other."""
     stage = DeviceStage(
         device=DEVICE,
         programs=[program(transform)],
-        roles={"image": "image", "label": "value"},
+        roles={"image": "image", "label": "value"} | ({"other": "image"} if second else {}),
         layout="tuple",
         dtype=dtype,
-        mix=lower_batch_transform(mixing),
+        mix=mixing if isinstance(mixing, Mix) else lower_batch_transform(mixing),
     )
     images = batch(5).permute(0, 2, 3, 1).cpu().numpy()
-    host = HostBatch({"image": images, "label": np.arange(5) % 3})
+    others = {"other": images[::-1].copy()} if second else {}
+    host = HostBatch({"image": images, "label": np.arange(5) % 3} | others)
     made = stage.deliver(stage.run(host, Draws(3, 0, np.arange(5)), step))
     stage.close()
     return torch.cat([tensor.cpu().float().flatten() for tensor in made])
