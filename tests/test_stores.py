@@ -466,6 +466,25 @@ def test_faults_are_errors_that_name_the_object(
                 list(loader)
 
 
+@pytest.mark.parametrize("fault", ["503", "changed"])
+def test_a_store_that_fails_is_not_said_to_hold_a_bad_file(
+    fault: str, local: Path, server: ObjectServer
+) -> None:
+    upload(local.parent, server)
+    opened = open_source("s3://bucket/train")
+    name = "bucket/train/class_1/1.jpg"
+    if fault == "changed":
+        server.objects[name] += b"x"
+    server.faults[name] = [fault] * 1000 if fault != "changed" else []
+    words = r"class_1/1\.jpg: cannot be read: .*[^.]\. on_error=\"substitute\" skips such samples\."
+    with (
+        fastload.create_loader(opened, 4, transform=v2.Resize((16, 16)), num_workers=0) as loader,
+        pytest.raises(DecodeError, match=words) as caught,
+    ):
+        list(loader)
+    assert "re-encode" not in str(caught.value)
+
+
 @pytest.mark.parametrize("bound", ["_SILENCE", "_ANSWER"])
 def test_a_proxy_that_stalls(
     bound: str, server: ObjectServer, monkeypatch: pytest.MonkeyPatch

@@ -24,6 +24,7 @@ from fastload.files import DecodeSettings
 from fastload.sources.image_files import heif_brand
 
 REMEDY = 'Delete or re-encode the file, or skip such samples with on_error="substitute".'
+SKIP = 'on_error="substitute" skips such samples.'
 
 _JPEG = b"\xff\xd8\xff"
 _PNG = b"\x89PNG\r\n\x1a\n"

@@ -21,6 +21,7 @@ from PIL import Image
 from fastload.decode.deep import read_deep
 from fastload.decode.header import (
     REMEDY,
+    SKIP,
     ImageHeader,
     count_scans,
     pixel_chunks,
@@ -43,6 +44,7 @@ from fastload.files import DecodeSettings
 from fastload.narrowed import say_narrowed
 from fastload.sources.columns import EncodedImages, PixelFormat
 from fastload.sources.unchanged import format_of
+from fastload.stores import StoreError
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -429,4 +431,8 @@ def or_error(function: Callable[[A], T], argument: A) -> T | DecodeError:
 
 
 def _unreadable(name: str, error: OSError) -> DecodeError:
-    return DecodeError(f"{name}: cannot be read: {error.strerror or error}. {REMEDY}")
+    if isinstance(error, StoreError):  # the file may be right
+        words, remedy = str(error).removesuffix("."), SKIP
+    else:
+        words, remedy = error.strerror or str(error), REMEDY
+    return DecodeError(f"{name}: cannot be read: {words}. {remedy}")
