@@ -36,7 +36,7 @@ build() {
             -c fastload/native/kernels_target.cpp -o "$output.$name.o"
     done
     "$compiler" "${options[@]}" -static tests/native/kernels.cpp \
-        fastload/native/jpeg/{baseline,frame,huffman,points,scans}.cpp "${objects[@]}" -o "$output"
+        fastload/native/jpeg/{baseline,frame,huffman,points,scans,turns}.cpp "${objects[@]}" -o "$output"
 }
 
 PLAIN="plain,kPlainKernels,-DFASTLOAD_SIMD_PORTABLE=1"

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -377,6 +378,94 @@ class HeaderJob final : public Job {
     int32_t* out_;
 };
 
+// One image to its views, in two parts. Between these it may be decoded beside another one, which
+// has another Worker.
+class ImageInWork {
+  public:
+    // What is given must live until `finish`; `size` as of `decode_image`.
+    Outcome begin(Worker& worker, const Bytes& file, const std::vector<View>& views, int row,
+                  const DecodeOptions& options, Size* size) {
+        worker_ = &worker;
+        views_ = &views;
+        row_ = row;
+        is_made_ = false;
+        Decoder& decoder = worker.decoder;
+        decoder.use_index(options.index);
+        if (Outcome opened = decoder.open(file.data, file.size, options.limits); !opened.ok())
+            return opened;
+        if (Outcome checked = decoder.check_length(); !checked.ok()) return checked;
+        const Orientation orientation(options.exif_orientation ? decoder.header().orientation : 1);
+        Size stored = decoder.header().size;
+        const Size upright = orientation.upright(stored);
+        if (size != nullptr && size->height == 0) *size = upright;
+        if (size != nullptr && (size->height != upright.height || size->width != upright.width))
+            return {Status::bad_geometry, "the images of a sample differ in size"};
+        const bool numbers = views.front().channels == 1;
+        if (numbers && !decoder.keep_numbers())
+            return {Status::unsupported, "not one number of 8 bits a pixel"};
+        if (std::any_of(views.begin(), views.end(), [&](const View& view) {
+                return view.later || recoloured_part(view, row, {0, 0, 1, 1}, upright).height > 0;
+            })) {
+            is_made_ = true;
+            return read_to_memory(worker, views, row, stored, orientation, options.whole);
+        }
+        worker.geometries.resize(views.size());
+        int shift = options.draft && !numbers ? 3 : 0;
+        for (const View& view : views)
+            if (view.colour.kinds != nullptr) shift = 0;  // another row may have steps
+        for (size_t i = 0; i < views.size(); ++i) {
+            Geometry& geometry = worker.geometries[i];
+            Outcome found = resolve(views[i].geometries, row, upright, views[i].size, geometry);
+            if (!found.ok()) return found;
+            shift = std::min(shift, largest_reduction(geometry));
+        }
+        if (shift > 0 && !decoder.reduce(shift)) shift = 0;
+        for (size_t i = 0; i < views.size(); ++i) {
+            worker.resampler(i).begin(worker.geometries[i], views[i].resample, shift,
+                                      orientation.lead(stored, shift), views[i].channels);
+        }
+        stored = {reduced_side(stored.height, shift), reduced_side(stored.width, shift)};
+        RowSink* sink = &worker.resampler();
+        Box needed = worker.resampler().needed();
+        if (views.size() > 1) {
+            distributor_.emplace(worker, views.size());
+            sink = &*distributor_;
+            needed = distributor_->needed();
+        }
+        if (orientation.is_upright()) {
+            decoder.begin(needed, options.whole, *sink);
+            return {};
+        }
+        Outcome outcome = read_upright(worker, needed, stored, orientation, options.whole, *sink);
+        if (outcome.ok()) finish_views();
+        return outcome;
+    }
+
+    // After `begin` was fine.
+    Outcome finish() {
+        if (is_made_) return {};
+        Outcome outcome = worker_->decoder.finish();
+        if (outcome.ok()) finish_views();
+        return outcome;
+    }
+
+  private:
+    void finish_views() {
+        for (size_t i = 0; i < views_->size(); ++i) {
+            const View& view = (*views_)[i];
+            worker_->resampler(i).finish(view.at(row_), view.stride);
+        }
+        is_made_ = true;
+    }
+
+    Worker* worker_ = nullptr;
+    const std::vector<View>* views_ = nullptr;
+    int row_ = 0;
+    bool is_made_ = false;
+    std::optional<Distributor> distributor_;
+};
+
+// Two rows at a time in each thread: the last image of the one is decoded beside that of the other.
 class DecodeJob final : public Job {
   public:
     DecodeJob(std::vector<ImageColumn> columns, const DecodeOptions& options)
@@ -384,16 +473,77 @@ class DecodeJob final : public Job {
           columns_(std::move(columns)),
           options_(options) {}
 
+    bool run_some(Worker& worker) noexcept override {
+        if (worker.twin == nullptr) return Job::run_some(worker);
+        RowInWork first(worker), second(*worker.twin);
+        for (;;) {
+            start(first, 1);
+            start(second, worker.threads);  // the last rows are for threads that have none
+            if (!first.waits && !second.waits) return false;
+            const bool both = first.waits && second.waits;
+            if (both) Decoder::read_on(first.worker.decoder, second.worker.decoder);
+            for (RowInWork* work : {&first, &second}) {
+                if (work->waits && (!both || !work->worker.decoder.has_turn())) finish(*work);
+            }
+        }
+    }
+
   private:
+    struct RowInWork {
+        explicit RowInWork(Worker& its_worker) : worker(its_worker) {}
+        Worker& worker;
+        int row = 0;
+        bool waits = false;  // for `finish`, and may be decoded beside another one
+        ImageInWork image;
+    };
+
+    // A row that can be decoded beside another one, if one is left; those before it that cannot are
+    // run to their end.
+    void start(RowInWork& work, int least) noexcept {
+        while (!work.waits && claim(least, work.row)) {
+            Outcome outcome = attempt([&] { return begin(work); });
+            work.waits = outcome.ok() && work.worker.decoder.has_turn();
+            if (work.waits) return;
+            if (outcome.ok()) {
+                finish(work);
+            } else {
+                end(work, std::move(outcome));
+            }
+        }
+    }
+
+    void finish(RowInWork& work) noexcept {
+        work.waits = false;
+        end(work, attempt([&] { return work.image.finish(); }));
+    }
+
+    void end(RowInWork& work, Outcome outcome) noexcept {
+        work.worker.decoder.close();  // the bytes may go
+        Job::end(work.worker, work.row, std::move(outcome));
+    }
+
     Outcome run(Worker& worker, int row) override {
+        RowInWork work(worker);
+        work.row = row;
+        Outcome outcome = begin(work);
+        if (outcome.ok()) outcome = work.image.finish();
+        worker.decoder.close();
+        return outcome;
+    }
+
+    // All images of the row but the last, which is begun.
+    Outcome begin(RowInWork& work) {
         Size size;
         for (const ImageColumn& column : columns_) {
+            Worker& worker = work.worker;
             Bytes bytes;
-            if (Outcome read = column.images->get(row, worker.bytes, bytes); !read.ok())
+            if (Outcome read = column.images->get(work.row, worker.bytes, bytes); !read.ok())
                 return read;
-            Outcome outcome = decode_image(worker, bytes, column.views, row, options_, &size);
-            worker.decoder.close();  // the bytes may go
-            if (!outcome.ok()) return outcome;
+            Outcome outcome =
+                work.image.begin(worker, bytes, column.views, work.row, options_, &size);
+            if (&column == &columns_.back() || !outcome.ok()) return outcome;
+            if (outcome = work.image.finish(); !outcome.ok()) return outcome;
+            worker.decoder.close();
         }
         return {};
     }
@@ -413,53 +563,9 @@ class DecodeJob final : public Job {
 
 Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>& views, int row,
                      const DecodeOptions& options, Size* size) {
-    Decoder& decoder = worker.decoder;
-    decoder.use_index(options.index);
-    if (Outcome opened = decoder.open(file.data, file.size, options.limits); !opened.ok())
-        return opened;
-    if (Outcome checked = decoder.check_length(); !checked.ok()) return checked;
-    const Orientation orientation(options.exif_orientation ? decoder.header().orientation : 1);
-    Size stored = decoder.header().size;
-    const Size upright = orientation.upright(stored);
-    if (size != nullptr && size->height == 0) *size = upright;
-    if (size != nullptr && (size->height != upright.height || size->width != upright.width))
-        return {Status::bad_geometry, "the images of a sample differ in size"};
-    const bool numbers = views.front().channels == 1;
-    if (numbers && !decoder.keep_numbers())
-        return {Status::unsupported, "not one number of 8 bits a pixel"};
-    if (std::any_of(views.begin(), views.end(), [&](const View& view) {
-            return view.later || recoloured_part(view, row, {0, 0, 1, 1}, upright).height > 0;
-        }))
-        return read_to_memory(worker, views, row, stored, orientation, options.whole);
-    worker.geometries.resize(views.size());
-    int shift = options.draft && !numbers ? 3 : 0;
-    for (const View& view : views)
-        if (view.colour.kinds != nullptr) shift = 0;  // another row may have steps
-    for (size_t i = 0; i < views.size(); ++i) {
-        Geometry& geometry = worker.geometries[i];
-        Outcome found = resolve(views[i].geometries, row, upright, views[i].size, geometry);
-        if (!found.ok()) return found;
-        shift = std::min(shift, largest_reduction(geometry));
-    }
-    if (shift > 0 && !decoder.reduce(shift)) shift = 0;
-    for (size_t i = 0; i < views.size(); ++i) {
-        worker.resampler(i).begin(worker.geometries[i], views[i].resample, shift,
-                                  orientation.lead(stored, shift), views[i].channels);
-    }
-    stored = {reduced_side(stored.height, shift), reduced_side(stored.width, shift)};
-    Outcome outcome;
-    if (views.size() == 1) {
-        Resampler& resampler = worker.resampler();
-        outcome =
-            read_upright(worker, resampler.needed(), stored, orientation, options.whole, resampler);
-    } else {
-        Distributor distributor(worker, views.size());
-        outcome = read_upright(worker, distributor.needed(), stored, orientation, options.whole,
-                               distributor);
-    }
-    for (size_t i = 0; outcome.ok() && i < views.size(); ++i)
-        worker.resampler(i).finish(views[i].at(row), views[i].stride);
-    return outcome;
+    ImageInWork image;
+    Outcome outcome = image.begin(worker, file, views, row, options, size);
+    return outcome.ok() ? image.finish() : outcome;
 }
 
 std::shared_ptr<Job> header_job(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits,

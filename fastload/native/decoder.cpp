@@ -166,8 +166,20 @@ bool Decoder::keep_numbers() {
 }
 
 Outcome Decoder::read(const Box& box, bool whole, RowSink& sink) {
-    if (other_ == nullptr) return read_jpeg(box, whole, sink);
-    Outcome outcome = other_->read(box, whole, sink);
+    begin(box, whole, sink);
+    return finish();
+}
+
+void Decoder::begin(const Box& box, bool whole, RowSink& sink) {
+    box_ = box;
+    whole_ = whole;
+    sink_ = &sink;
+    if (other_ == nullptr && reason_ == jpeg::Reason::none) begin_own();
+}
+
+Outcome Decoder::finish() {
+    if (other_ == nullptr) return finish_jpeg();
+    Outcome outcome = other_->read(box_, whole_, *sink_);
     if (!outcome.ok()) return outcome;
     count(other_ == png_.get() ? counts_.png : counts_.webp);
     // The depth is the ninth byte of the header, which begins after 8 bytes of signature and 8 of
@@ -177,8 +189,8 @@ Outcome Decoder::read(const Box& box, bool whole, RowSink& sink) {
 }
 
 // Whether the points of the image are noted while its box is decoded.
-bool Decoder::is_cheap(const Box& box, uint64_t hash) {
-    const int64_t end = int64_t{box.top + box.height} << shift_;
+bool Decoder::is_cheap(uint64_t hash) {
+    const int64_t end = int64_t{box_.top + box_.height} << shift_;
     if ((header_.size.height - end) * kShareBelow <= header_.size.height) return true;
     // Other images each time, also where a decoder gets the same ones in each epoch.
     const uint64_t mixed = (hash ^ ++without_points_) * 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio
@@ -188,45 +200,52 @@ bool Decoder::is_cheap(const Box& box, uint64_t hash) {
 // By the points of the index, where it has them; else as ever, and the index gets them. Points are
 // only of files that were once read to their end without a fault, so that with `whole`, too,
 // nothing else is read.
-jpeg::Reason Decoder::read_own(const Box& box, bool whole, RowSink& sink) {
+void Decoder::begin_own() {
     const jpeg::Frame& frame = own_.frame();
-    if (index_ == nullptr || !frame.one_scan ||
-        int64_t{jpeg::mcu_rows(frame)} * jpeg::mcu_columns(frame) < kLeastMcus)
-        return own_.read(box, whole, sink);
-    const uint64_t hash = hash_bytes(data_, size_);
-    if (index_->find(hash, size_, packed_)) {
+    has_points_ = is_noting_ = false;
+    if (index_ != nullptr && frame.one_scan &&
+        int64_t{jpeg::mcu_rows(frame)} * jpeg::mcu_columns(frame) >= kLeastMcus) {
+        hash_ = hash_bytes(data_, size_);
+        has_points_ = index_->find(hash_, size_, packed_);
+        if (has_points_) return;
+        is_noting_ = index_->is_writable() && (!index_->only_cheap() || whole_ || is_cheap(hash_));
+        points_.step = kStep / (8 * frame.h);
+    }
+    own_.begin(box_, whole_, *sink_, is_noting_ ? &points_ : nullptr);
+}
+
+jpeg::Reason Decoder::finish_own() {
+    const jpeg::Frame& frame = own_.frame();
+    if (has_points_) {
         if (jpeg::unpack(frame, packed_.data(), packed_.size(), points_) &&
-            own_.read_by_points(points_, box, sink)) {
+            own_.read_by_points(points_, box_, *sink_)) {
             count(counts_.indexed);
             return jpeg::Reason::none;
         }
-        sink.restart();
-        index_->drop(hash, size_);
-        return own_.read(box, whole, sink);
+        sink_->restart();
+        index_->drop(hash_, size_);
+        return own_.read(box_, whole_, *sink_);
     }
-    if (!index_->is_writable() || (index_->only_cheap() && !whole && !is_cheap(box, hash)))
-        return own_.read(box, whole, sink);
-    points_.step = kStep / (8 * frame.h);
-    const jpeg::Reason reason = own_.read(box, whole, sink, &points_);
-    if (reason != jpeg::Reason::none || points_.points.empty()) return reason;
+    const jpeg::Reason reason = own_.finish();
+    if (!is_noting_ || reason != jpeg::Reason::none || points_.points.empty()) return reason;
     packed_.clear();
     jpeg::pack(frame, points_, packed_);
-    index_->add(hash, size_, packed_);
+    index_->add(hash_, size_, packed_);
     count(counts_.noted);
     return reason;
 }
 
-Outcome Decoder::read_jpeg(const Box& box, bool whole, RowSink& sink) {
+Outcome Decoder::finish_jpeg() {
     const bool own = reason_ == jpeg::Reason::none;
-    if (own) reason_ = read_own(box, whole, sink);
+    if (own) reason_ = finish_own();
     count(counts_.of[static_cast<int>(reason_)]);
     if (shift_ > 0) count(counts_.reduced);
     if (reason_ == jpeg::Reason::none) return {};
     if (own) {
-        sink.restart();
+        sink_->restart();
         if (Outcome opened = open_libjpeg(); !opened.ok()) return opened;
     }
-    return libjpeg_->read(box, whole, sink);
+    return libjpeg_->read(box_, whole_, *sink_);
 }
 
 }  // namespace fastload

@@ -124,6 +124,16 @@ class Decoder final : public ImageDecoder {
     Outcome read(const Box& box, bool whole, RowSink& sink) override;
     void close() override { libjpeg_->close(); }
 
+    // `read` in two parts, between which the image may be decoded beside another one. `sink` must
+    // live until `finish`.
+    void begin(const Box& box, bool whole, RowSink& sink);
+    Outcome finish();
+    // As those of BaselineDecoder: where nothing is left for it, `finish` does the rest.
+    bool has_turn() const {
+        return other_ == nullptr && reason_ == jpeg::Reason::none && own_.has_turn();
+    }
+    static void read_on(Decoder& a, Decoder& b) { jpeg::BaselineDecoder::read_on(a.own_, b.own_); }
+
     // From now on libjpeg-turbo decodes all JPEGs, or only those that it has to.
     void use_libjpeg(bool always) { always_libjpeg_ = always; }
 
@@ -137,9 +147,10 @@ class Decoder final : public ImageDecoder {
   private:
     Outcome open_jpeg();
     Outcome open_libjpeg();
-    Outcome read_jpeg(const Box& box, bool whole, RowSink& sink);
-    jpeg::Reason read_own(const Box& box, bool whole, RowSink& sink);
-    bool is_cheap(const Box& box, uint64_t hash);
+    Outcome finish_jpeg();
+    void begin_own();
+    jpeg::Reason finish_own();
+    bool is_cheap(uint64_t hash);
 
     DecoderCounts& counts_;
     jpeg::BaselineDecoder own_;
@@ -158,6 +169,13 @@ class Decoder final : public ImageDecoder {
     const uint8_t* data_ = nullptr;
     size_t size_ = 0;
     DecodeLimits limits_;
+    // Since `begin`.
+    Box box_;
+    bool whole_ = false;
+    RowSink* sink_ = nullptr;
+    uint64_t hash_ = 0;        // of the bytes, where the index is of use
+    bool has_points_ = false;  // `packed_` are the index's
+    bool is_noting_ = false;
 };
 
 }  // namespace fastload

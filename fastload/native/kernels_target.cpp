@@ -15,9 +15,10 @@ namespace jpeg {
 namespace {
 
 constexpr JpegKernels kKernels = {
-    decode_one, decode_two,   skip_blocks,     skip_two,         first_of_band, next_of_band,
-    to_samples, double_width, blend_rows,      blend_and_double, ycc_to_rgbx,   rgb_to_rgbx,
-    rgb_to_ycc, halve,        to_coefficients, write_blocks};
+    run_one<DoubleEntry>, run_one<Entry>, run_two<DoubleEntry>, run_two<Entry>, skip_and_decode,
+    first_of_band,        next_of_band,   to_samples,           double_width,   blend_rows,
+    blend_and_double,     ycc_to_rgbx,    rgb_to_rgbx,          rgb_to_ycc,     halve,
+    to_coefficients,      write_blocks};
 
 }  // namespace
 }  // namespace jpeg

@@ -47,31 +47,31 @@ bool Job::run_some(Worker& worker) noexcept {
     const int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
     if (begin >= count_) return false;
     const int stop = static_cast<int>(std::min<int64_t>(begin + grain_, count_));
-    for (int row = static_cast<int>(begin); row < stop; ++row) {
-        Outcome outcome = attempt(worker, row);
-        worker.trim();
-        if (!outcome.ok()) {
-            blank(row);
-            report(row, std::move(outcome));
-        }
-    }
+    for (int row = static_cast<int>(begin); row < stop; ++row)
+        settle(worker, row, attempt([&] { return run(worker, row); }));
     complete(stop - static_cast<int>(begin));
     return true;
 }
 
-Outcome Job::attempt(Worker& worker, int row) noexcept {
-    // Words that fit in the string itself, as there may be no memory for others.
-    try {
-        try {
-            return run(worker, row);
-        } catch (const std::bad_alloc&) {
-            return {Status::unreadable, "out of memory"};
-        } catch (const std::exception& error) {
-            return {Status::damaged, error.what()};
-        }
-    } catch (...) {
-        return {Status::unreadable, "out of memory"};
-    }
+bool Job::claim(int least, int& row) noexcept {
+    int64_t next = next_.load(std::memory_order_relaxed);
+    do {
+        if (count_ - next < least) return false;
+    } while (!next_.compare_exchange_weak(next, next + 1, std::memory_order_relaxed));
+    row = static_cast<int>(next);
+    return true;
+}
+
+void Job::end(Worker& worker, int row, Outcome outcome) noexcept {
+    settle(worker, row, std::move(outcome));
+    complete(1);
+}
+
+void Job::settle(Worker& worker, int row, Outcome outcome) noexcept {
+    worker.trim();
+    if (outcome.ok()) return;
+    blank(row);
+    report(row, std::move(outcome));
 }
 
 void Job::cancel() noexcept {
@@ -155,7 +155,7 @@ struct Pool::ThreadGroup {
         std::exception_ptr error;
         try {
             for (int i = 0; i < count; ++i) {
-                workers.push_back(pool.make_worker());
+                workers.push_back(pool.make_worker(count));
                 threads.emplace_back([this, worker = workers.back().get()] { serve(*worker); });
             }
         } catch (...) {
@@ -207,9 +207,12 @@ Pool::~Pool() {
     delete mine;
 }
 
-std::unique_ptr<Worker> Pool::make_worker() {
+std::unique_ptr<Worker> Pool::make_worker(int threads) {
     auto made = std::make_unique<Worker>(*kernels_, decoded_);
+    made->twin = std::make_unique<Worker>(*kernels_, decoded_);
+    made->threads = threads;
     made->decoder.use_libjpeg(always_libjpeg_);
+    made->twin->decoder.use_libjpeg(always_libjpeg_);
     return made;
 }
 
@@ -223,7 +226,7 @@ void Pool::run(Job& job) {
             here.idle.pop_back();
         }
     }
-    if (!worker) worker = make_worker();
+    if (!worker) worker = make_worker(1);
     while (job.run_some(*worker)) {
     }
     std::lock_guard<std::mutex> guard(here.mutex);

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "decoder.hpp"
@@ -22,6 +24,9 @@ class Worker {
         : kernels(chosen), decoder(chosen, counts), encoder(chosen), recompressor(chosen) {}
 
     const Kernels& kernels;
+    // For a second row at the same time; null: one row after the other.
+    std::unique_ptr<Worker> twin;
+    int threads = 1;  // that run rows of the same job
     Decoder decoder;
     JpegEncoder encoder;
     Recompressor recompressor;
@@ -85,16 +90,37 @@ class Job {
     std::vector<Failure> take_failures();
 
     // Runs the next rows; false if none are left. Called by the pool's threads.
-    bool run_some(Worker& worker) noexcept;
+    virtual bool run_some(Worker& worker) noexcept;
 
   protected:
     virtual Outcome run(Worker& worker, int row) = 0;
     // Called for a row that failed or was cancelled.
     virtual void blank(int row) noexcept = 0;
 
+    // For jobs that run rows in another way. The next row; false where fewer than `least` are left.
+    bool claim(int least, int& row) noexcept;
+    // A row, or a part of it: what it throws is its failure.
+    template <typename Part>
+    static Outcome attempt(Part part) noexcept {
+        // Words that fit in the string itself, as there may be no memory for others.
+        try {
+            try {
+                return part();
+            } catch (const std::bad_alloc&) {
+                return {Status::unreadable, "out of memory"};
+            } catch (const std::exception& error) {
+                return {Status::damaged, error.what()};
+            }
+        } catch (...) {
+            return {Status::unreadable, "out of memory"};
+        }
+    }
+    // A row that was claimed ends.
+    void end(Worker& worker, int row, Outcome outcome) noexcept;
+
   private:
     struct Results;
-    Outcome attempt(Worker& worker, int row) noexcept;
+    void settle(Worker& worker, int row, Outcome outcome) noexcept;
     void report(int row, Outcome outcome) noexcept;
     void complete(int rows) noexcept;
 
@@ -136,7 +162,7 @@ class Pool {
     struct ThreadGroup;
     struct ProcessState;
     ProcessState& state();
-    std::unique_ptr<Worker> make_worker();
+    std::unique_ptr<Worker> make_worker(int threads);
 
     const int threads_;
     const Kernels* kernels_;

@@ -81,6 +81,22 @@ def seek_seeds() -> dict[str, bytes]:
     return found
 
 
+def pair_seeds() -> dict[str, bytes]:
+    """Two files one after the other. Eleven bytes before them choose boxes, how they are read, and
+    where the second begins (`pairs.cpp`)."""
+    rng = np.random.default_rng(5)
+    files = [data[8:] for data in seeds().values()]
+    files += [data[10:] for name, data in seek_seeds().items() if name.endswith("-0")]
+    found: dict[str, bytes] = {}
+    for number in range(400):
+        a, b = (files[rng.integers(len(files))] for _ in range(2))
+        # The first number that leads to this place, rounded down as there.
+        split = -(-len(a) * 65536 // len(a + b))
+        if split < 65536 and len(a + b) < 16_000:
+            found[f"pair-{number}"] = rng.bytes(9) + split.to_bytes(2, "big") + a + b
+    return found
+
+
 def format_seeds() -> dict[str, bytes]:
     """For PNG and WebP. Where the sixth byte is odd, rows stand in place of compressed data
     (`formats.cpp`)."""
@@ -216,6 +232,7 @@ if __name__ == "__main__":
     for name, found in (
         ("decode", seeds()),
         ("seek", seek_seeds()),
+        ("pairs", pair_seeds()),
         ("formats", format_seeds()),
         ("resample", resample_seeds()),
         ("warp", warp_seeds()),

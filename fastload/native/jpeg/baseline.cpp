@@ -29,6 +29,7 @@ Reason BaselineDecoder::open(const uint8_t* data, size_t size, int64_t max_work)
     data_ = data;
     size_ = size;
     max_work_ = max_work;
+    turn_ = Turn::none;
     const Reason reason = read_frame(data, size, frame_);
     if (reason != Reason::none) return reason;
     return reduce(0) ? Reason::none : Reason::layout;
@@ -251,39 +252,57 @@ bool BaselineDecoder::end_chunk(Stream& stream) {
                           static_cast<size_t>(column / step_)] == point;
 }
 
+// The next chunk that is stepped over, on the way to an MCU. False where the marker that has to be
+// before it is not.
+bool BaselineDecoder::begin_skip(Stream& stream, int64_t stop) {
+    stream.stop = stop;
+    const int blocks = begin_chunk(stream, stop) * blocks_;
+    stream.skip = {stream.source.state, stream.skipped + kMostBlocks - blocks, blocks};
+    return blocks != 0;
+}
+
+// Once it is done: its DC coefficients are summed.
+bool BaselineDecoder::end_skip(Stream& stream) {
+    stream.source.state = stream.skip.bits;
+    stream.source.state.count &= 63;
+    if (stream.source.overdrawn()) return false;
+    int32_t before = 0;
+    for (int k = 0, in_mcu = 0; k < stream.skip.count; ++k) {
+        const int32_t sum = stream.skip.blocks[k].result;
+        stream.dc[component_of_[in_mcu]] += static_cast<uint32_t>(sum - before);
+        before = sum;
+        in_mcu = in_mcu + 1 == blocks_ ? 0 : in_mcu + 1;
+    }
+    return end_chunk(stream);
+}
+
 // Of `count` streams, each in a row of MCUs after that of the one before: to `stop` and as many
 // rows after it.
 bool BaselineDecoder::skip_to(int count, int64_t stop) {
-    for (;;) {
-        int mcus[kStreams] = {}, busy[kStreams] = {}, chunks = 0;
-        BlocksTask<Entry> tasks[kStreams] = {};
-        for (int k = 0; k < count; ++k) {
-            Stream& stream = streams_[k];
-            const int64_t own_stop = stop + int64_t{k} * columns_;
-            if (stream.mcu >= own_stop) continue;
-            mcus[k] = begin_chunk(stream, own_stop);
-            if (mcus[k] == 0) return false;
-            const int blocks = mcus[k] * blocks_;
-            tasks[chunks] = {stream.source.state, stream.skipped + kMostBlocks - blocks, blocks};
-            busy[chunks++] = k;
-        }
-        if (chunks == 0) return true;
-        if (!(chunks == 2 ? kernels_.skip_two(tasks[0], tasks[1]) : kernels_.skip_blocks(tasks[0])))
+    Stream* busy[kStreams];
+    int left = 0;
+    for (int k = 0; k < count; ++k) {
+        const int64_t own_stop = stop + int64_t{k} * columns_;
+        if (streams_[k].mcu >= own_stop) continue;
+        busy[left++] = &streams_[k];
+        if (!begin_skip(streams_[k], own_stop)) return false;
+    }
+    while (left > 0) {
+        if (!(left == 2 ? kernels_.skip_two(busy[0]->skip, busy[1]->skip)
+                        : kernels_.skip_one(busy[0]->skip)))
             return false;
-        for (int i = 0; i < chunks; ++i) {
-            Stream& stream = streams_[busy[i]];
-            stream.source.state = tasks[i].bits;
-            if (stream.source.overdrawn()) return false;
-            int32_t before = 0;
-            for (int k = 0, in_mcu = 0; k < tasks[i].count; ++k) {
-                const int32_t sum = tasks[i].blocks[k].result;
-                stream.dc[component_of_[in_mcu]] += static_cast<uint32_t>(sum - before);
-                before = sum;
-                in_mcu = in_mcu + 1 == blocks_ ? 0 : in_mcu + 1;
+        for (int k = left - 1; k >= 0; --k) {
+            Stream& stream = *busy[k];
+            if (!stream.skip.is_done()) continue;
+            if (!end_skip(stream)) return false;
+            if (stream.mcu >= stream.stop) {
+                busy[k] = busy[--left];
+            } else if (!begin_skip(stream, stream.stop)) {
+                return false;
             }
-            if (!end_chunk(stream)) return false;
         }
     }
+    return true;
 }
 
 // The next chunk of a row that is decoded. False where the marker that has to be before it is not.
@@ -293,6 +312,15 @@ bool BaselineDecoder::begin_blocks(Stream& stream, int row) {
     const int blocks = stream.mcus * blocks_;
     stream.chunk = {stream.source.state, stream.blocks + kMostBlocks - blocks, blocks};
     return blocks != 0;
+}
+
+// Once it is done: its samples are made; `first` is the first of the rows in work.
+bool BaselineDecoder::end_blocks(Stream& stream, int first, const Box& box) {
+    stream.source.state = stream.chunk.bits;
+    stream.source.state.count &= 63;
+    if (stream.source.overdrawn()) return false;
+    make_samples(stream, stream.row - first, box);
+    return end_chunk(stream);
 }
 
 // The samples of `count` MCU rows from `row` on; `first` is the first of the rows in work. Each of
@@ -312,11 +340,7 @@ bool BaselineDecoder::decode_rows(int first, int row, int count, int column, con
         for (int k = left - 1; k >= 0; --k) {
             Stream& stream = *busy[k];
             if (!stream.chunk.is_done()) continue;
-            stream.source.state = stream.chunk.bits;
-            stream.source.state.count &= 63;
-            if (stream.source.overdrawn()) return false;
-            make_samples(stream, stream.row - first, box);
-            if (!end_chunk(stream)) return false;
+            if (!end_blocks(stream, first, box)) return false;
             if (stream.mcu < int64_t{stream.row} * columns_ + stop_column_) {
                 if (!begin_blocks(stream, stream.row)) return false;
             } else if (started < count) {
@@ -471,59 +495,6 @@ void BaselineDecoder::finish_rows(int row, int count, const Box& box, RowSink& s
         const uint8_t* last = plane.row(count * plane.block * frame_.component[i].v - 1);
         std::memcpy(plane.row(-1) - kRowLead, last - kRowLead, static_cast<size_t>(plane.stride));
     }
-}
-
-Reason BaselineDecoder::read(const Box& box, bool whole, RowSink& sink, Points* noted) {
-    if (noted != nullptr) noted->points.clear();
-    if (const Reason reason = prepare(); reason != Reason::none) {
-        scans_.release();
-        return reason;
-    }
-    plan(box);
-    next_y_ = box.top;
-    if (!frame_.one_scan) {
-        for (int row = first_row_; row <= last_row_; ++row) {
-            place_row(row, box);
-            finish_rows(row, 1, box, sink);
-        }
-        scans_.release();
-        return Reason::none;
-    }
-    known_ = nullptr;
-    noted_ = noted;
-    step_ = noted == nullptr ? 0 : noted->step;
-    const bool by_restarts = noted == nullptr && restarts_rows(frame_);
-    const bool good =
-        by_restarts ? read_by_restarts(box, whole, sink) : read_in_turn(box, whole, sink);
-    return good ? Reason::none : Reason::unusual;
-}
-
-bool BaselineDecoder::read_in_turn(const Box& box, bool whole, RowSink& sink) {
-    Stream& stream = streams_[0];
-    plan_blocks(stream);
-    plan_skipping(stream);
-    start(stream);
-    if (noted_ != nullptr) {
-        noted_->points.emplace_back();
-        noted_->points[0].position = 8 * static_cast<int64_t>(frame_.scan);
-    }
-    // Several rows at a time, as by points: 2% faster than one by one.
-    for (int row = first_row_; row <= last_row_; row += kRowsInWork) {
-        const int count = std::min(kRowsInWork, last_row_ - row + 1);
-        for (int k = 0; k < count; ++k) {
-            if (!skip_to(1, int64_t{row + k} * columns_ + first_column_) ||
-                !decode_rows(row, row + k, 1, first_column_, box)) {
-                return false;
-            }
-        }
-        finish_rows(row, count, box, sink);
-    }
-    const int64_t all = int64_t{rows_} * columns_;
-    if (!skip_to(1, whole ? all : int64_t{last_row_ + 1} * columns_) || !stream.source.ends())
-        return false;
-    // Damage below the box is no fault of what was asked for.
-    if (noted_ != nullptr && !skip_to(1, all)) noted_->points.clear();
-    return true;
 }
 
 // At the first MCU of a row, after its restart marker.

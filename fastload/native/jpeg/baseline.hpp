@@ -8,6 +8,7 @@
 // file: what it does not take it leaves to libjpeg-turbo.
 #pragma once
 
+#include <exception>
 #include <vector>
 
 #include "image.hpp"
@@ -36,7 +37,22 @@ class BaselineDecoder {
     // read, too.
     // `noted`, with its step set: of an image in one scan gets its points. For that the data below
     // the box are read, too; if anything there is wrong, it gets none.
-    Reason read(const Box& box, bool whole, RowSink& sink, Points* noted = nullptr);
+    Reason read(const Box& box, bool whole, RowSink& sink, Points* noted = nullptr) {
+        begin(box, whole, sink, noted);
+        return finish();
+    }
+
+    // The same in two parts, between which it may be read on beside another image. What was given
+    // to `begin` must live until `finish`.
+    void begin(const Box& box, bool whole, RowSink& sink, Points* noted = nullptr);
+    Reason finish();
+    // Whether something is left that can be read beside another image. Where each row begins at a
+    // restart marker, or there are several scans, all is read by `finish`.
+    bool has_turn() const { return turn_ != Turn::none; }
+    // Two images that have turns: until one of them has none. The lookups of the one are made while
+    // the other's wait. What is wrong with one of them does not touch the other, and is told by its
+    // own `finish`.
+    static void read_on(BaselineDecoder& a, BaselineDecoder& b);
 
     // The same by the points of an image in one scan, as `unpack` gives them for this frame: no
     // data but those of the rows of the box are read, from the point before it to its right edge.
@@ -53,10 +69,13 @@ class BaselineDecoder {
         uint32_t dc[kMostComponents] = {};  // of the block before, modulo 2^32
         int row = 0;                        // of MCUs, that is decoded
         int mcus = 0;                       // in the chunk that is decoded
-        Chunk chunk;
+        Chunk<DoubleEntry> chunk;
         // The chunk's blocks are the last before the two idle ones, so that it may be shorter.
         Block<DoubleEntry> blocks[kMostBlocks + 2];
-        Block<Entry> skipped[kMostBlocks + 2];  // the same where they are stepped over
+        // The same where they are stepped over, up to an MCU.
+        int64_t stop = 0;
+        Chunk<Entry> skip;
+        Block<Entry> skipped[kMostBlocks + 2];
     };
     static constexpr int kStreams = 2;
     static constexpr int kRowsInWork = 4;         // of MCUs
@@ -82,15 +101,22 @@ class BaselineDecoder {
     void plan_blocks(Stream& stream);
     void plan_skipping(Stream& stream);
     void start(Stream& stream);
-    bool read_in_turn(const Box& box, bool whole, RowSink& sink);
+    void begin_turns();
+    bool next_turn();
+    bool take_turn();
+    void end_turn() noexcept;
+    bool is_turn_done() const;
     bool read_by_restarts(const Box& box, bool whole, RowSink& sink);
     void start_row(Stream& stream, int row);
     bool seek(Stream& stream, int row, int column);
     int begin_chunk(Stream& stream, int64_t stop);
     bool end_chunk(Stream& stream);
-    bool skip_to(int count, int64_t mcu);
+    bool skip_to(int count, int64_t stop);
+    bool begin_skip(Stream& stream, int64_t stop);
+    bool end_skip(Stream& stream);
     bool decode_rows(int first, int row, int count, int column, const Box& box);
     bool begin_blocks(Stream& stream, int row);
+    bool end_blocks(Stream& stream, int first, const Box& box);
     void make_samples(Stream& stream, int in_work, const Box& box);
     // The same of coefficients that are there.
     void place_row(int row, const Box& box);
@@ -132,6 +158,18 @@ class BaselineDecoder {
     int step_ = 0;
     const Points* known_ = nullptr;  // what is found at these points is compared with them
     Points* noted_ = nullptr;        // or added to these
+
+    // An image in one scan that is read from its beginning on, chunk by chunk.
+    enum class Turn { none, skip, decode };
+    Turn turn_ = Turn::none;  // what the first stream's next chunk is
+    bool in_turn_ = false;
+    Box box_;
+    bool whole_ = false;
+    RowSink* sink_ = nullptr;
+    int row_ = 0;           // of MCUs, of the box: that is decoded, or comes next
+    bool is_read_ = false;  // what was asked for; what is left is read for its points
+    bool is_bad_ = false;
+    std::exception_ptr thrown_;  // while it was read beside another image
 
     Plane planes_[kMostComponents];
     std::vector<uint8_t> upsampled_[2];

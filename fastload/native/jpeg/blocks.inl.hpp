@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstring>
+#include <type_traits>
 
 #include "jpeg/bits.inl.hpp"
 #include "jpeg/kernels.hpp"
@@ -59,37 +60,37 @@ inline Entry resolve(const Code& code, uint64_t k, uint64_t bits, Entry looked_u
     return entry(static_cast<int>(single & kLengthMask), advance, static_cast<int>(single >> 16));
 }
 
-// Calls `step`, false where the data are bad, until all blocks before `stop` are done; kSteps
-// times for one refill.
-template <typename E, typename Step>
-inline __attribute__((always_inline)) bool for_each_step(BitState& state, Place<E>& place,
-                                                         const Block<E>* stop, Step step) {
-    while (place.block < stop) {
-        refill(state);
-        for (int i = 0; i < kSteps; ++i) {
-            if (!step(state, place)) return false;
-        }
-    }
-    state.count &= 63;
-    return true;
-}
-
 constexpr int kBlockBytes = 64 * sizeof(int16_t);
 
 // What of a chunk is in registers.
+template <typename E>
 struct Cursor {
     BitState bits;
-    Place<DoubleEntry> place;
+    Place<E> place;
 
-    explicit Cursor(const Chunk& chunk)
+    explicit Cursor(const Chunk<E>& chunk)
         : bits(chunk.bits), place{chunk.block, chunk.table, chunk.k} {}
-    void keep(Chunk& chunk) const {
+    void keep(Chunk<E>& chunk) const {
         chunk.bits = bits;
         chunk.block = place.block;
         chunk.table = place.table;
         chunk.k = place.k;
     }
 };
+
+// Where blocks are skipped, also the sum of the DC differences.
+struct SkippingCursor : Cursor<Entry> {
+    int32_t sum;
+
+    explicit SkippingCursor(const Chunk<Entry>& chunk) : Cursor(chunk), sum(chunk.sum) {}
+    void keep(Chunk<Entry>& chunk) const {
+        Cursor::keep(chunk);
+        chunk.sum = sum;
+    }
+};
+
+template <typename E>
+using CursorOf = std::conditional_t<std::is_same_v<E, Entry>, SkippingCursor, Cursor<E>>;
 
 // At which byte of a block each coefficient lies: on the stack, where it takes no register.
 struct PlaceBytes {
@@ -98,7 +99,8 @@ struct PlaceBytes {
 };
 
 // One lookup. False, with nothing done, where that does not settle the next symbol.
-inline __attribute__((always_inline)) bool decode_step(Cursor& cursor, const PlaceBytes& places) {
+inline __attribute__((always_inline)) bool step(Cursor<DoubleEntry>& cursor,
+                                                const PlaceBytes& places) {
     Place<DoubleEntry>& place = cursor.place;
     const DoubleEntry entry = place.table->entries[cursor.bits.bits >> (64 - kLookupBits)];
     const uint64_t k = place.k + advance_of(entry), first = place.k + (entry >> 56);
@@ -116,16 +118,30 @@ inline __attribute__((always_inline)) bool decode_step(Cursor& cursor, const Pla
     return true;
 }
 
+// The same where blocks are skipped.
+inline __attribute__((always_inline)) bool step(SkippingCursor& cursor, const PlaceBytes&) {
+    Place<Entry>& place = cursor.place;
+    const Entry entry = place.table->entries[cursor.bits.bits >> (64 - kLookupBits)];
+    const uint64_t k = place.k + advance_of(entry);
+    if (__builtin_expect((k & kFilled) != 0, 0)) return false;
+    drop(cursor.bits, entry);
+    cursor.sum += static_cast<int32_t>(entry) >> 16;
+    place.block->result = cursor.sum;
+    place.move(entry, k);
+    return true;
+}
+
 // The symbol that a lookup does not settle: one lookup in 64. False where the data are bad. Not
 // inline: the others need the registers.
-__attribute__((noinline)) bool settle(Chunk& chunk) {
+__attribute__((noinline)) bool settle(Chunk<DoubleEntry>& chunk) {
     Cursor cursor(chunk);
     Place<DoubleEntry>& place = cursor.place;
     refill(cursor.bits);
     const DoubleEntry looked_up = place.table->entries[cursor.bits.bits >> (64 - kLookupBits)];
     const Entry single =
         resolve(place.table->code, place.k, cursor.bits.bits, static_cast<Entry>(looked_up));
-    if (single == 0) return false;
+    chunk.bad = single == 0;
+    if (chunk.bad) return false;
     drop(cursor.bits, single);
     const uint64_t k = place.k + advance_of(single);
     const uint64_t last =
@@ -139,14 +155,34 @@ __attribute__((noinline)) bool settle(Chunk& chunk) {
     return true;
 }
 
-// At the first block of a chunk, with all coefficients zero.
-inline void begin(Chunk& chunk) {
+// The same where blocks are skipped.
+__attribute__((noinline)) bool settle(Chunk<Entry>& chunk) {
+    SkippingCursor cursor(chunk);
+    Place<Entry>& place = cursor.place;
+    refill(cursor.bits);
+    const Entry looked_up = place.table->entries[cursor.bits.bits >> (64 - kLookupBits)];
+    const Entry single = resolve(place.table->code, place.k, cursor.bits.bits, looked_up);
+    chunk.bad = single == 0;
+    if (chunk.bad) return false;
+    drop(cursor.bits, single);
+    if (place.table->code.dc) cursor.sum += static_cast<int32_t>(single) >> 16;
+    place.block->result = cursor.sum;
+    place.move(single, place.k + advance_of(single));
+    cursor.keep(chunk);
+    return true;
+}
+
+inline void clear(Block<DoubleEntry>& block) {
+    auto* const bytes = reinterpret_cast<uint8_t*>(block.coefficients);
+    for (int at = 0; at < kBlockBytes; at += kVectorBytes) Simd::store(bytes + at, Simd::zero());
+}
+inline void clear(Block<Entry>&) {}
+
+// At the first block of a chunk.
+template <typename E>
+inline void begin(Chunk<E>& chunk) {
     if (chunk.block != nullptr) return;
-    for (int i = 0; i < chunk.count; ++i) {
-        auto* const bytes = reinterpret_cast<uint8_t*>(chunk.blocks[i].coefficients);
-        for (int at = 0; at < kBlockBytes; at += kVectorBytes)
-            Simd::store(bytes + at, Simd::zero());
-    }
+    for (int i = 0; i < chunk.count; ++i) clear(chunk.blocks[i]);
     chunk.bits = begin(chunk.bits);
     chunk.block = chunk.blocks;
     chunk.table = chunk.blocks->tables.dc;
@@ -154,33 +190,37 @@ inline void begin(Chunk& chunk) {
 }
 
 // Until the chunk is done, or a symbol needs `settle`: then false.
-inline __attribute__((always_inline)) bool advance(Chunk& chunk, const PlaceBytes& places) {
-    Cursor cursor(chunk);
-    const Block<DoubleEntry>* const stop = chunk.blocks + chunk.count;
+template <typename E>
+inline __attribute__((always_inline)) bool advance(Chunk<E>& chunk, const PlaceBytes& places) {
+    CursorOf<E> cursor(chunk);
+    const Block<E>* const stop = chunk.blocks + chunk.count;
     bool settled = true;
     while (settled && cursor.place.block < stop) {
         refill(cursor.bits);
-        for (int i = 0; settled && i < kSteps; ++i) settled = decode_step(cursor, places);
+        for (int i = 0; settled && i < kSteps; ++i) settled = step(cursor, places);
     }
     cursor.keep(chunk);
     return settled;
 }
 
 // The same of two, until one is done. Gives the chunk that needs `settle`, or null.
-inline __attribute__((always_inline)) Chunk* advance(Chunk& a, Chunk& b, const PlaceBytes& places) {
-    Cursor first(a), second(b);
-    const Block<DoubleEntry>* const first_stop = a.blocks + a.count;
-    const Block<DoubleEntry>* const second_stop = b.blocks + b.count;
-    Chunk* stuck = nullptr;
+template <typename E, typename F>
+inline __attribute__((always_inline)) void* advance(Chunk<E>& a, Chunk<F>& b,
+                                                    const PlaceBytes& places) {
+    CursorOf<E> first(a);
+    CursorOf<F> second(b);
+    const Block<E>* const first_stop = a.blocks + a.count;
+    const Block<F>* const second_stop = b.blocks + b.count;
+    void* stuck = nullptr;
     while (stuck == nullptr && first.place.block < first_stop && second.place.block < second_stop) {
         refill(first.bits);
         refill(second.bits);
         for (int i = 0; i < kSteps; ++i) {
-            if (!decode_step(first, places)) {
+            if (!step(first, places)) {
                 stuck = &a;
                 break;
             }
-            if (!decode_step(second, places)) {
+            if (!step(second, places)) {
                 stuck = &b;
                 break;
             }
@@ -191,7 +231,8 @@ inline __attribute__((always_inline)) Chunk* advance(Chunk& a, Chunk& b, const P
     return stuck;
 }
 
-bool decode_one(Chunk& chunk) {
+template <typename E>
+bool run_one(Chunk<E>& chunk) {
     const PlaceBytes places;
     begin(chunk);
     while (!advance(chunk, places)) {
@@ -201,72 +242,24 @@ bool decode_one(Chunk& chunk) {
 }
 
 // Two chunks whose data are apart: the lookups of the one wait while the other's are made.
-bool decode_two(Chunk& a, Chunk& b) {
+template <typename E>
+bool run_two(Chunk<E>& a, Chunk<E>& b) {
     const PlaceBytes places;
     begin(a);
     begin(b);
-    while (Chunk* stuck = advance(a, b, places)) {
-        if (!settle(*stuck)) return false;
+    while (void* stuck = advance(a, b, places)) {
+        if (!settle(*static_cast<Chunk<E>*>(stuck))) return false;
     }
     return true;
 }
 
-// One lookup of `skip_blocks`: false where the data are bad. `sum`: of the DC differences so far.
-inline __attribute__((always_inline)) bool skip_step(BitState& state, Place<Entry>& place,
-                                                     int32_t& sum) {
-    Entry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
-    uint64_t k = place.k + advance_of(entry);
-    if (__builtin_expect((k & kFilled) != 0, 0)) {
-        refill(state);
-        entry = resolve(place.table->code, place.k, state.bits, entry);
-        if (entry == 0) return false;
-        drop(state, entry);
-        refill(state);
-        k = place.k + advance_of(entry);
-        entry &= place.table->code.dc ? ~kLengthMask : kEnd;
+bool skip_and_decode(Chunk<Entry>& a, Chunk<DoubleEntry>& b) {
+    const PlaceBytes places;
+    begin(a);
+    begin(b);
+    while (void* stuck = advance(a, b, places)) {
+        if (!(stuck == &a ? settle(a) : settle(b))) return false;
     }
-    drop(state, entry);
-    sum += static_cast<int32_t>(entry) >> 16;
-    place.block->result = sum;
-    place.move(entry, k);
-    return true;
-}
-
-inline __attribute__((always_inline)) bool skip_until(const Block<Entry>* stop, BitState& state,
-                                                      Place<Entry>& place, int32_t& sum) {
-    return for_each_step(state, place, stop,
-                         [&](BitState& bits, auto& at)
-                             __attribute__((always_inline)) { return skip_step(bits, at, sum); });
-}
-
-bool skip_blocks(BlocksTask<Entry>& task) {
-    int32_t sum = 0;
-    BitState state = begin(task.bits);
-    Place<Entry> place{task.blocks, task.blocks->tables.dc, 0};
-    if (!skip_until(task.blocks + task.count, state, place, sum)) return false;
-    task.bits = state;
-    return true;
-}
-
-bool skip_two(BlocksTask<Entry>& a, BlocksTask<Entry>& b) {
-    int32_t first_sum = 0, second_sum = 0;
-    BitState first = begin(a.bits), second = begin(b.bits);
-    Place<Entry> first_place{a.blocks, a.blocks->tables.dc, 0};
-    Place<Entry> second_place{b.blocks, b.blocks->tables.dc, 0};
-    const Block<Entry>* const first_stop = a.blocks + a.count;
-    const Block<Entry>* const second_stop = b.blocks + b.count;
-    while (first_place.block < first_stop && second_place.block < second_stop) {
-        refill(first);
-        refill(second);
-        for (int i = 0; i < kSteps; ++i) {
-            if (!skip_step(first, first_place, first_sum)) return false;
-            if (!skip_step(second, second_place, second_sum)) return false;
-        }
-    }
-    if (!skip_until(first_stop, first, first_place, first_sum)) return false;
-    if (!skip_until(second_stop, second, second_place, second_sum)) return false;
-    a.bits = first;
-    b.bits = second;
     return true;
 }
 

@@ -161,24 +161,20 @@ struct Block<Entry> {
     Tables<Entry> tables;
 };
 
+// A chunk of blocks that are decoded or skipped, perhaps in several calls.
 template <typename E>
-struct BlocksTask {
+struct Chunk {
     BitState bits;  // in and out; kMostChunkBytes from `next` on are readable
     // After the last one are two more, with tables of entries that do nothing.
-    Block<E>* blocks;
-    int count;
-};
-
-// A chunk that is decoded, perhaps in several calls.
-struct Chunk {
-    BitState bits;
-    Block<DoubleEntry>* blocks = nullptr;  // as of BlocksTask
+    Block<E>* blocks = nullptr;
     int count = 0;
     // Where the next symbol goes: to which block, null before the first symbol; from which table;
     // where in the block.
-    Block<DoubleEntry>* block = nullptr;
-    const CodeTable<DoubleEntry>* table = nullptr;
+    Block<E>* block = nullptr;
+    const CodeTable<E>* table = nullptr;
     uint64_t k = 0;
+    int32_t sum = 0;   // of the DC differences so far, where they are skipped
+    bool bad = false;  // the data are not what a sound encoder makes
 
     bool is_done() const { return block >= blocks + count; }
 };
@@ -186,7 +182,7 @@ struct Chunk {
 // Blocks of one component, side by side in the image, of which a scan sends coefficients `first` to
 // `last`, in zigzag order, down to bit `low`.
 struct BandTask {
-    BitState bits;         // in and out; readable as those of BlocksTask
+    BitState bits;         // in and out; readable as those of Chunk
     const Entry* entries;  // as `fill_partial` makes them
     const Code* code;
     int first, last, low;  // first is at least 1
@@ -282,13 +278,16 @@ constexpr size_t kRowTail = 256;
 constexpr size_t kRowLead = 64;
 
 struct JpegKernels {
-    // False where the data are not what a sound encoder makes.
-    bool (*decode_one)(Chunk&);
-    // Two chunks at the same time, until one of them is done.
-    bool (*decode_two)(Chunk&, Chunk&);
-    bool (*skip_blocks)(BlocksTask<Entry>&);
-    bool (*skip_two)(BlocksTask<Entry>&, BlocksTask<Entry>&);
-    // The first scan of a band, and one that adds a bit to each coefficient; false as the others.
+    // Until the chunk is done; false where it is bad.
+    bool (*decode_one)(Chunk<DoubleEntry>&);
+    bool (*skip_one)(Chunk<Entry>&);
+    // Two chunks at the same time, until one of them is done, or bad: then false, and the other one
+    // may go on.
+    bool (*decode_two)(Chunk<DoubleEntry>&, Chunk<DoubleEntry>&);
+    bool (*skip_two)(Chunk<Entry>&, Chunk<Entry>&);
+    bool (*skip_and_decode)(Chunk<Entry>&, Chunk<DoubleEntry>&);
+    // The first scan of a band, and one that adds a bit to each coefficient; false where the data
+    // are bad.
     bool (*first_of_band)(BandTask&);
     bool (*next_of_band)(BandTask&);
     void (*to_samples)(const SamplesTask&);
