@@ -531,7 +531,7 @@ class DecodeJob final : public Job {
         return outcome;
     }
 
-    // All images of the row but the last, which is begun.
+    // All images of the row but the last, which is started.
     Outcome begin(RowInWork& work) {
         Size size;
         for (const ImageColumn& column : columns_) {

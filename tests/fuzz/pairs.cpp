@@ -90,9 +90,9 @@ void read_beside(BaselineDecoder (&decoders)[2], std::vector<Read>& reads) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const jpeg::JpegKernels &best = *find_kernels("auto")->jpeg, &plain = *kPlainKernels.jpeg;
-    static BaselineDecoder alone(best), by_best[2] = {BaselineDecoder(best), BaselineDecoder(best)},
-                                        by_plain[2] = {BaselineDecoder(plain),
-                                                       BaselineDecoder(plain)};
+    static BaselineDecoder alone(best),
+        by_best[2] = {BaselineDecoder(best), BaselineDecoder(best)},
+        by_plain[2] = {BaselineDecoder(plain), BaselineDecoder(plain)};
     constexpr size_t kChoices = 11;
     if (size < kChoices) return 0;
     const uint8_t* const files = data + kChoices;

@@ -50,8 +50,8 @@ class BaselineDecoder {
     // restart marker, or there are several scans, all is read by `finish`.
     bool has_turn() const { return turn_ != Turn::none; }
     // Two images that have turns: until one of them has none. The lookups of the one are made while
-    // the other's wait. What is wrong with one of them does not touch the other, and is told by its
-    // own `finish`.
+    // the other's wait. What is wrong with one of them does not touch the other; its own `finish`
+    // returns it.
     static void read_on(BaselineDecoder& a, BaselineDecoder& b);
 
     // The same by the points of an image in one scan, as `unpack` gives them for this frame: no
