@@ -428,6 +428,33 @@ def test_how_large_samples_are_is_found_once(
     assert again.found == len(first.rows) - 1
 
 
+@pytest.mark.parametrize("short_side", [None, 12])
+def test_outlines_go_into_parquet(short_side: int | None, tmp_path: Path, own_cache: Path) -> None:
+    """One object without any, one image without objects, and outlines of 3 and 5 corners."""
+    lengths, corners = [3, 5, 4, 3], np.random.default_rng(0).uniform(0, 20, (15, 2))
+    outlines = fastload.Ragged(corners.astype(np.float32), np.cumsum([0, *lengths]))
+    objects = fastload.Ragged(outlines, np.array([0, 1, 1, 3, 4]))
+    pixels = np.stack([images.photo(24, 36, seed=n) for n in range(3)])
+    given = fastload.open_source(
+        {"image": pixels, "polygons": fastload.Ragged(objects, np.array([0, 3, 3, 4]))}
+    ).source
+    with pytest.raises(SourceError, match="'polygons' has lists of lists.*--to parquet"):
+        packed(given, tmp_path / "tar")
+    packed(given, tmp_path / "out", format="parquet", size=4_000, short_side=short_side)
+    source = open_source(tmp_path / "out").source
+    assert source.columns["polygons"].role == "polygons"
+    found: Any = source.values["polygons"].at(np.arange(3))
+    scale = 1 if short_side is None else 0.5
+    first, *others = (part * scale for part in np.split(corners, np.cumsum(lengths)[:-1]))
+    wanted = [[[first], [], others[:2]], [], [others[2:]]]
+    assert [[len(one) for one in image] for image in found] == [
+        [len(one) for one in image] for image in wanted
+    ]
+    for image, expected in zip(found, wanted, strict=True):
+        for one, parts in zip(image, expected, strict=True):
+            assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(one, parts, strict=True))
+
+
 @pytest.mark.parametrize("format", ["tar", "parquet"])
 def test_columns_come_in_the_order_of_the_data_set(
     tmp_path: Path, format: str, own_cache: Path

@@ -33,7 +33,7 @@ from fastload.sources.texts import TEXT
 from fastload.stores import ChangedError
 from fastload.tools.pack.plan import PackOptions, evenly_spaced
 
-How = Literal["image", "mask", "label", "text", "array", "ragged"]
+How = Literal["image", "mask", "label", "text", "array", "ragged", "nested"]
 Memory = Callable[[int], memoryview]
 """Gives memory for so many bytes."""
 
@@ -238,9 +238,15 @@ class Contents:
         value = rows[0]
         if field.how == "label":
             return Part(str(int(value)).encode(), "cls", int(value))
+        if field.how == "nested":
+            return Part(b"".join(map(_raw, value.arrays())), "", value)
         buffer = io.BytesIO()
         np.lib.format.write_array(buffer, np.asarray(value), version=(1, 0), allow_pickle=False)
         return Part(buffer.getvalue(), "npy", np.asarray(value))
+
+
+def _raw(array: npt.NDArray[Any]) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
 
 
 def _changed(path: str) -> PackError:
@@ -323,12 +329,13 @@ def _field(name: str, column: Any, source: str, options: PackOptions) -> Field:
             f"from shards it would be of the kind {read_as!r}. Rename it."
         )
     if column.ragged:
-        if isinstance(column.at(np.array([0], dtype=np.int64)).values, Ragged):
+        nested = isinstance(column.at(np.array([0], dtype=np.int64)).values, Ragged)
+        if nested and options.format != "parquet":
             raise SourceError(
-                f"{source}: column {name!r} has lists of lists, which shards cannot hold. Build a "
-                "cache (`fastload cache build`)."
+                f"{source}: column {name!r} has lists of lists, which tar shards cannot hold. Pack "
+                "to Parquet (--to parquet), or build a cache (`fastload cache build`)."
             )
-        return Field(name, role, "ragged")
+        return Field(name, role, "nested" if nested else "ragged")
     first = np.asarray(column.at(np.array([0], dtype=np.int64)))
     if first.dtype.hasobject:
         raise SourceError(f"{source}: column {name!r} holds {first.dtype}, not numbers.")

@@ -378,7 +378,7 @@ def _arrow_column(pa: Any, contents: Contents, field: Field, rows: list[tuple[in
     values = [part.value for _, part in rows]
     if field.how == "text":
         return pa.array(values, pa.string())
-    if field.how == "ragged":
+    if field.how in ("ragged", "nested"):
         from fastload.sources.ragged import Ragged
 
         return Ragged.of(values).to_arrow()
