@@ -9,11 +9,13 @@
 namespace fastload {
 namespace {
 
-// Enough for the header of nearly every file, metadata included.
+// How many bytes of a file are read for its header at first: enough for nearly every file, metadata
+// included.
 constexpr int64_t kHeaderBytes = 64 << 10;
 
-// How an image lies by its EXIF orientation. A pixel (y, x) of the upright image is stored at (y,
-// x), or (x, y) if swapped, counted from the end of the stored rows or columns where these say so.
+// How to turn an image upright, by its EXIF orientation (1 to 8). Pixel (y, x) of the upright image
+// is stored in row y and column x, or row x and column y if `swapped`; rows or columns are counted
+// from the end of the stored image if the members say so.
 struct Orientation {
     bool swapped, rows_from_end, columns_from_end;
 
@@ -26,7 +28,7 @@ struct Orientation {
 
     Size upright(Size stored) const { return swapped ? Size{stored.width, stored.height} : stored; }
 
-    // Where a box of the upright image lies in the stored one.
+    // A box of the upright image in the stored image, which has the size `image`.
     Box stored(Box box, Size image) const {
         if (swapped) box = {box.left, box.top, box.width, box.height};
         if (rows_from_end) box.top = image.height - box.top - box.height;
@@ -34,9 +36,9 @@ struct Orientation {
         return box;
     }
 
-    // Rows and columns of the upright image that an image made 2^shift times smaller has before its
-    // first ones. Sizes are rounded up at the stored image's end, which may be where the upright
-    // one begins.
+    // The `lead` of Resampler::begin: how many rows and columns of the upright image were added
+    // before its first ones when the image was made 2^shift times smaller. The size of the stored
+    // image is rounded up at its end, which may be the beginning of the upright image.
     Size lead(Size stored, int shift) const {
         const int rest = (1 << shift) - 1;
         return upright({rows_from_end ? -stored.height & rest : 0,
@@ -44,16 +46,16 @@ struct Orientation {
     }
 };
 
-// Collects the rows of a stored box, and gives them upright to another sink.
+// Collects the rows of a box of the stored image, and then gives the upright rows to another sink.
 class UprightCollector final : public RowSink {
   public:
-    // `pixels` is memory to reuse: for the box as stored, and after it one upright row.
+    // `stored`: the size of the box. `pixels`: memory to use.
     UprightCollector(Size stored, Orientation orientation, std::vector<uint8_t>& pixels)
         : stored_(stored), orientation_(orientation), pixels_(pixels) {
         const size_t row =
             size_t{4} * static_cast<size_t>(orientation.upright(stored).width) + kRowSlack;
         const size_t bytes = bytes_per_row() * static_cast<size_t>(stored.height) + row;
-        if (pixels_.size() < bytes) pixels_.resize(bytes);
+        grow(pixels_, bytes);  // the box, and after it one upright row
     }
 
     void take(const uint8_t* const* rows, int count) override {
@@ -86,8 +88,8 @@ class UprightCollector final : public RowSink {
     size_t taken_ = 0;
 };
 
-// By how many powers of two both sides of the box can be halved, and be no smaller than what is
-// made of it.
+// How often both sides of the box can be halved, at most 3 times, and not be smaller than the size
+// that it is resampled to.
 int largest_reduction(const Geometry& geometry) {
     int shift = 3;
     while (shift > 0 && (geometry.box.height >> shift < geometry.size.height ||
@@ -99,13 +101,14 @@ int largest_reduction(const Geometry& geometry) {
 
 int reduced_side(int side, int shift) { return (side + (1 << shift) - 1) >> shift; }
 
+// The smallest box that contains both.
 Box joined(const Box& a, const Box& b) {
     const int top = std::min(a.top, b.top), left = std::min(a.left, b.left);
     return {top, left, std::max(a.top + a.height, b.top + b.height) - top,
             std::max(a.left + a.width, b.left + b.width) - left};
 }
 
-// Gives each view its part of the rows of a box that holds what all of them need.
+// Gives the rows of one decoding to the resamplers of all views: to each those that it needs.
 class Distributor final : public RowSink {
   public:
     Distributor(Worker& worker, size_t views)
@@ -148,7 +151,8 @@ class Distributor final : public RowSink {
     int y_ = 0;  // of the next row
 };
 
-// Decodes `needed`, in pixels of the upright image, of an image of size `stored` into a sink.
+// Decodes the box `needed` of the upright image, and gives its upright rows to the sink. `stored`:
+// the size of the stored image. Uses `worker.scratch`.
 Outcome read_upright(Worker& worker, const Box& needed, Size stored, Orientation orientation,
                      bool whole, RowSink& sink) {
     if (orientation.is_upright()) return worker.decoder.read(needed, whole, sink);
@@ -159,13 +163,15 @@ Outcome read_upright(Worker& worker, const Box& needed, Size stored, Orientation
     return outcome;
 }
 
-// Whether a geometry shows pixels as they are.
+// Whether a geometry resamples nothing.
 bool copies(const Geometry& geometry) {
     return geometry.box.height == geometry.size.height && geometry.box.width == geometry.size.width;
 }
 
-// Which rows, or columns, of the box a geometry that copies shows along an axis; -1: padding.
-void place(int start, int length, int extent, bool mirror, Padding padding, std::vector<int>& out) {
+// For each position of a window along an axis, the row or column of the box (of length `extent`)
+// that a geometry without resampling shows there; -1: padding.
+void positions(int start, int length, int extent, bool mirror, Padding padding,
+               std::vector<int>& out) {
     out.resize(static_cast<size_t>(length));
     for (int i = 0; i < length; ++i) {
         out[static_cast<size_t>(i)] =
@@ -173,8 +179,8 @@ void place(int start, int length, int extent, bool mirror, Padding padding, std:
     }
 }
 
-// The part of `shown` positions from `first` on, of so many, that lies in the box: first and
-// number; one where there is none.
+// The first row or column of the box, and the number of them, that `count` positions from `first`
+// on show; (0, 1) if they show only padding.
 std::pair<int, int> bounds(const std::vector<int>& shown, int first, int count) {
     int low = INT32_MAX, high = -1;
     for (int i = first; i < first + count; ++i) {
@@ -186,8 +192,8 @@ std::pair<int, int> bounds(const std::vector<int>& shown, int first, int count) 
     return high < 0 ? std::pair{0, 1} : std::pair{low, high - low + 1};
 }
 
-// A view whose pixels are made in memory: the colours of the image are changed before, or what its
-// geometry makes goes through another.
+// A view of an image that is decoded to memory first, as its colours are changed before its
+// geometry, or another geometry follows (`View::later`).
 class MemoryView {
   public:
     MemoryView(Worker& worker, const View& view, int row, size_t number)
@@ -197,6 +203,7 @@ class MemoryView {
           last_(worker.resampler(2 * number)),
           first_(worker.resampler(2 * number + 1)) {}
 
+    // Plans the view of an image whose upright size is `image`.
     Outcome begin(Size image) {
         if (!view_.later) {
             if (Outcome found = resolve(view_.geometries, row_, image, view_.size, geometry_);
@@ -215,10 +222,10 @@ class MemoryView {
             last_.begin(later, view_.later_resample, 0, {}, view_.channels);
             const Padding padding = view_.resample.padding;
             if (copies(geometry_)) {
-                place(window.top, window.height, geometry_.box.height, geometry_.upside_down,
-                      padding, rows_);
-                place(window.left, window.width, geometry_.box.width, geometry_.mirror, padding,
-                      columns_);
+                positions(window.top, window.height, geometry_.box.height, geometry_.upside_down,
+                          padding, rows_);
+                positions(window.left, window.width, geometry_.box.width, geometry_.mirror, padding,
+                          columns_);
                 const Box shown = last_.needed();
                 const auto [top, height] = bounds(rows_, shown.top, shown.height);
                 const auto [left, width] = bounds(columns_, shown.left, shown.width);
@@ -233,10 +240,11 @@ class MemoryView {
         return {};
     }
 
-    // What is to be decoded.
+    // The part of the upright image that is needed.
     const Box& part() const { return part_; }
 
-    // `pixels`: of `part`, packed; they are changed. Writes the output.
+    // Makes the output. `pixels`: the packed pixels of `part`, which contains part(); they are
+    // changed.
     void finish(uint8_t* pixels, const Box& part) {
         const Size size = {part.height, part.width};
         recolour_part(worker_, view_, row_, size, pixels);
@@ -253,21 +261,21 @@ class MemoryView {
                                static_cast<size_t>(between.width) *
                                static_cast<size_t>(view_.channels);
             feed(worker_, first_, pixels, size, needed, view_.channels);
-            if (worker_.picture.size() < bytes) worker_.picture.resize(bytes);
-            first_.finish(worker_.picture.data());
+            first_.finish(grow(worker_.picture, bytes));
             feed(worker_, last_, worker_.picture.data(), between, last_.needed(), view_.channels);
         }
         last_.finish(view_.at(row_), view_.stride);
     }
 
   private:
-    // The rows of the window as they come, without a copy of it: padding is as large as it likes.
+    // Gives the rows of the first geometry's window to the second resampler, one by one. The window
+    // is not copied as a whole, as it may have padding of any size.
     void feed_window(const uint8_t* pixels, const Box& part) {
         const Box shown = last_.needed();
         const auto channels = static_cast<size_t>(view_.channels);
         const size_t stride = size_t{4} * static_cast<size_t>(shown.width) + kRowSlack;
-        if (worker_.scratch.size() < 2 * stride) worker_.scratch.resize(2 * stride);
-        uint8_t *const filled = worker_.scratch.data(), *const row = filled + stride;
+        // A row of padding, and the row in work.
+        uint8_t *const filled = grow(worker_.scratch, 2 * stride), *const row = filled + stride;
         const uint8_t* fill = view_.resample.fill;
         for (int x = 0; x < shown.width; ++x) {
             const uint8_t pixel[4] = {fill[0], fill[channels == 3 ? 1 : 0],
@@ -275,7 +283,7 @@ class MemoryView {
             std::memcpy(filled + 4 * int64_t{x}, pixel, 4);
         }
         std::memcpy(row, filled, stride - kRowSlack);
-        int before = -2;  // the row of the box that was taken last; -1: padding
+        int before = -2;  // the row of the box that was given last; -1: padding; -2: none yet
         for (int y = shown.top; y < shown.top + shown.height; ++y) {
             const int from = rows_[static_cast<size_t>(y)];
             if (from == before) {
@@ -305,13 +313,15 @@ class MemoryView {
     Worker& worker_;
     const View& view_;
     const int row_;
-    Resampler &last_, &first_;
-    Geometry geometry_;
-    std::vector<int> rows_, columns_;  // of a window that copies
-    Box needed_, part_;
+    Resampler &last_, &first_;         // of the last geometry, and of the one before it
+    Geometry geometry_;                // the first one
+    std::vector<int> rows_, columns_;  // `positions` of its window, if it resamples nothing
+    Box needed_;                       // of the image, by the geometry
+    Box part_;                         // the same, and what colour operations look at
 };
 
-// All views of an image, made in memory: what they need of it is decoded to there.
+// Decodes what all views need to memory, and makes them there. Uses `worker.canvas`, `tile` and
+// `picture`.
 Outcome read_to_memory(Worker& worker, const std::vector<View>& views, int row, Size stored,
                        Orientation orientation, bool whole) {
     const Size image = orientation.upright(stored);
@@ -330,13 +340,11 @@ Outcome read_to_memory(Worker& worker, const std::vector<View>& views, int row, 
     copier.begin({part, size, {0, 0, size.height, size.width}}, {}, 0, {}, channels);
     Outcome outcome = read_upright(worker, part, stored, orientation, whole, copier);
     if (!outcome.ok()) return outcome;
-    if (worker.canvas.size() < bytes) worker.canvas.resize(bytes);
-    copier.finish(worker.canvas.data());
+    copier.finish(grow(worker.canvas, bytes));
     for (size_t i = 0; i < views.size(); ++i) {
         uint8_t* pixels = worker.canvas.data();
-        if (i + 1 < views.size()) {  // the others need it as it is
-            if (worker.tile.size() < bytes) worker.tile.resize(bytes);
-            pixels = worker.tile.data();
+        if (i + 1 < views.size()) {  // the next views need the pixels unchanged
+            pixels = grow(worker.tile, bytes);
             std::memcpy(pixels, worker.canvas.data(), bytes);
         }
         made[i].finish(pixels, part);
@@ -344,6 +352,7 @@ Outcome read_to_memory(Worker& worker, const std::vector<View>& views, int row, 
     return {};
 }
 
+// A row is an image.
 class HeaderJob final : public Job {
   public:
     HeaderJob(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits, int32_t* out)
@@ -378,11 +387,12 @@ class HeaderJob final : public Job {
     int32_t* out_;
 };
 
-// One image to its views, in two parts. Between these it may be decoded beside another one, which
-// has another Worker.
+// Makes the views of one image, in two steps: between `begin` and `finish` it may be decoded
+// together with another image, of another Worker (Decoder::read_on).
 class ImageInWork {
   public:
-    // What is given must live until `finish`; `size` as of `decode_image`.
+    // Opens the image and plans its views. The arguments must live until `finish`; `size`: as in
+    // `decode_image`.
     Outcome begin(Worker& worker, const Bytes& file, const std::vector<View>& views, int row,
                   const DecodeOptions& options, Size* size) {
         worker_ = &worker;
@@ -412,7 +422,8 @@ class ImageInWork {
         worker.geometries.resize(views.size());
         int shift = options.draft && !numbers ? 3 : 0;
         for (const View& view : views)
-            if (view.colour.kinds != nullptr) shift = 0;  // another row may have steps
+            if (view.colour.kinds != nullptr)
+                shift = 0;  // alike for all rows: others may have operations
         for (size_t i = 0; i < views.size(); ++i) {
             Geometry& geometry = worker.geometries[i];
             Outcome found = resolve(views[i].geometries, row, upright, views[i].size, geometry);
@@ -441,7 +452,7 @@ class ImageInWork {
         return outcome;
     }
 
-    // After `begin` was fine.
+    // Decodes what is left, and writes the outputs. Only if the outcome of `begin` was ok.
     Outcome finish() {
         if (is_made_) return {};
         Outcome outcome = worker_->decoder.finish();
@@ -465,7 +476,8 @@ class ImageInWork {
     std::optional<Distributor> distributor_;
 };
 
-// Two rows at a time in each thread: the last image of the one is decoded beside that of the other.
+// A row is a sample, with one image of each column. Each thread works on two rows at a time: the
+// last images of both are decoded together.
 class DecodeJob final : public Job {
   public:
     DecodeJob(std::vector<ImageColumn> columns, const DecodeOptions& options)
@@ -478,7 +490,7 @@ class DecodeJob final : public Job {
         RowInWork first(worker), second(*worker.twin);
         for (;;) {
             start(first, 1);
-            start(second, worker.threads);  // the last rows are for threads that have none
+            start(second, worker.threads);  // the last rows are left to threads that have none
             if (!first.waits && !second.waits) return false;
             const bool both = first.waits && second.waits;
             if (both) Decoder::read_on(first.worker.decoder, second.worker.decoder);
@@ -493,12 +505,12 @@ class DecodeJob final : public Job {
         explicit RowInWork(Worker& its_worker) : worker(its_worker) {}
         Worker& worker;
         int row = 0;
-        bool waits = false;  // for `finish`, and may be decoded beside another one
+        bool waits = false;  // for `finish`, and can be decoded together with another row
         ImageInWork image;
     };
 
-    // A row that can be decoded beside another one, if one is left; those before it that cannot are
-    // run to their end.
+    // Claims rows until one can be decoded together with another one, or fewer than `least` rows
+    // are left. Those that cannot are run to their end.
     void start(RowInWork& work, int least) noexcept {
         while (!work.waits && claim(least, work.row)) {
             Outcome outcome = attempt([&] { return begin(work); });
@@ -531,7 +543,7 @@ class DecodeJob final : public Job {
         return outcome;
     }
 
-    // All images of the row but the last, which is started.
+    // Makes all images of the row but the last, and starts that one.
     Outcome begin(RowInWork& work) {
         Size size;
         for (const ImageColumn& column : columns_) {

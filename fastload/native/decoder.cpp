@@ -9,7 +9,7 @@
 namespace fastload {
 namespace {
 
-// Bytes of a TIFF structure, in its own byte order; reads outside give 0.
+// Reads numbers of a TIFF structure in its byte order. Outside of the data they are 0.
 class Tiff {
   public:
     Tiff(const uint8_t* data, size_t size)
@@ -31,7 +31,7 @@ class Tiff {
     bool big_;
 };
 
-// Of a JPEG, as `tiff_orientation`.
+// The EXIF orientation of a JPEG; 1 if there is none, or it makes no sense.
 int exif_orientation(const uint8_t* data, size_t size) {
     size_t at = 2;  // after SOI
     while (at + 4 <= size && data[at] == 0xff) {
@@ -51,13 +51,15 @@ int exif_orientation(const uint8_t* data, size_t size) {
     return 1;
 }
 
-// Pixels from point to point.
+// Pixels from one point of the seek index to the next.
 constexpr int kStep = 64;
-// Of images with fewer MCUs, what is left out by points is less than finding them takes.
+// The seek index is not used for images with fewer MCUs: looking up their points would take longer
+// than decoding what the points leave out.
 constexpr int kLeastMcus = 128;
-// Points are of images that were read to their end. Reading what is below a crop takes a sixth of
-// the time of the crop: so of the images in training only those with less than an eighth below the
-// box are read on, and one in 16 of the others, for crops that always end at the same place.
+// To note its points, an image must be read to its end. For most crops this takes another sixth of
+// the time. So in training (`only_cheap`) points are noted of images with at most 1/8 of their
+// height below the box, and of one in 16 of the others, for data sets whose crops always end at the
+// same height.
 constexpr int kShareBelow = 8;
 constexpr uint64_t kOthersRead = 16;
 
@@ -134,11 +136,11 @@ Outcome Decoder::open_jpeg() {
 }
 
 Outcome Decoder::check_length() const {
-    // A block of 8 x 8 samples takes one bit at least (its DC coefficient, by Huffman's codes). Of
-    // the components, one has as many blocks across as the image, and at least a quarter as many
-    // down (sampling factors are 1 to 4), or the reverse: so that 16 x 16 pixels take a bit. PNG
-    // checks its own (`parse`); WebP's lossless format has no such bound. The same is in
-    // fastload/decode/image.py.
+    // A block of 8 x 8 samples takes at least one bit (the Huffman code of its DC coefficient). One
+    // component has a sample for each pixel along one axis, and for at least every fourth pixel
+    // along the other, as sampling factors are 1 to 4: so at least one bit for 8 x 32 = 16 x 16
+    // pixels. The PNG decoder has a check of its own (`open`); WebP's lossless format has no such
+    // bound. The same check is in fastload/decode/image.py.
     const int64_t bits = int64_t{header_.size.height / 16} * (header_.size.width / 16);
     if (other_ != nullptr || header_.arithmetic || bits / 8 <= static_cast<int64_t>(size_))
         return {};
@@ -182,24 +184,24 @@ Outcome Decoder::finish() {
     Outcome outcome = other_->read(box_, whole_, *sink_);
     if (!outcome.ok()) return outcome;
     count(other_ == png_.get() ? counts_.png : counts_.webp);
-    // The depth is the ninth byte of the header, which begins after 8 bytes of signature and 8 of
-    // length and name; `open` has seen that they are there.
+    // The depth is the ninth byte of the header, which follows 8 bytes of signature and 8 bytes of
+    // length and name; `open` has checked that they are there.
     if (other_ == png_.get() && data_[24] == 16) count(counts_.narrowed);
     return outcome;
 }
 
-// Whether the points of the image are noted while its box is decoded.
+// Whether to note the points of the open image while its box is decoded, if `only_cheap`.
 bool Decoder::is_cheap(uint64_t hash) {
     const int64_t end = int64_t{box_.top + box_.height} << shift_;
     if ((header_.size.height - end) * kShareBelow <= header_.size.height) return true;
-    // Other images each time, also where a decoder gets the same ones in each epoch.
+    // The counter makes it other images in each epoch, even if a decoder always gets the same ones.
     const uint64_t mixed = (hash ^ ++without_points_) * 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio
     return (mixed >> 32) % kOthersRead == 0;
 }
 
-// By the points of the index, where it has them; else as ever, and the index gets them. Points are
-// only of files that were once read to their end without a fault, so that with `whole`, too,
-// nothing else is read.
+// Looks up the points of the image; if the index lacks them, begins to decode without, and perhaps
+// notes them. There are points only of files that were read to their end without a fault, so with
+// `whole` nothing else need be read.
 void Decoder::begin_own() {
     const jpeg::Frame& frame = own_.frame();
     has_points_ = is_noting_ = false;

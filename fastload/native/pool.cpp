@@ -30,7 +30,7 @@ struct Job::Results {
     std::mutex mutex;
     std::condition_variable finished;
     std::vector<Failure> failures;
-    bool incomplete = false;  // there was no memory for one of them
+    bool incomplete = false;  // a failure was lost, as there was no memory for it
 };
 
 Job::Job(int count, int grain)
@@ -40,6 +40,7 @@ Job::Job(int count, int grain)
       results_(std::make_unique<Results>()) {}
 
 Job::~Job() {
+    // In a forked child the mutex may be locked for ever, and cannot be destroyed.
     if (owner_ != current_process()) (void)results_.release();
 }
 
@@ -143,8 +144,9 @@ struct Pool::ThreadGroup {
         }
     }
 
-    // As many threads as the system allows, at least one, else throws what the first one met. What
-    // a thread needs is made here, where an exception has somewhere to go.
+    // Starts `count` threads, or as many as the system allows; throws the system's error if it
+    // allows none. Workers are made here, where an exception can be caught, and not in their
+    // threads.
     void start(int count, Pool& pool) {
         threads.reserve(static_cast<size_t>(count));
         workers.reserve(static_cast<size_t>(count));
@@ -177,13 +179,13 @@ struct Pool::ThreadGroup {
     }
 };
 
-// What belongs to one process.
+// The state of a pool in one process.
 struct Pool::ProcessState {
     const uint64_t owner = current_process();
-    std::mutex mutex;  // of what follows
-    std::unique_ptr<ThreadGroup> group;
-    std::vector<std::unique_ptr<Worker>>
-        idle;  // of threads that ran jobs themselves: for the next that does
+    std::mutex mutex;                    // protects the members below
+    std::unique_ptr<ThreadGroup> group;  // null until the first `submit`
+    // For `Pool::run`: workers that no thread uses now.
+    std::vector<std::unique_ptr<Worker>> idle;
 };
 
 Pool::Pool(int threads, const char* simd, bool always_libjpeg)
@@ -202,7 +204,7 @@ Pool::Pool(int threads, const char* simd, bool always_libjpeg)
 
 Pool::~Pool() {
     ProcessState* const mine = state_.load();
-    if (mine->owner != current_process()) return;  // given up, as in `home`
+    if (mine->owner != current_process()) return;  // the parent's: left as it is, as in `state`
     close();
     delete mine;
 }
@@ -262,8 +264,8 @@ void Pool::close() {
 Pool::ProcessState& Pool::state() {
     ProcessState* found = state_.load();
     if (found->owner == current_process()) return *found;
-    // A forked child, of which several threads may be here at once: one of them moves in, and the
-    // parent's is given up.
+    // The first use in a forked child. Several threads may be here: one of them replaces the state
+    // of the parent, which is never freed, as its locks may be held.
     auto made = std::make_unique<ProcessState>();
     if (state_.compare_exchange_strong(found, made.get())) return *made.release();
     return *found;

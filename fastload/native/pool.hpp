@@ -1,5 +1,5 @@
-// A pool of threads that runs batches, several at a time; the batches themselves; what a thread
-// keeps between samples.
+// The thread pool: jobs (batches) whose rows (samples) are shared out among threads, and what a
+// thread keeps between samples.
 #pragma once
 
 #include <atomic>
@@ -17,40 +17,39 @@
 
 namespace fastload {
 
-// What a thread keeps between samples.
+// The decoders, encoders and buffers of one thread, which are kept between samples.
 class Worker {
   public:
     Worker(const Kernels& chosen, DecoderCounts& counts)
         : kernels(chosen), decoder(chosen, counts), encoder(chosen), recompressor(chosen) {}
 
     const Kernels& kernels;
-    // For a second row at the same time; null: one row after the other.
+    // For a second row that is worked on at the same time; null: one row after the other.
     std::unique_ptr<Worker> twin;
-    int threads = 1;  // that run rows of the same job
+    int threads = 1;  // how many threads share the rows of a job
     Decoder decoder;
     JpegEncoder encoder;
     Recompressor recompressor;
-    std::vector<Geometry> geometries;            // of each view of the image in work
-    std::vector<uint8_t> bytes;                  // of the compressed file
-    std::vector<uint8_t> scratch;                // pixels in between
-    std::vector<float> floats;                   // the same in floating point
-    std::vector<uint8_t> canvas, tile, picture;  // of samples of several images
+    // Memory for the image in work, whose contents do not outlive it.
+    std::vector<Geometry> geometries;            // of each view
+    std::vector<uint8_t> bytes;                  // the compressed file
+    std::vector<uint8_t> scratch;                // intermediate pixels
+    std::vector<float> floats;                   // intermediate pixels in floating point
+    std::vector<uint8_t> canvas, tile, picture;  // whole intermediate images
 
-    // One for each view of an image, made as they are needed; they stay where they are.
+    // The resampler of a view, made at the first use. The reference stays valid.
     Resampler& resampler(size_t view = 0) {
         while (resamplers_.size() <= view) resamplers_.emplace_back(kernels);
         return resamplers_[view];
     }
 
-    // Gives back the memory of an unusually large image, so that one of these does not stay with
-    // every thread.
+    // Frees buffers of more than 32 MiB, so that not every thread keeps the memory of an unusually
+    // large image.
     void trim() {
         constexpr size_t kMost = size_t{32} << 20;
-        if (bytes.size() > kMost) std::vector<uint8_t>().swap(bytes);
-        if (scratch.size() > kMost) std::vector<uint8_t>().swap(scratch);
-        for (std::vector<uint8_t>* pixels : {&canvas, &tile, &picture})
-            if (pixels->size() > kMost) std::vector<uint8_t>().swap(*pixels);
-        if (floats.size() > kMost / sizeof(float)) std::vector<float>().swap(floats);
+        for (std::vector<uint8_t>* buffer : {&bytes, &scratch, &canvas, &tile, &picture})
+            release_large(*buffer, kMost);
+        release_large(floats, kMost);
         encoder.trim(kMost);
         recompressor.trim(kMost);
     }
@@ -59,20 +58,20 @@ class Worker {
     std::deque<Resampler> resamplers_;
 };
 
-// A number that fork() changes: what was made under another one belongs to a process that is not
-// this one. Its threads are not here, and its locks are as they were at the fork, perhaps held for
-// ever, so that they can be neither taken nor destroyed. (A process id would come round again in
-// grandchildren.)
+// A number that changes in each forked child. What was made under another number belongs to a
+// parent process: its threads do not exist here, and its locks may have been held at the fork, so
+// that they can be neither taken nor destroyed. (Not the process id: the system uses ids again.)
 uint64_t current_process();
 
+// A row that has no pixels, and why.
 struct Failure {
     int row = 0;
     Outcome outcome;
 };
 
-// The samples of one batch. Workers claim `grain` rows at a time; `wait` blocks until each row was
-// run or cancelled. Every job that is submitted ends: what happens in a row, running out of memory
-// included, is that row's failure.
+// A batch: `count` rows, which threads claim `grain` at a time, in ascending order. Every submitted
+// job ends: any error in a row, running out of memory included, is the failure of that row. Any
+// thread may call the public methods.
 class Job {
   public:
     Job(int count, int grain);
@@ -80,29 +79,33 @@ class Job {
     Job(const Job&) = delete;
     Job& operator=(const Job&) = delete;
 
-    // Rows not yet started are not run. Does nothing in a process forked since the job was made.
+    // Rows that were not started fail with `cancelled`. Does nothing in a process that was forked
+    // since the job was made.
     void cancel() noexcept;
-    // False, at once, in a process forked since the job was made: it is the parent's.
+    // Blocks until each row was run or cancelled, and returns true. Returns false at once in a
+    // process that was forked since the job was made: its threads are the parent's.
     bool wait();
+    // Whether `wait` would return at once.
     bool done() const { return remaining_.load(std::memory_order_acquire) == 0; }
-    // In order of rows; only after `wait`; none in a process forked since. Throws std::bad_alloc if
-    // there was no memory.
+    // The failures in ascending order of rows, after `wait`; a second call returns none. None in a
+    // process that was forked since. Throws std::bad_alloc if there was no memory to record one.
     std::vector<Failure> take_failures();
 
-    // Runs the next rows; false if none are left. Called by the pool's threads.
+    // Claims and runs the next `grain` rows; false if none are left. Called by the pool's threads.
     virtual bool run_some(Worker& worker) noexcept;
 
   protected:
+    // Makes a row. May throw: the exception is then the row's failure.
     virtual Outcome run(Worker& worker, int row) = 0;
-    // Called for a row that failed or was cancelled.
+    // Sets the output of a row that failed or was cancelled to zeros.
     virtual void blank(int row) noexcept = 0;
 
-    // For jobs that run rows in another way. The next row; false where fewer than `least` are left.
+    // For jobs that override `run_some`. Claims the next row; false if fewer than `least` are left.
     bool claim(int least, int& row) noexcept;
-    // A row, or a part of it: what it throws is its failure.
+    // Runs a part of the work on a row. An exception becomes the row's failure.
     template <typename Part>
     static Outcome attempt(Part part) noexcept {
-        // Words that fit in the string itself, as there may be no memory for others.
+        // Messages of up to 15 characters need no memory, of which there may be none.
         try {
             try {
                 return part();
@@ -115,7 +118,7 @@ class Job {
             return {Status::unreadable, "out of memory"};
         }
     }
-    // A row that was claimed ends.
+    // Ends a row that was claimed.
     void end(Worker& worker, int row, Outcome outcome) noexcept;
 
   private:
@@ -132,30 +135,32 @@ class Job {
     const uint64_t owner_ = current_process();
 };
 
-// Starts its threads at the first `submit`, and again at the first one after a fork. Any thread may
-// call.
+// A pool of threads, which start with the first `submit`, and in a forked child with its first one.
+// Any thread may call.
 class Pool {
   public:
-    // `simd` names the kernels ("auto", "plain", ...); throws std::invalid_argument for what cannot
-    // run here. With `always_libjpeg`, our own decoder is left out.
+    // `simd`: the name of the kernels ("auto", "plain", ...). With `always_libjpeg`, libjpeg-turbo
+    // decodes all JPEGs. Throws std::invalid_argument if threads < 1, or if this processor cannot
+    // run the kernels.
     Pool(int threads, const char* simd, bool always_libjpeg = false);
-    // Cancels what was submitted and waits for the rows in work.
+    // As `close`.
     ~Pool();
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
 
-    // Throws std::system_error or std::bad_alloc if the system has no thread for it; the job was
-    // then not taken.
+    // Queues a job after those before it. Throws std::system_error or std::bad_alloc if the system
+    // has not even one thread; the job was then not taken.
     void submit(std::shared_ptr<Job> job);
-    // Runs a job in the calling thread, past all others. Throws std::bad_alloc if there is no
-    // memory for a Worker.
+    // Runs a job in the calling thread, before this returns, whatever is queued. Throws
+    // std::bad_alloc if there is no memory for a Worker.
     void run(Job& job);
-    // Cancels what was submitted and joins the threads; a later `submit` starts new ones.
+    // Cancels all jobs, waits for the rows in work, and joins the threads. A later `submit` starts
+    // new ones.
     void close();
 
     int threads() const { return threads_; }
     const char* simd() const { return kernels_->name; }
-    // Since the pool was made; of this process.
+    // What was decoded since the pool was made, in this process.
     const DecoderCounts& decoded() const { return decoded_; }
 
   private:
@@ -168,8 +173,8 @@ class Pool {
     const Kernels* kernels_;
     DecoderCounts decoded_;
     const bool always_libjpeg_;
-    std::atomic<ProcessState*>
-        state_;  // of this process, or, until it first submits, of the one that it was forked from
+    // Of this process; in a forked child of the parent, until the child uses the pool.
+    std::atomic<ProcessState*> state_;
 };
 
 }  // namespace fastload

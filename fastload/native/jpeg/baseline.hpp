@@ -1,11 +1,11 @@
-// A decoder for the JPEGs that nearly all photographs are: Huffman coding, 8 bits, baseline or
-// progressive.
+// Our own decoder for the JPEGs that nearly all photographs are: Huffman coding, 8 bits, baseline
+// or progressive.
 //
-// Decodes a box and no more. Of an image in one scan, the blocks above and beside the box are only
-// stepped over, for their DC coefficients, and the rows below are not read. Of one in several scans
-// all coefficients are read, and pixels are made of the box. The pixels are those of
-// libjpeg-turbo's full decode with its defaults, cropped. It has no words for what is wrong with a
-// file: what it does not take it leaves to libjpeg-turbo.
+// It decodes a box and no more. Of an image in one scan, blocks above and beside the box are
+// stepped over: only their DC coefficients are summed. Rows below the box are not read. Of an image
+// in several scans all coefficients are read, but pixels are made only of the box. The pixels equal
+// those of libjpeg-turbo's full decode with its defaults, cropped. It does not say what is wrong
+// with a file: images that it does not decode are left to libjpeg-turbo.
 #pragma once
 
 #include <exception>
@@ -21,29 +21,29 @@
 
 namespace fastload::jpeg {
 
+// For one thread at a time; memory is reused. `kernels` must live as long as the object.
 class BaselineDecoder {
   public:
     explicit BaselineDecoder(const JpegKernels& kernels) : kernels_(kernels), scans_(kernels) {}
 
-    // Reads the headers. The data must live until the last `read`. `max_work`: pixels times scans
-    // that are allowed.
+    // Reads the headers. The data are borrowed until the last `read`. `max_work`: the limit of
+    // pixels times scans.
     Reason open(const uint8_t* data, size_t size, int64_t max_work);
     const Frame& frame() const { return frame_; }
-    // As ImageDecoder's. The pixels are those of libjpeg-turbo at this scale.
+    // As Decoder::reduce. The pixels are those of libjpeg-turbo at this scale.
     bool reduce(int shift);
 
-    // Gives the rows of `box`, which lies in the image, to `sink`. If the answer is not
-    // `Reason::none`, it may have given some. `whole`: the entropy-coded data below the box are
-    // read, too.
-    // `noted`, with its step set: of an image in one scan gets its points. For that the data below
-    // the box are read, too; if anything there is wrong, it gets none.
+    // Gives the rows of `box`, which lies in the image, to `sink`. If the result is not
+    // `Reason::none`, the sink may have got some rows. `whole`: the entropy-coded data below the
+    // box are read, too. `noted`, with its step set, gets the points of an image in one scan. For
+    // this the data below the box are read, too; if anything there is wrong, it gets no points.
     Reason read(const Box& box, bool whole, RowSink& sink, Points* noted = nullptr) {
         begin(box, whole, sink, noted);
         return finish();
     }
 
-    // The same in two parts, between which it may be read on beside another image. What was given
-    // to `begin` must live until `finish`.
+    // `read` in two steps, between which the image may be decoded together with another one. The
+    // arguments of `begin` must live until `finish`.
     void begin(const Box& box, bool whole, RowSink& sink, Points* noted = nullptr);
     Reason finish();
     // Whether something is left that can be read beside another image. Where each row begins at a
@@ -54,9 +54,9 @@ class BaselineDecoder {
     // returns it.
     static void read_on(BaselineDecoder& a, BaselineDecoder& b);
 
-    // The same by the points of an image in one scan, as `unpack` gives them for this frame: no
-    // data but those of the rows of the box are read, from the point before it to its right edge.
-    // False where the points do not fit the data, or the data are bad; it may have given rows then.
+    // The same by the points of an image in one scan, from `unpack` for this frame: of each row of
+    // the box, only the data from the point before the box to its right edge are read. False if the
+    // points do not fit the data, or the data are bad; the sink may have got some rows.
     bool read_by_points(const Points& points, const Box& box, RowSink& sink);
 
   private:

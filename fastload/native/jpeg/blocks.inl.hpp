@@ -1,10 +1,10 @@
 // Entropy decoding of a chunk of blocks. Included once per instruction set: BMI2 shortens the chain
-// from one symbol to the next.
+// of operations from one symbol to the next.
 //
-// One loop over symbols, not over blocks and in them over symbols: where a block ends is as good as
-// random, and each wrong guess of a branch would cost as much as three symbols. So that the table
-// for the next symbol, the position in the block and the block itself are all chosen by arithmetic.
-// What is left as branches is rare.
+// There is one loop over the symbols of a chunk, not a loop over blocks with a loop over symbols
+// inside. The end of a block cannot be predicted, and a mispredicted branch takes as long as three
+// symbols. So the table for the next symbol, the position in the block and the block are chosen by
+// conditional moves. The branches that are left are rarely taken.
 #pragma once
 
 #include <cstring>
@@ -17,7 +17,7 @@
 namespace fastload::jpeg {
 namespace {
 
-// A chunk's place in its blocks: what stays in registers, of which there are just enough for two
+// A place in the blocks of a chunk. It stays in registers, of which there are just enough for two
 // chunks at a time.
 template <typename E>
 struct Place {
@@ -25,8 +25,8 @@ struct Place {
     const CodeTable<E>* table;  // of the next symbol
     uint64_t k;                 // in this block
 
-    // After `entry`, after which the place in the block is `position`. Never a branch, which
-    // compilers like to make of it.
+    // Goes on after `entry`, which leads to `position` in the block. In assembler, as compilers
+    // make a branch of the second form.
     void move(E entry, uint64_t position) {
         k = position;
         table = block->tables.ac;
@@ -47,22 +47,23 @@ struct Place {
     }
 };
 
-// The next symbol alone at place `k` of a block, where a lookup does not settle it, or goes on
-// after the end of the block. Only a run of zeros may do that, and what fills a block ends it. 0
-// where the data are bad.
+// The entry of the next symbol alone, at place `k` of a block, if a lookup does not contain it, or
+// goes beyond the end of the block. Only a run of 16 zeros may go beyond, and a coefficient at the
+// last place ends the block. 0 if the data are bad.
 inline Entry resolve(const Code& code, uint64_t k, uint64_t bits, Entry looked_up) {
     const Entry single = symbol_at(code, bits, looked_up);
     const uint32_t position = static_cast<uint32_t>(k) + advance_of(single);
     if ((position & kFilled) == 0) return single;
     if (position != kFilled && single >> 16 != 0) return 0;
-    // As if by an end, but to the position that tells a full block; the last coefficient stays.
+    // The same as an end of block, but with the advance that leads to the position of a full block,
+    // and with the last coefficient.
     const int advance = kEndAdvance + (position == kFilled ? kFilled - static_cast<int>(k) : 0);
     return entry(static_cast<int>(single & kLengthMask), advance, static_cast<int>(single >> 16));
 }
 
 constexpr int kBlockBytes = 64 * sizeof(int16_t);
 
-// What of a chunk is in registers.
+// The part of a chunk that is in registers.
 template <typename E>
 struct Cursor {
     BitState bits;
@@ -78,7 +79,7 @@ struct Cursor {
     }
 };
 
-// Where blocks are skipped, also the sum of the DC differences.
+// The same for chunks that are skipped, with the sum of the DC differences.
 struct SkippingCursor : Cursor<Entry> {
     int32_t sum;
 
@@ -92,13 +93,14 @@ struct SkippingCursor : Cursor<Entry> {
 template <typename E>
 using CursorOf = std::conditional_t<std::is_same_v<E, Entry>, SkippingCursor, Cursor<E>>;
 
-// At which byte of a block each coefficient lies: on the stack, where it takes no register.
+// At which byte of a block each coefficient lies. A copy on the stack, which is addressed without a
+// register of its own.
 struct PlaceBytes {
     uint8_t at[256];
     PlaceBytes() { std::memcpy(at, kPlaces.byte, sizeof at); }
 };
 
-// One lookup. False, with nothing done, where that does not settle the next symbol.
+// One lookup. False, with nothing changed, if the lookup does not contain the next symbol.
 inline __attribute__((always_inline)) bool step(Cursor<DoubleEntry>& cursor,
                                                 const PlaceBytes& places) {
     Place<DoubleEntry>& place = cursor.place;
@@ -108,8 +110,8 @@ inline __attribute__((always_inline)) bool step(Cursor<DoubleEntry>& cursor,
     const uint64_t one = (entry >> 16) + (cursor.bits.bits >> (entry >> 48 & 63));
     drop(cursor.bits, entry);
     auto* const bytes = reinterpret_cast<uint8_t*>(place.block->coefficients);
-    // The second first: where there is none, its place is the first one's. Of 32 bits the lower
-    // half.
+    // The second coefficient is written first: if there is none, it is overwritten by the first
+    // one. The lower 16 of the 32 bits are written.
     const auto lower = static_cast<uint32_t>(one), two = static_cast<uint32_t>(entry >> 32);
     std::memcpy(bytes + places.at[k], &two, 2);
     std::memcpy(bytes + places.at[first], &lower, 2);
@@ -118,7 +120,7 @@ inline __attribute__((always_inline)) bool step(Cursor<DoubleEntry>& cursor,
     return true;
 }
 
-// The same where blocks are skipped.
+// The same for a chunk that is skipped.
 inline __attribute__((always_inline)) bool step(SkippingCursor& cursor, const PlaceBytes&) {
     Place<Entry>& place = cursor.place;
     const Entry entry = place.table->entries[cursor.bits.bits >> (64 - kLookupBits)];
@@ -131,8 +133,8 @@ inline __attribute__((always_inline)) bool step(SkippingCursor& cursor, const Pl
     return true;
 }
 
-// The symbol that a lookup does not settle: one lookup in 64. False where the data are bad. Not
-// inline: the others need the registers.
+// Takes a symbol that a lookup does not contain (after one lookup in 64). False if the data are
+// bad. Not inline, as the loops need all registers.
 __attribute__((noinline)) bool settle(Chunk<DoubleEntry>& chunk) {
     Cursor cursor(chunk);
     Place<DoubleEntry>& place = cursor.place;
@@ -145,7 +147,7 @@ __attribute__((noinline)) bool settle(Chunk<DoubleEntry>& chunk) {
     drop(cursor.bits, single);
     const uint64_t k = place.k + advance_of(single);
     const uint64_t last =
-        k == (kEndAdvance | kFilled) ? kFilled : k;  // of an end, nothing is there
+        k == (kEndAdvance | kFilled) ? kFilled : k;  // places of an end are the scratch one
     const Entry value = single >> 16;
     auto* const bytes = reinterpret_cast<uint8_t*>(place.block->coefficients);
     std::memcpy(bytes + kPlaces.byte[last], &value, 2);
@@ -155,7 +157,7 @@ __attribute__((noinline)) bool settle(Chunk<DoubleEntry>& chunk) {
     return true;
 }
 
-// The same where blocks are skipped.
+// The same for a chunk that is skipped.
 __attribute__((noinline)) bool settle(Chunk<Entry>& chunk) {
     SkippingCursor cursor(chunk);
     Place<Entry>& place = cursor.place;
@@ -178,7 +180,7 @@ inline void clear(Block<DoubleEntry>& block) {
 }
 inline void clear(Block<Entry>&) {}
 
-// At the first block of a chunk.
+// Prepares a chunk before its first symbol: its first block, and all coefficients zero.
 template <typename E>
 inline void begin(Chunk<E>& chunk) {
     if (chunk.block != nullptr) return;
@@ -189,7 +191,7 @@ inline void begin(Chunk<E>& chunk) {
     chunk.k = 0;
 }
 
-// Until the chunk is done, or a symbol needs `settle`: then false.
+// Decodes until the chunk is done, or until a symbol needs `settle`; then false.
 template <typename E>
 inline __attribute__((always_inline)) bool advance(Chunk<E>& chunk, const PlaceBytes& places) {
     CursorOf<E> cursor(chunk);
@@ -203,7 +205,8 @@ inline __attribute__((always_inline)) bool advance(Chunk<E>& chunk, const PlaceB
     return settled;
 }
 
-// The same of two, until one is done. Gives the chunk that needs `settle`, or null.
+// The same for two chunks, until one of them is done. Returns the chunk that needs `settle`, or
+// null.
 template <typename E, typename F>
 inline __attribute__((always_inline)) void* advance(Chunk<E>& a, Chunk<F>& b,
                                                     const PlaceBytes& places) {
@@ -241,7 +244,7 @@ bool run_one(Chunk<E>& chunk) {
     return true;
 }
 
-// Two chunks whose data are apart: the lookups of the one wait while the other's are made.
+// Two chunks at a time: while a lookup of one waits for the cache, the other goes on.
 template <typename E>
 bool run_two(Chunk<E>& a, Chunk<E>& b) {
     const PlaceBytes places;

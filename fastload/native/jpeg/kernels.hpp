@@ -1,5 +1,6 @@
-// What the inner loops of the JPEG decoder work on, and the loops, once per instruction set; all
-// variants compute the same.
+// The inner loops of the JPEG decoder and encoder, and the data that they work on. The loops are
+// compiled once per instruction set; all variants compute the same. They throw nothing and take no
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -7,38 +8,40 @@
 
 namespace fastload::jpeg {
 
-// Codes: tables that turn the next 10 bits of entropy-coded data into what they stand for.
-constexpr int kLookupBits =
-    10;  // more of them leave the first-level cache, and take longer to build
+// Lookup tables of Huffman codes: the next 10 bits of entropy-coded data are the index of an entry.
+// Tables for more bits do not stay in the first-level cache, and take longer to make.
+constexpr int kLookupBits = 10;
 constexpr int kLookups = 1 << kLookupBits;
 
-// An entry says, from its lowest bit on: how many bits to drop (8 bits), how far to go on in the
-// block (8), and a coefficient (16, signed), which is part of the entry: nothing is computed from
-// the bits after the code.
+// An entry contains, from its lowest bit on: how many bits to drop (8 bits); the advance, that is,
+// how many places to go on in the block (8 bits); and the coefficient (16 bits, signed). The
+// coefficient is in the entry, so nothing is computed from the bits after the code.
 using Entry = uint32_t;
-// The same for one symbol or two. The coefficient is the first's; above it are the second's (16
-// bits, signed), a shift (8), and how far the first of them alone goes on (8). With one symbol,
-// there is no second coefficient, and both go on the same. The first coefficient lacks the bits
-// that are looked up, and as many of its own lowest bits as are after these: all bits, shifted
-// right by the shift, are to be added, modulo 2^16.
+// An entry of one symbol or two: bits to drop (8 bits), the advance of both symbols together (8),
+// the first coefficient (16), the second coefficient (16), a shift (8), the advance of the first
+// symbol alone (8). With one symbol the second coefficient is 0, and both advances are equal. The
+// lowest bits of the first coefficient may lie after the lookup. So it is stored less the lookup
+// (shifted left by the number of those bits), and `bits >> shift`, the lookup with the bits after
+// it, is added, modulo 2^16.
 using DoubleEntry = uint64_t;
 
 constexpr Entry kLengthMask = 255;
-// The end of a block goes on so far, and by that is known.
+// The advance of an end-of-block symbol.
 constexpr int kEndAdvance = 128;
 constexpr Entry kEnd = kEndAdvance << 8;
-// An entry that goes on so far is incomplete: the code, or code and coefficient, are longer than
-// the lookup. The length is the code's, and in place of the coefficient is the symbol, or both are
-// 0.
+// The advance of an incomplete entry: the code, or code and coefficient, are longer than the
+// lookup. If the code fits, the entry has its length, and the symbol in place of the coefficient;
+// else both are 0.
 constexpr int kLongAdvance = 64;
 constexpr Entry kLong = kLongAdvance << 8;
-// Places in a block are below 64, with an end 128 to 191. So bit 6 is set in a position after a
-// step exactly if the block is full, or overfull, or the entry long.
+// The position in a block is below 64, and 128 to 191 after an end of block. So after a step its
+// bit 6 is set exactly if the block is full, or the step went beyond it, or the entry is
+// incomplete.
 constexpr int kFilled = 64;
 static_assert(kLongAdvance == kFilled, "one test for both");
 
-// In a namespace of each file that includes them: compiled once per instruction set, and none may
-// be shared with another.
+// Functions here are in an anonymous namespace: each file that includes them is compiled for one
+// instruction set, and must not share them with another.
 namespace {
 
 constexpr Entry entry(int length, int advance, int value) {
@@ -48,7 +51,8 @@ constexpr Entry entry(int length, int advance, int value) {
 
 constexpr uint32_t advance_of(DoubleEntry entry) { return entry >> 8 & 255; }
 
-// The entry of a lookup; `rest`: how many bits of its coefficient are after it.
+// The DoubleEntry of one symbol. `lookup`: its index in the table; `rest`: how many bits of the
+// coefficient lie after the lookup.
 constexpr DoubleEntry doubled(Entry single, uint32_t lookup, int rest = 0) {
     const bool is_long = (single & kLong) != 0;
     return (single - (is_long ? 0 : lookup << (16 + rest))) |
@@ -58,22 +62,23 @@ constexpr DoubleEntry doubled(Entry single, uint32_t lookup, int rest = 0) {
 
 }  // namespace
 
-// The most bits that an entry drops which is not long. So many steps may follow one refill, which
-// leaves at least 56 bits.
+// The most bits that a complete entry drops; and how many steps may follow one refill, after which
+// there are at least 56 bits.
 constexpr int kMostEntryBits = 18, kSteps = 56 / kMostEntryBits;
-// A step at the most: a code of 16 and a DC difference of 11.
+// The most bits that a symbol takes: a code of 16 and a DC difference of 11.
 constexpr int kMostStepBits = 27;
 
-constexpr int kMostDcBits = 11, kMostAcBits = 10;  // of 8-bit images
+// The largest sizes of DC differences and AC coefficients of 8-bit images [bits].
+constexpr int kMostDcBits = 11, kMostAcBits = 10;
 
 namespace {
 
-// The coefficient that `size` bits stand for.
+// The coefficient that `size` bits stand for (EXTEND of the standard).
 inline int extend(int bits, int size) {
     return bits >= 1 << size >> 1 ? bits : bits - (1 << size) + 1;
 }
 
-// What a symbol does, but for its coefficient. 0 if its coefficient is too large.
+// The entry of a symbol, without its coefficient. 0 if the coefficient would be too large.
 inline Entry meaning(int symbol, bool dc, int code_length) {
     const int size = dc ? symbol : symbol & 15;
     if (size > (dc ? kMostDcBits : kMostAcBits)) return 0;
@@ -83,11 +88,11 @@ inline Entry meaning(int symbol, bool dc, int code_length) {
 
 }  // namespace
 
-// A prefix code, for the symbols that a lookup does not settle.
+// A Huffman code, for the symbols that a lookup does not contain.
 struct Code {
     bool dc = false;
-    // For codes of each length: the first 16-bit number, left-aligned, above all of them; and the
-    // index in `symbols` of a code, less its value.
+    // For each length: the smallest 16-bit number, left-aligned, that is above all codes of this
+    // length; and the index in `symbols` of a code of this length, less the code.
     uint32_t limit[17];
     int32_t offset[17];
     uint8_t symbols[256];
@@ -95,14 +100,15 @@ struct Code {
 
 // Blocks.
 
-// Blocks that are entropy-decoded at a time: their coefficients stay in the first-level cache.
+// The most blocks in a chunk: their coefficients stay in the first-level cache.
 constexpr int kMostBlocks = 48;
-// Bytes of entropy-coded data that so many blocks can take: each step of a block moves on in it, so
-// that there are at most 64 a block; and what the last refill reads beyond.
+// The most bytes of entropy-coded data that a chunk takes, at most 64 symbols a block, and 24 bytes
+// that the last refills read beyond.
 constexpr size_t kMostChunkBytes = size_t{kMostBlocks} * 64 * kMostStepBits / 8 + 24;
 
-// Where coefficient k - 1 of the zigzag lies in a block, and at which of its bytes; beyond the
-// last, the place after them. At 0, where entries that do nothing write theirs, the first.
+// Where coefficient k - 1 in zigzag order lies in a block in natural order, and at which byte; for
+// k > 64 the scratch place after the coefficients. For k = 0, where entries that do nothing write,
+// the first place.
 struct Places {
     static constexpr uint8_t kZigzag[64] = {
         0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
@@ -125,15 +131,15 @@ struct CodeTable {
     Code code;
 };
 
-// The next bits of data without stuffing: `count` of them, from the highest on, in `bits`; the
-// following at `next`.
+// A place in data without stuffing: the next `count` bits are the highest of `bits`; the bits after
+// these are those of the bytes from `next` on.
 struct BitState {
     const uint8_t* next = nullptr;
     uint64_t bits = 0;
     uint32_t count = 0;
 };
 
-// What the entries of a block are looked up in.
+// The tables of a block.
 template <typename E>
 struct Tables {
     const CodeTable<E>* dc = nullptr;
@@ -146,11 +152,11 @@ struct Block;
 
 template <>
 struct alignas(32) Block<DoubleEntry> {
-    // In natural order; the first is the difference to the block before of its component. After
-    // them is a place that is scratch.
+    // In natural order; the first one is the difference to the DC coefficient of the block before
+    // of the same component. The last place is scratch.
     int16_t coefficients[64 + 1];
-    // kEndAdvance and, in zigzag order, the position after the last coefficient (kFilled for all
-    // places).
+    // kEndAdvance plus the position after the last coefficient in zigzag order (kFilled if all are
+    // there).
     int32_t result;
     Tables<DoubleEntry> tables;
 };
@@ -165,11 +171,10 @@ struct Block<Entry> {
 template <typename E>
 struct Chunk {
     BitState bits;  // in and out; kMostChunkBytes from `next` on are readable
-    // After the last one are two more, with tables of entries that do nothing.
+    // After the last one there are two more, whose tables have entries that do nothing.
     Block<E>* blocks = nullptr;
     int count = 0;
-    // Where the next symbol goes: to which block, null before the first symbol; from which table;
-    // where in the block.
+    // The next symbol: its block (null before the first symbol), its table, its place in the block.
     Block<E>* block = nullptr;
     const CodeTable<E>* table = nullptr;
     uint64_t k = 0;
@@ -179,8 +184,8 @@ struct Chunk {
     bool is_done() const { return block >= blocks + count; }
 };
 
-// Blocks of one component, side by side in the image, of which a scan sends coefficients `first` to
-// `last`, in zigzag order, down to bit `low`.
+// Blocks of one component, side by side in the image, of which a progressive scan sends
+// coefficients `first` to `last`, in zigzag order, down to bit `low`.
 struct BandTask {
     BitState bits;         // in and out; readable as those of Chunk
     const Entry* entries;  // as `fill_partial` makes them
@@ -192,16 +197,17 @@ struct BandTask {
     uint32_t end_run;  // in and out: blocks that end before their next coefficient
 };
 
-constexpr int kCorner = 10;  // so many coefficients in zigzag order lie in the upper left quarter
+// The first 10 coefficients in zigzag order lie in the upper left quarter of a block.
+constexpr int kCorner = 10;
 
-// A block of an image whose coefficients are kept: 64 of them in natural order, and how many there
-// are in zigzag order up to the last that may not be zero.
+// A block whose coefficients are complete: 64 in natural order. `reach`: how many there are in
+// zigzag order up to the last one that may be nonzero.
 struct KeptBlock {
     const int16_t* coefficients;
     int reach;
 };
 
-// Blocks of one component, side by side in the image, from coefficients to samples.
+// Inverse DCT of blocks of one component, side by side in the image.
 struct SamplesTask {
     const Block<DoubleEntry>* blocks;  // as decode_blocks leaves them, but that the first
                                        // coefficient is the DC coefficient
@@ -214,18 +220,18 @@ struct SamplesTask {
     int size;  // 8, or 4, 2 or 1: samples on each side that a block becomes
 };
 
-// What coefficients are divided by, in natural order.
+// A quantisation table in the form that `to_coefficients` uses, in natural order.
 struct Quantisation {
     int16_t quantisers[64];
-    // Coefficients come multiplied by 8, and so are these: half of the quantiser in whole numbers,
-    // and a half; and 1 / quantiser.
+    // The forward DCT gives 8 times the coefficients. So `half` is 8 * quantiser / 2 + 0.5, and
+    // `inverse` is 1 / (8 * quantiser).
     float half[64], inverse[64];
-    // All bits set for the coefficients but the first, and but those of the corner that
-    // `KeptBlock::reach` tells from the rest.
+    // -1 for all coefficients but the first one, or but the first kCorner ones in zigzag order; 0
+    // for these.
     int32_t beyond_mean[64], beyond_corner[64];
 };
 
-// Blocks side by side, from samples to quantised coefficients.
+// Forward DCT and quantisation of blocks side by side.
 struct CoefficientsTask {
     const uint8_t* samples;  // the first of the first block; kRowTail readable after the last
     ptrdiff_t stride;
@@ -235,21 +241,22 @@ struct CoefficientsTask {
     int* reach;             // of each block, as KeptBlock's
 };
 
-// What is written for a symbol of a Huffman code and the number that follows: from the lowest bit
-// on the length of both (kWrittenLengthBits), then both.
+// The bits that are written for a symbol, its Huffman code and its number together. From the lowest
+// bit on: how many bits there are (kWrittenLengthBits bits), then the bits.
 using Written = uint32_t;
 constexpr int kWrittenLengthBits = 5;
 constexpr int kSmallNumber = 64;
 struct WrittenCodes {
-    // With zeros for the number.
+    // With zeros in place of the number:
     Written dc[16];   // by size
     Written ac[256];  // by run and size, as symbols are
-    // Whole, of coefficients from -kSmallNumber up to below kSmallNumber: by run and number.
+    // Complete, for coefficients from -kSmallNumber to kSmallNumber - 1: by run, and number +
+    // kSmallNumber.
     Written small[16][2 * kSmallNumber];
 };
 
-// Entropy-coded data without stuffing. `count` bits, below 8, of the byte at `next` are in `bits`,
-// from the highest on.
+// Where entropy-coded data without stuffing are written. The first `count` bits (below 8) of the
+// byte at `next` are the highest of `bits`.
 struct BitOutput {
     uint64_t bits = 0;
     uint32_t count = 0;
@@ -272,39 +279,38 @@ struct WriteTask {
 // 63 coefficients of 10 bits with codes of 16, and a DC difference of 11 bits with one of 11.
 constexpr size_t kMostWrittenBytes = (63 * 26 + 22 + 7) / 8;
 
-// What loops may read and write beyond the last sample or pixel of a row: some of the longest
-// vectors. And before the first sample, of which one is read.
+// Bytes that loops may read and write after the last sample or pixel of a row: four of the longest
+// vectors. And bytes before the first sample, of which the last one is read.
 constexpr size_t kRowTail = 256;
 constexpr size_t kRowLead = 64;
 
 struct JpegKernels {
-    // Until the chunk is done; false where it is bad.
+    // Decode, or skip, until the chunk is done; false if its data are bad.
     bool (*decode_one)(Chunk<DoubleEntry>&);
     bool (*skip_one)(Chunk<Entry>&);
-    // Two chunks at the same time, until one of them is done, or bad: then false, and the other one
-    // may go on.
+    // The same for two chunks at a time, until one of them is done, or its data are bad: then
+    // false, and the other one can go on.
     bool (*decode_two)(Chunk<DoubleEntry>&, Chunk<DoubleEntry>&);
     bool (*skip_two)(Chunk<Entry>&, Chunk<Entry>&);
     bool (*skip_and_decode)(Chunk<Entry>&, Chunk<DoubleEntry>&);
-    // The first scan of a band, and one that adds a bit to each coefficient; false where the data
-    // are bad.
+    // Decode blocks of a progressive AC scan: the first one of a band, or one that adds a bit.
+    // False if the data are bad.
     bool (*first_of_band)(BandTask&);
     bool (*next_of_band)(BandTask&);
     void (*to_samples)(const SamplesTask&);
-    // libjpeg's "fancy" upsampling of a row. Samples at -1 and `width` are the neighbours, or
-    // copies of the outermost.
+    // libjpeg's "fancy" upsampling. Samples at -1 and `width` are the neighbours in the image, or
+    // at its edge copies of the outermost samples.
     void (*double_width)(const uint8_t* row, uint8_t* out, int width);
-    // The rows: 3/4 of `near` and 1/4 of `far`. `above`: `far` is the row above, which decides how
-    // halves are rounded.
+    // 3/4 of row `near` and 1/4 of row `far`. `above`: `far` is the row above `near`; it decides
+    // how halves are rounded.
     void (*blend_rows)(const uint8_t* near, const uint8_t* far, bool above, uint8_t* out,
                        int width);
     void (*blend_and_double)(const uint8_t* near, const uint8_t* far, uint8_t* out, int width,
                              int16_t* scratch);
-    // Rows of samples to a row of 4-byte pixels, the fourth byte 255.
+    // Three rows of samples to a row of 4-byte pixels, whose fourth byte is 255.
     void (*ycc_to_rgbx)(const uint8_t* const* rows, uint8_t* out, int width);
     void (*rgb_to_rgbx)(const uint8_t* const* rows, uint8_t* out, int width);
-    // The other way. 3-byte pixels to three rows of samples; pairs of rows to one of half the
-    // width.
+    // For encoding: 3-byte pixels to three rows of samples; two rows to one of half their width.
     void (*rgb_to_ycc)(const uint8_t* pixels, int width, bool blue_first, uint8_t* const* rows);
     void (*halve)(const uint8_t* upper, const uint8_t* lower, uint8_t* out, int width);
     void (*to_coefficients)(const CoefficientsTask&);
