@@ -238,6 +238,14 @@ def test_images_that_the_host_cannot_take_are_refused(images: Any, words: str) -
         hosted(images, JITTER)
 
 
+def test_a_batch_without_images_is_left_as_it_is() -> None:
+    stage, _ = hosted(pictures(count=7), JITTER)
+    batch = stage.deliver(
+        stage.run(HostBatch({"label": np.arange(2)}), Draws(0, 0, np.arange(2)), 0)
+    )
+    assert {name: column.tolist() for name, column in batch.items()} == {"label": [0, 1]}
+
+
 def test_noise_is_for_any_number_of_channels() -> None:
     images, noise = pictures(4, count=7), v2.GaussianNoise()
     _, batch = hosted(images, noise)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+import fastload
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe.mix import CutMix, MixChoice, MixUp, lower_batch_transform
+from fastload.sources import PixelArray, Source, open_source
 
 COUNT, CLASSES = 6, 5
 
@@ -189,3 +193,25 @@ def test_refusals(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         mix.apply(images, labels, numbers_of())
+
+
+@pytest.mark.parametrize("mix", [v2.MixUp, v2.CutMix])
+@pytest.mark.parametrize("role", ["mask", "image"])
+def test_what_would_not_be_mixed_with_its_image_is_refused(mix: Any, role: str) -> None:
+    pixels, labels = np.zeros((8, 6, 6, 3), np.uint8), np.arange(8)
+    shown: dict[str, Any] = {"image": pixels, "label": labels}
+    given: dict[str, Any] = {
+        "transform": v2.ToDtype(torch.float32, scale=True),
+        "batch_transform": mix(num_classes=8),
+    }
+    with fastload.create_loader(shown, 4, **given) as loader:
+        assert next(iter(loader))["label"].shape == (4, 8)
+    made = open_source(shown | {"mask": pixels[..., :1]}).source
+    if role == "image":
+        columns = {**open_source(shown).source.columns, "other": PixelArray(pixels)}
+        made = Source(columns, "fingerprint", "pairs")
+    with pytest.raises(ConfigurationError, match="one label of each, and .* has '(mask|other)'"):
+        fastload.create_loader(made, 4, **given)
+    if role == "mask":
+        with pytest.raises(ValueError, match="masks"):
+            mix(num_classes=8)(torch.zeros(2, 3, 6, 6), tv_tensors.Mask(torch.zeros(2, 6, 6)))

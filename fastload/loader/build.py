@@ -321,6 +321,22 @@ def _check_on_backend(backend: str, traits: Traits, served: _Served, split: Spli
             "label, and a sample here is several views (transform has Views). Leave it out, or "
             "give a function of the batch."
         )
+    if isinstance(mix, Mix):
+        _refuse_to_mix_in_part(mix, served.opened.source)
+
+
+def _refuse_to_mix_in_part(mix: Mix, source: Source) -> None:
+    """Raise ConfigurationError if there is more than an image that belongs to it."""
+    mixed = next((name for name, column in source.images.items() if column.kind.coloured), None)
+    others = [name for name in source.images if name != mixed]
+    others += [name for name, column in source.values.items() if column.ragged]
+    others += [name for name in source.moved if name not in others]
+    if others:
+        raise ConfigurationError(
+            f"batch_transform: {type(mix).__name__} mixes images and one label of each, and "
+            f"{source.name} has {', '.join(map(repr, others))}, which it would not mix. Leave it "
+            "out, or give a function of the batch."
+        )
 
 
 def _streaming(config: LoaderConfig) -> LoaderParts:

@@ -12,7 +12,6 @@ from fastload.loader import collate
 from fastload.loader.config import LoaderConfig
 from fastload.recipe import RandomHorizontalFlip, RandomVerticalFlip, Recipe, SplitRecipe
 from fastload.recipe.columns import PASCAL_VOC, ColumnOperation
-from fastload.recipe.mix import Mix
 from fastload.sources.base import Source
 from fastload.sources.keypoints import GIVE_PAIRS, unpaired
 
@@ -36,16 +35,6 @@ def check(config: LoaderConfig, source: Source, *, turned: bool) -> None:
         raise ConfigurationError(
             f"masks: {source.name} has {source.drawn[0]!r}, which are drawn in images, and no "
             "images; leave that column out."
-        )
-    if not isinstance(config.batch_transform, Mix):
-        return
-    objects = [name for name, column in source.values.items() if column.ragged]
-    objects += [name for name in source.moved if name not in objects]
-    if objects:
-        raise ConfigurationError(
-            f"batch_transform: {type(config.batch_transform).__name__} mixes images and one label "
-            f"of each, and {source.name} has {', '.join(map(repr, objects))}, which it would not "
-            "mix. Leave it out, or give a function of the batch."
         )
 
 
