@@ -216,9 +216,8 @@ class DeviceStage:
             for tensor in _tensors(staged.batch):
                 if not tensor.is_cuda:
                     continue
-                if tensor.layout != torch.strided:  # of which there are no views
+                if tensor.layout != torch.strided:  # no views, and no `nbytes`
                     tensor.record_stream(stream)
-                    nbytes += tensor.nbytes
                     continue
                 memory = tensor.untyped_storage()
                 if memory.data_ptr() not in seen:  # of views once
@@ -449,7 +448,7 @@ class DeviceStage:
     def _page_lock(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy in page-locked memory, with the same strides where the tensor fills its memory."""
         assert self._ring is not None
-        if tensor.nbytes < WORTH_KEEPING or tensor.layout != torch.strided:
+        if tensor.layout != torch.strided or tensor.nbytes < WORTH_KEEPING:
             return tensor.pin_memory()
         like = torch.empty_like(tensor, device="meta")  # of dense strides
         flat = torch.from_numpy(self._ring.allocate((like.nbytes,))).view(tensor.dtype)

@@ -6,12 +6,13 @@ from __future__ import annotations
 import gc
 import mmap
 import threading
-from collections.abc import Iterator
+from collections import UserDict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -161,6 +162,42 @@ def test_batches_that_stay_on_the_cpu_are_page_locked_where_asked(
         assert pinned == wanted
 
 
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+class Encoding(UserDict[str, Any]):
+    """As the tokenizers of transformers give."""
+
+
+def test_what_a_collate_function_makes_keeps_its_type_where_its_tensors_are_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+    stage, tensor = stage_on(torch.device("cpu"), pinned=True), torch.arange(3)
+    given = {
+        "dict": {"a": tensor, "b": "text"},
+        "mapping": Encoding(a=tensor, b="text"),
+        "fixed": MappingProxyType({"a": tensor, "b": "text"}),
+        "named": Pair(tensor, "text"),
+        "tuple": (tensor, "text"),
+        "untouched": Encoding(b="text"),
+    }
+    host = HostBatch({}, collated=given)
+    found = stage.deliver(stage.run(host, Draws(0, 0, np.arange(3)), 0))
+    assert found["untouched"] is given["untouched"]
+    for name, made in found.items():
+        assert type(made) is (dict if name == "fixed" else type(given[name]))
+        parts = list(made.values()) if isinstance(made, Mapping) else list(made)
+        before = given[name]["a"] if isinstance(made, Mapping) and "a" in made else tensor
+        assert parts[-1] == "text"
+        if len(parts) > 1:
+            assert torch.equal(parts[0], tensor)
+            assert parts[0] is not tensor
+            assert before is tensor, "what was given stays as it was"
+
+
 HEAVY = v2.GaussianBlur(3)
 
 
@@ -214,6 +251,7 @@ def test_page_locked_buffers_are_registered_once_at_their_size(
     within: list[Any] = []
 
     def register(address: int, nbytes: int, flags: int) -> int:
+        assert flags == 0
         within.append(list(cuda.within))
         registered[address] = nbytes
         return 0 if allowed else 801
@@ -406,12 +444,16 @@ def test_memory_of_many_views_is_kept_by_one_note(lazy: LazyGpu) -> None:
     class Sparse(OnGpu):
         layout = torch.sparse_coo  # type: ignore[assignment]
 
+        @property
+        def nbytes(self) -> int:  # type: ignore[override]
+            raise RuntimeError("nbytes is not defined for sparse tensors")
+
         def untyped_storage(self) -> Any:
             raise NotImplementedError("Cannot access storage of SparseTensorImpl")
 
     stage.deliver(Staged([torch.eye(2).as_subclass(Sparse)], ready))
     assert noted[2:] == [-1]
-    assert [nbytes for _, nbytes in stage._delivered] == [172, 16]
+    assert [nbytes for _, nbytes in stage._delivered] == [172, 0]
 
 
 def test_the_trainers_own_stream_is_the_one_that_waits(lazy: LazyGpu) -> None:
@@ -476,6 +518,10 @@ def test_what_workers_send_is_page_locked_in_memory_that_is_used_again(
     assert pinned == []
     deliver(stage, HostBatch({"a": torch.zeros(3)}), 9)
     assert pinned == [12], "torch's allocator, which keeps small blocks"
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    monkeypatch.setattr("fastload.device.WORTH_KEEPING", 1)
+    sparse = torch.eye(3).to_sparse()
+    assert stage._page_lock(sparse) is sparse, "it has no memory of its own to copy to"
 
 
 @pytest.mark.parametrize(
@@ -776,7 +822,29 @@ def test_zeros_are_fresh(
     assert all((one == 255).all() for one in kept)
 
 
-def test_huge_pages_are_asked_of_linux(tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="of Linux")
+def test_large_zeros_are_of_whole_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    class Pages(mmap.mmap):
+        def __new__(cls, number: int, nbytes: int, **given: Any) -> Pages:
+            made.append(nbytes)
+            return super().__new__(cls, number, nbytes, **given)
+
+    monkeypatch.setattr(host_memory.mmap, "mmap", Pages)
+    monkeypatch.setattr(host_memory, "has_huge_pages", lambda: True)
+    least = 4 << 20
+    assert host_memory.zeros((least - 1,)).nbytes == least - 1
+    assert not made, "malloc's"
+    large = host_memory.zeros((least,))
+    assert len(made) == 1
+    assert large.ctypes.data % (2 << 20) == 0
+    monkeypatch.setattr(host_memory, "has_huge_pages", lambda: False)
+    host_memory.zeros((least,))
+    assert len(made) == 1
+
+
+def test_huge_pages_are_asked_of_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setting = tmp_path / "enabled"
     assert not host_memory.has_huge_pages(str(setting))
     for text, there in (("always [madvise] never", True), ("always madvise [never]", False)):
@@ -785,4 +853,8 @@ def test_huge_pages_are_asked_of_linux(tmp_path: Path) -> None:
         assert host_memory.has_huge_pages(str(setting)) == (
             there and hasattr(mmap, "MADV_HUGEPAGE")
         )
+    host_memory.has_huge_pages.cache_clear()
+    setting.write_text("[always] madvise never")
+    monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    assert not host_memory.has_huge_pages(str(setting)), "this Python cannot ask for them"
     host_memory.has_huge_pages.cache_clear()

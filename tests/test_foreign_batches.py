@@ -153,6 +153,10 @@ def test_a_collate_functions_layout_is_left_alone_and_its_images_mixed() -> None
             {"batch_transform": v2.MixUp(num_classes=8)},
             "MixUp needs batches",
         ),
+        *(
+            (Items(make), {"batch_transform": v2.MixUp(num_classes=8)}, "MixUp needs batches")
+            for make in (lambda i: (i, noise(i)), lambda i: (noise(i), str(i)))
+        ),
         (Items(lambda i: (i, noise(i))), {"dtype": torch.float16}, "dtype"),
         (TensorDataset(torch.arange(8)), {"dtype": torch.float16}, "dtype"),
         (
