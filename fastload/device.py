@@ -538,7 +538,7 @@ def _rebuilt_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     """A mapping of the same type with these items; the very same one if nothing changed."""
     if all(items[key] is item for key, item in value.items()):
         return value
-    if type(value) is dict or not isinstance(value, MutableMapping):
+    if not isinstance(value, MutableMapping):
         return items
     rebuilt = copy.copy(value)
     rebuilt.update(items)

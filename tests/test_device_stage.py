@@ -699,6 +699,21 @@ def test_converted_images_take_the_memory_of_a_batch_that_is_gone(
     assert all((batch.permute(0, 2, 3, 1).numpy() == images).all() for batch, images in kept)
 
 
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_images_lie_as_asked_for_where_nothing_is_done_to_them(layout: torch.memory_format) -> None:
+    stage = DeviceStage(
+        device=torch.device("cpu"),
+        programs=[Recipe().split().batch],
+        roles={"image": "image"},
+        layout="single",
+        memory_format=layout,
+    )
+    images = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), dtype=np.uint8)
+    batch = stage.deliver(stage.run(HostBatch({"image": images}), Draws(0, 0, np.arange(2)), 0))
+    assert batch.is_contiguous(memory_format=layout)
+    assert (batch.permute(0, 2, 3, 1).numpy() == images).all()
+
+
 def test_a_dtype_is_for_images() -> None:
     stage = stage_on(torch.device("cpu"), dtype=torch.float16)
     host = HostBatch({"a": np.arange(3), "b": np.ones(3)})
