@@ -7,6 +7,7 @@ import math
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from torchvision.transforms.v2 import functional as F
 from fastload.draws import Draws
 from fastload.geometry import Geometry, GeometryPlan
 from fastload.geometry.boxes import _exp, random_resized_crop_boxes, resized_sizes
+from fastload.geometry.plan import GeometryStep
 from fastload.recipe import Operation, RandomCrop, RandomResizedCrop, Recipe, Resize
 
 ROWS = 60
@@ -474,3 +476,39 @@ def test_resized_sizes_are_torchvisions(op: Resize) -> None:
         else:
             resized = F.resize(torch.zeros(1, height, width), size, max_size=op.max_size)
             assert ours == list(resized.shape[-2:])
+
+
+@pytest.mark.parametrize(
+    ("window", "pads"),
+    [
+        ((0, 0, 9, 7), False),
+        ((1, 2, 8, 5), False),
+        ((0, 0, 1, 1), False),
+        ((-1, 0, 9, 7), True),
+        ((0, -1, 9, 7), True),
+        ((1, 0, 9, 7), True),
+        ((0, 1, 9, 7), True),
+        ((0, 0, 10, 7), True),
+        ((0, 0, 9, 8), True),
+    ],
+)
+def test_a_window_pads_where_it_reaches_out_of_its_grid(
+    window: tuple[int, int, int, int], pads: bool
+) -> None:
+    grids = np.array([[9, 7], [30, 40]], np.int32)
+    windows = np.array([window, (0, 0, 30, 40)], np.int32)
+    boxes = np.concatenate([np.full((2, 2), 3, np.int32), grids], axis=1)
+    geometry = Geometry(boxes, grids, windows, np.zeros((2, 2), np.bool_))
+    assert geometry.pads is pads
+    assert not geometry.resamples
+    assert replace(geometry, size=grids + np.array([[0, 0], [0, 1]], np.int32)).resamples
+
+
+def test_an_operation_that_lacks_its_method_is_named() -> None:
+    class Shear(GeometryStep):
+        pass
+
+    step: Any = Shear()
+    for method in (step.compose, step.warp):
+        with pytest.raises(NotImplementedError, match=f"Shear does not define {method.__name__}"):
+            method(None, None)
