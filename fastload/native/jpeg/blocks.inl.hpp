@@ -205,26 +205,25 @@ inline __attribute__((always_inline)) bool advance(Chunk<E>& chunk, const PlaceB
     return settled;
 }
 
-// The same for two chunks, until one of them is done. Returns the chunk that needs `settle`, or
-// null.
+// The same for two chunks, until one of them is done. Returns which of them needs `settle`, 1 or 2;
+// else 0. Not inline: as a part of its callers it was up to 4% slower, by what else was in them.
 template <typename E, typename F>
-inline __attribute__((always_inline)) void* advance(Chunk<E>& a, Chunk<F>& b,
-                                                    const PlaceBytes& places) {
+__attribute__((noinline)) int advance(Chunk<E>& a, Chunk<F>& b, const PlaceBytes& places) {
     CursorOf<E> first(a);
     CursorOf<F> second(b);
     const Block<E>* const first_stop = a.blocks + a.count;
     const Block<F>* const second_stop = b.blocks + b.count;
-    void* stuck = nullptr;
-    while (stuck == nullptr && first.place.block < first_stop && second.place.block < second_stop) {
+    int stuck = 0;
+    while (stuck == 0 && first.place.block < first_stop && second.place.block < second_stop) {
         refill(first.bits);
         refill(second.bits);
         for (int i = 0; i < kSteps; ++i) {
             if (!step(first, places)) {
-                stuck = &a;
+                stuck = 1;
                 break;
             }
             if (!step(second, places)) {
-                stuck = &b;
+                stuck = 2;
                 break;
             }
         }
@@ -250,8 +249,8 @@ bool run_two(Chunk<E>& a, Chunk<E>& b) {
     const PlaceBytes places;
     begin(a);
     begin(b);
-    while (void* stuck = advance(a, b, places)) {
-        if (!settle(*static_cast<Chunk<E>*>(stuck))) return false;
+    while (const int stuck = advance(a, b, places)) {
+        if (!settle(stuck == 1 ? a : b)) return false;
     }
     return true;
 }
@@ -260,8 +259,8 @@ bool skip_and_decode(Chunk<Entry>& a, Chunk<DoubleEntry>& b) {
     const PlaceBytes places;
     begin(a);
     begin(b);
-    while (void* stuck = advance(a, b, places)) {
-        if (!(stuck == &a ? settle(a) : settle(b))) return false;
+    while (const int stuck = advance(a, b, places)) {
+        if (!(stuck == 1 ? settle(a) : settle(b))) return false;
     }
     return true;
 }
