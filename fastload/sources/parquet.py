@@ -38,6 +38,7 @@ from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.index import read_index, write_index
 from fastload.sources.packed import about, check_samples, with_classes
+from fastload.stores.range_file import RangeFile
 
 logger = logging.getLogger("fastload")
 
@@ -211,35 +212,6 @@ def _training_files(path: str) -> list[str]:
     return found or ([] if above in (None, folder) else _files_in(str(above)))
 
 
-class _RangeFile(io.RawIOBase):
-    """A file of a store or a disk, for pyarrow."""
-
-    def __init__(self, path: str) -> None:
-        self._path, self._at, self._size = path, 0, stores.size_of(path)
-        remote = stores.is_remote(path)
-        self._version = int(stores.versions_of([path])[0]) if remote else 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        length = max(0, min(len(view), self._size - self._at))
-        view[:length] = stores.read_up_to(self._path, length, self._at, self._version)
-        self._at += length
-        return length
-
-
 @dataclass(frozen=True)
 class _File:
     """A Parquet file, by pyarrow."""
@@ -286,7 +258,7 @@ def _open_file(path: str) -> _File:
         ) from None
     try:
         remote = stores.is_remote(path)
-        file: Any = io.BufferedReader(_RangeFile(path), 1 << 20) if remote else path
+        file: Any = io.BufferedReader(RangeFile(path), 1 << 20) if remote else path
         # Pages have checksums if their writer was asked for them.
         return _File(path, parquet.ParquetFile(file, page_checksum_verification=True))
     except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError

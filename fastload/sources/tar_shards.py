@@ -49,8 +49,8 @@ Kind = Literal["image", "mask", "array", "text", "label"]
 Sample = dict[str, tuple[Kind, FileInTar]]
 """Kind and file by column name."""
 
-_HELD: tuple[Kind, ...] = ("array", "text", "label")
-"""Kinds that are held in memory."""
+_IN_MEMORY: tuple[Kind, ...] = ("array", "text", "label")
+"""Kinds whose values are all in memory once the shards are open."""
 _MASKS = ("mask", "seg")
 # Remote shards that are read through at once for their index.
 _SHARDS_AT_ONCE = 8
@@ -183,8 +183,8 @@ def _index(
 def _listed(
     paths: Sequence[str], fields: tuple[str, ...] | None, folders: list[str]
 ) -> Iterator[tuple[str, Iterable[FileInTar]]]:
-    """The files of each shard, with the content of what is held in memory; of remote ones several
-    shards are read at once."""
+    """The files of each shard, with the content of kinds that are in memory; of remote ones
+    several shards are read at once."""
     if not any(map(stores.is_remote, paths)):
         yield from ((path, _files_of(path, fields, folders)) for path in paths)
         return
@@ -209,12 +209,12 @@ def _files_of(path: str, fields: tuple[str, ...] | None, folders: list[str]) -> 
             "it first, images hardly shrink anyway: gunzip, bunzip2, unxz or zstd -d."
         )
 
-    def is_held(name: str) -> bool:
+    def is_in_memory(name: str) -> bool:
         extension = os.path.basename(name).partition(".")[2].lower()
         column, kind = _column_of(extension)
-        return kind in _HELD and _is_asked_for(column, extension, fields)
+        return kind in _IN_MEMORY and _is_asked_for(column, extension, fields)
 
-    yield from files_in_tar(path, folders, is_held)
+    yield from files_in_tar(path, folders, is_in_memory)
 
 
 def _is_asked_for(column: str, extension: str, fields: tuple[str, ...] | None) -> bool:
@@ -305,7 +305,7 @@ class TarColumn:
         self._shards, self._offsets, self._sizes = array("q"), array("q"), array("q")
         self._names = PathTableBuilder()
         self._contents: list[bytes] = []
-        """Of what is held in memory."""
+        """Of kinds that are in memory."""
 
     def append(self, shard: int, file: FileInTar) -> None:
         self._shards.append(shard)

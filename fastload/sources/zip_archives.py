@@ -33,6 +33,7 @@ from fastload.sources.buffers import Int64Array, PathTable, values_of
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.folders import sampled_bytes
 from fastload.sources.image_files import DOCUMENTS, LeftOut, is_image_name, is_never_data
+from fastload.stores.range_file import RangeFile
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".yaml", ".yml")
 _LOCAL_HEADER = struct.Struct("<4s4xH16xHH")
@@ -211,45 +212,8 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
         with open_regular(path) as file:
             yield file
         return
-    with io.BufferedReader(_RemoteFile(path), 1 << 16) as remote:
+    with io.BufferedReader(RangeFile(path), 1 << 16) as remote:
         yield remote
-
-
-class _RemoteFile(io.RawIOBase):
-    """A remote file for the standard library; each read is a request."""
-
-    def __init__(self, path: str) -> None:
-        """Raises OSError: there is none."""
-        self._path, self._at = path, 0
-        self._version = int(stores.versions_of([path])[0])
-        self._size = stores.size_of(path)
-        if self._size < 0:
-            raise FileNotFoundError(f"{path}: no such file")
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise OSError(f"{self._path}: has no byte {base + offset}")
-        self._at = base + offset
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        most = min(len(buffer), self._size - self._at)
-        if most <= 0:
-            return 0
-        data = stores.read_up_to(self._path, most, self._at, self._version)
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
 
 
 def _starts(path: str, members: list[zipfile.ZipInfo], packed: Int64Array) -> Int64Array:
