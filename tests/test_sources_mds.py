@@ -268,6 +268,18 @@ def test_shards_in_a_store_are_read_through_once(folder: Path, server: ObjectSer
         again.encoded["image"].read(2)
 
 
+@pytest.mark.parametrize("side", [1 << 12, 1 << 20, 1 << 40])
+def test_numbers_of_any_size_in_a_shard_without_samples(side: int, tmp_path: Path) -> None:
+    """Its index is all that says how large they are."""
+    columns = {"box": f"ndarray:float32:{side},{side}", "image": "jpeg"}
+    folder = write_mds(tmp_path / "x", [[]], columns, {"box": 4 * side**2, "image": None})
+    with pytest.raises(SourceError, match=r"no samples found|claims values of"):
+        open_source(folder)
+    small = edited(folder, lambda shards: shards[0]["column_sizes"].__setitem__(0, 4))
+    with pytest.raises(SourceError, match=r"no samples found|but the index says otherwise"):
+        open_source(small)
+
+
 def test_pixels_in_a_store_are_refused(tmp_path: Path, server: ObjectServer) -> None:
     one = {"image": np.array([1, 1, 3], "<u4").tobytes() + b"RGB" + bytes(3)}
     upload(write_mds(tmp_path / "x", [[one]], {"image": "pil"}, {"image": None}), server)

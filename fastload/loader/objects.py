@@ -10,7 +10,7 @@ from fastload.backends.base import Traits
 from fastload.errors import ConfigurationError
 from fastload.loader import collate
 from fastload.loader.config import LoaderConfig
-from fastload.recipe import RandomHorizontalFlip, RandomVerticalFlip, Recipe, SplitRecipe
+from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.columns import PASCAL_VOC, ColumnOperation
 from fastload.sources.base import Source
 from fastload.sources.keypoints import GIVE_PAIRS, unpaired
@@ -148,9 +148,8 @@ def check_pairs(recipe: Recipe, source: Source) -> None:
     """Raise ConfigurationError if a recipe mirrors keypoints of which it is not known which are
     left and which right."""
     mirroring = [op for op in recipe.ops if op.exchanges_sides]
-    certain = all(
-        isinstance(op, RandomHorizontalFlip | RandomVerticalFlip) and op.p == 1 for op in mirroring
-    )
+    # Twice mirrored, left is left again.
+    certain = all(op.always_exchanges_sides for op in mirroring)
     mirrors = len(mirroring) % 2 == 1 if certain else bool(mirroring)
     if mirrors and (name := unpaired(source)) is not None:
         raise ConfigurationError(

@@ -208,6 +208,10 @@ class _RandomFlip(GeometryOperation):
     def exchanges_sides(self) -> bool:
         return self.p > 0
 
+    @property
+    def always_exchanges_sides(self) -> bool:
+        return self.p == 1
+
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
         composition.flip(uniforms[:, 0] < self.p, self.axis)
 

@@ -96,6 +96,11 @@ class Operation:
         """Whether it may mirror images, so that left and right change places."""
         return any(op.exchanges_sides for op in self.inner)
 
+    @property
+    def always_exchanges_sides(self) -> bool:
+        """Whether it mirrors every image, once."""
+        return False
+
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> Operation | None:
         """The operation that does what a transform of one of the types in `transforms` does to an

@@ -38,6 +38,8 @@ INDEX = "index.json"
 _NUMBER = re.compile(r"u?int(8|16|32|64)|float(16|32|64)")
 _ARRAY = re.compile(r"ndarray:(u?int(?:8|16|32|64)|float(?:16|32|64)):(\d+(?:,\d+)*)")
 _U32 = np.dtype("<u4")
+# Bytes of one value of numbers: an index may claim any.
+_LARGEST = 1 << 30
 # Remote shards that are read at once; each is in memory meanwhile, 64 MiB by default.
 _SHARDS_AT_ONCE = 8
 
@@ -188,6 +190,9 @@ def _read_index(path: str) -> _Index:
             raise SourceError(f"{path}: names, encodings and sizes of columns do not agree.")
         if shard.samples < 0 or any(size is not None and size < 0 for size in columns[2]):
             raise SourceError(f"{path}: {name} has a negative number of samples or bytes.")
+        large = next((size for size in columns[2] if size is not None and size > _LARGEST), None)
+        if large is not None:
+            raise SourceError(f"{path}: {name} claims values of {large:,} bytes; copy it again.")
         if os.path.basename(name) != name or name in ("", ".", ".."):
             raise SourceError(f"{path}: {name!r} is not the name of a file of this folder.")
     names = [shard.raw_data.basename for shard in index.shards]
@@ -328,7 +333,7 @@ def _places_in(
     starts, values = begins[:, None] + ends - lengths, {}
     for at, (dtype, shape) in numbers.items():
         each = dtype.itemsize * math.prod(shape)
-        if (lengths[:, at] != each).any():
+        if each > _LARGEST or (lengths[:, at] != each).any():
             raise SourceError(
                 f"{path}: column {shard.column_names[at]!r} is {shard.column_encodings[at]!r}, of "
                 f"{each} bytes, but the index says otherwise; copy the data set again."
@@ -353,6 +358,8 @@ def _bytes_at(
     data: npt.NDArray[np.uint8], offsets: Int64Array, count: int
 ) -> npt.NDArray[np.uint8]:
     """(n, count) bytes, from each offset on."""
+    if not len(offsets):
+        return np.empty((0, count), np.uint8)
     return np.asarray(data[offsets[:, None] + np.arange(count)])
 
 
