@@ -123,6 +123,7 @@ TESTS = {
     "test_stores": "stores stores.base stores.filesystems stores.objects",
     "test_stores_flight": "stores.flight",
     "test_stores_copies": "sources.copied stores.copies",
+    "test_stores_range_file": "stores.range_file",
     "test_stores_reads": "stores.reads",
     "test_stores_threads": "stores.threads",
     "test_sweep": "cli.sweep tools.sweep.advice tools.sweep.grid tools.sweep.report "

@@ -10,8 +10,8 @@ from fastload import stores
 
 
 class RangeFile(io.RawIOBase):
-    """A file to read at random; of a store each read is a request, of the version that was listed.
-    Reading and seeking raise OSError."""
+    """A file to read at random; of a store each read is a request. Opened while a data set is being
+    opened, it is of the version that was seen then. Reading and seeking raise OSError."""
 
     def __init__(self, path: str) -> None:
         """Raises OSError: there is no such file."""
