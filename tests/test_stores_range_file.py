@@ -32,10 +32,10 @@ def test_reads_and_seeks_are_those_of_a_file_in_memory(path: str) -> None:
     assert (ours.readable(), ours.seekable(), ours.writable()) == (True, True, False)
     numbers = random.Random(1)
     for _ in range(60):
-        whence = numbers.choice([os.SEEK_SET, os.SEEK_CUR, os.SEEK_END])
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: theirs.tell(), os.SEEK_END: len(DATA)}[whence]
+        origin = numbers.choice([os.SEEK_SET, os.SEEK_CUR, os.SEEK_END])
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: theirs.tell(), os.SEEK_END: len(DATA)}[origin]
         offset = numbers.randrange(11_000) - start  # some are behind the end
-        assert ours.seek(offset, whence) == theirs.seek(offset, whence)
+        assert ours.seek(offset, origin) == theirs.seek(offset, origin)
         length = numbers.choice([0, 1, 100, 20_000])
         assert ours.read(length) == theirs.read(length)
         assert ours.tell() == theirs.tell()
