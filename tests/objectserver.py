@@ -26,6 +26,8 @@ class ObjectServer:
     whatever part is asked for); a status may be followed by words for the body."""
     unversioned: bool = False
     """Whether answers say neither an ETag nor when an object was changed."""
+    plain: set[str] = field(default_factory=set)
+    """The objects of which they do not."""
     expired: str = ""
     """The access key that gets an error in place of an object; "" for none."""
     signed: list[str] = field(default_factory=list)
@@ -107,7 +109,7 @@ def object_server() -> Iterator[ObjectServer]:
             whole, status = len(data), 200
             found = re.fullmatch(r"bytes=(\d+)-(\d*)", asked)
             headers = {"ETag": f'"{etag(data)}"', "Last-Modified": "Sun, 22 Nov 2026 10:00:00 GMT"}
-            headers = {} if state.unversioned else headers
+            headers = {} if state.unversioned or name in state.plain else headers
             if found is not None and fault != "whole":
                 start, end = int(found[1]), int(found[2] or whole - 1)
                 if start >= whole:

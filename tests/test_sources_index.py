@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +19,14 @@ from typer.testing import CliRunner
 import fastload
 from fastload.cli.app import app
 from fastload.errors import DecodeError, SourceError
-from fastload.sources import open_source
+from fastload.sources import index, open_source
 from fastload.sources.index import read_index, write_index
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.objectserver import ObjectServer
+from tests.test_sources_coco_remote import check_equal as check_columns
+from tests.test_sources_detection import write_coco
+from tests.test_stores import upload
 
 
 @pytest.fixture
@@ -206,11 +212,205 @@ def test_an_index_that_is_none_is_made_again(
     (path,) = (own_cache / "index").iterdir()
     header, arrays = read_index(path)
     arrays = {name: np.array(array) for name, array in arrays.items()}
-    for wrong in (
+    wrongs = (
         {**header, "columns": {"image": 3}},
         {**header, "columns": None},
         {name: value for name, value in header.items() if name != "stamp"},
-    ):
+        {**header, "stamp": {"http://elsewhere/": "1"}},
+        {**header, "decisive": [[]], "counts": {"s3://bucket/": "many"}},
+    )
+    for wrong in wrongs:
         write_index(path, wrong, arrays)
         assert len(open_source("s3://bucket/train").source) == 8
-    assert caplog.text.count("the index is not used") == 3
+    assert caplog.text.count("the index is not used") == len(wrongs)
+
+
+@pytest.fixture
+def coco(tmp_path: Path, server: ObjectServer) -> Path:
+    """Images with COCO's annotations and outlines, here and in `s3://bucket`."""
+    write_coco(tmp_path / "data")
+    upload(tmp_path / "data", server)
+    return tmp_path / "data"
+
+
+def gets(server: ObjectServer) -> list[str]:
+    """Paths of the requests for bytes of objects."""
+    return [path for method, path, _ in server.requests if method == "GET" and "list" not in path]
+
+
+def check_by_index(place: str, server: ObjectServer, **options: Any) -> fastload.sources.Source:
+    """Open twice: the second time by listings alone, with the same columns."""
+    first = open_source(place, **options)
+    server.requests.clear()
+    second = open_source(place, **options)
+    assert gets(server) == []
+    assert any("by the index" in note for note in second.notes)
+    check_columns(second.source, first.source)
+    return second.source
+
+
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("place", ["s3://bucket", "{web}"])
+def test_rows_of_variable_length(place: str, masks: bool, coco: Path, server: ObjectServer) -> None:
+    name = "annotations/instances_train2017.json"
+    place = f"{server.url}/bucket/{name}" if place == "{web}" else place
+    source = check_by_index(place, server, masks=masks)
+    check_columns(source, open_source(coco / name, masks=masks).source)
+    boxes: Any = source.values["boxes"]
+    assert isinstance(boxes.array.values, np.memmap)
+    assert ("masks" in source.columns) is masks
+
+
+def test_an_annotation_file_that_was_written_again(coco: Path, server: ObjectServer) -> None:
+    """Of the same length, so that its ETag alone tells; in a folder, and by HTTP, where the images
+    are more than are asked for again."""
+    name = "annotations/instances_train2017.json"
+    places = ("s3://bucket", f"{server.url}/bucket/{name}")
+    data = server.objects[f"bucket/{name}"]
+    for wanted, content in (("cat", data), ("cow", data.replace(b'"cat"', b'"cow"'))):
+        server.objects[f"bucket/{name}"] = content
+        for place in places:
+            assert wanted in (open_source(place).source.classes or ())
+
+
+def test_what_was_read_is_compared_however_much_there_is(
+    coco: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what takes more requests than a check may make, some is left out, but no annotation."""
+    monkeypatch.setattr(index, "MOST_REQUESTS", 1)
+    test_an_annotation_file_that_was_written_again(coco, server)
+
+
+def test_a_table_is_compared_however_much_there_is(
+    local: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "MOST_REQUESTS", 1)
+    for number in range(3):
+        photo = server.objects[f"bucket/train/class_0/{number}.jpg"]
+        server.objects[f"other/set/images/{number}.jpg"] = photo
+    for labels in ([0, 1, 2], [2, 1, 0]):
+        lines = [f"{number}.jpg,{label}" for number, label in enumerate(labels)]
+        server.objects["other/set/labels.csv"] = "\n".join(["file,label", *lines]).encode()
+        source = open_source("s3://other/set").source
+        assert source.values["label"].at(np.arange(3)).tolist() == labels
+
+
+def test_of_annotations_without_a_version_no_index_is_kept(
+    coco: Path, server: ObjectServer, own_cache: Path
+) -> None:
+    """Though the images have one."""
+    name = "annotations/instances_train2017.json"
+    place, data = f"{server.url}/bucket/{name}", server.objects[f"bucket/{name}"]
+    server.plain.add(f"bucket/{name}")
+    for wanted, content in (("cat", data), ("cow", data.replace(b'"cat"', b'"cow"'))):
+        server.objects[f"bucket/{name}"] = content
+        assert wanted in (open_source(place).source.classes or ())
+    assert not (own_cache / "index").exists()
+    refused = CliRunner().invoke(app, ["index", place])
+    assert "or of their annotations" in " ".join(refused.output.split())
+
+
+def kept(own_cache: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    """The only index: file, header and arrays."""
+    (path,) = (own_cache / "index").iterdir()
+    header, arrays = read_index(path)
+    return path, header, {name: np.array(array) for name, array in arrays.items()}
+
+
+ARRAYS: dict[str, Any] = {
+    "falling": ("boxes/offsets/0", lambda a: a[::-1]),
+    "beyond": ("boxes/offsets/0", lambda a: np.append(a[:-1], a[-1] + 1)),
+    "negative": ("boxes/offsets/0", lambda a: np.append(-1, a[1:])),
+    "no numbers": ("boxes/offsets/0", lambda a: a.astype(np.float64)),
+    "unsigned": ("boxes/offsets/0", lambda a: a.astype(np.uint64)),
+    "none": ("boxes/offsets/0", lambda a: a[:0]),
+    "table": ("boxes/offsets/0", lambda a: a.reshape(1, -1)),
+    "fewer images": ("boxes/offsets/0", lambda a: a[:-1]),
+    "other objects": ("labels/offsets/0", lambda a: np.minimum(a, 1)),
+    "no boxes": ("boxes/array", lambda a: a[:, :3]),
+    "reversed": ("boxes/array", lambda a: a[:, ::-1]),
+    "inner": ("polygons/offsets/1", lambda a: a + 1),
+    "innermost": ("polygons/offsets/2", lambda a: np.append(a[:-1], 1 << 62)),
+    "corners": ("polygons/array", lambda a: a.reshape(-1)),
+    "labels": ("labels/array", lambda a: a[:-1]),
+    "name": ("image/paths/ends", lambda a: a + 1),
+    "names": ("image/paths/ends", lambda a: a[::-1]),
+    "short": ("image/paths/ends", lambda a: a.astype(np.int32)),
+    "flat": ("image/paths/blob", lambda a: a.reshape(1, -1)),
+    "versions": ("image/versions", lambda a: a[:-1]),
+    "no versions": ("image/versions", lambda a: a.astype(np.float64)),
+}
+
+
+@pytest.mark.parametrize("wrong", ARRAYS)
+def test_offsets_lead_nowhere(
+    wrong: str, coco: Path, server: ObjectServer, own_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An index whose checksum is right may be written by anybody: what cannot be is made again."""
+    before = open_source("s3://bucket").source
+    path, header, arrays = kept(own_cache)
+    name, change = ARRAYS[wrong]
+    write_index(path, header, {**arrays, name: change(arrays[name])})
+    check_columns(open_source("s3://bucket").source, before)
+    assert "the index is not used" in caplog.text
+    check_by_index("s3://bucket", server)  # whole again
+
+
+def test_a_header_leads_nowhere(
+    coco: Path, server: ObjectServer, own_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = open_source("s3://bucket").source
+    path, header, arrays = kept(own_cache)
+    columns = header["columns"]
+    sections: list[tuple[str, Any]] = [
+        ("dtype", "O"),
+        ("dtype", "x"),
+        ("shape", [1 << 40, 4]),
+        ("shape", [-1, 4]),
+        ("shape", [1.5]),
+        ("at", 1 << 40),
+        ("at", -64),
+        ("at", 8),
+    ]
+    for key, value in sections:
+        write_index(path, header, arrays)
+        data = path.read_bytes()
+        length = int.from_bytes(data[16:24], "little")
+        text = json.loads(data[24 : 24 + length])
+        text["sections"]["boxes/array"][key] = value
+        changed = json.dumps(text).encode().ljust(length)
+        data = data[:16] + len(changed).to_bytes(8, "little") + changed + data[24 + length : -16]
+        path.write_bytes(data + hashlib.blake2b(data, digest_size=16).digest())
+        check_columns(open_source("s3://bucket").source, before)
+    for described in (
+        {**columns, "boxes": columns["boxes"] | {"depth": 0}},
+        {**columns, "boxes": columns["boxes"] | {"depth": 2}},
+        {**columns, "boxes": columns["boxes"] | {"type": "ValueArray"}},
+        {**columns, "boxes": columns["boxes"] | {"role": "keypoints:9-10"}},
+        {**columns, "image_id": columns["image_id"] | {"type": "RaggedArray"}},
+        {**columns, "image": columns["image"] | {"paths": "/etc"}},
+        {**columns, "image": columns["image"] | {"paths": "s3://other"}},
+        {**columns, "image": columns["image"] | {"paths": ""}},
+        {**columns, "image": columns["image"] | {"type": "InflatedFiles"}},
+    ):
+        write_index(path, {**header, "columns": described}, arrays)
+        check_columns(open_source("s3://bucket").source, before)
+    assert caplog.text.count("the index is not used") == len(sections) + 9
+
+
+def test_texts_and_how_images_are_turned(server: ObjectServer, tmp_path: Path) -> None:
+    """Packed shards say whether their images are upright: the second opening forgot it."""
+    shard, photo = io.BytesIO(), images.jpeg(images.photo(8, 8))
+    with tarfile.open(fileobj=shard, mode="w") as tar:
+        for number, text in enumerate(("one", "", "a third")):
+            for ending, data in ((".jpg", photo), (".txt", text.encode())):
+                member = tarfile.TarInfo(f"{number}{ending}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    server.objects["bucket/texts.tar"] = shard.getvalue()
+    check_by_index("s3://bucket/texts.tar", server)
+    opened = open_source("s3://bucket/texts.tar")
+    turned = replace(opened, source=replace(opened.source, upright=True))
+    found = index.source_as_arrays(turned)
+    assert found is not None
+    assert index.source_from_arrays(*found).source.upright

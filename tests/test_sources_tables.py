@@ -13,6 +13,7 @@ import pytest
 
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources import open_source, tables
+from tests.objectserver import ObjectServer
 from tests.test_sources_folders import touch
 
 TWELVE = [str(number) for number in range(12)]
@@ -179,3 +180,14 @@ def test_a_line_of_a_million_cells_is_not_looked_at(tmp_path: Path, mark: str) -
     (tmp_path / "labels.csv").write_text(mark.join(["000.jpg"] * 1_000_000))
     assert calls_in(tables, lambda: refusal(tmp_path)) < 500
     assert "labels.csv has a line of more than 65,536 characters" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("fault", ["503", "403"])
+def test_a_table_that_a_store_does_not_give(fault: str, server: ObjectServer) -> None:
+    """Another one, which is of other labels, is not taken in its place."""
+    server.objects |= {f"bucket/{number}.jpg": b"" for number in range(2)}
+    server.objects["bucket/labels.csv"] = b"file,label\n0.jpg,0\n1.jpg,1\n"
+    server.objects["bucket/old.csv"] = b"file,label\n0.jpg,1\n1.jpg,0\n"
+    server.faults["bucket/labels.csv"] = [fault] * 9
+    with pytest.raises(SourceError, match=r"s3://bucket/labels\.csv: this table cannot be read"):
+        open_source("s3://bucket")

@@ -371,7 +371,7 @@ _D = TypeVar("_D", _Document, _Categories)
 
 def _read(path: str, kind: type[_D]) -> _D:
     try:
-        data = stores.read(path)
+        data = stores.read(path, version=stores.noted(path))
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.ValidationError:

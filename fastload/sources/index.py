@@ -1,14 +1,19 @@
 """The index of a remote data set: what opening it found, kept as one memory-mapped file.
 
 Listing a bucket and reading the headers of shards takes minutes for millions of objects. What comes
-of it (names, sizes, versions, offsets of members, labels) is a few arrays: they are written to one
-file, with a stamp of every listing they were made from. When the data set is opened again the
-listings are asked for at once and compared; if all are the same, the arrays are mapped. Every read
-is checked against the version noted here, so that an object that changed is an error.
+of it (names, sizes, versions, offsets of members, labels, boxes) is a few arrays: they are written
+to one file, with a stamp of every listing and annotation file they were made from. When the data
+set is opened again the listings are asked for at once and compared; if all are the same, the arrays
+are mapped. Every read is checked against the version noted here, so that an object that changed is
+an error.
 
 The file: 16 bytes that name the format, the length of the header (8 bytes, little endian), the
 header (JSON: what the arrays are called, their dtype, shape and place, and all else), the arrays,
-each at a multiple of 64 bytes, and 16 bytes (BLAKE2b) over everything before.
+each at a multiple of 64 bytes, and 16 bytes (BLAKE2b) over everything before. Rows of variable
+length are an array of their elements and one of offsets (`Ragged`), as often as they are nested.
+
+A file may be damaged, or lie with the data and be written by anybody: it is taken as a whole or not
+at all. What it says cannot lead out of the file or of its arrays, nor to another store.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,8 +40,10 @@ from fastload.files import open_regular, replacing
 from fastload.machine import cache_home
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable
-from fastload.sources.columns import Column, EncodedFiles, ValueArray
+from fastload.sources.columns import Column, EncodedFiles, RaggedArray, ValueArray
 from fastload.sources.image_files import is_image_name
+from fastload.sources.kinds import check_rows
+from fastload.sources.ragged import Ragged
 from fastload.sources.zip_archives import InflatedFiles
 
 logger = logging.getLogger("fastload")
@@ -44,10 +51,15 @@ logger = logging.getLogger("fastload")
 Arrays = dict[str, npt.NDArray[Any]]
 
 _FILES = {kind.__name__: kind for kind in (EncodedFiles, InflatedFiles)}
+_ROWS = {kind.__name__: kind for kind in (ValueArray, RaggedArray)}
 _PARTS = ("offsets", "lengths", "versions", "sizes", "sums")
 """Arrays of those, of which not all have each."""
 
-_MAGIC = b"fastload index 1"
+_MAGIC = b"fastload index 2"
+_NUMBERS = "biufc"
+"""Kinds of dtypes that an index holds."""
+_WRONG = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What a header that is not as it should be raises where it is read."""
 _ALIGNED = 64
 _MOST_HEADER = 1 << 30
 # Requests of a check: two million objects are compared by their listings in about two seconds (32
@@ -96,6 +108,7 @@ def read_index(path: Path) -> tuple[dict[str, Any], Arrays]:
         SourceError: it is no index, of another version, or damaged.
     """
     with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
         if file.read(len(_MAGIC)) != _MAGIC:
             raise SourceError(f"{path}: no index of this version of fastload; make it again.")
         length = int.from_bytes(file.read(8), "little")
@@ -108,16 +121,27 @@ def read_index(path: Path) -> tuple[dict[str, Any], Arrays]:
             digest.update(memoryview(block)[:-16])
     if digest.digest() != tail:
         raise SourceError(f"{path}: this index is damaged or not whole; make it again.")
-    header = json.loads(text)
-    begin = len(_MAGIC) + 8 + length
+    begin, end = len(_MAGIC) + 8 + length, size - len(tail)
     arrays: Arrays = {}
-    for name, section in header.pop("sections").items():
-        dtype, shape = np.dtype(section["dtype"]), tuple(section["shape"])
-        if math.prod(shape):
-            arrays[name] = np.memmap(path, dtype, "r", begin + section["at"], shape)
-        else:
-            arrays[name] = np.empty(shape, dtype)
+    try:
+        header: dict[str, Any] = json.loads(text)
+        for name, section in header.pop("sections").items():
+            arrays[name] = _mapped(path, section, begin, end)
+    except _WRONG as error:
+        raise SourceError(f"{path}: this is no index ({error}); make it again.") from None
     return header, arrays
+
+
+def _mapped(path: Path, section: Mapping[str, Any], begin: int, end: int) -> npt.NDArray[Any]:
+    """An array of the file, which has them from `begin` to `end`. Raises ValueError."""
+    dtype, shape, at = np.dtype(section["dtype"]), tuple(section["shape"]), section["at"]
+    counts = [at, *shape]
+    sound = dtype.kind in _NUMBERS and all(type(count) is int and count >= 0 for count in counts)
+    if not sound or at % _ALIGNED or begin + at + math.prod(shape) * dtype.itemsize > end:
+        raise ValueError(f"an array that is not in it: {dict(section)}")
+    if not math.prod(shape):
+        return np.empty(shape, dtype)
+    return np.memmap(path, dtype, "r", begin + at, shape)
 
 
 # -- A source as arrays ----------------------------------------------------------------------------
@@ -137,16 +161,20 @@ def source_as_arrays(opened: Opened) -> tuple[dict[str, Any], Arrays] | None:
                     described[part] = table.root
                     _put(arrays, f"{name}/{part}", table, ("blob", "ends", "rows"))
             _put(arrays, name, column, _PARTS)
-        elif type(column) is ValueArray:
-            arrays[f"{name}/array"] = column.at(np.arange(len(column)))
+        elif isinstance(column, ValueArray | RaggedArray):
+            described["depth"] = _put_rows(arrays, name, column.at(np.arange(len(column))))
         else:
             return None
         columns[name] = described
+    if not all(array.dtype.kind in _NUMBERS for array in arrays.values()):
+        return None
     try:
         details = json.loads(json.dumps(dict(source.details)))
     except TypeError:
         return None
-    if opened.transform is not None or opened.bare is not None or details != source.details:
+    if opened.transform is not None or opened.bare is not None:
+        return None
+    if _tupled(details) != source.details:
         return None
     header = {
         "columns": columns,
@@ -156,6 +184,7 @@ def source_as_arrays(opened: Opened) -> tuple[dict[str, Any], Arrays] | None:
         "classes": source.classes,
         "format": source.format,
         "details": details,
+        "upright": source.upright,
         "notes": opened.notes,
     }
     return header, arrays
@@ -167,26 +196,38 @@ def _put(arrays: Arrays, prefix: str, holder: Any, names: tuple[str, ...]) -> No
             arrays[f"{prefix}/{name}"] = getattr(holder, name)
 
 
+def _put_rows(arrays: Arrays, name: str, rows: Any) -> int:
+    """Add the rows of a column; how many Ragged they are in each other."""
+    depth = 0
+    while isinstance(rows, Ragged):
+        arrays[f"{name}/offsets/{depth}"] = rows.offsets
+        rows, depth = rows.values, depth + 1
+    arrays[f"{name}/array"] = rows
+    return depth
+
+
+def _tupled(value: Any) -> Any:
+    """JSON's lists as tuples."""
+    if isinstance(value, dict):
+        return {key: _tupled(each) for key, each in value.items()}
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value
+
+
 def source_from_arrays(header: Mapping[str, Any], arrays: Arrays) -> Opened:
-    """The source that `source_as_arrays` was given."""
+    """The source that `source_as_arrays` was given.
+
+    Raises:
+        SourceError: there cannot be such a source: offsets that fall or lie outside of their
+            values, boxes that are none, columns of different lengths.
+        KeyError, TypeError, ...: it is none of those.
+    """
     columns: dict[str, Column] = {}
     for name, described in header["columns"].items():
-        if described["type"] == "ValueArray":
-            columns[name] = ValueArray(arrays[f"{name}/array"], role=described["role"])
-            continue
-        tables = {
-            part: PathTable(
-                described[part],
-                arrays[f"{name}/{part}/blob"],
-                arrays[f"{name}/{part}/ends"],
-                arrays.get(f"{name}/{part}/rows"),
-            )
-            for part in ("paths", "names")
-            if part in described
-        }
-        rest = {part: arrays[f"{name}/{part}"] for part in _PARTS if f"{name}/{part}" in arrays}
-        columns[name] = _FILES[described["type"]](
-            tables["paths"], described["role"], names=tables.get("names"), **rest
+        kind = described["type"]
+        columns[name] = (
+            _files_from(name, described, arrays)
+            if kind in _FILES
+            else _rows_from(name, described, arrays)
         )
     classes = header["classes"]
     source = Source(
@@ -196,9 +237,59 @@ def source_from_arrays(header: Mapping[str, Any], arrays: Arrays) -> Opened:
         header["layout"],
         None if classes is None else tuple(classes),
         header["format"],
-        header["details"],
+        _tupled(header["details"]),
+        header["upright"],
     )
     return Opened(source, notes=tuple(header["notes"]))
+
+
+def _rows_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Column:
+    rows: Any = arrays[f"{name}/array"]
+    for depth in reversed(range(described["depth"])):
+        rows = Ragged(rows, arrays[f"{name}/offsets/{depth}"])  # checks the offsets
+        if rows.offsets.dtype != np.int64:
+            raise SourceError(f"{name}: offsets of {rows.offsets.dtype}")
+    kind: type[ValueArray | RaggedArray] = _ROWS[described["type"]]
+    made = kind(rows, role=described["role"])
+    if isinstance(rows, Ragged) is not made.ragged:
+        raise SourceError(f"{name}: rows of variable length, or not")
+    check_rows(made.kind, rows, name)
+    return made
+
+
+def _files_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> EncodedFiles:
+    tables = {
+        part: _table_from(described[part], f"{name}/{part}", arrays)
+        for part in ("paths", "names")
+        if part in described
+    }
+    rest = {part: arrays[f"{name}/{part}"] for part in _PARTS if f"{name}/{part}" in arrays}
+    lowest = {"lengths": -1, "sizes": -1}
+    for part, array in rest.items():
+        sound = array.shape == (len(tables["paths"]),) and array.dtype.kind in "iu"
+        if not sound or (len(array) and array.min() < lowest.get(part, 0)):
+            raise SourceError(f"{name}/{part}: no whole numbers of {len(tables['paths'])} files")
+    if ("offsets" in rest) is not ("lengths" in rest):
+        raise SourceError(f"{name}: offsets without lengths, or lengths without offsets")
+    kind = _FILES[described["type"]]
+    if kind is InflatedFiles and not {"sizes", "sums"} <= rest.keys():
+        raise SourceError(f"{name}: no sizes and checksums")
+    if "names" in tables and len(tables["names"]) != len(tables["paths"]):
+        raise SourceError(f"{name}: {len(tables['names'])} names of other files")
+    return kind(tables["paths"], described["role"], names=tables.get("names"), **rest)
+
+
+def _table_from(root: str, name: str, arrays: Arrays) -> PathTable:
+    blob, ends = arrays[f"{name}/blob"], arrays[f"{name}/ends"]
+    rows = arrays.get(f"{name}/rows")
+    numbers = [ends] if rows is None else [ends, rows]
+    sound = blob.ndim == 1 and blob.dtype == np.uint8
+    if not sound or any(array.ndim != 1 or array.dtype != np.int64 for array in numbers):
+        raise SourceError(f"{name}: no table of names")
+    Ragged(blob, np.concatenate([[0], ends]))  # checks that the ends are in it, and do not fall
+    if rows is not None and len(rows) and not 0 <= rows.min() <= rows.max() < len(ends):
+        raise SourceError(f"{name}: rows beyond {len(ends)} names")
+    return PathTable(root, blob, ends, rows)
 
 
 # -- Which index is of which data set --------------------------------------------------------------
@@ -214,11 +305,9 @@ class IndexPlace(NamedTuple):
 
 def index_place(place: str | list[str], options: OpenOptions, format: str | None) -> IndexPlace:
     """Raises nothing; the folder need not be there."""
-    given = asdict(options)
-    del given["masks"]  # which are made of the columns of the index
     key = {
         "place": place,
-        "options": json.loads(json.dumps(given)),
+        "options": json.loads(json.dumps(asdict(options))),
         "format": format,
         "endings": _endings(),
     }
@@ -238,23 +327,47 @@ def _endings() -> str:
 def says_versions(source: Source) -> bool:
     """Whether the store says of all images which version they are: else an index would be taken
     for that of an object of the same size which has other images in it, and other labels."""
-    files = (c for c in source.columns.values() if isinstance(c, EncodedFiles) and c.is_remote)
+    files = _remote_files(source)
     return all(c.versions is not None and bool((c.versions != 0).all()) for c in files)
+
+
+def _remote_files(source: Source) -> list[EncodedFiles]:
+    return [c for c in source.columns.values() if isinstance(c, EncodedFiles) and c.is_remote]
+
+
+def _lie_in(place: str | list[str], source: Source, stamp: Iterable[str]) -> bool:
+    """Whether all files of a source, and all URLs of a stamp, are in the stores of a data set."""
+    found = [*stamp]
+    for column in source.columns.values():
+        if isinstance(column, EncodedFiles):
+            root = column.paths.root
+            found += [f"{root}/"] if root else column.paths.all_held()
+    places = [place] if isinstance(place, str) else place
+    return {*map(_top, found)} <= {*map(_top, places)}
+
+
+def _top(url: str) -> str:
+    """`s3://bucket` of `s3://bucket/a/b`."""
+    return "/".join(url.split("/", 3)[:3])
 
 
 def save(opened: Opened, seen: stores.Seen, where: IndexPlace, to: Path | None = None) -> bool:
     """Keep what opening a data set found; False where it has columns that an index cannot hold, or
-    images of which the store says no version.
+    images or annotations of which the store says no version.
 
     Raises:
         OSError: the file cannot be written.
     """
-    found = source_as_arrays(opened) if says_versions(opened.source) else None
+    versioned = says_versions(opened.source) and seen.has_versions()
+    found = source_as_arrays(opened) if versioned else None
     if found is None:
         return False
     header, arrays = found
     counts = {f"{url}/": len(entries) for url, entries in seen.folders.items()}
-    header |= {"of": where.key, "stamp": seen.stamp(), "counts": counts}
+    stamp = seen.stamp()
+    # Where no image is read, nothing but the stamp tells that the store has changed.
+    decisive = seen.decisive() if _remote_files(opened.source) else [*stamp]
+    header |= {"of": where.key, "stamp": stamp, "counts": counts, "decisive": decisive}
     write_index(where.path if to is None else to, header, arrays)
     return True
 
@@ -273,15 +386,20 @@ def load(where: IndexPlace) -> Opened | None:
     try:
         header, arrays = read_index(where.path)
         opened = source_from_arrays(header, arrays)
-        of, stamp, counts = header["of"], dict(header["stamp"]), dict(header["counts"])
+        of, decisive = header["of"], [*map(str, header["decisive"])]
+        stamp = {str(url): str(found) for url, found in header["stamp"].items()}
+        counts = {str(url): int(count) for url, count in header["counts"].items()}
     except FileNotFoundError:
         return None
-    except (OSError, SourceError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, SourceError, *_WRONG) as error:
         logger.warning("%s: the index is not used: %s", where.key["place"], error)
         return None
     if of != where.key or not says_versions(opened.source):
         return None
-    same, asked = stores.unchanged(stamp, counts, MOST_REQUESTS)
+    if not _lie_in(where.key["place"], opened.source, stamp):
+        logger.warning("%s: the index is not used: it leads elsewhere", where.key["place"])
+        return None
+    same, asked = stores.unchanged(stamp, counts, MOST_REQUESTS, decisive)
     if not same:
         logger.info("%s: has changed since its index was made.", where.key["place"])
         return None

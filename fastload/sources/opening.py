@@ -284,10 +284,11 @@ def make_index(
             )
         opened = with_versions(_open_located(place, place, options, format))
         where = index.index_place(place, options, format)
-        if not index.says_versions(opened.source):
+        if not (index.says_versions(opened.source) and seen.has_versions()):
             raise SourceError(
-                f"{spec}: the server says no versions of the images (ETag or Last-Modified), so "
-                "that nobody could tell whether an index is still theirs; open it as it is."
+                f"{spec}: the server says no versions of the images (ETag or Last-Modified), or of "
+                "their annotations, so that nobody could tell whether an index is still theirs; "
+                "open it as it is."
             )
         if not index.save(opened, seen, where, to):
             raise SourceError(f"{spec}: is of a format that needs no index; open it as it is.")

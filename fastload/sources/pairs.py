@@ -228,7 +228,8 @@ def _names(path: str) -> frozenset[str]:
             unknown.
     """
     try:
-        lines = stores.read_up_to(path, _LARGEST_LIST).decode("utf-8", "replace").splitlines()
+        data = stores.read_up_to(path, _LARGEST_LIST, version=stores.noted(path))
+        lines = data.decode("utf-8", "replace").splitlines()
     except OSError as error:
         raise SourceError(
             f"{path}: this list of images cannot be read ({error.strerror or error})."

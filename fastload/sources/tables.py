@@ -368,8 +368,11 @@ def _read(path: str, places: dict[str, int], split: str | None) -> _Table | str:
     if split is not None and said not in (None, split):
         return f"is of the {said} split"
     try:
-        rows = list(_cells(stores.read_up_to(path, _LARGEST).decode("utf-8-sig")))
-    except (OSError, UnicodeDecodeError, csv.Error):
+        data = stores.read_up_to(path, _LARGEST, version=stores.noted(path))
+        rows = list(_cells(data.decode("utf-8-sig")))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        if isinstance(error, OSError) and stores.is_remote(path):  # it may be the right one
+            raise SourceError(f"{path}: this table cannot be read ({error}).") from error
         return "does not name them"
     except _TooLongError:
         return f"has a line of more than {_LONGEST_LINE:,} characters, which no table of labels has"

@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes
@@ -23,7 +23,15 @@ import numpy.typing as npt
 from fastload.distribution import install_command
 from fastload.errors import SourceError
 from fastload.files import open_regular
-from fastload.stores.base import ChangedError, Data, Entry, Range, Store, StoreError
+from fastload.stores.base import (
+    ChangedError,
+    Data,
+    Entry,
+    Range,
+    Store,
+    StoreError,
+    plain_etag,
+)
 from fastload.stores.objects import SCHEMES, ObjectStore
 from fastload.stores.tier import Kept, Tier, digest_of, tier
 
@@ -46,6 +54,7 @@ __all__ = [
     "kept_here",
     "list_ahead",
     "located",
+    "noted",
     "parent_of",
     "read",
     "read_many",
@@ -162,6 +171,8 @@ class Seen:
     """By URL, what is in them."""
     objects: dict[str, Entry | None] = field(default_factory=dict)
     """By URL, objects that were asked for one by one; None where there is none."""
+    noted: dict[str, None] = field(default_factory=dict)
+    """URLs of objects of which what was read is a part of what was opened (`noted`)."""
     _names: dict[str, dict[str, Entry]] = field(default_factory=dict)
 
     def entry(self, folder: str, name: str) -> Entry | None:
@@ -170,16 +181,48 @@ class Seen:
             self._names[folder] = {entry.name: entry for entry in self.folders[folder]}
         return self._names[folder].get(name)
 
+    def answer(self, url: str) -> tuple[bool, Entry | None]:
+        """(whether it is known, the entry of an object; None where there is none)."""
+        folder, _, name = url.rpartition("/")
+        if folder in self.folders:
+            return True, self.entry(folder, name)
+        return url in self.objects, self.objects.get(url)
+
     def stamp(self) -> dict[str, str]:
         """A short fingerprint by URL, of folders (which end in a slash here) and objects; without
         the index that may be stored with them."""
         folders = {f"{url}/": _stamp_of(found) for url, found in self.folders.items()}
-        alone = {
-            url: _stamp_of(() if entry is None else (entry,))
-            for url, entry in self.objects.items()
-            if url.rpartition("/")[0] not in self.folders
-        }
-        return folders | alone
+        alone = [url for url in self.objects if url.rpartition("/")[0] not in self.folders]
+        alone += [url for url in self.decisive() if not url.endswith("/")]
+        return folders | {url: _stamp_of_object(self.answer(url)[1]) for url in alone}
+
+    def decisive(self) -> list[str]:
+        """The URLs of the stamp that say of which versions the objects in `noted` are."""
+        by_folder: dict[str, list[str]] = {}
+        for url in self.noted:
+            by_folder.setdefault(url.rpartition("/")[0], []).append(url)
+        found = []
+        for folder, urls in by_folder.items():
+            # Each alone, where that takes no more requests than to list the folder.
+            listed = self.folders.get(folder)
+            alone = listed is None or len(urls) <= _requests(len(listed))
+            found += urls if alone else [f"{folder}/"]
+        return found
+
+    def has_versions(self) -> bool:
+        """Whether the stores said of all objects which version they are."""
+        listed = (entry for found in self.folders.values() for entry in found)
+        alone = (entry for entry in self.objects.values() if entry is not None)
+        return all(plain_etag(e.etag) for e in (*listed, *alone) if not e.is_folder)
+
+
+def _requests(entries: int) -> int:
+    """How many it takes to list a folder: a listing has 1,000 entries a request."""
+    return 1 + entries // 1000
+
+
+def _stamp_of_object(entry: Entry | None) -> str:
+    return _stamp_of(() if entry is None else (entry,))
 
 
 def _stamp_of(found: Sequence[Entry]) -> str:
@@ -187,7 +230,7 @@ def _stamp_of(found: Sequence[Entry]) -> str:
     for entry in found:
         if entry.name == INDEX_NAME:
             continue
-        text = f"{entry.name}\0{entry.is_folder}\0{entry.size}\0{entry.etag}\n"
+        text = f"{entry.name}\0{entry.is_folder}\0{entry.size}\0{plain_etag(entry.etag)}\n"
         digest.update(text.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
@@ -250,18 +293,27 @@ def _by_store(urls: Iterable[str]) -> dict[Store, list[str]]:
     return found
 
 
-def unchanged(stamp: Mapping[str, str], entries: Mapping[str, int], most: int) -> tuple[bool, int]:
-    """(whether the stores still answer as when `stamp` was taken, number of its URLs checked). All
-    are checked where that takes at most `most` requests, else evenly spread ones. `entries`: how
-    many there were in a folder, by its URL in the stamp; a listing has 1,000 a request. Raises
-    SourceError: they cannot be asked.
+def unchanged(
+    stamp: Mapping[str, str], entries: Mapping[str, int], most: int, decisive: Collection[str] = ()
+) -> tuple[bool, int]:
+    """(whether the stores still answer as when `stamp` was taken, number of its URLs checked).
+
+    Args:
+        stamp: `Seen.stamp`.
+        entries: how many there were in a folder, by its URL in the stamp.
+        most: requests; where it takes more to check all, evenly spread ones are checked.
+        decisive: URLs of the stamp that are checked in any case.
+
+    Raises:
+        SourceError: they cannot be asked.
     """
-    costs = {url: 1 + entries.get(url, 0) // 1000 for url in stamp}
-    asked, left = list(stamp), most
+    costs = {url: _requests(entries.get(url, 0)) for url in stamp}
+    asked = list(stamp)
     if sum(costs.values()) > most:
-        step = -(-sum(costs.values()) // most)
-        asked = []
-        for url in list(stamp)[::step]:
+        asked = [url for url in decisive if url in stamp]
+        left = most - sum(costs[url] for url in asked)
+        step, others = -(-sum(costs.values()) // most), stamp.keys() - {*asked}
+        for url in [url for url in stamp if url in others][::step]:
             if costs[url] <= left:
                 asked.append(url)
                 left -= costs[url]
@@ -273,7 +325,7 @@ def unchanged(stamp: Mapping[str, str], entries: Mapping[str, int], most: int) -
             if url.endswith("/"):
                 found = remote_entries(url[:-1])
             else:
-                entry = _object(url)
+                entry = _answer(url)
                 found = () if entry is None else (entry,)
             if _stamp_of(found) != stamp[url]:
                 return False, len(asked)
@@ -286,12 +338,32 @@ def versions_of(urls: Iterable[str]) -> npt.NDArray[np.int64]:
     seen = _kept or Seen()
 
     def version(url: str) -> int:
-        folder, _, name = url.rpartition("/")
-        listed = folder in seen.folders
-        entry = seen.entry(folder, name) if listed else seen.objects.get(url)
+        _, entry = seen.answer(url)
         return 0 if entry is None or entry.is_folder else entry.version
 
     return np.fromiter(map(version, urls), dtype=np.int64)
+
+
+def noted(path: str) -> int:
+    """The version of a file, to be read with; 0 of local ones and where it is not known.
+
+    Called where what is read becomes a part of the opened data set (labels, boxes, which files
+    belong to a split), and no read of a sample would tell that it has changed: an index is compared
+    with the versions of these in any case. Raises SourceError: the store cannot be asked.
+    """
+    if not is_remote(path):
+        return 0
+    entry = _answer(path)
+    if _kept is not None:
+        _kept.noted[path] = None
+    return 0 if entry is None else entry.version
+
+
+def _answer(url: str) -> Entry | None:
+    """Size and ETag of an object, by the listing of its folder if there was one. Raises
+    SourceError."""
+    known, entry = (False, None) if _kept is None else _kept.answer(url)
+    return entry if known else _object(url)
 
 
 def _object(url: str) -> Entry | None:
@@ -357,9 +429,7 @@ def entries(folder: str) -> list[tuple[str, bool]]:
 def size_of(path: str) -> int:
     """Bytes of a file; -1 where there is none."""
     if is_remote(path):
-        folder, _, name = path.rpartition("/")
-        listed = _kept is not None and folder in _kept.folders
-        entry = _kept.entry(folder, name) if _kept is not None and listed else _object(path)
+        entry = _answer(path)
         return -1 if entry is None else entry.size
     try:
         return os.stat(path).st_size

@@ -81,11 +81,16 @@ def version_of(size: int, etag: str) -> int:
     Stores write one ETag in several ways: `W/"5d"` (RFC 9110, weak), `"5d"`, and `5d` in listings
     of Azure.
     """
-    plain = etag.removeprefix("W/").strip('"')
+    plain = plain_etag(etag)
     if not plain:
         return 0
     digest = hashlib.blake2b(f"{size} {plain}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1 or 1
+
+
+def plain_etag(etag: str) -> str:
+    """An ETag without what stores write around it or leave out; "" for none."""
+    return etag.removeprefix("W/").strip('"')
 
 
 @dataclass(frozen=True)
