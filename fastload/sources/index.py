@@ -268,14 +268,14 @@ def _files_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Enco
     for part, array in rest.items():
         sound = array.shape == (len(tables["paths"]),) and array.dtype.kind in "iu"
         if not sound or (len(array) and array.min() < lowest.get(part, 0)):
-            raise SourceError(f"{name}/{part}: no whole numbers of {len(tables['paths'])} files")
+            raise SourceError(f"{name}/{part}: no whole numbers, one a file")
     if ("offsets" in rest) is not ("lengths" in rest):
         raise SourceError(f"{name}: offsets without lengths, or lengths without offsets")
     kind = _FILES[described["type"]]
     if kind is InflatedFiles and not {"sizes", "sums"} <= rest.keys():
         raise SourceError(f"{name}: no sizes and checksums")
     if "names" in tables and len(tables["names"]) != len(tables["paths"]):
-        raise SourceError(f"{name}: {len(tables['names'])} names of other files")
+        raise SourceError(f"{name}: names of other files")
     return kind(tables["paths"], described["role"], names=tables.get("names"), **rest)
 
 
@@ -288,7 +288,7 @@ def _table_from(root: str, name: str, arrays: Arrays) -> PathTable:
         raise SourceError(f"{name}: no table of names")
     Ragged(blob, np.concatenate([[0], ends]))  # checks that the ends are in it, and do not fall
     if rows is not None and len(rows) and not 0 <= rows.min() <= rows.max() < len(ends):
-        raise SourceError(f"{name}: rows beyond {len(ends)} names")
+        raise SourceError(f"{name}: rows beyond its names")
     return PathTable(root, blob, ends, rows)
 
 
