@@ -78,6 +78,14 @@ def test_resize_and_center_crop(ops: list[GeometryOperation]) -> None:
     assert_equal(plan, Draws(seed=0, epoch=0, indices=np.arange(len(sizes))), sizes)
 
 
+def test_the_first_side_that_is_too_long_is_that_of_the_core() -> None:
+    longest = 2**31 - 2
+    sizes = np.array([[1, longest], [1, longest + 1], [longest, 1], [longest + 1, 1]])
+    plan, draws = GeometryPlan(((0, Resize(shorter=1)),)), Draws(0, 0, np.arange(len(sizes)))
+    assert_equal(plan, draws, sizes)
+    assert list(plan.resolve(draws, sizes).errors) == [1, 3]
+
+
 @pytest.mark.parametrize(
     "ops",
     [

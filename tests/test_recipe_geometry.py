@@ -111,7 +111,7 @@ def torch_draws(
 
 def run_torchvision(recipe: Recipe, image: torch.Tensor, draws: Draws, row: int) -> torch.Tensor:
     """The original transforms, one after the other, with our random numbers."""
-    image = tv_tensors.Image(image)
+    image = image if isinstance(image, tv_tensors.Mask) else tv_tensors.Image(image)
     stream = 0
     for origin in recipe.origins:
         if not origin.ops:
@@ -224,6 +224,13 @@ def test_every_padding_mode_is_exact(mode: str, after: list[Any]) -> None:
     assert errors > 0
 
 
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
+def test_padding_after_a_crop_is_about_the_edges_of_what_was_cut_out(mode: str) -> None:
+    """Also where the crop lies at an edge of the image."""
+    transform = v2.Compose([v2.RandomCrop((12, 9)), v2.Pad((2, 3, 4, 5), padding_mode=mode)])
+    assert compare(transform, sizes_of_images(smallest=12, largest=16)) == (0, 0)
+
+
 @pytest.mark.parametrize("mode", ["reflect", "symmetric"])
 def test_what_a_reflection_mirrors_is_inside_the_box_though_the_window_does_not_show_it(
     mode: str,
@@ -287,6 +294,37 @@ def test_geometry_after_a_scaling_conversion_keeps_its_meaning(tail: list[Any]) 
     transform = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), *tail])
     worst, _ = compare(transform, sizes_of_images(smallest=8))
     assert worst <= 1
+
+
+@pytest.mark.parametrize(
+    "flips",
+    [
+        [v2.RandomHorizontalFlip()],
+        [v2.RandomVerticalFlip()],
+        [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()],
+    ],
+    ids=["left-right", "upside-down", "both"],
+)
+def test_a_geometry_knows_what_was_mirrored_before_its_resize(flips: list[Any]) -> None:
+    """The nearest pixels of masks are others then."""
+    recipe = Recipe.from_transform(
+        v2.Compose([*flips, v2.Resize((13, 7)), v2.RandomHorizontalFlip()])
+    )
+    sizes, draws = sizes_of_images(), Draws(seed=3, epoch=1, indices=np.arange(ROWS))
+    geometry = recipe.split(None).geometry.resolve(draws, sizes)
+    assert geometry.flipped_first is not None
+    assert geometry.flipped_first.any()
+    for row in range(ROWS):
+        mask = tv_tensors.Mask(image_of(sizes[row], row)[0])
+        expected = run_torchvision(recipe, mask, draws, row)
+        found = F.crop(mask, *geometry.box[row].tolist())
+        first, flip = geometry.flipped_first[row], geometry.flip[row]
+        for turn in (first, flip ^ first):
+            found = F.horizontal_flip(found) if turn[0] else found
+            found = F.vertical_flip(found) if turn[1] else found
+            if turn is first:
+                found = F.resize(found, geometry.size[row].tolist())
+        assert torch.equal(found.as_subclass(torch.Tensor), expected)
 
 
 def test_a_fixed_size_lets_a_center_crop_shrink_the_box_before_a_resize() -> None:

@@ -29,7 +29,8 @@ _LOG2_E = 1.4426950408889634
 # ln 2 in two parts, the first with its low bits zero, so that k * _LN2_HIGH is exact (fdlibm,
 # e_exp.c).
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-_LONGEST = np.iinfo(np.int32).max
+# A side of as many pixels or more is refused: the native core cuts longer ones to this.
+_TOO_LONG = np.iinfo(np.int32).max
 
 
 class Composition:
@@ -98,7 +99,7 @@ class Composition:
         """Resample to (B, 2) `size`."""
         assert not self._resized, "the plan holds one resize"
         self.fail(
-            ((size < 1) | (size > _LONGEST)).any(axis=1),
+            ((size < 1) | (size >= _TOO_LONG)).any(axis=1),
             "an image of {height}x{width} pixels is too long and narrow to be resized as asked: a "
             "side of the result would be empty or too large; leave it out of the data set, or "
             "resize to a (height, width).",
@@ -107,8 +108,8 @@ class Composition:
         self._resized = True
         if self.mirror.any():
             self.mirrored_first = self.mirror[:, ::-1].copy()
+        # `start` is 0: padding is not resized.
         self.grid = np.broadcast_to(size, self.start.shape)
-        self.start = np.zeros_like(self.start)
         self.extent = self.grid
 
     def flip(self, rows: BoolArray, axis: int) -> None:
@@ -120,7 +121,7 @@ class Composition:
         rows."""
         self._fold()
         if self.errors:
-            failed = np.zeros((len(self.start), 1), dtype=np.bool_)
+            failed = np.zeros(self.start.shape, dtype=np.bool_)
             failed[list(self.errors)] = True
             self.box_start, self.start = (
                 np.where(failed, 0, a) for a in (self.box_start, self.start)
@@ -136,7 +137,7 @@ class Composition:
             return
         end = self.start + self.extent
         low = np.clip(self.start, 0, self.grid - 1)
-        high = np.maximum(np.clip(end, 0, self.grid), low + 1)
+        high = np.maximum(np.minimum(end, self.grid), low + 1)
         if self._mode in ("reflect", "symmetric"):
             # What lies outside mirrors pixels that the window itself may not show.
             inside = (self.start >= 0) & (end <= self.grid)
