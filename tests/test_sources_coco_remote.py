@@ -110,6 +110,44 @@ def test_a_web_server(local: Path, server: ObjectServer) -> None:
         open_source(f"{server.url}/bucket/{name}")
 
 
+ODD = ["50% off #1.jpg", "50%25.jpg", "what? no.jpg", "ü ~.jpg", "a+b&c=d;(1),'!$@.jpg"]
+
+
+@pytest.mark.parametrize("place", ["s3:/", "{web}"])
+def test_names_that_are_otherwise_in_addresses(
+    place: str, server: ObjectServer, tmp_path: Path
+) -> None:
+    """`%`, `#`, `?`, spaces: a web server is asked for the file that is called so, and not for
+    another one."""
+    document = coco_document()
+    name = Path(write_coco(tmp_path)).relative_to(tmp_path)
+    for image, odd in zip(document["images"], ODD, strict=True):
+        old = tmp_path / "train2017" / image["file_name"]
+        image["file_name"] = odd
+        old.rename(old.with_name(odd))
+    (tmp_path / name).write_text(json.dumps(document))
+    upload(tmp_path, server)
+    server.objects["bucket/train2017/50%.jpg"] = b"another"
+    here = open_source(tmp_path / name).source
+    for _ in range(2):  # the second time by the index
+        check_equal(open_source(f"{place.format(web=server.url)}/bucket/{name}").source, here)
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../x.jpg", "a\ud800.jpg", "a//b.jpg", ""])
+@pytest.mark.parametrize("place", ["s3:/", "{web}"])
+@pytest.mark.parametrize("at", [0, 1])
+def test_names_that_are_none(
+    at: int, place: str, name: str, local: Path, server: ObjectServer
+) -> None:
+    document = coco_document()
+    document["images"][at]["file_name"] = name
+    upload(local, server)
+    file = "bucket/annotations/instances_train2017.json"
+    server.objects[file] = json.dumps(document).encode()
+    with pytest.raises(SourceError, match=r"instances_train2017\.json|train2017"):
+        open_source(f"{place.format(web=server.url)}/{file}")
+
+
 def test_what_is_wrong_is_said_with_the_url(local: Path, server: ObjectServer) -> None:
     upload(local, server)
     with pytest.raises(SourceError, match=r"s3://bucket: has annotations of train2017, val2017; "):

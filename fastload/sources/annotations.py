@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from fastload import stores
 from fastload.errors import SourceError, counted
 from fastload.exif import UPRIGHT, orientation_of
 from fastload.files import check_regular
@@ -135,7 +136,10 @@ class Annotations:
         def rows(values: Any, role: str) -> RaggedArray:
             return RaggedArray(Ragged(values, offsets), role=role)
 
-        files = EncodedFiles(PathTable.of(images, root))
+        names = paths = PathTable.of(images, root)
+        if stores.is_web(root):
+            paths = PathTable.of((stores.spelt(root, each) for each in images), root)
+        files = EncodedFiles(paths)
         boxes = np.array(self.boxes, dtype=np.float32).reshape(-1, 4)
         labels = np.array(self.labels, dtype=np.int64)
         columns: dict[str, Any] = {
@@ -164,7 +168,7 @@ class Annotations:
         if image_ids is not None:
             columns["image_id"] = ValueArray(np.array(image_ids, dtype=np.int64))
         identity: list[Any] = [
-            files.paths.digest(),
+            names.digest(),
             offsets,
             repr(None if classes is None else tuple(classes)),
             *self.identity,

@@ -390,11 +390,11 @@ def _read(path: str, kind: type[_D]) -> _D:
 def missing_files(root: str, names: list[str]) -> list[str]:
     """Those of the files below `root` that are not there; each folder is listed once. Of a web
     server, which lists nothing, each file is asked for."""
-    if root.startswith("http"):
-        stores.ask_ahead([f"{root}/{name}" for name in names])
-        return [name for name in names if stores.size_of(f"{root}/{name}") < 0]
+    if stores.is_web(root):
+        stores.ask_ahead([stores.below(root, name) for name in names])
+        return [name for name in names if stores.size_of(stores.below(root, name)) < 0]
     places = {
-        folder: os.path.join(root, folder).rstrip("/") for folder, _ in map(os.path.split, names)
+        folder: stores.below(root, folder).rstrip("/") for folder, _ in map(os.path.split, names)
     }
     stores.list_ahead([place for place in places.values() if stores.is_remote(place)])
     there = {
@@ -550,7 +550,7 @@ def image_root(path: str, first: str, *, beside: Sequence[str] = ()) -> str:
             ]
     places += [os.path.join(root, name) for root in roots for name in beside]
     for place in places:
-        if stores.is_file(os.path.join(place, first)):
+        if stores.is_file(stores.below(place, first)):
             return place
     raise SourceError(
         f"{path}: the image {first!r} that it lists is in none of {', '.join(places)}; put the "

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import unquote, unquote_to_bytes
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 import numpy as np
 import numpy.typing as npt
@@ -47,10 +47,12 @@ __all__ = [
     "Store",
     "StoreError",
     "ask_ahead",
+    "below",
     "entries",
     "is_file",
     "is_folder",
     "is_remote",
+    "is_web",
     "kept_here",
     "list_ahead",
     "located",
@@ -63,6 +65,7 @@ __all__ = [
     "remove",
     "seen_kept",
     "size_of",
+    "spelt",
     "store_of",
     "unchanged",
     "versions_of",
@@ -79,6 +82,11 @@ _NO_NAME = re.compile(r"%(?![0-9a-fA-F]{2})|%2[fF]")
 def is_remote(path: str) -> bool:
     """Whether a path is the URL of a store. (`located` makes a path of a `file://` URL.)"""
     return "://" in path and _SCHEME.match(path) is not None
+
+
+def is_web(path: str) -> bool:
+    """Whether a path is the URL of a web server, which lists nothing."""
+    return path.startswith(("http://", "https://"))
 
 
 def located(url: str) -> str:
@@ -128,6 +136,21 @@ def _name_of(url: str, name: str) -> str:
         f"{url}: a % stands before the two digits of a byte of UTF-8, other than a slash's; write "
         "%25 for the sign itself."
     )
+
+
+def spelt(folder: str, name: str) -> str:
+    """A name below a folder as it stands in the URL: of a web server with `%20` for a space, and so
+    on (RFC 3986); else unchanged. The inverse of what `store_of` does."""
+    if not is_web(folder):
+        return name
+    return quote(name, safe="/!$&'()*+,;=:@", errors="surrogatepass")
+
+
+def below(folder: str, name: str) -> str:
+    """The path or URL of a file, by its name relative to a folder."""
+    if not is_remote(folder):
+        return os.path.join(folder, name)
+    return f"{folder}/{spelt(folder, name)}"
 
 
 _making = threading.Lock()
