@@ -42,6 +42,7 @@ TESTS = {
     "test_demo_objects": "tools.demo.objects",
     "test_distribution": "distribution",
     "test_draws": "draws",
+    "test_ending": "ending",
     "test_environment": "cli.environment",
     "test_exif": "exif",
     "test_feed": "loader.feed",

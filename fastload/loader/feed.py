@@ -51,6 +51,9 @@ class OnDemand:
     def stop(self) -> None:
         """Nothing to stop."""
 
+    def end(self) -> None:
+        """Nothing to end."""
+
 
 class Feed:
     """Gives the batch at any position. Consecutive batches come without a pause, also from one
@@ -196,10 +199,11 @@ class Feed:
         with _ignoring_ended_workers():
             if maker is not None:
                 maker.stop()
-            # If the thread is stuck in the user's code, closing the backend is what frees it.
+            # If the thread waits for the user's code in another process or thread, closing the
+            # backend is what frees it.
             self._backend.close()
             if maker is not None:
-                maker.stop()
+                maker.end()
         self._production.cancel()
         self._production.allow_reads()
         self._maker = None

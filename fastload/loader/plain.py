@@ -30,6 +30,7 @@ from fastload.draws import (
     seed_generators,
     states_of_generators,
 )
+from fastload.ending import end_thread
 from fastload.errors import ConfigurationError, DecodeError, counted
 from fastload.files import DecodeSettings
 from fastload.machine import use_one_thread_here
@@ -176,10 +177,7 @@ class PlainBackend:
         with self._lock:
             self._chosen.clear()
             thread = self._thread
-        # Python ends a thread that it finds in the user's code at the end of a program, and the
-        # whole process with it where that is code of torch.
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_PATIENCE)
+        end_thread(thread, _PATIENCE)
 
     def explain(self) -> Mapping[str, str]:
         given = "from its list of samples"
@@ -221,13 +219,17 @@ class PlainBackend:
 
     def _work(self) -> None:
         use_one_thread_here()
-        while True:
-            with self._lock:
-                if not self._chosen or self._found is not None:
-                    self._thread = None
-                    return
-                chosen = self._chosen.popleft()
-            self._found = self._difference(chosen)
+        try:
+            while True:
+                with self._lock:
+                    if not self._chosen or self._found is not None:
+                        self._thread = None
+                        return
+                    chosen = self._chosen.popleft()
+                self._found = self._difference(chosen)
+        except BaseException:  # SystemExit of `end_thread`
+            self._thread = None
+            raise
 
     def _set_seed(self, chosen: _Chosen) -> None:
         draws = Draws(self._seed, chosen.epoch, np.array([chosen.index]))

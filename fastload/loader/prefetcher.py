@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from fastload.backends.base import KILLED_WORKER
 from fastload.device import DeviceStage, Staged
+from fastload.ending import end_thread
 from fastload.errors import FastloadError, WorkerError
 from fastload.loader.production import Production
 from fastload.machine import use_one_thread_here
@@ -26,6 +27,8 @@ from fastload.sampler import Position
 READY = 2
 # Seconds that `stop` waits for the batch that is being made.
 _PATIENCE = 10.0
+# Seconds that `end` waits for a thread whose backend was closed.
+_FREED = 1.0
 
 
 class State(Enum):
@@ -159,6 +162,11 @@ class Prefetcher:
         self._made.put(_Made(None, closed))  # for another thread, which may be waiting in `next`
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
+
+    def end(self) -> None:
+        """End the thread, which was asked to stop, wherever it is. The backend is closed, so that
+        what it may still be in is the user's code."""
+        end_thread(self._thread, _FREED)
 
     def _received(self) -> _Made:
         assert self._thread is not None

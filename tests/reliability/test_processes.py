@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.backends.torch_workers import TorchOptions
 from fastload.errors import FastloadError
-from fastload.loader import plain
+from fastload.loader import plain, prefetcher
 from tests import images
 from tests.backends import CONTESTANTS, Contestant, contestants
 from tests.reliability.outside import outside
@@ -150,6 +150,50 @@ def test_a_program_ends_with_a_loader_under_way(contestant: Contestant, tmp_path
 def test_a_program_ends_while_samples_are_compared(tmp_path: Path) -> None:
     ended = outside(end_with_one_under_way, "compared", str(tmp_path), 3)
     assert ended.answer == [0] * 3, ended.output
+
+
+def stay_in_torch(columns: Any = None) -> Any:
+    """For ever, in a thread of the loader's."""
+    while threading.current_thread() is not threading.main_thread():
+        torch.mm(MATRIX, MATRIX)
+    return columns
+
+
+class Stays(ImageFolder):
+    def __getitem__(self, index: int) -> Any:
+        stay_in_torch()
+        return super().__getitem__(index)
+
+
+def end_while_a_function_stays_in_torch(folder: str, where: str) -> int:
+    """How a child ends."""
+    torch.set_num_threads(1)
+    images.write_photo_folder(Path(folder, "data"), classes=2, per_class=30, size=(24, 24))
+    plain.EVERY, plain._PATIENCE, prefetcher._PATIENCE = 1, 0.1, 0.1
+    child = os.fork()
+    if child == 0:
+        if where == "compare":
+            data = Stays(str(Path(folder, "data")), v2.Compose([v2.ToImage(), RESIZE]))
+            loader = fastload.from_dataloader(
+                DataLoader(data, 4), assume_plain=True, backend="turbojpeg"
+            )
+            next(iter(loader))
+        else:
+            loader = fastload.create_loader(
+                Path(folder, "data"), 4, transform=RESIZE, collate=stay_in_torch
+            )
+            threading.Thread(target=next, args=(iter(loader),), daemon=True).start()
+            name = "fastload-prefetcher"
+            wait_until(lambda: any(thread.name == name for thread in threading.enumerate()))
+        time.sleep(0.1)
+        sys.exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+@pytest.mark.parametrize("where", ["compare", "collate"])
+def test_a_program_ends_while_a_function_stays_in_torch(where: str, tmp_path: Path) -> None:
+    ended = outside(end_while_a_function_stays_in_torch, str(tmp_path), where)
+    assert ended.answer == 0, ended.output
 
 
 # -- workers and trainers that are killed
