@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +333,24 @@ def test_the_index_of_auto_is_in_the_cache_folder(
     _, counts, explained = epochs(folder, 1, "auto")
     assert "noted" not in counts
     assert "no seek index of this version" in explained
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "folder", "device"])
+def test_what_is_no_regular_file_is_no_index(kind: str, tmp_path: Path) -> None:
+    """That a pipe is not waited for shows where the user may not write to it, and is not root."""
+    folder, path = make_folder(tmp_path / "data", 2), tmp_path / "there"
+    if kind == "pipe":
+        os.mkfifo(path, 0o444)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(os.fspath(path))
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero")
+    words = "neither read nor made" if kind == "socket" else "not a regular file"
+    with pytest.raises(ConfigurationError, match=f"seek_index: .*there.*{words}"):
+        epochs(folder, 1, path)
 
 
 def test_a_named_index_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

@@ -94,13 +94,17 @@ bool write_at(int file, uint64_t offset, const void* from, size_t size) {
     return true;
 }
 
-// An open file, closed with the object; `get` is negative where it could not be opened.
+// An open file, closed with the object; `get` is negative where it could not be opened. A pipe is
+// not waited for.
 class Descriptor {
   public:
     Descriptor(const std::string& path, int flags)
-        : number_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
+        : number_(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK)) {}
     Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
+    Descriptor& operator=(Descriptor&& other) noexcept {
+        std::swap(number_, other.number_);
+        return *this;
+    }
     ~Descriptor() {
         if (number_ >= 0) ::close(number_);
     }
@@ -110,6 +114,11 @@ class Descriptor {
   private:
     int number_;
 };
+
+bool is_regular(int file) {
+    struct stat state;
+    return ::fstat(file, &state) == 0 && S_ISREG(state.st_mode);
+}
 
 // For what errno says.
 [[noreturn]] void fail(const std::string& path) {
@@ -147,28 +156,26 @@ SeekIndex::SeekIndex(const std::string& path, uint64_t images, uint64_t limit, b
     : path_(path), only_cheap_(only_cheap), owner_(current_process()) {
     bool writes = true;
     Descriptor file(path, O_RDWR);
-    int found = file.get();
-    if (found < 0 && errno == ENOENT) {
+    if (file.get() < 0 && errno == ENOENT) {
         create(path, images, limit);
-        file_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-    } else if (found < 0) {
+        file = Descriptor(path, O_RDWR);
+    } else if (file.get() < 0) {
         writes = false;
-        file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    } else {
-        file_ = file.release();
+        file = Descriptor(path, O_RDONLY);
     }
-    if (file_ < 0) fail(path);
+    if (file.get() < 0) fail(path);
+    if (!is_regular(file.get())) throw std::invalid_argument(path + ": not a regular file");
     Header header;
-    const bool whole = read_at(file_, 0, &header, sizeof header) == sizeof header;
+    const bool whole = read_at(file.get(), 0, &header, sizeof header) == sizeof header;
     const Header wanted;
     if (!whole || std::memcmp(header.magic, wanted.magic, sizeof header.magic) != 0 ||
         header.version != wanted.version || header.byte_order != wanted.byte_order ||
         header.check != hash_bytes(reinterpret_cast<const uint8_t*>(&header), kChecked) ||
         header.slots < kLeastSlots || header.slots > kMostSlots ||
         (header.slots & (header.slots - 1)) != 0) {
-        ::close(file_);
         throw std::invalid_argument(path + ": no seek index of this version of fastload");
     }
+    file_ = file.release();
     slots_ = header.slots;
     limit_ = header.limit;
     writable_ = writes;
