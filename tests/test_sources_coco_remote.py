@@ -99,6 +99,34 @@ def test_folders_of_roboflow(local: Path, server: ObjectServer, tmp_path: Path) 
     check_equal(open_source("s3://bucket/valid").source, open_source(tmp_path / "set/valid").source)
 
 
+@pytest.mark.parametrize(
+    ("splits", "wanted"),
+    [(["train2"], None), (["extra", "train"], "extra"), (["extra", "train"], None)],
+)
+def test_folders_of_roboflow_of_other_names(
+    splits: list[str],
+    wanted: str | None,
+    local: Path,
+    server: ObjectServer,
+    tmp_path: Path,
+) -> None:
+    """One name says that they are splits; then all of them are, here and there."""
+    for split in splits:
+        shutil.copytree(local / "train2017", tmp_path / "set" / split)
+        annotations = local / "annotations/instances_train2017.json"
+        shutil.copy(annotations, tmp_path / "set" / split / "_annotations.coco.json")
+    upload(tmp_path / "set", server)
+    if len(splits) > 1 and wanted is None:
+        for place in ("s3://bucket", tmp_path / "set"):
+            with pytest.raises(SourceError, match="annotations of extra, train; say which: split="):
+                open_source(place)
+        return
+    check_equal(
+        open_source("s3://bucket", split=wanted).source,
+        open_source(tmp_path / "set", split=wanted).source,
+    )
+
+
 def test_a_web_server(local: Path, server: ObjectServer) -> None:
     """It lists nothing: the file is named, and each image asked for."""
     upload(local, server)

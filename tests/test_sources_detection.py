@@ -370,6 +370,8 @@ def test_splits_of_coco(tmp_path: Path) -> None:
         fastload.open_source(tmp_path)
     with pytest.raises(ConfigurationError, match="say which"):
         fastload.open_source(tmp_path, split="test", format="coco")
+    with pytest.raises(ConfigurationError, match="say which"):
+        fastload.open_source(tmp_path, split="val2014")
 
 
 def test_labels_of_coco_are_those_of_the_training_split(tmp_path: Path) -> None:

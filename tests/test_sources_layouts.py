@@ -66,6 +66,14 @@ def splits(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+def test_a_number_that_is_wanted_counts(splits: Path) -> None:
+    (splits / "train").rename(splits / "train2014")
+    assert len(open_source(splits, split="train").source) == 6
+    assert len(open_source(splits, split="train2014").source) == 6
+    found = message(ConfigurationError, splits, split="train2017")
+    assert "has the splits train2014, test; name one of them" in found
+
+
 def test_create_loader_takes_a_split(splits: Path) -> None:
     with (
         fastload.create_loader(splits, split="train") as train,

@@ -45,7 +45,7 @@ _IN_ROOT = (
 COCO_SIGNS = (
     f"{_FOLDER}/*.json",
     _BESIDE_IMAGES,
-    *(f"{split}/{_BESIDE_IMAGES}" for split in _SPLITS),
+    f"*/{_BESIDE_IMAGES}",
     *_IN_ROOT,
 )
 """A folder without any of these has no COCO annotations (see `Format.signs`)."""
@@ -441,12 +441,7 @@ def _files_of(root: str) -> dict[str, str]:
                 found.setdefault(name[len(kind) : -len(".json")], os.path.join(inside, name))
     if found:
         return found
-    for folder in folders.subfolders(root):
-        beside = os.path.join(root, folder, _BESIDE_IMAGES)
-        # In a store each is a request. A folder of another name would be one of a class.
-        asked = not stores.is_remote(root) or folders.split_of(folder) is not None
-        if asked and stores.size_of(beside) >= 0:
-            found[folder] = beside
+    found = _files_beside_images(root)
     if found:
         return found
     paths = [os.path.join(inside, name) for name in names if not _is_of_another_kind(name)]
@@ -455,6 +450,22 @@ def _files_of(root: str) -> dict[str, str]:
         if path.endswith(".json") and stores.is_file(path) and looks_like_coco(path):
             found[os.path.basename(path).removesuffix(".json")] = path
     return found
+
+
+def _files_beside_images(root: str) -> dict[str, str]:
+    """Of the folders in a folder those with annotations, if one of them has the name of a split:
+    else they may be classes."""
+    names = folders.subfolders(root)
+    splits = [name for name in names if folders.split_of(name) is not None]
+    found: dict[str, str] = {}
+    for some in (splits, [name for name in names if name not in splits]):
+        paths = {name: os.path.join(root, name, _BESIDE_IMAGES) for name in some}
+        if stores.is_remote(root):
+            stores.ask_ahead(list(paths.values()))
+        found |= {name: path for name, path in paths.items() if stores.size_of(path) >= 0}
+        if not found:
+            break
+    return {name: found[name] for name in names if name in found}
 
 
 def _is_of_another_kind(name: str) -> bool:
@@ -472,7 +483,11 @@ def file_of_split(root: str, files: dict[str, str], split: str | None) -> str:
     if split in files:
         return files[split]
     wanted = folders.split_of(split or "")
-    named = [name for name in files if wanted and folders.split_in_words(name) == wanted]
+    named = [
+        name
+        for name in files
+        if wanted and folders.split_in_words(name) == wanted and folders.has_number_of(name, split)
+    ]
     if len(named) == 1:
         return files[named[0]]
     kind = SourceError if split is None else ConfigurationError

@@ -241,8 +241,19 @@ def splits_in(names: Iterable[str]) -> dict[str, str]:
 
 
 def split_named(names: Collection[str], wanted: str) -> str | None:
-    """The name that is wanted, or another one for the same split; None if there is none."""
-    return wanted if wanted in names else splits_in(names).get(split_of(wanted) or "")
+    """The name that is wanted, or another one for the same split; None if there is none. A
+    number that is wanted, as in train2017, the other one must have, too."""
+    if wanted in names:
+        return wanted
+    of_number = [name for name in names if has_number_of(name, wanted)]
+    return splits_in(of_number).get(split_of(wanted) or "")
+
+
+def has_number_of(name: str, wanted: str) -> bool:
+    """Whether a name has the number of the wanted one, as that of train2017; true where that has
+    none."""
+    number = re.findall(r"\d+", wanted)
+    return not number or re.findall(r"\d+", name) == number
 
 
 def splits_of(root: str) -> dict[str, str]:
