@@ -486,7 +486,9 @@ def file_of_split(root: str, files: dict[str, str], split: str | None) -> str:
     named = [
         name
         for name in files
-        if wanted and folders.split_in_words(name) == wanted and folders.has_number_of(name, split)
+        if wanted
+        and folders.split_in_words(name) == wanted
+        and folders.has_number_of(name, split or "")
     ]
     if len(named) == 1:
         return files[named[0]]
