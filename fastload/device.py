@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torchvision import tv_tensors
 
 from fastload.backends.base import SIZES, HostBatch
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.host_memory import WORTH_KEEPING, BufferPool
 from fastload.recipe.batch import BatchProgram
-from fastload.recipe.mix import Mix, Mixing
+from fastload.recipe.mix import Mix, Mixing, label_among
 from fastload.recipe.recipe import view_column
 from fastload.render import fused
 from fastload.render.drawn import PendingImages
@@ -298,6 +299,8 @@ class DeviceStage:
                     "with images (B, C, H, W), or dicts with 'image' and 'label', and "
                     f"{parts.described} are no such. Leave it out, or give a function of the batch."
                 )
+            if parts.finished:
+                _refuse_beside(self._mix, parts, columns)
             images, targets = columns[parts.images], columns[parts.targets]
             if mixing is not None:
                 targets = self._mix.mixed_labels(images, targets, whole)
@@ -402,12 +405,11 @@ class DeviceStage:
             (name for name, kind in self._pixels.items() if kind.coloured and name in host.columns),
             None,
         )
+        others = [name for name in names if name != images]
         return _Parts(
             host.columns,
             images=images,
-            targets=None
-            if images is None
-            else next((name for name in names if name != images), None),
+            targets=None if images is None else label_among(others, host.layout or self._layout),
             rebuild=lambda columns: rebuild(self._joined(columns)),
             described=f"the columns here ({', '.join(map(str, names))})",
         )
@@ -518,6 +520,25 @@ def _taken_apart(batch: Any, *, foreign: bool) -> _Parts:
         finished=True,
         foreign=foreign,
     )
+
+
+def _refuse_beside(mix: Mix, parts: _Parts, columns: Mapping[Any, Any]) -> None:
+    """Raise ConfigurationError if there is a mask, a second image or a box that belongs to it in a
+    batch of the user's, known by its type, or by its size, which is that of the images."""
+    images = columns[parts.images]
+    for name, value in columns.items():
+        if name in (parts.images, parts.targets) or not isinstance(value, torch.Tensor):
+            continue
+        of_size = value.ndim > 2 and (len(value), *value.shape[-2:]) == (
+            len(images),
+            *images.shape[-2:],
+        )
+        if of_size or isinstance(value, tv_tensors.TVTensor):
+            raise ConfigurationError(
+                f"batch_transform: {type(mix).__name__} mixes images and one label of each, and a "
+                f"batch has {name!r} {tuple(value.shape)}, which it would not mix. Leave it out, "
+                "or give a function of the batch."
+            )
 
 
 def _map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:

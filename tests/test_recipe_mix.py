@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
@@ -185,8 +186,9 @@ def test_what_is_not_torchvisions_own_stays_a_callable() -> None:
         (CutMix(1.0, CLASSES + 1), images_of(), labels_of("probabilities"), "num_classes"),
         (CutMix(1.0, CLASSES), images_of(), labels_of("numbers")[:, None, None], "shapes"),
         (CutMix(1.0, CLASSES), images_of()[:3], labels_of("numbers"), "shapes"),
+        (MixUp(1.0, CLASSES), images_of(), labels_of("numbers") / 2, "Make them integers"),
     ],
-    ids=["integers", "no classes", "other classes", "labels", "lengths"],
+    ids=["integers", "no classes", "other classes", "labels", "lengths", "fractions"],
 )
 def test_refusals(
     mix: MixUp | CutMix, images: torch.Tensor, labels: torch.Tensor, message: str
@@ -215,3 +217,77 @@ def test_what_would_not_be_mixed_with_its_image_is_refused(mix: Any, role: str) 
     if role == "mask":
         with pytest.raises(ValueError, match="masks"):
             mix(num_classes=8)(torch.zeros(2, 3, 6, 6), tv_tensors.Mask(torch.zeros(2, 6, 6)))
+
+
+SCALED: dict[str, Any] = {"transform": v2.ToDtype(torch.float32, scale=True)}
+
+
+@pytest.mark.parametrize("names", [("id", "label"), ("label", "id"), ("my_label", "labels")])
+def test_the_labels_of_a_dict_are_those_that_torchvision_finds(names: tuple[str, str]) -> None:
+    given = {"image": np.zeros((8, 6, 6, 3), np.uint8)} | {name: np.arange(8) for name in names}
+    with fastload.create_loader(
+        given, 4, batch_transform=v2.MixUp(num_classes=8), **SCALED
+    ) as loader:
+        batch = next(iter(loader))
+    sample = {name: torch.from_numpy(column)[:4] for name, column in given.items()}
+    sample["image"] = torch.zeros(4, 3, 6, 6)
+    theirs = v2.MixUp(num_classes=8)(sample)
+    assert {name: part.shape for name, part in batch.items()} == {
+        name: part.shape for name, part in theirs.items()
+    }
+
+
+@pytest.mark.parametrize("names", [("id", "weight"), ("fine_label", "coarse_label")])
+def test_a_dict_that_does_not_say_its_labels_is_refused(names: tuple[str, str]) -> None:
+    given = {"image": np.zeros((8, 6, 6, 3), np.uint8)} | {name: np.arange(8) for name in names}
+    words = f"which of {names[0]!r}, {names[1]!r} the label is"
+    with pytest.raises(ConfigurationError, match=words):
+        fastload.create_loader(given, 4, batch_transform=v2.CutMix(num_classes=8), **SCALED)
+
+
+class Samples(Dataset[Any]):
+    """Dicts of an image, a label, and one more part."""
+
+    def __init__(self, name: str, part: Any) -> None:
+        self.name, self.part = name, part
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"image": torch.rand(3, 6, 8), "label": index, self.name: self.part}
+
+
+def kept(samples: list[Any]) -> Any:
+    """default_collate makes a plain tensor of a mask."""
+    batch = default_collate(samples)
+    if "small" in batch:
+        batch["small"] = tv_tensors.Mask(batch["small"])
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("mask", tv_tensors.Mask(torch.zeros(6, 8))),
+        ("depth", torch.zeros(1, 6, 8)),
+        ("small", torch.zeros(3, 4)),
+    ],
+)
+def test_what_a_users_sample_has_beside_its_image_is_refused(name: str, part: Any) -> None:
+    existing: DataLoader[Any] = DataLoader(Samples(name, part), 2, collate_fn=kept)
+    mix = v2.MixUp(num_classes=4)
+    with (
+        fastload.from_dataloader(existing, batch_transform=mix) as loader,
+        pytest.raises(ConfigurationError, match=f"a batch has '{name}' .*would not mix"),
+    ):
+        next(iter(loader))
+
+
+def test_numbers_of_a_users_sample_stay_as_they_are() -> None:
+    existing: DataLoader[Any] = DataLoader(Samples("place", torch.arange(3)), 2)
+    mix = v2.MixUp(num_classes=4)
+    with fastload.from_dataloader(existing, batch_transform=mix) as loader:
+        batch = next(iter(loader))
+    assert batch["label"].shape == (2, 4)
+    assert batch["place"].tolist() == [[0, 1, 2]] * 2

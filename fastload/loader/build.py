@@ -38,7 +38,7 @@ from fastload.loader.plain import PlainBackend
 from fastload.loader.tune import backend_measured, place_measured, samples_per_second
 from fastload.loader.worker_seeds import ScriptSeeds, WorkerSeeds
 from fastload.recipe import Recipe, SplitRecipe
-from fastload.recipe.mix import Mix
+from fastload.recipe.mix import Mix, label_among
 from fastload.recipe.operation import qualified_name
 from fastload.sampler import (
     Order,
@@ -336,6 +336,13 @@ def _refuse_to_mix_in_part(mix: Mix, source: Source) -> None:
             f"batch_transform: {type(mix).__name__} mixes images and one label of each, and "
             f"{source.name} has {', '.join(map(repr, others))}, which it would not mix. Leave it "
             "out, or give a function of the batch."
+        )
+    beside = [name for name in source.columns if name != mixed]
+    if mixed is not None and len(beside) > 1 and label_among(beside, source.layout) is None:
+        raise ConfigurationError(
+            f"batch_transform: {type(mix).__name__} mixes images and one label of each, and which "
+            f"of {', '.join(map(repr, beside))} the label is, {source.name} does not say; call it "
+            "'labels', or give a function of the batch."
         )
 
 

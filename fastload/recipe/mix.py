@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -85,6 +85,11 @@ class _Blending(Mix):
                 "changes them."
             )
         if labels.ndim == 1:
+            if labels.is_floating_point():
+                raise ConfigurationError(
+                    f"{name} needs labels that are class numbers, or probabilities (B, K); got "
+                    f"{labels.dtype} of shape {tuple(labels.shape)}. Make them integers."
+                )
             if self.num_classes is None:
                 raise ConfigurationError(
                     f"{name} needs num_classes for labels that are class numbers; pass "
@@ -238,6 +243,17 @@ def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:
         )
     result: Mix | Callable[..., Any] | None = transform
     return result
+
+
+def label_among(names: Sequence[str], layout: str) -> str | None:
+    """Which of the columns beside the images has the labels that are mixed with them, as
+    torchvision finds it: the only one; of a tuple the first; of a dict the one called "labels", or
+    else the only one whose name has "label" in it. None: no column, or nobody knows."""
+    if len(names) == 1 or layout != "dict":
+        return names[0] if names else None
+    named = [name for name in names if "label" in name.lower()]
+    exact = [name for name in named if name.lower() == "labels"]
+    return next(iter(exact or named)) if len(exact or named) == 1 else None
 
 
 def _blend(values: torch.Tensor, lam: float) -> torch.Tensor:
