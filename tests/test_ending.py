@@ -33,16 +33,16 @@ def test_a_thread_that_does_not_end_by_itself_is_ended() -> None:
 
 
 def test_a_thread_that_ends_is_let_alone() -> None:
-    told = threading.Event()
+    signal = threading.Event()
     whole = []
 
     def ends() -> None:
-        told.wait(LIMIT)
+        signal.wait(LIMIT)
         whole.append(True)
 
     thread = threading.Thread(target=ends)
     thread.start()
-    told.set()
+    signal.set()
     end_thread(thread, LIMIT)
     assert whole
     assert not thread.is_alive()
