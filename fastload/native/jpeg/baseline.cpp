@@ -145,6 +145,7 @@ void BaselineDecoder::plan_blocks(Stream& stream) {
         CodeTables& ac = ac_tables_[component.ac_table];
         const bool mean = planes_[component_of_[(i - begin) % blocks_]].block == 1;
         stream.blocks[i].tables = {&dc.full(), mean ? &ac.passing() : &ac.full()};
+        stream.blocks[i].only_mean = mean;
     }
     for (int i = kMostBlocks; i < kMostBlocks + 2; ++i)
         stream.blocks[i].tables = {&kIdle<DoubleEntry>, &kIdle<DoubleEntry>};

@@ -175,6 +175,7 @@ __attribute__((noinline)) bool settle(Chunk<Entry>& chunk) {
 }
 
 inline void clear(Block<DoubleEntry>& block) {
+    if (block.only_mean) return;
     auto* const bytes = reinterpret_cast<uint8_t*>(block.coefficients);
     for (int at = 0; at < kBlockBytes; at += kVectorBytes) Simd::store(bytes + at, Simd::zero());
 }

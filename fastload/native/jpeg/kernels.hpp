@@ -159,6 +159,7 @@ struct alignas(32) Block<DoubleEntry> {
     // there).
     int32_t result;
     Tables<DoubleEntry> tables;
+    bool only_mean;  // only the first coefficient is set
 };
 
 template <>

@@ -50,25 +50,25 @@ class BitWriter {
 
 class BitReader {
   public:
-    BitReader(const uint8_t* data, size_t size) : next_(data), end_(data + size) {}
-    // At most 40 bits.
+    BitReader(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+    // At most 40 bits; zeros from the end on.
     uint64_t take(int bits) {
-        while (count_ < bits) {
-            held_ |= uint64_t{next_ < end_ ? *next_ : uint8_t{0}} << count_;
-            next_ += next_ < end_ ? 1 : 0;
-            count_ += 8;
+        const size_t byte = at_ >> 3;
+        uint64_t word = 0;  // 57 of its bits are valid: bytes are read from the lower bits on
+        if (byte + 8 <= size_) {
+            std::memcpy(&word, data_ + byte, 8);
+        } else {
+            for (size_t k = byte; k < size_; ++k) word |= uint64_t{data_[k]} << 8 * (k - byte);
         }
-        const uint64_t value = held_ & ((uint64_t{1} << bits) - 1);
-        held_ >>= bits;
-        count_ -= bits;
+        const uint64_t value = word >> (at_ & 7) & ((uint64_t{1} << bits) - 1);
+        at_ += static_cast<size_t>(bits);
         return value;
     }
 
   private:
-    const uint8_t* next_;
-    const uint8_t* end_;
-    uint64_t held_ = 0;
-    int count_ = 0;
+    const uint8_t* data_;
+    size_t size_;
+    size_t at_ = 0;  // bits
 };
 
 Point first_point(const Frame& frame) {
@@ -131,16 +131,18 @@ bool unpack(const Frame& frame, const uint8_t* data, size_t size, Points& points
                        static_cast<size_t>(mcu_rows(frame));
     if (size != packed_bytes(count - 1, position_bits, dc_bits, frame.components)) return false;
     points.points.resize(count);
-    Point point = points.points[0] = first_point(frame);
+    points.points[0] = first_point(frame);
+    // In variables: a point that was just written field by field is slow to copy in one piece.
+    int64_t position = points.points[0].position;
+    uint32_t dc[kMostComponents] = {};  // modulo 2^32
     BitReader reader(data + kHeader, size - kHeader);
     for (size_t k = 1; k < count; ++k) {
-        point.position += static_cast<int64_t>(reader.take(position_bits));
-        for (int i = 0; i < frame.components; ++i) {
-            const int32_t value =
-                point.dc[i] + unfolded(static_cast<uint32_t>(reader.take(dc_bits)));
-            point.dc[i] = static_cast<int16_t>(value);
-        }
-        points.points[k] = point;
+        position += static_cast<int64_t>(reader.take(position_bits));
+        for (int i = 0; i < frame.components; ++i)
+            dc[i] += static_cast<uint32_t>(unfolded(static_cast<uint32_t>(reader.take(dc_bits))));
+        points.points[k].position = position;
+        for (int i = 0; i < kMostComponents; ++i)
+            points.points[k].dc[i] = static_cast<int16_t>(dc[i]);
     }
     return true;
 }
