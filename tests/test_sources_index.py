@@ -66,6 +66,16 @@ def test_the_second_opening_reads_nothing_but_listings(
     )
 
 
+def test_images_alone(local: Path, server: ObjectServer) -> None:
+    """Those that lie in the folder itself: their versions were not known, and there was no
+    index."""
+    for path in local.rglob("*.jpg"):
+        server.objects[f"other/{path.parent.name}{path.name}"] = path.read_bytes()
+    source = check_by_index("s3://other", server, format="images")
+    assert not any(method == "HEAD" for method, *_ in server.requests)
+    assert source.encoded["image"].versions.all()  # type: ignore[attr-defined]
+
+
 def test_what_was_added_is_served_at_the_next_opening(local: Path, server: ObjectServer) -> None:
     assert len(open_source("s3://bucket/train").source) == 8
     server.objects["bucket/train/class_1/new.jpg"] = server.objects["bucket/train/class_1/1.jpg"]

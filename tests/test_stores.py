@@ -346,6 +346,30 @@ def test_names_in_urls(local: Path, server: ObjectServer) -> None:
         assert folders.encoded["image"].read(row) == photos[ODD_NAMES.index(name) % 8]
 
 
+@pytest.mark.parametrize("top", ["s3://b", "http://h:80", "memory://b", ""])
+def test_paths_and_urls(top: str) -> None:
+    assert stores.top_of(f"{top}/a/b") == top
+    for path, wanted in (
+        ("/a/b", "/a/b"),
+        ("/a/./b/../c//d", "/a/c/d"),
+        ("/a/../b", "/b"),
+        ("/..a/b..", "/..a/b.."),
+        ("/a/..", "" if top else "/"),
+        ("/a/../../b", None if top else "/b"),
+        ("/..", None if top else "/"),
+    ):
+        found = stores.resolved(f"{top}{path}")
+        assert found == ("" if wanted is None else f"{top}{wanted}"), path
+
+
+@pytest.mark.parametrize("name", [*ODD_NAMES, "100%", "%41", "a/b c.jpg", "~$&'()*,;=:@!"])
+def test_a_name_below_a_folder_is_that_in_its_url(name: str, server: ObjectServer) -> None:
+    for folder in (f"{server.url}/a%20b", "s3://bucket/a%20b"):
+        wanted = "a b" if folder.startswith("http") else "a%20b"
+        assert stores.store_of(stores.below(folder, name))[1] == f"{wanted}/{name}"
+    assert stores.below("/a", name) == f"/a/{name}"
+
+
 @pytest.mark.parametrize("name", ["100%.tar", "a%2Fb.tar", "a%FF.tar", "%zz%20.tar"])
 def test_a_percent_sign_that_stands_for_no_character(name: str, server: ObjectServer) -> None:
     with pytest.raises(SourceError, match=r"\.tar: a % stands before.*%25"):

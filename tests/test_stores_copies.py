@@ -248,9 +248,6 @@ def test_what_has_no_version_is_copied_for_this_process(own_cache: Path) -> None
         (["panoptic_train.json", "cat/1.jpg"], "", "has annotations of COCO other than of objects"),
         (["train-annotations-bbox.csv", "cat/1.jpg"], "", "has annotations of Open Images"),
         (["labels/detections.csv", "data/1.jpg"], "", "has annotations of Open Images"),
-        (["dataset.yaml", "images/train/1.jpg", "labels/train/1.txt"], "", "is a YOLO folder"),
-        (["data.yaml", "train/images/1.jpg", "train/labels/1.txt"], "", "is a YOLO folder"),
-        (["JPEGImages/1.jpg", "Annotations/1.xml"], "", "has annotations of PASCAL VOC"),
         (["x.lance/_versions/1.manifest"], "/x.lance", "is a Lance data set"),
     ],
 )

@@ -9,12 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from fastload import stores
 from fastload.errors import SourceError, counted
-from fastload.exif import UPRIGHT, orientation_of
-from fastload.files import check_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.sources import folders
 from fastload.sources.base import Opened, Source
@@ -48,29 +45,6 @@ def checked_box(box: Box, size: tuple[int, int] | None, where: str) -> Box | Non
             f"which is {size[1]} x {size[0]}; correct it, or remove it."
         )
     return box if right > left and bottom > top else None
-
-
-def upright_size(image: str, labels: str) -> tuple[int, int]:
-    """(height, width) of an image, from its header, where the file `labels` has fractions of it.
-
-    Raises SourceError: it cannot be read; or its EXIF data turn it, so that it is not known which
-    picture the fractions are of.
-    """
-    try:
-        check_regular(image)
-        with Image.open(image) as opened:
-            width, height = opened.size
-            turned = orientation_of(opened) != UPRIGHT
-    except OSError as error:
-        raise SourceError(
-            f"{image}: its size, which its labels are fractions of, cannot be read ({error})."
-        ) from None
-    if turned:
-        raise SourceError(
-            f"{image}: its EXIF data turn it, and {labels} may be fractions of the picture before "
-            "or after that; save it turned, without EXIF (PIL.ImageOps.exif_transpose)."
-        )
-    return height, width
 
 
 @dataclass

@@ -18,14 +18,10 @@ from fastload.sources.coco import is_coco
 from fastload.sources.idx import remote_idx
 from fastload.sources.open_images import OPEN_IMAGES_SIGNS
 from fastload.sources.panoptic import PANOPTIC_SIGNS
-from fastload.sources.yolo import YOLO_SIGNS
 from fastload.stores.copies import copied
 
 _MANIFEST = "manifest.json"
 """What there is in every built cache; `fastload.cache`, which imports this package, writes it."""
-
-_SPLITS = ("train", "val", "valid", "test")
-"""Folders in which annotations may lie."""
 
 
 def open_copy(place: Any, format: str | None, opened: Callable[[str], Opened]) -> Opened | None:
@@ -74,18 +70,11 @@ def _local_only(url: str) -> str:
     names = dict(stores.entries(url))
     if url.endswith(".lance") or names.get("_versions", False):
         return "is a Lance data set"
-    if names.get("JPEGImages", False) and names.get("Annotations", False):
-        return "" if names.get("SegmentationClass", False) else "has annotations of PASCAL VOC"
-    parts = [f"{url}/{name}" for name in _SPLITS if names.get(name, False)]
     signs = ("annotations/*.json", *PANOPTIC_SIGNS)
     if _has_any(url, names, signs) and not is_coco(url):
         return "has annotations of COCO other than of objects"
     if _has_any(url, names, OPEN_IMAGES_SIGNS):
         return "has annotations of Open Images"
-    if names.keys() & {*YOLO_SIGNS} and (
-        "labels" in names or any(stores.is_folder(f"{part}/labels") for part in parts)
-    ):
-        return "is a YOLO folder"
     return ""
 
 

@@ -108,7 +108,7 @@ def images_below(root: str, folder: str, left_out: LeftOut | None = None) -> Ite
         here = todo.pop()
         prefix = f"{here}/" if here else ""
         names = []
-        for name, is_folder, is_link in _entries(os.path.join(root, here)):
+        for name, is_folder, is_link in _entries(os.path.join(root, here) if here else root):
             if is_never_data(name) or (not is_folder and not is_image_name(name)):
                 if left_out is not None:
                     left_out.add(prefix + name)

@@ -343,12 +343,7 @@ def _lie_in(place: str | list[str], source: Source, stamp: Iterable[str]) -> boo
             root = column.paths.root
             found += [f"{root}/"] if root else column.paths.all_held()
     places = [place] if isinstance(place, str) else place
-    return {*map(_top, found)} <= {*map(_top, places)}
-
-
-def _top(url: str) -> str:
-    """`s3://bucket` of `s3://bucket/a/b`."""
-    return "/".join(url.split("/", 3)[:3])
+    return {*map(stores.top_of, found)} <= {*map(stores.top_of, places)}
 
 
 def save(opened: Opened, seen: stores.Seen, where: IndexPlace, to: Path | None = None) -> bool:

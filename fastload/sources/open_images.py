@@ -18,8 +18,9 @@ from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.files import check_regular
 from fastload.machine import usable_cores
 from fastload.sources import folders
-from fastload.sources.annotations import Annotations, checked_box, upright_size
+from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.sizes import upright_sizes
 
 _BOXES = "annotations-bbox.csv"
 _OF_FIFTYONE = os.path.join("labels", "detections.csv")
@@ -94,7 +95,7 @@ def open_open_images(spec: str, options: OpenOptions) -> Opened:
     order = sorted(rows)
     files = [images[own] for own in order]
     with ThreadPoolExecutor(usable_cores()) as pool:
-        sizes = list(pool.map(lambda image: upright_size(image, path), files))
+        sizes = list(pool.map(lambda image: upright_sizes([image], [path])[0], files))
     for own, (height, width) in zip(order, sizes, strict=True):
         before = len(found.boxes)
         for row in rows[own]:

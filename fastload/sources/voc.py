@@ -5,20 +5,23 @@ from __future__ import annotations
 
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, counted
-from fastload.files import read_regular
 from fastload.sources import folders
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.image_files import is_image_name
+from fastload.stores.contents import contents, parts
 
 _ANNOTATIONS, _IMAGES, _LISTS = "Annotations", "JPEGImages", "ImageSets/Main"
 VOC_SIGNS = (_ANNOTATIONS,)
 """A folder without it has no VOC annotations (see `Format.signs`)."""
 _LARGEST = 1 << 22
 """Bytes of an annotation file; thousands of objects are below that."""
+_LARGEST_LIST = 1 << 28
+"""Bytes of a list of images; ten million names have some 120 million."""
 _CLASSES = (
     "aeroplane",
     "bicycle",
@@ -47,13 +50,12 @@ _CLASSES = (
 def is_voc(spec: object) -> bool:
     """A folder with `Annotations/` of XML files and `JPEGImages/`. With masks of classes beside
     them it is opened as image and mask pairs, unless format="voc" asks for the boxes."""
-    if not isinstance(spec, str) or not os.path.isdir(os.path.join(spec, _IMAGES)):
+    if not isinstance(spec, str) or not stores.is_folder(os.path.join(spec, _IMAGES)):
         return False
     folder = os.path.join(spec, _ANNOTATIONS)
-    if not os.path.isdir(folder):
-        return False
-    with os.scandir(folder) as entries:
-        return any(entry.name.endswith(".xml") for entry in entries)
+    return stores.is_folder(folder) and any(
+        name.endswith(".xml") for name in folders.files_in(folder)
+    )
 
 
 def open_voc(root: str, options: OpenOptions) -> Opened:
@@ -76,9 +78,8 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
     known: set[str] = set()
     there = _images_by_stem(root)
     taken: dict[str, str] = {}
-    for stem in stems:
-        path = _path(root, stem)
-        annotation = _parsed(path)
+    annotations = _parsed([_path(root, stem) for stem in stems])
+    for stem, (path, annotation) in zip(stems, annotations, strict=True):
         image = _image_of(root, stem, annotation, there)
         other = taken.setdefault(image, path)
         if other != path:
@@ -92,8 +93,9 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
     if classes is None:
         # Of all annotations and all objects, those that are left out too: each split by itself
         # might lack a class, and count differently.
-        for stem in sorted({*everything} - {*stems}):
-            known |= _classes_in(_parsed(_path(root, stem)))
+        others = [_path(root, stem) for stem in sorted({*everything} - {*stems})]
+        for _, annotation in _parsed(others):
+            known |= _classes_in(annotation)
         classes = _CLASSES if known <= set(_CLASSES) else tuple(sorted(known))
     label = {name: position for position, name in enumerate(classes)}
     unknown = next((name for name in names if name not in label), None)
@@ -136,8 +138,7 @@ def listed_voc(images: Sequence[str], targets: Sequence[str]) -> Opened:
     """
     found = Annotations(numbers={"difficult": []})
     label = {name: number for number, name in enumerate(_CLASSES, 1)}
-    for path in targets:
-        annotation = _parsed(path)
+    for path, annotation in _parsed(targets):
         names = _add(found, annotation, path)
         unknown = [name for name in names if name not in label]
         if unknown:
@@ -184,12 +185,15 @@ def _listed(root: str, split: str) -> list[str]:
     """The stems that the list of a split names, in its order."""
     path = os.path.join(root, _LISTS, f"{split}.txt")
     try:
-        lines = read_regular(path).decode().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        data = contents([path], _LARGEST_LIST)[0]
+        lines = None if data is None else data.decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path}: this list is no text of UTF-8 ({error}); correct it.") from None
+    if lines is None:
         raise ConfigurationError(
-            f"split={split!r}: the list {path} cannot be read ({error}); give the name of a list "
-            "that is there."
-        ) from None
+            f"split={split!r}: the list {path} cannot be read, as there is none; give the name of "
+            "a list that is there."
+        )
     cells = [line.split() for line in lines if line.strip()]
     if any(len(line) > 1 for line in cells):
         line = next(line for line in cells if len(line) > 1)
@@ -241,18 +245,18 @@ def _class_of(item: ElementTree.Element) -> str:
     return (item.findtext("name") or "").strip()
 
 
-def _parsed(path: str) -> ElementTree.Element:
-    try:
-        data = read_regular(path, most=_LARGEST + 1)
-        if len(data) > _LARGEST:
-            raise SourceError(f"{path}: has more than {_LARGEST:,} bytes; is it an annotation?")
-        if b"<!ENTITY" in data or b"<!DOCTYPE" in data:
-            raise SourceError(f"{path}: declares a document type or entities; remove them.")
-        return ElementTree.fromstring(data)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error}); add it.") from None
-    except ElementTree.ParseError as error:
-        raise SourceError(f"{path}: is no XML ({error}); correct it.") from None
+def _parsed(paths: Sequence[str]) -> Iterator[tuple[str, ElementTree.Element]]:
+    """(path, content) of annotation files."""
+    for some in parts(paths):
+        for path, data in zip(some, contents(some, _LARGEST), strict=True):
+            if data is None:
+                raise SourceError(f"{path}: cannot be read, as there is no such file; add it.")
+            if b"<!ENTITY" in data or b"<!DOCTYPE" in data:
+                raise SourceError(f"{path}: declares a document type or entities; remove them.")
+            try:
+                yield path, ElementTree.fromstring(data)
+            except ElementTree.ParseError as error:
+                raise SourceError(f"{path}: is no XML ({error}); correct it.") from None
 
 
 def _size(annotation: ElementTree.Element) -> tuple[int, int] | None:

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import glob
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from fastload import stores
 from fastload.errors import (
     BackendUnavailableError,
     ConfigurationError,
@@ -16,10 +17,11 @@ from fastload.errors import (
     and_more,
     counted,
 )
-from fastload.files import read_regular
 from fastload.sources import folders
-from fastload.sources.annotations import Annotations, checked_box, upright_size
+from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.sizes import upright_sizes
+from fastload.stores.contents import contents, parts
 
 _FILES = ("data.yaml", "data.yml", "dataset.yaml")
 YOLO_SIGNS = _FILES
@@ -28,6 +30,8 @@ _SPLITS = ("train", "val", "test")
 _BOX, _LEAST_CORNERS = 4, 3
 _MARGIN = 1e-3
 """Fractions may be outside of 0 to 1 by this, from rounding."""
+_LARGEST = 1 << 26
+"""Bytes of a file; the outlines of thousands of objects are below that."""
 
 
 def is_yolo(spec: object) -> bool:
@@ -37,10 +41,16 @@ def is_yolo(spec: object) -> bool:
 
 def has_yolo_labels(spec: str) -> bool:
     """Whether there are files of labels where a YOLO folder has them."""
-    root = glob.escape(os.path.dirname(_file(spec) or ""))
-    places = ("labels", "labels/*", "*/labels")
-    found = (next(glob.iglob(f"{root}/{place}/*.txt"), None) for place in places)
-    return any(path is not None for path in found)
+    root = os.path.dirname(_file(spec) or "")
+    own = os.path.join(root, "labels")
+    places = [own] if stores.is_folder(own) else []
+    places += [os.path.join(place, name) for place in places for name in folders.subfolders(place)]
+    for name in folders.subfolders(root):
+        # In a store each is a request.
+        if not stores.is_remote(root) or folders.split_of(name) is not None:
+            place = os.path.join(root, name, "labels")
+            places += [place] if stores.is_folder(place) else []
+    return any(name.endswith(".txt") for place in places for name in folders.files_in(place))
 
 
 def open_yolo(spec: str, options: OpenOptions) -> Opened:
@@ -91,14 +101,20 @@ def open_yolo(spec: str, options: OpenOptions) -> Opened:
     if not files:
         raise SourceError(f"{folder}: no images, which {path} names for {split!r}.")
     found = Annotations(polygons=[])
-    outlined = False
+    outlined = labelled = False
     _check_labels(folder, files)
-    for name in files:
-        image = os.path.join(folder, name)
-        before = len(found.boxes)
-        outlined |= _read(image, _labels_of(image), found, len(names))
-        found.counts.append(len(found.boxes) - before)
-    if not any(os.path.isfile(_labels_of(os.path.join(folder, name))) for name in files):
+    for some in parts([os.path.join(folder, name) for name in files]):
+        lines = _lines_of([_labels_of(image) for image in some])
+        filled = [image for image, each in zip(some, lines, strict=True) if each]
+        sizes = upright_sizes(filled, [_labels_of(image) for image in filled])
+        size_of = dict(zip(filled, sizes, strict=True))
+        for image, each in zip(some, lines, strict=True):
+            before = len(found.boxes)
+            labelled |= each is not None
+            if each:
+                outlined |= _add(each, size_of[image], _labels_of(image), found, len(names))
+            found.counts.append(len(found.boxes) - before)
+    if not labelled:
         raise SourceError(
             f"{folder}: none of {counted(len(files), 'image')} has a file of labels (the first "
             f"would be {_labels_of(os.path.join(folder, files[0]))}); put them there. Class "
@@ -118,18 +134,25 @@ def open_yolo(spec: str, options: OpenOptions) -> Opened:
     )
 
 
-def _read(image: str, labels: str, found: Annotations, classes: int) -> bool:
-    """Add the objects of an image; returns whether any is given by its outline."""
-    try:
-        lines = read_regular(labels).decode().splitlines()
-    except FileNotFoundError:
-        return False
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{labels}: cannot be read ({error}).") from None
-    lines = [line for line in lines if line.strip()]
-    if not lines:
-        return False
-    height, width = upright_size(image, labels)
+def _lines_of(files: Sequence[str]) -> list[list[str] | None]:
+    """The lines of files of labels that have anything in them; None for those that are not
+    there."""
+    found: list[list[str] | None] = []
+    for path, data in zip(files, contents(files, _LARGEST), strict=True):
+        try:
+            lines = None if data is None else data.decode().splitlines()
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{path}: cannot be read ({error}).") from None
+        found.append(None if lines is None else [line for line in lines if line.strip()])
+    return found
+
+
+def _add(
+    lines: list[str], size: tuple[int, int], labels: str, found: Annotations, classes: int
+) -> bool:
+    """Add the objects of an image of a size (height, width), by the lines of its file `labels`;
+    returns whether any is given by its outline."""
+    height, width = size
     outlined = False
     for number, line in enumerate(lines, 1):
         where = f"{labels}: line {number}"
@@ -179,9 +202,9 @@ def _read(image: str, labels: str, found: Annotations, classes: int) -> bool:
 
 def _file(spec: str) -> str | None:
     if spec.lower().endswith((".yaml", ".yml")):
-        return spec if os.path.isfile(spec) else None
-    found = (os.path.join(spec, name) for name in _FILES)
-    return next((path for path in found if os.path.isfile(path)), None)
+        return spec if stores.is_file(spec) else None
+    found = (os.path.join(spec, name) for name in _FILES if stores.is_folder(spec))
+    return next((path for path in found if stores.is_file(path)), None)
 
 
 def _yaml(path: str) -> dict[str, Any]:
@@ -192,8 +215,8 @@ def _yaml(path: str) -> dict[str, Any]:
             f"{path}: YAML files are read by PyYAML, which is not installed: pip install pyyaml"
         ) from error
     try:
-        data = yaml.safe_load(read_regular(path))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        data = yaml.safe_load(contents([path], _LARGEST)[0] or b"")
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SourceError(f"{path}: cannot be read as YAML ({error}).") from None
     if not isinstance(data, dict):
         raise SourceError(f"{path}: must have names, train and val; got {type(data).__name__}.")
@@ -214,9 +237,16 @@ def _folder(path: str, data: dict[str, Any], split: str) -> str:
     # Roboflow writes ../train/images beside a data.yaml that lies in the folder itself.
     places = [os.path.join(start, given) for start in (base, own)]
     places += [os.path.join(own, given.removeprefix("../"))]
+    if stores.is_web(path):
+        raise SourceError(
+            f"{path}: names a folder of images, and a web server does not list what is in one; "
+            "put the files into an object store, or download them."
+        )
+    if stores.is_remote(path):  # a file in a store leads to no file of this machine
+        places = [stores.resolved(place) for place in places if stores.is_remote(place)]
     for place in places:
-        if os.path.isdir(place):
-            return os.path.normpath(place)
+        if stores.is_folder(place):
+            return stores.resolved(place)
     raise SourceError(f"{path}: the folder of {split!r} is none of {', '.join(places)}.")
 
 
@@ -232,9 +262,11 @@ def _check_labels(folder: str, files: list[str]) -> None:
                 "them."
             )
     beside = {os.path.dirname(image) for image in images}
-    for place in sorted({os.path.dirname(labels) for labels in expected} - beside):
-        if not os.path.isdir(place):
-            continue
+    places = sorted({os.path.dirname(labels) for labels in expected} - beside)
+    stores.list_ahead([stores.parent_of(place) for place in places])
+    places = [place for place in places if stores.is_folder(place)]
+    stores.list_ahead(places)
+    for place in places:
         names = [name for name in folders.files_in(place) if name.lower().endswith(".txt")]
         paths = [os.path.join(place, name) for name in names if name != "classes.txt"]
         alone = [path for path in paths if path not in expected]
@@ -246,7 +278,9 @@ def _check_labels(folder: str, files: list[str]) -> None:
 
 
 def _labels_of(image: str) -> str:
-    """images/train/a.jpg -> labels/train/a.txt."""
-    head, mark, tail = f"/{image}".rpartition("/images/")
-    place = f"{head}/labels/{tail}"[1:] if mark else image
-    return f"{os.path.splitext(place)[0]}.txt"
+    """images/train/a.jpg -> labels/train/a.txt. A bucket keeps its name."""
+    top = stores.top_of(image)
+    name = image[len(top) :]
+    head, mark, tail = f"/{name}".rpartition("/images/")
+    place = f"{head}/labels/{tail}"[1:] if mark else name
+    return f"{top}{os.path.splitext(place)[0]}.txt"

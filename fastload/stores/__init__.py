@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
-import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import quote, unquote, unquote_to_bytes
 
 import numpy as np
 import numpy.typing as npt
@@ -23,19 +20,24 @@ import numpy.typing as npt
 from fastload.distribution import install_command
 from fastload.errors import SourceError
 from fastload.files import open_regular
-from fastload.stores.base import (
-    ChangedError,
-    Data,
-    Entry,
-    Range,
-    Store,
-    StoreError,
-    plain_etag,
-)
+from fastload.stores.base import ChangedError, Data, Entry, Range, Store, StoreError
 from fastload.stores.objects import SCHEMES, ObjectStore
+from fastload.stores.seen import INDEX_NAME, Seen, requests_of, stamp_of
 from fastload.stores.tier import Kept, Tier, digest_of, tier
+from fastload.stores.urls import (
+    below,
+    is_remote,
+    is_web,
+    located,
+    name_of,
+    parent_of,
+    resolved,
+    spelt,
+    top_of,
+)
 
 __all__ = [
+    "INDEX_NAME",
     "ChangedError",
     "Data",
     "Digests",
@@ -63,53 +65,16 @@ __all__ = [
     "read_up_to",
     "read_views",
     "remove",
+    "resolved",
     "seen_kept",
     "size_of",
     "spelt",
     "store_of",
+    "top_of",
     "unchanged",
     "versions_of",
     "write",
 ]
-
-# An index of the data set, beside the data (`fastload index --output`).
-INDEX_NAME = "fastload.index"
-_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
-# A % that begins no byte, or a slash that is none between folders.
-_NO_NAME = re.compile(r"%(?![0-9a-fA-F]{2})|%2[fF]")
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path is the URL of a store. (`located` makes a path of a `file://` URL.)"""
-    return "://" in path and _SCHEME.match(path) is not None
-
-
-def is_web(path: str) -> bool:
-    """Whether a path is the URL of a web server, which lists nothing."""
-    return path.startswith(("http://", "https://"))
-
-
-def located(url: str) -> str:
-    """The URL in the form used everywhere: no slash at its end; for `file://` the path.
-
-    Raises:
-        SourceError: it has credentials in it, which would be shown wherever the data set is named.
-    """
-    is_local = url.startswith("file://")
-    authority = url.partition("://")[2].partition("/")[0]
-    # `abfss://container@account` names a container; a colon before the @ would begin a password.
-    place = url.startswith("abfs") and ":" not in authority.rpartition("@")[0]
-    if ("@" in authority and not place) or (not is_local and ("?" in url or "#" in url)):
-        raise SourceError(
-            f"{url.partition('://')[0]}://...: credentials and parameters in a URL would be shown "
-            "with every message; leave them out, and set them in the environment, as the store's "
-            "own tools read them. (Of a name, ? is %3F and # is %23 in https://; of an object "
-            "store give the folder.)"
-        )
-    if is_local:  # RFC 8089, and `pathlib.Path.as_uri`: %20 is a space
-        path = url.removeprefix("file://").removeprefix("localhost")
-        return os.fsdecode(unquote_to_bytes(os.fsencode(path)))
-    return url.rstrip("/")
 
 
 def store_of(url: str) -> tuple[Store, str]:
@@ -121,36 +86,7 @@ def store_of(url: str) -> tuple[Store, str]:
             f"{url}: two slashes after {authority}; write one. A key that begins with a slash "
             "cannot be read: copy the object to another key."
         )
-    return _store(f"{scheme}://{authority}"), _name_of(url, name).strip("/")
-
-
-def _name_of(url: str, name: str) -> str:
-    """The name of an object, of that in its URL: web addresses have `%20` for a space (RFC 3986);
-    keys of object stores are as they stand, as in the stores' own tools. Raises SourceError."""
-    if "%" not in name or not url.startswith("http"):
-        return name
-    if not _NO_NAME.search(name):
-        with contextlib.suppress(UnicodeDecodeError):
-            return unquote(name, errors="strict")
-    raise SourceError(
-        f"{url}: a % stands before the two digits of a byte of UTF-8, other than a slash's; write "
-        "%25 for the sign itself."
-    )
-
-
-def spelt(folder: str, name: str) -> str:
-    """A name below a folder as it stands in the URL: of a web server with `%20` for a space, and so
-    on (RFC 3986); else unchanged. The inverse of what `store_of` does."""
-    if not is_web(folder):
-        return name
-    return quote(name, safe="/!$&'()*+,;=:@", errors="surrogatepass")
-
-
-def below(folder: str, name: str) -> str:
-    """The path or URL of a file, by its name relative to a folder."""
-    if not is_remote(folder):
-        return os.path.join(folder, name)
-    return f"{folder}/{spelt(folder, name)}"
+    return _store(f"{scheme}://{authority}"), name_of(url, name).strip("/")
 
 
 _making = threading.Lock()
@@ -186,78 +122,6 @@ def _made(url: str) -> Store:
 # -- Folders ---------------------------------------------------------------------------------------
 
 
-@dataclass
-class Seen:
-    """What stores answered while a data set was opened."""
-
-    folders: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
-    """By URL, what is in them."""
-    objects: dict[str, Entry | None] = field(default_factory=dict)
-    """By URL, objects that were asked for one by one; None where there is none."""
-    noted: dict[str, None] = field(default_factory=dict)
-    """URLs of objects of which what was read is a part of what was opened (`noted`)."""
-    _names: dict[str, dict[str, Entry]] = field(default_factory=dict)
-
-    def entry(self, folder: str, name: str) -> Entry | None:
-        """The entry of this name in a folder that was listed; None where there is none."""
-        if folder not in self._names:
-            self._names[folder] = {entry.name: entry for entry in self.folders[folder]}
-        return self._names[folder].get(name)
-
-    def answer(self, url: str) -> tuple[bool, Entry | None]:
-        """(whether it is known, the entry of an object; None where there is none)."""
-        folder, _, name = url.rpartition("/")
-        if folder in self.folders:
-            return True, self.entry(folder, name)
-        return url in self.objects, self.objects.get(url)
-
-    def stamp(self) -> dict[str, str]:
-        """A short fingerprint by URL, of folders (which end in a slash here) and objects; without
-        the index that may be stored with them."""
-        folders = {f"{url}/": _stamp_of(found) for url, found in self.folders.items()}
-        alone = [url for url in self.objects if url.rpartition("/")[0] not in self.folders]
-        alone += [url for url in self.decisive() if not url.endswith("/")]
-        return folders | {url: _stamp_of_object(self.answer(url)[1]) for url in alone}
-
-    def decisive(self) -> list[str]:
-        """The URLs of the stamp that say of which versions the objects in `noted` are."""
-        by_folder: dict[str, list[str]] = {}
-        for url in self.noted:
-            by_folder.setdefault(url.rpartition("/")[0], []).append(url)
-        found = []
-        for folder, urls in by_folder.items():
-            # Each alone, where that takes no more requests than to list the folder.
-            listed = self.folders.get(folder)
-            alone = listed is None or len(urls) <= _requests(len(listed))
-            found += urls if alone else [f"{folder}/"]
-        return found
-
-    def has_versions(self) -> bool:
-        """Whether the stores said of all objects which version they are."""
-        listed = (entry for found in self.folders.values() for entry in found)
-        alone = (entry for entry in self.objects.values() if entry is not None)
-        return all(plain_etag(e.etag) for e in (*listed, *alone) if not e.is_folder)
-
-
-def _requests(entries: int) -> int:
-    """How many it takes to list a folder: a listing has 1,000 entries a request."""
-    return 1 + entries // 1000
-
-
-def _stamp_of_object(entry: Entry | None) -> str:
-    return _stamp_of(() if entry is None else (entry,))
-
-
-def _stamp_of(found: Sequence[Entry]) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for entry in found:
-        if entry.name == INDEX_NAME:
-            continue
-        text = f"{entry.name}\0{entry.is_folder}\0{entry.size}\0{plain_etag(entry.etag)}\n"
-        digest.update(text.encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
-
-
 _kept: Seen | None = None
 
 
@@ -288,8 +152,10 @@ def remote_entries(url: str) -> tuple[Entry, ...]:
 
 
 def list_ahead(urls: Sequence[str]) -> None:
-    """List remote folders at once that are going to be asked for one after the other."""
-    wanted = [url for url in urls if _kept is not None and url not in _kept.folders]
+    """List remote folders at once that are going to be asked for one after the other; of local ones
+    nothing."""
+    remote = filter(is_remote, dict.fromkeys(urls))
+    wanted = [url for url in remote if _kept is not None and url not in _kept.folders]
     if len(wanted) < 2 or _kept is None:
         return
     with contextlib.suppress(OSError):  # which is said when the folder is asked for
@@ -330,7 +196,7 @@ def unchanged(
     Raises:
         SourceError: they cannot be asked.
     """
-    costs = {url: _requests(entries.get(url, 0)) for url in stamp}
+    costs = {url: requests_of(entries.get(url, 0)) for url in stamp}
     asked = list(stamp)
     if sum(costs.values()) > most:
         asked = [url for url in decisive if url in stamp]
@@ -350,7 +216,7 @@ def unchanged(
             else:
                 entry = _answer(url)
                 found = () if entry is None else (entry,)
-            if _stamp_of(found) != stamp[url]:
+            if stamp_of(found) != stamp[url]:
                 return False, len(asked)
     return True, len(asked)
 
@@ -434,11 +300,6 @@ def is_file(path: str) -> bool:
         return size_of(path) >= 0
     entry = _entry_of(path)
     return entry is not None and not entry.is_folder
-
-
-def parent_of(path: str) -> str:
-    """The folder above; of the top of a store the top."""
-    return path if is_remote(path) and path.count("/") == 2 else os.path.dirname(path)
 
 
 def entries(folder: str) -> list[tuple[str, bool]]:
@@ -610,7 +471,7 @@ class Digests:
         for url, start, length, version in ranges:
             if not url.startswith(top):
                 return None
-            name = _name_of(url, url[len(top) :]).strip("/")
+            name = name_of(url, url[len(top) :]).strip("/")
             made += digest_of(top + name, start, length, version)
         return np.frombuffer(made, np.uint8).reshape(-1, 16)
 

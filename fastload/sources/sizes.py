@@ -1,0 +1,119 @@
+"""The sizes of images from their headers, where labels are fractions of them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from PIL import Image, UnidentifiedImageError
+
+from fastload import stores
+from fastload.errors import SourceError
+from fastload.exif import UPRIGHT, orientation_of
+from fastload.files import check_regular
+
+_HEADER = 16 << 10
+"""Bytes of a JPEG in a store that are asked for first: what comes before the pixels takes some 600,
+with a thumbnail in the EXIF data up to 64 KiB."""
+_JPEG = b"\xff\xd8\xff"
+_MOST_AT_ONCE = 128 << 20
+"""Bytes of images in memory."""
+
+
+class _Header(NamedTuple):
+    size: tuple[int, int]
+    """Height, width."""
+    turned: bool
+    """Whether the EXIF data turn it."""
+
+
+def upright_sizes(images: Sequence[str], labels: Sequence[str]) -> list[tuple[int, int]]:
+    """(height, width) of images, of which the files `labels` have fractions.
+
+    Of JPEGs in a store so much is read as has the header; of other formats, whose EXIF data may
+    come last, all: the local tier keeps it.
+
+    Raises SourceError: one cannot be read; or its EXIF data turn it, so that it is not known which
+    picture the fractions are of.
+    """
+    remote = bool(images) and stores.is_remote(images[0])
+    headers = _in_store(images) if remote else [*map(_in_file, images)]
+    for header, image, each in zip(headers, images, labels, strict=True):
+        if header.turned:
+            raise SourceError(
+                f"{image}: its EXIF data turn it, and {each} may be fractions of the picture "
+                "before or after that; save it turned, without EXIF (PIL.ImageOps.exif_transpose)."
+            )
+    return [header.size for header in headers]
+
+
+def _in_file(image: str) -> _Header:
+    try:
+        check_regular(image)
+        return _header(image)
+    except OSError as error:
+        raise _unreadable(image, error) from None
+
+
+def _in_store(images: Sequence[str]) -> list[_Header]:
+    found: dict[int, _Header] = {}
+    sizes = [max(0, stores.size_of(image)) for image in images]
+    versions = stores.versions_of(images).tolist()
+    pairs = zip(images, versions, strict=True)
+    whole = [stores.Range(image, version=version) for image, version in pairs]
+    long = [
+        row
+        for row, image in enumerate(images)
+        if sizes[row] > _HEADER and image.lower().endswith((".jpg", ".jpeg"))
+    ]
+    starts = _read([whole[row]._replace(length=_HEADER) for row in long], by_tier=False)
+    for row, start in zip(long, starts, strict=True):
+        # Pillow reads a JPEG up to where the pixels begin, and raises where it ends before.
+        with contextlib.suppress(Exception):
+            if start.startswith(_JPEG):
+                found[row] = _header(io.BytesIO(start))
+    for rows in _parts([row for row in range(len(images)) if row not in found], sizes):
+        for row, data in zip(rows, _read([whole[row] for row in rows]), strict=True):
+            try:
+                found[row] = _header(io.BytesIO(data))
+            except OSError as error:
+                raise _unreadable(images[row], error) from None
+    return [found[row] for row in range(len(images))]
+
+
+def _parts(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Rows in groups of so many bytes, one at least."""
+    group, total = list[int](), 0
+    for row in rows:
+        if group and total + sizes[row] > _MOST_AT_ONCE:
+            yield group
+            group, total = [], 0
+        group.append(row)
+        total += sizes[row]
+    if group:
+        yield group
+
+
+def _read(ranges: Sequence[stores.Range], *, by_tier: bool = True) -> list[bytes]:
+    try:
+        return stores.read_many(ranges, by_tier=by_tier)
+    except OSError as error:  # which names the one
+        raise SourceError(
+            f"{ranges[0].name}: the sizes of this image and others cannot be read: {error}"
+        ) from error
+
+
+def _header(image: str | io.BytesIO) -> _Header:
+    with Image.open(image) as opened:
+        width, height = opened.size
+        return _Header((height, width), orientation_of(opened) != UPRIGHT)
+
+
+def _unreadable(image: str, error: OSError) -> SourceError:
+    unknown = isinstance(error, UnidentifiedImageError)
+    words = "this is no image that Pillow reads" if unknown else str(error)
+    return SourceError(
+        f"{image}: its size, which its labels are fractions of, cannot be read ({words})."
+    )
