@@ -171,16 +171,16 @@ class Prefetcher:
     def _received(self) -> _Made:
         assert self._thread is not None
         while True:
-            alive = self._thread.is_alive()
             try:
-                with contextlib.suppress(Empty):
-                    return self._made.get(timeout=_PATIENCE)
+                return self._made.get(timeout=_PATIENCE)
+            except Empty:
+                if self._thread.is_alive() or not self._made.empty():
+                    continue
             except RuntimeError as error:
                 # torch's handler of SIGCHLD raises in the main thread, wherever it is, when a
                 # worker dies.
                 raise WorkerError(f"{error} {KILLED_WORKER}") from error
-            if not alive:
-                raise WorkerError("the loader's own thread has ended without a batch or an error.")
+            raise WorkerError("the loader's own thread has ended without a batch or an error.")
 
     # -- the thread
 
