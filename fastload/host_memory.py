@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import mmap
 import threading
 import weakref
@@ -22,6 +23,10 @@ needs none of its own, and labels do not take the blocks of images."""
 
 _HUGE_PAGE = 2 << 20
 """Bytes."""
+_SMALLEST_MAPPED = 1 << 17
+"""Bytes. To clear fewer takes no longer than the rest of a batch of boxes."""
+_MAPPED = 64 << 20
+"""Bytes of a mapping for several arrays."""
 
 
 @functools.cache
@@ -34,18 +39,42 @@ def has_huge_pages(setting: str = "/sys/kernel/mm/transparent_hugepage/enabled")
         return False
 
 
-def zeros(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Zeros, C-contiguous. Large arrays are of fresh pages, which the system clears when they are
-    first touched; numpy would clear memory that malloc has used before at once."""
-    nbytes = int(np.prod(shape, dtype=np.int64))
-    if nbytes < 2 * _HUGE_PAGE or not has_huge_pages():  # small pages cost ten times as much
-        return np.zeros(shape, dtype=np.uint8)
+class Zeros:
+    """Arrays of zeros, of pages that nobody has used: the system clears these when they are first
+    written. So large arrays cost nothing where they are only read.
+
+    To map memory, to ask for huge pages and to give it back take as long as the rest of a batch of
+    boxes, so one mapping serves many arrays. It is given back when the last of them is gone; until
+    then pages that were written stay.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._memory = np.empty(0, dtype=np.bool_)
+        """Of the mapping, what was not given out."""
+
+    def allocate(self, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+        """False everywhere, C-contiguous."""
+        nbytes = math.prod(shape)
+        if nbytes < _SMALLEST_MAPPED or not has_huge_pages():
+            # numpy clears memory that malloc has used before, and fresh pages of 4 KiB cost ten
+            # times as much.
+            return np.zeros(shape, dtype=np.bool_)
+        with self._lock:
+            if len(self._memory) < nbytes:
+                self._memory = _fresh_zeros(max(nbytes, _MAPPED))
+            made, self._memory = self._memory[:nbytes], self._memory[nbytes:]
+        return made.reshape(shape)
+
+
+def _fresh_zeros(nbytes: int) -> npt.NDArray[np.bool_]:
+    """(nbytes,), of whole huge pages."""
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     pages = mmap.mmap(-1, (-(-nbytes // _HUGE_PAGE) + 1) * _HUGE_PAGE, flags=private)
     pages.madvise(mmap.MADV_HUGEPAGE)
-    memory = np.frombuffer(pages, dtype=np.uint8)
-    start = -memory.__array_interface__["data"][0] % _HUGE_PAGE  # whole ones are from there on
-    return memory[start : start + nbytes].reshape(shape)
+    memory = np.frombuffer(pages, dtype=np.bool_)
+    start = -memory.__array_interface__["data"][0] % _HUGE_PAGE
+    return memory[start : start + nbytes]
 
 
 class BufferPool:

@@ -165,6 +165,42 @@ def test_a_batch_without_objects(form: Any) -> None:
         assert [len(one["boxes"]) for one in batch[-1]] == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("form", "several"),
+    [
+        ("torchvision", False),
+        ("detr", False),
+        ("yolo", False),
+        ("torchvision", True),
+        ("detr", True),
+    ],
+    ids=lambda value: {False: "one size", True: "several sizes"}.get(value, value),
+)
+def test_what_a_trainer_writes_is_in_no_other_batch(form: Any, several: bool) -> None:
+    """Memory is used again only where nobody has it any more."""
+    rows = [np.tile([[9.0 * n, 4.0, 9.0 * n + 5, 20.0]], (n % 3, 1)) for n in range(20)]
+    arrays = {
+        "image": np.full((20, 520, 512, 3), 7, np.uint8),
+        "boxes": fastload.Ragged.of(rows),
+        "labels": fastload.Ragged.of([np.arange(len(one)) for one in rows]),
+        "number": np.arange(20),
+    }
+    transform = v2.Compose([v2.RandomShortestSize([512, 600])]) if several else None
+    settings: Any = {"batch_size": 4, "collate": form, "transform": transform, "num_workers": 0}
+    with fastload.create_loader(arrays, **settings) as loader:
+        wanted = [[one.clone() for one in tree_flatten(batch)[0]] for batch in loader]
+    with fastload.create_loader(arrays, **settings) as loader:
+        kept: list[Any] = []
+        for number, (batch, clean) in enumerate(zip(loader, wanted, strict=True)):
+            found = tree_flatten(batch)[0]
+            assert all(map(torch.equal, found, clean))
+            for one in found:
+                one.fill_(number + 1)
+            kept += [(number + 1, found)] * (number % 2)
+        for value, found in kept:
+            assert all((one == torch.full_like(one, value)).all() for one in found)
+
+
 def test_labels_of_arrays_stay_as_they_are() -> None:
     arrays = {
         "image": np.zeros((1, 8, 8, 3), np.uint8),

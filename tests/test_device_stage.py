@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import mmap
 import threading
+import weakref
 from collections import UserDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -818,45 +819,58 @@ def test_a_rank_whose_batches_would_go_to_anothers_gpu_is_warned(
 
 
 @pytest.mark.parametrize("huge", [True, False])
-@pytest.mark.parametrize("shape", [(0, 5), (3, 7, 5), (2, 1300, 2100), (5 << 20,)])
-def test_zeros_are_fresh(
-    monkeypatch: pytest.MonkeyPatch, huge: bool, shape: tuple[int, ...]
-) -> None:
+def test_zeros_are_fresh(monkeypatch: pytest.MonkeyPatch, huge: bool) -> None:
     """Whatever was written to the ones before, also while these are kept."""
     if not huge:
         monkeypatch.setattr(host_memory, "has_huge_pages", lambda: False)
-    kept = []
-    for number in range(4):
-        made = host_memory.zeros(shape)
+    zeros, kept = host_memory.Zeros(), []
+    shapes = [(0, 5), (3, 7, 5), (2, 130, 1999), (2, 1300, 2100), (65 << 20, 1)]
+    for number, shape in enumerate(shapes * 4):
+        made = zeros.allocate(shape)
         assert made.shape == shape
+        assert made.dtype == np.bool_
         assert made.flags.c_contiguous
+        assert made.flags.writeable
         assert not made.any()
-        made[:] = 255  # to its last byte
+        made[:] = True  # to its last byte
         if number % 2:
             kept.append(made)
-    assert all((one == 255).all() for one in kept)
+    assert all(one.all() for one in kept)
+    kept[-1][:] = False
+    assert all(one.all() for one in kept[:-1])
+    ours = torch.from_numpy(kept[0])
+    assert ours.untyped_storage().nbytes() == kept[0].nbytes, "saved without the others"
 
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="of Linux")
 def test_large_zeros_are_of_whole_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
+    made: list[weakref.ref[mmap.mmap]] = []
 
     class Pages(mmap.mmap):
         def __new__(cls, number: int, nbytes: int, **given: Any) -> Pages:
-            made.append(nbytes)
-            return super().__new__(cls, number, nbytes, **given)
+            pages = super().__new__(cls, number, nbytes, **given)
+            made.append(weakref.ref(pages))
+            return pages
 
     monkeypatch.setattr(host_memory.mmap, "mmap", Pages)
     monkeypatch.setattr(host_memory, "has_huge_pages", lambda: True)
-    least = 4 << 20
-    assert host_memory.zeros((least - 1,)).nbytes == least - 1
+    zeros, least = host_memory.Zeros(), 1 << 17
+    assert zeros.allocate((least - 1,)).nbytes == least - 1
     assert not made, "malloc's"
-    large = host_memory.zeros((least,))
-    assert len(made) == 1
-    assert large.ctypes.data % (2 << 20) == 0
+    large = [zeros.allocate((30 << 20,)) for _ in range(3)]
+    assert len(made) == 2, "two lie in one mapping"
+    assert all(one.ctypes.data % (2 << 20) == 0 for one in large)
+    assert large[1].ctypes.data == large[0].ctypes.data + (30 << 20)
+    del large[0]
+    assert made[0]() is not None
+    del large[0]
+    gc.collect()
+    assert made[0]() is None, "the memory was given back"
+    zeros.allocate((least,))
+    assert len(made) == 2
     monkeypatch.setattr(host_memory, "has_huge_pages", lambda: False)
-    host_memory.zeros((least,))
-    assert len(made) == 1
+    zeros.allocate((70 << 20,))
+    assert len(made) == 2
 
 
 def test_huge_pages_are_asked_of_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from fastload.backends.base import SIZES
 from fastload.draws import native_core
 from fastload.errors import ConfigurationError
-from fastload.host_memory import zeros
+from fastload.host_memory import BufferPool, Zeros
 from fastload.sources.base import Source
 from fastload.sources.kinds import kind_named
 from fastload.sources.ragged import Ragged
@@ -102,12 +103,13 @@ class _Form(ABC):
 
     def targets(self, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
         """For each image a dict of what is in it: views of all columns but the images."""
-        names = [name for name in columns if name not in (self.images, SIZES)]
-        if not names:
-            return [{} for _ in range(len(columns[self.images]))]
+        found: list[dict[str, Any]] = [{} for _ in range(len(columns[self.images]))]
         lengths: dict[bytes, list[int]] = {}
-        rows = [_rows(columns[name], lengths) for name in names]
-        return [dict(zip(names, of_one, strict=True)) for of_one in zip(*rows, strict=True)]
+        for name, column in columns.items():
+            if name not in (self.images, SIZES):
+                for target, row in zip(found, _rows(column, lengths), strict=True):
+                    target[name] = row
+        return found
 
 
 class TorchvisionForm(_Form):
@@ -134,6 +136,7 @@ class TorchvisionForm(_Form):
         return images, self.targets(columns)
 
 
+@dataclass(frozen=True)
 class DetrForm(_Form):
     """(images, mask, targets): images (B, C, H, W); mask (B, H, W) bool, True where a pixel is no
     part of the image; a list of B dicts with boxes (n, 4), centre, width and height in fractions of
@@ -143,6 +146,11 @@ class DetrForm(_Form):
     operations. What a transform pads is part of the image.
     """
 
+    zeros: Zeros = field(default_factory=Zeros)
+    """Memory of masks on the host where all images have one size."""
+    masks: BufferPool = field(default_factory=BufferPool)
+    """Where they have several."""
+
     def __call__(
         self, columns: dict[str, Any]
     ) -> tuple[torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
@@ -150,15 +158,25 @@ class DetrForm(_Form):
         count, _, height, width = images.shape
         size = columns.get(SIZES)
         if size is None:
-            centred, mask = _centred(boxes, height, width), _none(images)
-            size = torch.empty((count, 2), dtype=torch.int64, device=images.device)
+            centred, mask = _centred(boxes, height, width), self._none(images)
+            size = _empty((count, 2), torch.int64, images.device)
             written = _numbers(size)
             written[:, 0], written[:, 1] = height, width
         else:
             sides = _numbers(size)
-            centred, mask = _centred(boxes, sides[:, 0], sides[:, 1]), _padded(images, size)
+            centred, mask = (
+                _centred(boxes, sides[:, 0], sides[:, 1]),
+                _padded(images, size, self.masks),
+            )
         moved = {self.boxes: Ragged(centred, boxes.offsets, boxes.on_host), "size": size}
         return images, mask, self.targets(columns | moved)
+
+    def _none(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, H, W) bool, False everywhere."""
+        count, _, height, width = images.shape
+        if images.device.type == "cpu":
+            return torch.from_numpy(self.zeros.allocate((count, height, width)))
+        return torch.zeros((count, height, width), dtype=torch.bool, device=images.device)
 
 
 class YoloForm(_Form):
@@ -198,6 +216,14 @@ def _numbers(tensor: torch.Tensor) -> Any:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Uninitialised. On the host of numpy's memory: torch's `empty` takes 30 us where none of its
+    code is in caches, as after a batch was decoded."""
+    if device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.empty(shape, {torch.float32: "f4", torch.int64: "i8"}[dtype]))
+
+
 def _tensor(numbers: Any) -> torch.Tensor:
     """Over the same memory."""
     return torch.from_numpy(numbers) if isinstance(numbers, np.ndarray) else numbers
@@ -216,7 +242,7 @@ def _centred(boxes: Ragged, height: Any, width: Any, labels: Ragged | None = Non
     known = [torch.float32, torch.int64][: len(columns)]
     host = all(one.device.type == "cpu" and one.is_contiguous() for one in columns)
     if core is not None and host and [one.dtype for one in columns] == known:
-        out = torch.empty((len(values), 4 if labels is None else 6), dtype=torch.float32)
+        out = _empty((len(values), 4 if labels is None else 6), torch.float32, values.device)
         sizes = np.array([height, width], dtype=np.int64).reshape(2, -1)
         numbers = None if labels is None else labels.values.numpy()
         one_size = isinstance(height, int)
@@ -228,7 +254,7 @@ def _centred(boxes: Ragged, height: Any, width: Any, labels: Ragged | None = Non
     centred = _tensor(_centred_by_numpy(_numbers(values), height, width))
     if labels is None:
         return centred
-    targets = torch.empty((len(values), 6), dtype=torch.float32, device=values.device)
+    targets = _empty((len(values), 6), torch.float32, values.device)
     written = _numbers(targets)
     written[:, 0], written[:, 1] = image_of_each, _numbers(labels.values)
     written[:, 2:] = _numbers(centred)
@@ -260,25 +286,17 @@ def _image_of_each(rows: Ragged) -> Any:
     return torch.repeat_interleave(numbers, offsets.diff(), output_size=len(rows.values))
 
 
-def _none(images: torch.Tensor) -> torch.Tensor:
-    """(B, H, W) bool, False everywhere."""
-    count, _, height, width = images.shape
-    if images.device.type == "cpu":
-        return torch.from_numpy(zeros((count, height, width)).view(np.bool_))
-    return torch.zeros((count, height, width), dtype=torch.bool, device=images.device)
-
-
-def _padded(images: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+def _padded(images: torch.Tensor, size: torch.Tensor, masks: BufferPool) -> torch.Tensor:
     """(B, H, W) bool, True beside images of these sizes, (B, 2) height and width, where the images
-    (B, C, H, W) become 0."""
+    (B, C, H, W) become 0. `masks`: memory on the host."""
     count, _, height, width = images.shape
     if images.device.type == "cpu":  # writes only beside them
-        mask = torch.ones((count, height, width), dtype=torch.bool)
-        for image, row, (h, w) in zip(images, mask, size.tolist(), strict=True):
-            row[:h, :w] = False
-            image[:, h:] = 0
-            image[:, :h, w:] = 0
-        return mask
+        outside = masks.allocate((count, height, width)).view(np.bool_)
+        pixels: Any = images if images.dtype == torch.bfloat16 else images.numpy()
+        for image, row, (h, w) in zip(pixels, outside, size.tolist(), strict=True):
+            row[:h, :w], row[:h, w:], row[h:] = False, True, True
+            image[:, :h, w:], image[:, h:] = 0, 0
+        return torch.from_numpy(outside)
     rows, across = (torch.arange(n, device=images.device) for n in (height, width))
     mask = (rows[:, None] >= size[:, :1, None]) | (across >= size[:, 1:, None])
     images.masked_fill_(mask[:, None], 0)
@@ -291,7 +309,8 @@ def _rows(column: Any, lengths: dict[bytes, list[int]]) -> Any:
     if isinstance(column, Ragged) and isinstance(column.values, torch.Tensor):
         key = column.bounds.tobytes()
         if key not in lengths:
-            lengths[key] = column.lengths.tolist()
+            ends = column.bounds.tolist()  # numpy's call takes longer for so few
+            lengths[key] = [end - start for start, end in pairwise(ends)]
         # Views as those of `split`, which takes twice as long for what autograd would need of them.
         return torch.unsafe_split_with_sizes(column.values, lengths[key])
     return column.unbind(0) if isinstance(column, torch.Tensor) else column
