@@ -243,6 +243,14 @@ def test_demo_on_a_bad_folder_is_one_message(tmp_path: Path, what: str) -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize("device", ["gpu", "meta", "cuda:99"])
+def test_demo_on_no_device_is_one_message(photographs: Path, device: str) -> None:
+    done = fastload_command("demo", str(photographs), "--device", device)
+    assert done.code == 1
+    assert done.err.startswith(f"fastload: device: '{device}' ")
+    assert not done.out, "nothing was run"
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [

@@ -60,10 +60,11 @@ def run_demo(settings: DemoSettings, console: Console) -> bool:
     """Run it and print; True if every available backend ran and delivered the same samples.
 
     Raises:
-        FastloadError: the folder cannot be served; the message says why.
+        FastloadError: the folder cannot be served, or the device is none; the message says why.
     """
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    where = torch.cuda.get_device_name(0) if device.startswith("cuda") else device
+    fastload.create_loader(torch.zeros(1), device=device).close()  # raises if there is none such
+    where = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     cores = counted(usable_cores(), "core")
     head = (f"fastload {fastload.__version__}", "bold")
