@@ -293,6 +293,9 @@ def test_a_file_without_permission_is_named(contestant: Contestant, tmp_path: Pa
         ({"batch_size": 2.5}, "batch_size"),
         ({"batch_size": True}, "batch_size"),
         ({"num_workers": -1}, "num_workers"),
+        ({"num_workers": 1_000_000}, "num_workers: must be at most 4,096, got 1,000,000"),
+        ({"generator": 3}, "generator"),
+        ({"split": 3}, "split"),
         ({"prefetch_factor": 0}, "prefetch_factor"),
         ({"seed": "x"}, "seed"),
         ({"shuffle": "yes"}, "shuffle"),
@@ -311,6 +314,7 @@ def test_a_file_without_permission_is_named(contestant: Contestant, tmp_path: Pa
         ({"sampler": [0, 99]}, "99"),
         ({"batch_size": 64, "drop_last": True}, "drop_last"),
         ({"transform": 5}, "transform"),
+        ({"transform": v2.Resize}, r"the class Resize.*write Resize\(...\)"),
         ({"transform": v2.Normalize([0.5], [0.5])}, "ToDtype"),
         ({"options": object()}, "options"),
     ],
@@ -322,6 +326,15 @@ def test_arguments_that_cannot_be_honoured_are_named(
     with pytest.raises(ValueError, match=words) as caught:
         next(iter(fastload.create_loader(folder, **{"transform": RESIZE, **arguments})))
     assert isinstance(caught.value, fastload.errors.FastloadError)
+
+
+@pytest.mark.parametrize("batches", [1.5, "1", None, -1, 4])
+def test_batches_that_cannot_be_skipped_are_named(tmp_path: Path, batches: Any) -> None:
+    folder = write_photo_folder(tmp_path / "data")
+    with fastload.create_loader(folder, 2, transform=RESIZE) as loader:
+        with pytest.raises(ConfigurationError, match=f"batches: .*{batches!r}"):
+            loader.skip(batches)
+        assert len(list(loader)) == 3
 
 
 def test_numpys_integers_are_integers(tmp_path: Path) -> None:

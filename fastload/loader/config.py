@@ -32,6 +32,9 @@ from fastload.sources.huggingface_streams import is_huggingface_stream
 
 logger = logging.getLogger("fastload")
 
+# Threads or processes of a loader: a million take all memory.
+MOST_WORKERS = 4096
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
@@ -110,7 +113,11 @@ class LoaderConfig:
         ):
             value = getattr(self, name)
             if value is not None or name in ("batch_size", "seed"):
-                self._settle(name, _integer(name, value, least))
+                self._settle(name, integer(name, value, least))
+        if (self.num_workers or 0) > MOST_WORKERS:
+            raise ConfigurationError(
+                f"num_workers: must be at most {MOST_WORKERS:,}, got {self.num_workers:,}."
+            )
         for name in ("shuffle", "drop_last", "tune", "strict", "masks", "assume_plain"):
             self._settle(name, _flag(name, getattr(self, name)))
         shard, layouts = self.shard, (torch.channels_last, torch.contiguous_format)
@@ -179,6 +186,8 @@ class LoaderConfig:
         """From the arguments of `create_loader`: the fields above, and those that only DataLoader
         has."""
         if generator is not None:
+            good = isinstance(generator, torch.Generator)
+            _require("generator", good, "a torch.Generator", generator)
             if arguments["seed"]:
                 raise ConfigurationError(
                     "generator: it is there for its seed, and seed= is given too; leave one out."
@@ -345,7 +354,7 @@ def _require(name: str, good: bool, what: str, value: Any) -> None:
         raise ConfigurationError(f"{name}: must be {what}, got {value!r}.")
 
 
-def _integer(name: str, value: Any, least: int | None) -> int:
+def integer(name: str, value: Any, least: int | None) -> int:
     """An int, of Python's type or numpy's."""
     number = not isinstance(value, bool) and isinstance(value, Integral)
     good = number and (least is None or int(value) >= least)

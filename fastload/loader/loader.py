@@ -18,7 +18,7 @@ from fastload.compat.torchdata import position_of_torchdata_state
 from fastload.errors import ConfigurationError, OnError, StateMismatchError, counted
 from fastload.loader.build import LoaderParts, assemble
 from fastload.loader.colour_place import Place
-from fastload.loader.config import LoaderConfig
+from fastload.loader.config import LoaderConfig, integer
 from fastload.loader.cursor import STATE_VERSION, Cursor, checked_epoch, read_state
 from fastload.loader.feed import Feed
 from fastload.loader.following import FollowedSampler
@@ -409,8 +409,9 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
         """Leave out this many batches at the start of the next epoch; they are not read.
 
         Raises:
-            ConfigurationError: a negative number, or more than an epoch has.
+            ConfigurationError: no int, a negative number, or more than an epoch has.
         """
+        batches = integer("batches", batches, None)
         if not 0 <= batches <= self._parts.order.steps:
             raise ConfigurationError(
                 f"batches: must be from 0 to {len(self)}, an epoch of this loader, got {batches}."

@@ -177,6 +177,11 @@ def lower_leaf(transform: Any, image: ImageState) -> Origin:
             f"transform contains {kind.__name__}, which mixes the images of a batch; pass it "
             "as batch_transform."
         )
+    if isinstance(transform, type) and transform.__module__.startswith("torchvision.transforms."):
+        raise ConfigurationError(
+            f"transform contains the class {transform.__name__}, which makes a transform; write "
+            f"{transform.__name__}(...)."
+        )
     if not callable(transform):
         raise ConfigurationError(
             f"transform contains {transform!r}, which is not callable; pass torchvision "

@@ -208,6 +208,8 @@ def open_source(
             not; masks of a data set without polygons or run lengths; pairs of a data set without
             keypoints.
     """
+    if split is not None and not isinstance(split, str):
+        raise ConfigurationError(f"split: must be the name of a split or None, got {split!r}.")
     names = _strings("fields", fields), _strings("classes", classes)
     options = OpenOptions(split, labels, *names, bool(strict), bool(masks))
     with stores.seen_kept():
