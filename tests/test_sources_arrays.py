@@ -131,6 +131,7 @@ def test_mapped_images_with_channels_first_are_refused(tmp_path: Path) -> None:
         ((PHOTOS, LABELS - 1), ["sample 0 has the label -1", "0 or more"]),
         ((PHOTOS, np.full(6, 2**63, np.uint64)), ["9223372036854775808", "6 samples"]),
         ((np.array(3),), ["single number"]),
+        ((PHOTOS, np.ma.masked_equal(LABELS, 1)), ["array 1", "masked array", "filled"]),  # type: ignore[no-untyped-call]
         ((PHOTOS, torch.zeros(6).to_sparse()), ["sparse", "to_dense().cpu()"]),
         ((torch.zeros(6, dtype=torch.bfloat16),), ["bfloat16", "tensor.float()"]),
         ((torch.zeros(6, device="meta"),), ["meta", ".cpu()"]),

@@ -123,6 +123,11 @@ def checked_array(value: Any, name: str) -> AnyArray:
     not have it."""
     if isinstance(value, torch.Tensor):
         array = _from_tensor(value, name)
+    elif isinstance(value, np.ma.MaskedArray):
+        raise SourceError(
+            f"{name}: is a masked array, and what it masks would be served; give array.filled(...) "
+            "or array.compressed()."
+        )
     elif isinstance(value, np.ndarray):
         array = value
     else:
