@@ -10,6 +10,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import sys
 import tarfile
 import time
@@ -526,6 +527,29 @@ def test_what_holds_something_else_is_left_alone(folder: Path, tmp_path: Path) -
     with pytest.raises(PackError, match="is not a folder"):
         packed(folder, tmp_path / "thesis.tex")
     assert content(tmp_path) == {"thesis.tex": b"years of work"}
+
+
+@pytest.mark.parametrize("to", [pack, pack_caches])
+@pytest.mark.parametrize("place", [".", "out", "class_0/out", "link/out"])
+def test_a_target_among_the_samples_is_refused(to: Any, place: str, tmp_path: Path) -> None:
+    folder = images.write_photo_folder(tmp_path / "train", classes=2, per_class=1)
+    (tmp_path / "link").symlink_to(folder)
+    before = content(folder)
+    target = tmp_path / place if place.startswith("link") else folder / place
+    with pytest.raises(ConfigurationError, match="destination: .* among the samples; name another"):
+        to(folder, target, progress=False)
+    assert content(folder) == before
+    assert to(folder, tmp_path / "train-packed", progress=False)
+
+
+def test_a_target_beside_the_samples_is_fine(folder: Path, tmp_path: Path) -> None:
+    packed(folder, tmp_path / "shards")
+    with pytest.raises(ConfigurationError, match="among the samples"):
+        packed(tmp_path / "shards", tmp_path / "shards" / "again", shuffle=1)
+    (shard,) = (tmp_path / "shards").glob("*.tar")
+    assert packed(shard, tmp_path / "shards" / "again", shuffle=1)
+    assert pack(folder.parent, folder.parent / "packed", split="train", progress=False)
+    shutil.rmtree(folder.parent / "packed")
 
 
 def test_two_at_one_target(folder: Path, tmp_path: Path) -> None:

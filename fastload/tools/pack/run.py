@@ -22,7 +22,7 @@ from fastload.tools.pack.contents import Contents, described
 from fastload.tools.pack.plan import PackOptions, ShardJob, parts_of, plan_shards
 from fastload.tools.pack.report import page_of
 from fastload.tools.pack.shard import ShardRow, pack_shard, require_parquet
-from fastload.tools.pack.target import Packed, Target
+from fastload.tools.pack.target import Packed, Target, refuse_within
 
 _VERSION = 1
 """Of the layout; another one is another plan."""
@@ -80,6 +80,7 @@ def pack(
         require_parquet()
     opening: dict[str, Any] = {"split": split, "format": format}
     opened = open_source(source, **opening).source
+    refuse_within(source, split, opened, os.fspath(destination))
     contents = Contents(opened, options)
     parts = parts_of(len(opened), options)
     target = Target(destination)
