@@ -1,5 +1,5 @@
-"""YOLO and PASCAL VOC by URL: what the same files on a disk give, or the same error, by as many
-requests as there are files."""
+"""YOLO, PASCAL VOC and Open Images by URL: what the same files on a disk give, or the same error;
+and how many requests that takes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from fastload.errors import FastloadError, SourceError
 from fastload.sources import Source, index, open_source, sizes
 from fastload.sources.sizes import upright_sizes
 from fastload.stores import contents
+from tests import test_sources_open_images as open_images
 from tests.backends import Contestant, contestants
 from tests.images import jpeg, photo
 from tests.objectserver import ObjectServer
@@ -96,6 +97,23 @@ def beside(root: Path) -> None:
     (root / "dataset.yaml").write_text("path: .\ntrain: photos\nnames: [cat, dog, fox]\n")
 
 
+def two_splits(root: Path) -> None:
+    """Images in folders of their own below those of the splits."""
+    path = open_images.write(root)
+    for number, image in enumerate(sorted((root / "train").iterdir())):
+        (root / "train" / str(number % 2)).mkdir(exist_ok=True)
+        image.rename(root / "train" / str(number % 2) / image.name)
+    shutil.copytree(root / "train", root / "validation")
+    shutil.copy(path, root / "validation-annotations-bbox.csv")
+
+
+def fiftyone_beside_classes(root: Path) -> None:
+    """And annotations of images that are not there."""
+    row = open_images.lines()[0].split(",")
+    open_images.write(root, fiftyone=True, more=(",".join(["f" * 16, *row[1:]]),))
+    write_images(root / "dog")
+
+
 LAYOUTS: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "YOLO": (write_yolo, {}),
     "YOLO, a split": (write_yolo, {"split": "val"}),
@@ -109,6 +127,13 @@ LAYOUTS: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "VOC, a split": (write_voc, {"split": "train"}),
     "VOC, no such split": (write_voc, {"split": "test"}),
     "VOC, classes": (write_voc, {"classes": ["fox", "dog", "cat"], "format": "voc"}),
+    "Open Images": (lambda root: open_images.write(root) and None, {}),
+    "Open Images, a split": (lambda root: open_images.write(root) and None, {"split": "train"}),
+    "Open Images, no such split": (two_splits, {"split": "test", "format": "openimages"}),
+    "Open Images, no split": (two_splits, {}),
+    "Open Images, one of two": (two_splits, {"split": "train"}),
+    "FiftyOne": (lambda root: open_images.write(root, fiftyone=True) and None, {}),
+    "FiftyOne, a split": (fiftyone_beside_classes, {"split": "train"}),
     "VOC, fewer classes": (write_voc, {"classes": ["fox"], "format": "voc"}),
 }
 
@@ -118,6 +143,30 @@ def test_layouts(layout: str, tmp_path: Path, server: ObjectServer) -> None:
     write, options = LAYOUTS[layout]
     write(tmp_path / "data")
     check_same(tmp_path / "data", server, **options)
+
+
+def test_a_long_file_is_read_in_parts(
+    tmp_path: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contents, "_BLOCK", block := 10_000)
+    more = [open_images.lines()[0].replace("xclick", f'"{n} é\n"') for n in range(500)]
+    path = open_images.write(tmp_path, more=tuple(more))
+    upload(tmp_path, server)
+    check_equal(open_source("s3://bucket").source, open_source(tmp_path).source)
+    size = path.stat().st_size
+    parts = [f"bytes={at}-{min(at + block, size) - 1}" for at in range(0, size, block)]
+    assert len(parts) > 3
+    assert server.reads_of(f"bucket/{path.name}")[-len(parts) :] == parts
+
+
+def test_class_folders_are_not_looked_through(tmp_path: Path, server: ObjectServer) -> None:
+    """For files of annotations: each folder would be a request more."""
+    for number in range(20):
+        write_images(tmp_path / f"class_{number}")
+    upload(tmp_path, server)
+    open_source("s3://bucket")
+    listed = [path for _, path, _ in server.requests if "list" in path]
+    assert len(listed) == 1 + 20
 
 
 def test_outlines_become_masks(tmp_path: Path, server: ObjectServer) -> None:
@@ -147,6 +196,10 @@ def put(name: str, data: bytes) -> Callable[[Path], None]:
     return change
 
 
+def row(**values: Any) -> Callable[[Path], None]:
+    return append(OPEN_IMAGES, open_images.changed(**values) + "\n")
+
+
 def pair(root: Path) -> None:
     (root / "SegmentationClass").mkdir()
     for path in (root / "JPEGImages").iterdir():
@@ -154,6 +207,8 @@ def pair(root: Path) -> None:
             Image.new("L", image.size).save(root / "SegmentationClass" / f"{path.stem}.png")
 
 
+OPEN_IMAGES = "oidv6-train-annotations-bbox.csv"
+ALL_WRITERS = {**WRITERS, "openimages": lambda root: open_images.write(root) and None}
 PNG = io.BytesIO()
 Image.new("RGB", (60, 40)).save(PNG, "png")
 TURNED = jpeg(photo(40, 60), orientation=6)
@@ -174,6 +229,16 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None]]] = {
     "another's": ("voc", put("Annotations/8.xml", xml(0).encode())),
     "missing": ("voc", remove("JPEGImages/3.jpg")),
     "more images": ("voc", put("JPEGImages/9.jpg", TURNED)),
+    "reversed": ("openimages", row(XMin=0.9, XMax=0.1)),
+    "no class": ("openimages", row(LabelName="/m/0")),
+    "no row": ("openimages", append(OPEN_IMAGES, "a,b")),
+    "cut": ("openimages", append(OPEN_IMAGES, '"a,b')),
+    "no UTF-8": ("openimages", put(OPEN_IMAGES, open_images.HEAD.encode() + b"\n\xff,")),
+    "other columns": ("openimages", put(OPEN_IMAGES, b"a,b\n")),
+    "no names": ("openimages", remove("class-descriptions-boxable.csv")),
+    "twice": ("openimages", append("class-descriptions-boxable.csv", "/m/01yrx,lynx\n")),
+    "of one id": ("openimages", put(f"train/{2:016x}.png", PNG.getvalue())),
+    "turned": ("openimages", put(f"train/{0:016x}.jpg", TURNED)),
     "masks": ("voc", pair),
     "a folder of masks": ("voc", lambda root: (root / "SegmentationClass").mkdir()),
 }
@@ -184,7 +249,7 @@ def test_what_is_wrong_is_said_as_of_a_folder(
     broken: str, tmp_path: Path, server: ObjectServer
 ) -> None:
     kind, change = BROKEN[broken]
-    WRITERS[kind](tmp_path)
+    ALL_WRITERS[kind](tmp_path)
     change(tmp_path)
     check_same(tmp_path, server, format=None)
     check_same(tmp_path, server, format=kind)
@@ -263,6 +328,22 @@ def test_labels_that_change(
         check_equal(open_source("s3://bucket").source, open_source(tmp_path).source)
 
 
+def test_a_long_file_that_changes(
+    tmp_path: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Boxes, and the names of classes."""
+    monkeypatch.setattr(index, "MOST_REQUESTS", 1)
+    open_images.write(tmp_path)
+    check_same(tmp_path, server)
+    path = tmp_path / OPEN_IMAGES
+    path.write_text(path.read_text().replace("/m/0306r", "/m/01yrx", 1))
+    check_same(tmp_path, server)
+    path = tmp_path / "class-descriptions-boxable.csv"
+    path.write_text(path.read_text().replace("dog", "cow"))
+    upload(tmp_path, server)
+    assert open_source("s3://bucket").source.classes == ("cat", "cow", "fox")
+
+
 def test_labels_that_change_while_they_are_read(
     tmp_path: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,7 +420,10 @@ def test_a_bucket_called_images(tmp_path: Path, server: ObjectServer) -> None:
 
 def test_a_web_server_lists_nothing(tmp_path: Path, server: ObjectServer) -> None:
     write_yolo(tmp_path)
+    open_images.write(tmp_path)
     upload(tmp_path, server)
+    with pytest.raises(SourceError, match=r"bbox\.csv: its images .* does not list"):
+        open_source(f"{server.url}/bucket/{OPEN_IMAGES}")
     with pytest.raises(SourceError, match=r"data\.yaml: names a folder.* does not list"):
         open_source(f"{server.url}/bucket/data.yaml")
 

@@ -246,8 +246,6 @@ def test_what_has_no_version_is_copied_for_this_process(own_cache: Path) -> None
     ("files", "place", "words"),
     [
         (["panoptic_train.json", "cat/1.jpg"], "", "has annotations of COCO other than of objects"),
-        (["train-annotations-bbox.csv", "cat/1.jpg"], "", "has annotations of Open Images"),
-        (["labels/detections.csv", "data/1.jpg"], "", "has annotations of Open Images"),
         (["x.lance/_versions/1.manifest"], "/x.lance", "is a Lance data set"),
     ],
 )

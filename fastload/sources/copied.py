@@ -16,7 +16,6 @@ from fastload.sources.base import Opened
 from fastload.sources.cifar import remote_cifar
 from fastload.sources.coco import is_coco
 from fastload.sources.idx import remote_idx
-from fastload.sources.open_images import OPEN_IMAGES_SIGNS
 from fastload.sources.panoptic import PANOPTIC_SIGNS
 from fastload.stores.copies import copied
 
@@ -73,8 +72,6 @@ def _local_only(url: str) -> str:
     signs = ("annotations/*.json", *PANOPTIC_SIGNS)
     if _has_any(url, names, signs) and not is_coco(url):
         return "has annotations of COCO other than of objects"
-    if _has_any(url, names, OPEN_IMAGES_SIGNS):
-        return "has annotations of Open Images"
     return ""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fnmatch
+import glob
 import logging
 import os
 import re
@@ -90,6 +92,30 @@ def subfolders(folder: str) -> list[str]:
     return sorted(
         name for name, is_folder, _ in _entries(folder) if is_folder and not is_never_data(name)
     )
+
+
+def matching(root: str, pattern: str) -> list[str]:
+    """Paths of what is in a folder, or in one of its folders, by a pattern relative to it with *
+    for any name, sorted.
+
+    In a store, where each folder is a request, * stands for those that are called as parts of a
+    data set are (splits, `labels`): one of another name would be of a class.
+    """
+    if not stores.is_remote(root):
+        return sorted(glob.glob(f"{glob.escape(root)}/{pattern}"))
+    part, _, rest = pattern.partition("/")
+    if not stores.is_folder(root):
+        return []
+    names = [
+        name
+        for name, _ in stores.entries(root)
+        if fnmatch.fnmatchcase(name, part) and (part.startswith(".") or not name.startswith("."))
+    ]
+    if not rest:
+        return sorted(f"{root}/{name}" for name in names)
+    names = [name for name in names if name == part or name in _reserved(names)]
+    stores.list_ahead([f"{root}/{name}" for name in names])
+    return sorted(path for name in names for path in matching(f"{root}/{name}", rest))
 
 
 def images_below(root: str, folder: str, left_out: LeftOut | None = None) -> Iterator[str]:

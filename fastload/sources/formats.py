@@ -146,6 +146,7 @@ FORMATS: tuple[Format, ...] = (
         open_open_images,
         frozenset({"split"}),
         "images and Open Images annotations",
+        remote=True,
         signs=OPEN_IMAGES_SIGNS,
         fallback=True,
         certain=is_open_images,

@@ -9,18 +9,16 @@ Also as FiftyOne downloads it: `train/labels/detections.csv`, `train/metadata/cl
 from __future__ import annotations
 
 import csv
-import glob
 import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, counted
-from fastload.files import check_regular
-from fastload.machine import usable_cores
 from fastload.sources import folders
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.sizes import upright_sizes
+from fastload.stores.contents import open_text
 
 _BOXES = "annotations-bbox.csv"
 _OF_FIFTYONE = os.path.join("labels", "detections.csv")
@@ -72,6 +70,11 @@ def open_open_images(spec: str, options: OpenOptions) -> Opened:
             turn; two images of one id; no image at all. The message names file and line.
     """
     path = _of_split(spec, options.split)
+    if stores.is_web(path):
+        raise SourceError(
+            f"{path}: its images are found by their ids in a folder, and a web server does not "
+            "list what is in one; put the files into an object store, or download them."
+        )
     names = _names(path)
     images = _images(path)
     numbers = {own: label for label, own in enumerate(names)}
@@ -94,8 +97,7 @@ def open_open_images(spec: str, options: OpenOptions) -> Opened:
     found = Annotations(numbers={name: [] for name in flags})
     order = sorted(rows)
     files = [images[own] for own in order]
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        sizes = list(pool.map(lambda image: upright_sizes([image], [path])[0], files))
+    sizes = upright_sizes(files, [path] * len(files))
     for own, (height, width) in zip(order, sizes, strict=True):
         before = len(found.boxes)
         for row in rows[own]:
@@ -110,14 +112,16 @@ def open_open_images(spec: str, options: OpenOptions) -> Opened:
             for name, flag in zip(flags, row.flags, strict=True):
                 found.numbers[name].append(max(flag, 0) if name == "iscrowd" else flag)
         found.counts.append(len(found.boxes) - before)
-    root = os.path.commonpath([os.path.dirname(image) for image in files])
+    store = stores.top_of(files[0])
+    root = store + os.path.commonpath([os.path.dirname(image[len(store) :]) for image in files])
+    root = root.rstrip("/") if store else root
     notes = []
     if absent:
         notes.append(f"left out: annotations of {counted(absent, 'image')} that are not there")
     if alone:
         notes.append(f"left out: {counted(alone, 'image')} without annotations")
     return found.source(
-        [os.path.relpath(image, root) for image in files],
+        [image.removeprefix(root).lstrip("/") for image in files],
         root,
         name=path,
         format="Open Images annotations",
@@ -136,8 +140,7 @@ def _read(
     found: dict[str, list[_Row]] = {}
     absent: set[str] = set()
     try:
-        check_regular(path)
-        with open(path, encoding="utf-8", newline="") as file:
+        with open_text(path) as file:
             table = csv.reader(file)
             head = next(table, [])
             missing = [name for name in ("ImageID", "LabelName", *_CORNERS) if name not in head]
@@ -201,16 +204,17 @@ def _flag(text: str, where: str) -> int:
 
 def _files_of(spec: str) -> dict[str, list[str]]:
     """The files of boxes, by split."""
-    if os.path.isfile(spec):
-        return {"": [spec]} if spec.lower().endswith(".csv") else {}
-    root = glob.escape(spec)
+    if spec.lower().endswith(".csv") and stores.is_file(spec):
+        return {"": [spec]}
+    if not stores.is_folder(spec):
+        return {}
     found: dict[str, list[str]] = {}
     for pattern in OPEN_IMAGES_SIGNS:
-        for path in sorted(glob.glob(f"{root}/{pattern}")):
+        for path in folders.matching(spec, pattern):
             folder = os.path.dirname(path)
             name = os.path.basename(path).removesuffix(_BOXES).strip("-")
             if path.endswith(_OF_FIFTYONE):
-                name = os.path.relpath(os.path.dirname(folder), spec).strip(".")
+                name = os.path.dirname(folder).removeprefix(spec).strip("/")
             found.setdefault(name.split("-")[-1], []).append(path)
     return found
 
@@ -218,11 +222,10 @@ def _files_of(spec: str) -> dict[str, list[str]]:
 def _has_boxes(path: str) -> bool:
     """Whether its first line names the columns of Open Images' boxes."""
     try:
-        check_regular(path)
-        with open(path, encoding="utf-8", errors="replace") as file:
-            head = file.readline(1 << 12).strip().split(",")
+        start = stores.read_up_to(path, 1 << 12).decode("utf-8", "replace")
     except OSError:
         return False
+    head = start.partition("\n")[0].strip().split(",")
     return {"ImageID", "LabelName", *_CORNERS} <= set(head)
 
 
@@ -258,7 +261,7 @@ def _split_of(path: str) -> str:
 def _around(path: str) -> list[str]:
     """The folder of the file, and the one above."""
     folder = os.path.dirname(path)
-    return [folder, os.path.dirname(folder)]
+    return [folder, stores.parent_of(folder)]
 
 
 def _places(path: str) -> str:
@@ -271,11 +274,11 @@ def _folders(path: str) -> list[str]:
     names = {split, folders.split_of(split) or split}
     found = []
     for folder in _around(path):
-        there = folders.subfolders(folder) if os.path.isdir(folder) else []
+        there = folders.subfolders(folder) if stores.is_folder(folder) else []
         of_split = [n for n in there if n in names or folders.split_of(n) in names]
         wanted = [*of_split, *(os.path.join("images", n) for n in sorted(names)), "data", "images"]
         found += [os.path.join(folder, name) for name in wanted]
-    return [place for place in dict.fromkeys(found) if os.path.isdir(place)]
+    return [place for place in dict.fromkeys(found) if stores.is_folder(place)]
 
 
 def _images(path: str) -> dict[str, str]:
@@ -301,8 +304,9 @@ def _names(path: str) -> dict[str, str]:
     """The names of the classes by their ids, in the order of the file."""
     places = _around(path)
     places += [os.path.join(place, name) for place in places for name in ("metadata", "boxes")]
-    patterns = [os.path.join(glob.escape(place), name) for place in places for name in _CLASSES]
-    files = [file for pattern in patterns for file in sorted(glob.glob(pattern))]
+    files = [
+        file for place in places for name in _CLASSES for file in folders.matching(place, name)
+    ]
     if not files:
         raise SourceError(
             f"{path}: there are no names of classes beside it; add "
@@ -310,8 +314,7 @@ def _names(path: str) -> dict[str, str]:
         )
     found: dict[str, str] = {}
     try:
-        check_regular(files[0])
-        with open(files[0], encoding="utf-8", newline="") as file:
+        with open_text(files[0]) as file:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{files[0]}: cannot be read ({error}).") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from PIL import Image, UnidentifiedImageError
@@ -13,6 +14,8 @@ from fastload import stores
 from fastload.errors import SourceError
 from fastload.exif import UPRIGHT, orientation_of
 from fastload.files import check_regular
+from fastload.machine import usable_cores
+from fastload.stores.contents import parts
 
 _HEADER = 16 << 10
 """Bytes of a JPEG in a store that are asked for first: what comes before the pixels takes some 600,
@@ -38,8 +41,11 @@ def upright_sizes(images: Sequence[str], labels: Sequence[str]) -> list[tuple[in
     Raises SourceError: one cannot be read; or its EXIF data turn it, so that it is not known which
     picture the fractions are of.
     """
-    remote = bool(images) and stores.is_remote(images[0])
-    headers = _in_store(images) if remote else [*map(_in_file, images)]
+    if images and stores.is_remote(images[0]):
+        headers = [header for some in parts(images) for header in _in_store(some)]
+    else:
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            headers = [*pool.map(_in_file, images)]
     for header, image, each in zip(headers, images, labels, strict=True):
         if header.turned:
             raise SourceError(

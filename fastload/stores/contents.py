@@ -3,17 +3,21 @@ of the versions that were seen, and noted for its index."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from fastload import stores
 from fastload.errors import SourceError
-from fastload.files import read_regular
+from fastload.files import open_regular, read_regular
 from fastload.stores.base import Range
+from fastload.stores.range_file import RangeFile
 
 T = TypeVar("T")
 AT_ONCE = 4096
 """Files of which the content is in memory."""
+_BLOCK = 16 << 20
+"""Bytes of a request for a part of a long file."""
 
 
 def parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -51,6 +55,23 @@ def contents(paths: Sequence[str], most: int) -> list[bytes | None]:
     }
     found |= {remote[row]: data for row, data in zip(wanted, read, strict=True)}
     return [found[path] if path in found else _content(path, most) for path in paths]
+
+
+def open_text(path: str) -> IO[str]:
+    """A file of UTF-8 that may be too long for memory, as csv wants it: lines end as they do.
+
+    Raises OSError: there is none; and where it is read, that it cannot be.
+    """
+    stores.noted(path)
+    file = _Blocks(RangeFile(path), _BLOCK) if stores.is_remote(path) else open_regular(path)
+    return io.TextIOWrapper(file, encoding="utf-8", newline="")
+
+
+class _Blocks(io.BufferedReader):
+    """Asks for as much as its buffer holds, also where a line is asked for."""
+
+    def read1(self, size: int = -1, /) -> bytes:
+        return self.read(size)
 
 
 def _content(path: str, most: int) -> bytes | None:
