@@ -3,11 +3,12 @@ same pixels."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,19 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
 from fastload.draws import Draws
-from fastload.geometry import Geometry, GeometryPlan
-from fastload.geometry.boxes import _exp, random_resized_crop_boxes, resized_sizes
-from fastload.geometry.plan import GeometryStep
-from fastload.recipe import Operation, RandomCrop, RandomResizedCrop, Recipe, Resize
+from fastload.geometry import Geometry, GeometryPlan, Padding, Resampling
+from fastload.geometry.boxes import Composition, _exp, random_resized_crop_boxes, resized_sizes
+from fastload.geometry.plan import GeometryStep, WarpSampling
+from fastload.recipe import (
+    GeometryOperation,
+    Operation,
+    Pad,
+    RandomCrop,
+    RandomResizedCrop,
+    Recipe,
+    Resize,
+)
+from fastload.recipe.whole_images import WholeImages
 
 ROWS = 60
 
@@ -70,7 +80,11 @@ def apply_reference(
     image = image[:, top + padding[1] :, left + padding[0] :][:, :height, :width]
     if geometry.flip[row, 0]:
         image = F.horizontal_flip(image)
-    return F.vertical_flip(image) if geometry.flip[row, 1] else image
+    image = F.vertical_flip(image) if geometry.flip[row, 1] else image
+    if geometry.later is None or plan.later is None:
+        return image
+    assert geometry.later.inverse is None, "warps are tested elsewhere"
+    return apply_reference(image, geometry.later.geometry, row, plan.later.plan)
 
 
 @contextmanager
@@ -153,6 +167,7 @@ def compare(
             continue
         assert row not in geometry.errors, f"{geometry.errors[row]}, but torchvision does it"
         ours = apply_reference(image, geometry, row, split.geometry)
+        assert list(ours.shape[-2:]) == geometry.out_sizes[row].tolist()
         if split.geometry.out_size is not None:
             assert tuple(ours.shape[-2:]) == split.geometry.out_size
         if floating:
@@ -270,6 +285,12 @@ RESAMPLED = {
         v2.RandomHorizontalFlip(),
     ],
     "resize, reflect": [v2.Resize((9, 8)), v2.RandomCrop(9, padding=7, padding_mode="reflect")],
+    "reflect that fits some, resize, crop that fits some": [
+        v2.Pad(9, padding_mode="reflect"),
+        v2.RandomVerticalFlip(),
+        v2.Resize(20),
+        v2.RandomCrop((20, 27)),
+    ],
 }
 
 
@@ -436,6 +457,142 @@ def test_the_empty_plan_is_the_identity() -> None:
     assert geometry.size.tolist() == [[3, 4], [5, 6]]
     assert not geometry.flip.any()
     assert geometry.box.dtype == geometry.window.dtype == geometry.size.dtype == np.int32
+
+
+@dataclass(frozen=True)
+class UpperLeft(GeometryOperation):
+    """Cuts out 5 x 6 pixels, and defines nothing but what it must."""
+
+    def compose(self, composition: Composition, uniforms: Any) -> None:
+        assert uniforms.shape == (len(composition.extent), 0)
+        size = np.array([[5, 6]])
+        composition.fail((composition.extent < size).any(axis=1), "{height}x{width}: too small")
+        composition.crop(np.zeros_like(composition.extent), size)
+
+
+@dataclass(frozen=True)
+class EitherFilter(GeometryOperation):
+    """Resizes every other sample with "bicubic"."""
+
+    cuts = False
+    fits_every_image = True
+    mixes_filters = True
+
+    @property
+    def resampling(self) -> Resampling:
+        return Resampling()
+
+    def compose(self, composition: Composition, uniforms: Any) -> None:
+        composition.resize(np.array([[7, 8]]))
+        composition.bicubic = np.arange(len(composition.extent)) % 2 == 1
+
+
+def test_padding_after_an_operation_from_outside_is_about_what_it_cut_out_of_a_resized_image() -> (
+    None
+):
+    split = Recipe((Resize(shorter=9), UpperLeft(), Pad((2, 1, 0, 3), padding_mode="edge"))).split()
+    sizes, draws = sizes_of_images(), Draws(0, 0, np.arange(ROWS))
+    geometry = split.geometry.resolve(draws, sizes)
+    assert not geometry.errors
+    for row in range(ROWS):
+        image = image_of(sizes[row], row)
+        expected = F.pad(F.resize(image, [9])[:, :5, :6], [2, 1, 0, 3], padding_mode="edge")
+        found = apply_reference(image, geometry, row, split.geometry)
+        assert found.shape == expected.shape
+        assert (found.int() - expected.int()).abs().max() <= 1
+
+
+PLANS: dict[str, Any] = {
+    "nothing": Recipe(),
+    "flip": [v2.RandomHorizontalFlip()],
+    "crop": [v2.RandomCrop((3, 1))],
+    "crop that fits": [v2.CenterCrop(1)],
+    "crop from outside": Recipe((UpperLeft(),)),
+    "padding": [v2.Pad(2)],
+    "resize": [v2.Resize((7, 8))],
+    "resize and crop": [v2.Resize((7, 8)), v2.RandomCrop(5)],
+    "resize to a longest side": [v2.Resize(None, max_size=10)],
+    "resize with either filter": Recipe((EitherFilter(),)),
+    "random resized crop": [v2.RandomResizedCrop(9)],
+    "resize to a drawn size": [v2.ScaleJitter((20, 20))],
+    "rotation": [v2.RandomRotation(9)],
+    "resize and rotation": [v2.Resize(9), v2.RandomRotation(9)],
+}
+
+
+@pytest.mark.parametrize("coloured", [False, True], ids=["", "coloured"])
+@pytest.mark.parametrize("name", PLANS)
+def test_what_a_plan_says_of_itself_is_so_for_what_it_resolves_to(
+    name: str, coloured: bool
+) -> None:
+    made = PLANS[name]
+    recipe = made if isinstance(made, Recipe) else Recipe.from_transform(v2.Compose(made))
+    plan = recipe.split().geometry
+    if coloured:
+        plan = replace(plan, colour=WholeImages(()))
+    sizes, draws = sizes_of_images(), Draws(3, 1, np.arange(ROWS))
+    geometry = plan.resolve(draws, sizes)
+    later, nowhere = geometry.later is not None, np.zeros_like(geometry.size)
+    whole = (geometry.window == np.concatenate([nowhere, geometry.size], axis=1)).all()
+    assert plan.resamples == (later or geometry.resamples)
+    if plan.resamples or plan.shows_whole_grids:  # otherwise the box is no more than what is shown
+        assert plan.shows_whole_grids == (whole and not later)
+    if plan.fits_every_image:
+        assert not geometry.errors
+    assert plan.mixes_filters == (geometry.bicubic is not None)
+    same = np.concatenate([nowhere, sizes], axis=1)
+    assert plan.is_identity == (
+        (geometry.box == same).all()
+        and (geometry.window == same).all()
+        and not geometry.flip.any()
+        and not later
+        and geometry.colour is None
+    )
+    assert plan.resampling.coloured == (geometry.colour is not None) == coloured
+    assert (plan.resampling.later is not None) == later
+    assert (plan.mask_resampling.later is not None) == later
+    assert not plan.mask_resampling.coloured
+    assert (plan.resampling.as_stored, plan.mask_resampling.as_stored) == (False, True)
+    assert not plan.needs_objects  # it was resolved without
+    assert [op for _, op in plan.all_ops] == list(recipe.ops)
+    of_one_size = plan.resolve(draws, np.full_like(sizes, 31)).out_sizes
+    assert plan.draws_size == (of_one_size != of_one_size[0]).any()
+
+
+def test_the_defaults_are_torchvisions() -> None:
+    def default(made: Any, name: str) -> Any:
+        return inspect.signature(made).parameters[name].default
+
+    mode, fill = default(v2.Pad, "padding_mode"), (float(default(v2.Pad, "fill")),)
+    for made in (Resampling(), GeometryPlan()):
+        assert made.interpolation == default(v2.Resize, "interpolation")
+        assert made.antialias is default(v2.Resize, "antialias")
+        assert (made.padding_mode, made.fill) == (mode, fill)
+    assert GeometryPlan().mask_fill == fill
+    assert Padding() == (mode, fill, fill)
+    warp = WarpSampling()
+    assert warp.interpolation == default(v2.RandomAffine, "interpolation")
+    assert warp.fill == (default(v2.RandomAffine, "fill"),)
+
+
+@pytest.mark.parametrize("rows", [slice(3, 9), np.array([8, 2, 2, 40])], ids=["slice", "index"])
+@pytest.mark.parametrize("some", [False, True], ids=["few arrays", "all arrays"])
+def test_some_rows_of_a_geometry_are_those_of_all_its_arrays(rows: Any, some: bool) -> None:
+    transform = v2.Compose([v2.RandomVerticalFlip(), v2.Resize(9), v2.RandomHorizontalFlip()])
+    geometry = resolve(transform, sizes_of_images())
+    geometry = replace(
+        geometry,
+        bicubic=np.random.default_rng(0).random(ROWS) < 0.5 if some else None,
+        flipped_first=geometry.flipped_first if some else None,
+    )
+    taken = geometry.take(rows)
+    assert len(taken) == len(taken.box)
+    for one in fields(Geometry):
+        whole = getattr(geometry, one.name)
+        if isinstance(whole, np.ndarray):
+            assert np.array_equal(getattr(taken, one.name), whole[rows]), one.name
+        else:
+            assert getattr(taken, one.name) == whole, one.name
 
 
 def test_resolving_depends_on_the_sample_and_not_on_the_batch() -> None:

@@ -202,7 +202,7 @@ class Later:
     """(B, 2) int32: height, width after the warp."""
     geometry: Geometry
     """Of images of this size."""
-    centres: float = 0.0
+    centres: float
     """As of a `Warp`."""
 
 
@@ -330,7 +330,10 @@ class GeometryPlan:
         """How it makes the masks that belong to them: by the nearest pixel, with a fill of their
         own."""
         made = Resampling(
-            self.mask_interpolation, False, self.padding_mode, self.mask_fill, as_stored=True
+            self.mask_interpolation,
+            padding_mode=self.padding_mode,
+            fill=self.mask_fill,
+            as_stored=True,
         )
         if self.later is None:
             return made
