@@ -156,12 +156,24 @@ def delegate_of(transform: Any) -> Any:
     return inner if callable(inner) else None
 
 
+_PACKAGES = ("torch", "torchvision", "timm", "pycocotools")
+
+
 def is_as_defined(function: Any) -> bool:
-    """Whether a function of an installed package is the one that its module defines, and not one
-    put in its place."""
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    """Whether a function of one of these packages is the one that its module defines, and not one
+    put in its place, by a module of the user's or under the same name."""
+    name = getattr(function, "__module__", None) or ""
+    module = sys.modules.get(name) if name.partition(".")[0] in _PACKAGES else None
     code = getattr(function, "__code__", None)
     return code is not None and code.co_filename == getattr(module, "__file__", None)
+
+
+def methods_are_as_defined(kind: type) -> bool:
+    """Whether no function of a class of torchvision's, or of those that it derives from there, was
+    replaced in the class. Of another class nothing is known: true."""
+    own = [base for base in kind.__mro__ if base.__module__.partition(".")[0] == "torchvision"]
+    functions = [value for base in own for value in vars(base).values()]
+    return all(map(is_as_defined, (f for f in functions if isinstance(f, FunctionType))))
 
 
 # -- Functions that open images --------------------------------------------------------------------

@@ -22,7 +22,7 @@ from torchvision.transforms import _presets as presets
 from torchvision.transforms import v2
 
 from fastload.errors import ConfigurationError
-from fastload.known_code import delegate_of
+from fastload.known_code import delegate_of, methods_are_as_defined
 from fastload.recipe.attributes import read_antialias, read_floats, read_interpolation, read_pair
 from fastload.recipe.columns import ColumnOperation
 from fastload.recipe.convert import MaskToDtype, Normalize, ToDtype
@@ -123,15 +123,22 @@ class _PlainClass(ABC, Generic[TypeVar("T")]):  # type: ignore[misc]
 _HARMLESS = {*vars(_PlainClass), "__init__", "__repr__", "extra_repr"}
 """Names that a derived class may add: those of every class, and how an object is made and shown."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS_OF_ALL = ("_global_forward_hooks", "_global_forward_pre_hooks")
+"""Of `torch.nn.modules.module`, for all modules of the process."""
 
 
 def _is_untouched(thing: Any) -> bool:
-    """Whether an object does what its class says: no function of the class is replaced in the
-    object alone, and no hook of a torch module is set."""
+    """Whether an object does what its class said when it was imported: no function is replaced in
+    the object or in its class, and no hook of a torch module is set."""
     own = getattr(thing, "__dict__", {})
-    if isinstance(thing, nn.Module) and any(own.get(name) for name in _HOOKS):
+    if isinstance(thing, nn.Module) and (
+        any(own.get(name) for name in _HOOKS)
+        or any(getattr(nn.modules.module, name, None) for name in _HOOKS_OF_ALL)
+    ):
         return False
-    return not any(callable(getattr(type(thing), name, None)) for name in own)
+    if any(callable(getattr(type(thing), name, None)) for name in own):
+        return False
+    return methods_are_as_defined(known_kind(type(thing)))
 
 
 def _leaves(transform: Any) -> Iterator[Any]:
@@ -197,7 +204,8 @@ def lower_leaf(transform: Any, image: ImageState) -> Origin:
             raise NotLowerableError(_reason_unknown(transform))
         if not _is_untouched(transform):
             raise NotLowerableError(
-                "a hook is set on it, or a method of it was replaced; make a new one"
+                "a hook is set on it or on all modules, or a method of it or of its class was "
+                "replaced; take that back, and make a new one"
             )
         lowered = lowering(transform, image)
         if image.masks_left_alone and any(map(_changes_masks, lowered)):

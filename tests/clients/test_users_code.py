@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
+from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision import datasets, tv_tensors
 from torchvision import transforms as v1
@@ -132,6 +133,51 @@ def test_batches_are_the_dataloaders_own(folder: str, name: str) -> None:
                 assert list(labels) == list(other_labels)
         explained = " ".join(str(loader.explain()).split())
     assert "as fast as under a DataLoader" in explained, "what it costs"
+
+
+def mirrored_sample(dataset: Any, index: int) -> Any:
+    path, label = dataset.samples[index]
+    return dataset.transform(ImageOps.mirror(dataset.loader(path))), label
+
+
+def mirrored_resize(resize: Any, image: Any) -> Any:
+    return ImageOps.mirror(image.resize((8, 8)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "function"),
+    [
+        (datasets.DatasetFolder, "__getitem__", mirrored_sample),
+        (v1.Resize, "forward", mirrored_resize),
+    ],
+)
+def test_what_was_replaced_in_a_class_runs(
+    folder: str, kind: Any, name: str, function: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a function of the script's own, so that its file is that of its module."""
+    monkeypatch.setattr(kind, name, function)
+    transform = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
+    existing = DataLoader(datasets.ImageFolder(folder, transform), 16)
+    with fastload.from_dataloader(existing) as loader:
+        assert loader.backend == "torch"
+        for (images, _), (others, _) in zip(loader, existing, strict=True):
+            assert (images - others).abs().max() < 2.1 / 255
+
+
+def test_a_hook_of_all_modules_runs(folder: str) -> None:
+    def flip(module: Any, given: Any, made: Any) -> Any:
+        return ImageOps.flip(made) if isinstance(module, v1.Resize) else None
+
+    hook = nn.modules.module.register_module_forward_hook(flip)
+    try:
+        transform = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
+        existing = DataLoader(datasets.ImageFolder(folder, transform), 16)
+        with fastload.from_dataloader(existing) as loader:
+            assert "on all modules" in " ".join(str(loader.explain()).split())
+            for (images, _), (others, _) in zip(loader, existing, strict=True):
+                assert (images - others).abs().max() < 2.1 / 255
+    finally:
+        hook.remove()
 
 
 @pytest.mark.slow
