@@ -1,5 +1,5 @@
-"""YOLO, PASCAL VOC and Open Images by URL: what the same files on a disk give, or the same error;
-and how many requests that takes."""
+"""YOLO, PASCAL VOC, Open Images and panoptic COCO by URL: what the same files on a disk give, or
+the same error; and how many requests that takes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageFile
 
 from fastload import stores
-from fastload.errors import FastloadError, SourceError
+from fastload.errors import DecodeError, FastloadError, SourceError
 from fastload.sources import Source, index, open_source, sizes
+from fastload.sources.index import write_index
 from fastload.sources.sizes import upright_sizes
 from fastload.stores import contents
 from tests import test_sources_open_images as open_images
+from tests import test_sources_panoptic as panoptic
 from tests.backends import Contestant, contestants
 from tests.images import jpeg, photo
 from tests.objectserver import ObjectServer
@@ -28,13 +31,15 @@ from tests.test_sources_detection import (
     BAD_LINES,
     BAD_YAML,
     WRITERS,
+    coco_document,
+    write_coco,
     write_images,
     write_voc,
     write_yolo,
     xml,
     yolo_lines,
 )
-from tests.test_sources_index import gets
+from tests.test_sources_index import gets, kept
 from tests.test_stores import upload
 
 
@@ -114,6 +119,15 @@ def fiftyone_beside_classes(root: Path) -> None:
     write_images(root / "dog")
 
 
+def panoptic_alone(root: Path) -> None:
+    panoptic.write(root)
+
+
+def panoptic_and_boxes(root: Path) -> None:
+    panoptic.write(root)
+    write_coco(root, coco_document(), "val2017")
+
+
 LAYOUTS: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "YOLO": (write_yolo, {}),
     "YOLO, a split": (write_yolo, {"split": "val"}),
@@ -127,6 +141,12 @@ LAYOUTS: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "VOC, a split": (write_voc, {"split": "train"}),
     "VOC, no such split": (write_voc, {"split": "test"}),
     "VOC, classes": (write_voc, {"classes": ["fox", "dog", "cat"], "format": "voc"}),
+    "panoptic": (panoptic_alone, {}),
+    "panoptic, masks": (panoptic_alone, {"masks": True}),
+    "panoptic, a split": (panoptic_alone, {"split": "val"}),
+    "panoptic, no such split": (panoptic_alone, {"split": "train"}),
+    "panoptic beside boxes": (panoptic_and_boxes, {"split": "val"}),
+    "panoptic beside boxes, asked for": (panoptic_and_boxes, {"format": "panoptic"}),
     "Open Images": (lambda root: open_images.write(root) and None, {}),
     "Open Images, a split": (lambda root: open_images.write(root) and None, {"split": "train"}),
     "Open Images, no such split": (two_splits, {"split": "test", "format": "openimages"}),
@@ -208,7 +228,11 @@ def pair(root: Path) -> None:
 
 
 OPEN_IMAGES = "oidv6-train-annotations-bbox.csv"
-ALL_WRITERS = {**WRITERS, "openimages": lambda root: open_images.write(root) and None}
+ALL_WRITERS = {
+    **WRITERS,
+    "openimages": lambda root: open_images.write(root) and None,
+    "panoptic": panoptic_alone,
+}
 PNG = io.BytesIO()
 Image.new("RGB", (60, 40)).save(PNG, "png")
 TURNED = jpeg(photo(40, 60), orientation=6)
@@ -229,6 +253,9 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None]]] = {
     "another's": ("voc", put("Annotations/8.xml", xml(0).encode())),
     "missing": ("voc", remove("JPEGImages/3.jpg")),
     "more images": ("voc", put("JPEGImages/9.jpg", TURNED)),
+    "no PNG": ("panoptic", remove("annotations/panoptic_val2017/3.png")),
+    "no JPEG": ("panoptic", remove("val2017/3.jpg")),
+    "no JSON": ("panoptic", put("annotations/panoptic_val2017.json", b'{"segments_info": ')),
     "reversed": ("openimages", row(XMin=0.9, XMax=0.1)),
     "no class": ("openimages", row(LabelName="/m/0")),
     "no row": ("openimages", append(OPEN_IMAGES, "a,b")),
@@ -511,12 +538,71 @@ def test_the_beginning_of_a_jpeg_says_all_or_nothing(data: bytes) -> None:
     assert read
 
 
+@pytest.mark.parametrize("masks", [False, True])
+def test_panoptic_annotations_of_a_web_server(
+    masks: bool, tmp_path: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names are quoted; the second time by the index. A file of segments that has changed is an
+    error."""
+    monkeypatch.setenv("FASTLOAD_TIER_SIZE", "0")
+    made = panoptic.document()
+    made["annotations"][0]["file_name"] = "50% off #1.png"
+    path = panoptic.write(tmp_path, made)
+    folder = path.with_suffix("")
+    (folder / "4.png").rename(folder / "50% off #1.png")
+    upload(tmp_path, server)
+    place = f"{server.url}/bucket/{path.relative_to(tmp_path)}"
+    here = open_source(path, masks=masks).source
+    for _ in range(2):
+        server.requests.clear()
+        there = open_source(place, masks=masks).source
+        requests = gets(server)
+        check_equal(there, here)
+    assert requests == []
+    name = f"bucket/annotations/{folder.name}/1.png"
+    server.objects[name] = server.objects[f"bucket/annotations/{folder.name}/0.png"]
+    column: Any = there.columns["masks" if masks else "mask"]
+    with pytest.raises((OSError, DecodeError), match=r"1\.png.*has changed"):
+        column.at(np.array([1])) if masks else column.read(1)
+
+
+PANOPTIC: dict[str, Any] = {
+    "falling": ("mask/offsets", lambda a: a[::-1]),
+    "beyond": ("mask/offsets", lambda a: a + 1),
+    "fewer": ("mask/offsets", lambda a: a[:-1]),
+    "labels": ("mask/labels", lambda a: a[:-1]),
+    "numbers": ("mask/ids", lambda a: a.astype(np.float64)),
+    "files": ("mask/files/paths/ends", lambda a: a[:-1]),
+    "drawn": ("masks/drawn/offsets/0", lambda a: a + 1),
+    "drawn numbers": ("masks/drawn/array", lambda a: a.astype(np.uint8)),
+}
+
+
+@pytest.mark.parametrize("wrong", PANOPTIC)
+def test_segments_of_an_index_lead_nowhere(
+    wrong: str,
+    tmp_path: Path,
+    server: ObjectServer,
+    own_cache: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    panoptic.write(tmp_path)
+    upload(tmp_path, server)
+    name, change = PANOPTIC[wrong]
+    options: Any = {"masks": name.startswith("masks")}
+    before = open_source("s3://bucket", **options).source
+    path, header, arrays = kept(own_cache)
+    write_index(path, header, {**arrays, name: change(arrays[name])})
+    check_equal(open_source("s3://bucket", **options).source, before)
+    assert "the index is not used" in caplog.text
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["yolo", "voc"])
+@pytest.mark.parametrize("kind", ["yolo", "voc", "panoptic"])
 @contestants(spawned=True)
 def test_batches(contestant: Contestant, kind: str, tmp_path: Path, server: ObjectServer) -> None:
     """The second time by the index."""
-    WRITERS[kind](tmp_path / "data")
+    ALL_WRITERS[kind](tmp_path / "data")
     upload(tmp_path / "data", server)
     made = []
     for number, place in enumerate((str(tmp_path / "data"), "s3://bucket", "s3://bucket")):

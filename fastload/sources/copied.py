@@ -16,7 +16,7 @@ from fastload.sources.base import Opened
 from fastload.sources.cifar import remote_cifar
 from fastload.sources.coco import is_coco
 from fastload.sources.idx import remote_idx
-from fastload.sources.panoptic import PANOPTIC_SIGNS
+from fastload.sources.panoptic import PANOPTIC_SIGNS, is_panoptic
 from fastload.stores.copies import copied
 
 _MANIFEST = "manifest.json"
@@ -70,7 +70,7 @@ def _local_only(url: str) -> str:
     if url.endswith(".lance") or names.get("_versions", False):
         return "is a Lance data set"
     signs = ("annotations/*.json", *PANOPTIC_SIGNS)
-    if _has_any(url, names, signs) and not is_coco(url):
+    if _has_any(url, names, signs) and not is_coco(url) and not is_panoptic(url):
         return "has annotations of COCO other than of objects"
     return ""
 

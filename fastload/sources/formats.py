@@ -114,6 +114,7 @@ FORMATS: tuple[Format, ...] = (
         open_panoptic,
         frozenset({"split"}),
         "images and COCO's panoptic annotations",
+        remote=True,
         signs=PANOPTIC_SIGNS,
         fallback=True,
         certain=is_panoptic,

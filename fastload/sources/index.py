@@ -43,6 +43,7 @@ from fastload.sources.buffers import PathTable
 from fastload.sources.columns import Column, EncodedFiles, RaggedArray, ValueArray
 from fastload.sources.image_files import is_image_name
 from fastload.sources.kinds import check_rows
+from fastload.sources.panoptic import SegmentClasses, SegmentMasks, Segments
 from fastload.sources.ragged import Ragged
 from fastload.sources.zip_archives import InflatedFiles
 
@@ -52,6 +53,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 _FILES = {kind.__name__: kind for kind in (EncodedFiles, InflatedFiles)}
 _ROWS = {kind.__name__: kind for kind in (ValueArray, RaggedArray)}
+_SEGMENTED = {kind.__name__: kind for kind in (SegmentClasses, SegmentMasks)}
+_OF_SEGMENTS = ("ids", "labels", "offsets")
 _PARTS = ("offsets", "lengths", "versions", "sizes", "sums")
 """Arrays of those, of which not all have each."""
 
@@ -155,12 +158,12 @@ def source_as_arrays(opened: Opened) -> tuple[dict[str, Any], Arrays] | None:
         described: dict[str, Any] = {"type": type(column).__name__, "role": column.role}
         known = type(column).__name__ in _FILES
         if isinstance(column, EncodedFiles) and known and column.is_remote:
-            for part in ("paths", "names"):
-                table: PathTable | None = getattr(column, part)
-                if table is not None:
-                    described[part] = table.root
-                    _put(arrays, f"{name}/{part}", table, ("blob", "ends", "rows"))
-            _put(arrays, name, column, _PARTS)
+            described |= _put_files(arrays, name, column)
+        elif isinstance(column, SegmentClasses | SegmentMasks) and column.is_whole_and_remote:
+            described["files"] = _put_files(arrays, f"{name}/files", column.segments.files)
+            _put(arrays, name, column.segments, _OF_SEGMENTS)
+            if isinstance(column, SegmentMasks):
+                _put_rows(arrays, f"{name}/drawn", column.drawn)
         elif isinstance(column, ValueArray | RaggedArray):
             described["depth"] = _put_rows(arrays, name, column.at(np.arange(len(column))))
         else:
@@ -188,6 +191,18 @@ def source_as_arrays(opened: Opened) -> tuple[dict[str, Any], Arrays] | None:
         "notes": opened.notes,
     }
     return header, arrays
+
+
+def _put_files(arrays: Arrays, name: str, files: EncodedFiles) -> dict[str, Any]:
+    """Add a column of files; its description."""
+    described: dict[str, Any] = {"type": type(files).__name__, "role": files.role}
+    for part in ("paths", "names"):
+        table: PathTable | None = getattr(files, part)
+        if table is not None:
+            described[part] = table.root
+            _put(arrays, f"{name}/{part}", table, ("blob", "ends", "rows"))
+    _put(arrays, name, files, _PARTS)
+    return described
 
 
 def _put(arrays: Arrays, prefix: str, holder: Any, names: tuple[str, ...]) -> None:
@@ -224,11 +239,10 @@ def source_from_arrays(header: Mapping[str, Any], arrays: Arrays) -> Opened:
     columns: dict[str, Column] = {}
     for name, described in header["columns"].items():
         kind = described["type"]
-        columns[name] = (
-            _files_from(name, described, arrays)
-            if kind in _FILES
-            else _rows_from(name, described, arrays)
+        made = (
+            _files_from if kind in _FILES else _segments_from if kind in _SEGMENTED else _rows_from
         )
+        columns[name] = made(name, described, arrays)
     classes = header["classes"]
     source = Source(
         columns,
@@ -255,6 +269,20 @@ def _rows_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Colum
         raise SourceError(f"{name}: rows of variable length, or not")
     check_rows(made.kind, rows, name)
     return made
+
+
+def _segments_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Column:
+    files = _files_from(f"{name}/files", described["files"], arrays)
+    ids, labels, offsets = (arrays[f"{name}/{part}"] for part in _OF_SEGMENTS)
+    rows = [Ragged(ids, offsets), Ragged(labels, offsets)]  # checks the offsets
+    if described["type"] == SegmentMasks.__name__:
+        rows += [Ragged(arrays[f"{name}/drawn/array"], arrays[f"{name}/drawn/offsets/0"])]
+    for each, dtype in zip(rows, (np.int64, np.uint8, np.int64), strict=False):
+        dtypes = each.values.dtype, each.offsets.dtype
+        if len(each) != len(files) or each.values.ndim != 1 or dtypes != (dtype, np.int64):
+            raise SourceError(f"{name}: no segments")
+    segments = Segments(files, ids, labels, offsets)
+    return SegmentMasks(segments, rows[2]) if len(rows) > 2 else SegmentClasses(segments)
 
 
 def _files_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> EncodedFiles:
@@ -332,16 +360,22 @@ def says_versions(source: Source) -> bool:
 
 
 def _remote_files(source: Source) -> list[EncodedFiles]:
-    return [c for c in source.columns.values() if isinstance(c, EncodedFiles) and c.is_remote]
+    return [files for files in _files_of(source) if files.is_remote]
+
+
+def _files_of(source: Source) -> list[EncodedFiles]:
+    segmented = (SegmentClasses, SegmentMasks)
+    columns = source.columns.values()
+    found = [c.segments.files if isinstance(c, segmented) else c for c in columns]
+    return [column for column in found if isinstance(column, EncodedFiles)]
 
 
 def _lie_in(place: str | list[str], source: Source, stamp: Iterable[str]) -> bool:
     """Whether all files of a source, and all URLs of a stamp, are in the stores of a data set."""
     found = [*stamp]
-    for column in source.columns.values():
-        if isinstance(column, EncodedFiles):
-            root = column.paths.root
-            found += [f"{root}/"] if root else column.paths.all_held()
+    for files in _files_of(source):
+        root = files.paths.root
+        found += [f"{root}/"] if root else files.paths.all_held()
     places = [place] if isinstance(place, str) else place
     return {*map(stores.top_of, found)} <= {*map(stores.top_of, places)}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -18,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from fastload import stores
 from fastload.errors import DecodeError, SourceError, and_more
-from fastload.files import check_regular, read_regular
 from fastload.sources import folders
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.beside import looks_like_panoptic
-from fastload.sources.buffers import Int64Array, PathTable
+from fastload.sources.buffers import Int64Array, PathTable, PickledByReference
 from fastload.sources.coco import (
     file_of_split,
     image_root,
@@ -33,7 +34,7 @@ from fastload.sources.coco import (
     once_each,
     positions,
 )
-from fastload.sources.columns import EncodedImages, Values
+from fastload.sources.columns import EncodedFiles, EncodedImages, Values
 from fastload.sources.masks import Shapes, runs_of
 from fastload.sources.ragged import Ragged, offsets_of
 
@@ -100,7 +101,8 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
     files = _files_of(spec)
     path = file_of_split(spec, files, options.split)
     try:
-        document = msgspec.json.decode(read_regular(path), type=_Document)
+        data = stores.read(path, version=stores.noted(path))
+        document = msgspec.json.decode(data, type=_Document)
     except (OSError, msgspec.DecodeError) as error:
         raise SourceError(
             f"{path}: is not what COCO's panoptic format has ({error}); correct the file."
@@ -158,8 +160,11 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
             found.numbers["ids"].append(segment.id)
             found.numbers["is_thing"].append(is_thing[segment.category_id])
         found.counts.append(kept)
+    names = [one.file_name for one in of_image]
+    paths = PathTable.of([stores.spelt(pngs, name) for name in names], pngs)
+    versions = stores.versions_of(map(paths.__getitem__, range(len(paths))))
     segments = Segments(
-        PathTable.of([one.file_name for one in of_image], pngs),
+        EncodedFiles(paths, "mask", versions=versions if stores.is_remote(pngs) else None),
         np.array([one.id for each in of_image for one in each.segments_info], np.int64),
         np.array(
             [label[one.category_id] for each in of_image for one in each.segments_info], np.uint8
@@ -172,7 +177,7 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
         if options.masks
         else {"mask": SegmentClasses(segments)}
     )
-    found.identity = (segments.paths.digest(), segments.ids, segments.labels, segments.offsets)
+    found.identity = (PathTable.of(names).digest(), segments.ids, segments.labels, segments.offsets)
     return found.source(
         [image.file_name for image in document.images],
         root,
@@ -211,10 +216,10 @@ def _annotations(path: str, document: _Document) -> list[_Annotation]:
 def _files_of(spec: str) -> dict[str, str]:
     """The annotation files, by split."""
     if spec.lower().endswith(".json"):
-        return {"": spec} if os.path.isfile(spec) else {}
+        return {"": spec} if stores.is_file(spec) else {}
     found: dict[str, str] = {}
     for folder in (os.path.join(spec, "annotations"), spec):
-        for name in folders.files_in(folder) if os.path.isdir(folder) else ():
+        for name in folders.files_in(folder) if stores.is_folder(folder) else ():
             if name.startswith(_KIND) and name.endswith(".json"):
                 split = name.removeprefix(_KIND).removesuffix(".json")
                 found.setdefault(split, os.path.join(folder, name))
@@ -225,10 +230,10 @@ def _files_of(spec: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Segments:
+class Segments(PickledByReference):
     """PNG files in which red + 256 green + 65,536 blue is the id of a pixel's segment."""
 
-    paths: PathTable
+    files: EncodedFiles
     ids: npt.NDArray[np.int64]
     """(T,): of all segments of all images."""
     labels: npt.NDArray[np.uint8]
@@ -236,12 +241,18 @@ class Segments:
     offsets: Int64Array
     """(N + 1,): where those of each image begin."""
 
-    def ids_of_pixels(self, index: int) -> npt.NDArray[np.int64]:
-        """(H, W). Raises DecodeError: it is no such file."""
-        path = self.paths[index]
+    def read(self, indices: Int64Array) -> Sequence[bytes]:
+        """Files. Raises DecodeError: they cannot be read."""
         try:
-            check_regular(path)
-            with Image.open(path) as image:
+            return self.files.read_many(indices)
+        except OSError as error:  # which names it
+            raise DecodeError(f"{self.files.paths[int(indices[0])]} or another: {error}") from error
+
+    def ids_of_pixels(self, index: int, data: bytes) -> npt.NDArray[np.int64]:
+        """(H, W), of a file. Raises DecodeError: it is no such file."""
+        path = self.files.paths[index]
+        try:
+            with Image.open(io.BytesIO(data)) as image:
                 mode, pixels = image.mode, np.asarray(image)
         except Exception as error:  # damage shows in any way
             raise DecodeError(f"{path}: cannot be decoded ({error}).") from error
@@ -250,9 +261,10 @@ class Segments:
         red, green, blue = (pixels[..., channel].astype(np.int64) for channel in range(3))
         return red | green << 8 | blue << 16
 
-    def classes(self, index: int) -> npt.NDArray[np.uint8]:
-        """(H, W): the class of each pixel. Raises DecodeError: also for an unknown segment."""
-        pixels = self.ids_of_pixels(index)
+    def classes(self, index: int, data: bytes) -> npt.NDArray[np.uint8]:
+        """(H, W): the class of each pixel of a file. Raises DecodeError: also for an unknown
+        segment."""
+        pixels = self.ids_of_pixels(index, data)
         part = slice(self.offsets[index], self.offsets[index + 1])
         order = np.argsort(self.ids[part])
         ids = np.append(0, self.ids[part][order])
@@ -261,8 +273,8 @@ class Segments:
         unknown = ids[places] != pixels
         if unknown.any():
             raise DecodeError(
-                f"{self.paths[index]}: has pixels of the segment {pixels[unknown][0]}, which the "
-                "JSON file does not list; correct one of the two."
+                f"{self.files.paths[index]}: has pixels of the segment {pixels[unknown][0]}, which "
+                "the JSON file does not list; correct one of the two."
             )
         classes: npt.NDArray[np.uint8] = labels[places]
         return classes
@@ -277,16 +289,37 @@ class SegmentClasses(EncodedImages):
     role: str = "mask"
 
     def __len__(self) -> int:
-        return len(self.segments.paths) if self.rows is None else len(self.rows)
+        return len(self.segments.files) if self.rows is None else len(self.rows)
 
     def read(self, index: int) -> bytes:
         row = index if self.rows is None else int(self.rows[index])
+        return self._made(row, self.segments.files.read(row))
+
+    def read_many(self, indices: Int64Array) -> Sequence[bytes]:
+        rows = indices if self.rows is None else self.rows[indices]
+        found = self.segments.files.read_many(rows)
+        return [self._made(row, data) for row, data in zip(rows.tolist(), found, strict=True)]
+
+    def _made(self, row: int, data: bytes) -> bytes:
         file = io.BytesIO()
-        Image.fromarray(self.segments.classes(row)).save(file, "png", compress_level=1)
+        Image.fromarray(self.segments.classes(row, data)).save(file, "png", compress_level=1)
         return file.getvalue()
 
+    @property
+    def is_whole_and_remote(self) -> bool:
+        """Whether they are all, in order, of files in a store."""
+        return self.rows is None and self.segments.files.is_remote
+
+    @property
+    def survives_fork(self) -> bool:
+        return self.segments.files.survives_fork
+
+    @property
+    def waits(self) -> bool:
+        return self.segments.files.waits
+
     def describe(self, index: int) -> str:
-        return self.segments.paths[index if self.rows is None else int(self.rows[index])]
+        return self.segments.files.paths[index if self.rows is None else int(self.rows[index])]
 
     def take(self, indices: Int64Array) -> SegmentClasses:
         rows = indices if self.rows is None else self.rows[indices]
@@ -313,17 +346,23 @@ class SegmentMasks(Values):
         lengths = self.drawn.lengths
         return lengths if self.rows is None else lengths[self.rows]
 
+    @property
+    def is_whole_and_remote(self) -> bool:
+        """Whether they are all, in order, of files in a store."""
+        return self.rows is None and self.segments.files.is_remote
+
     @functools.cached_property
     def nbytes(self) -> int:
         return 8 * len(self.drawn.values)  # they are not kept
 
     def at(self, indices: Int64Array) -> Ragged:
         shapes, counts = Shapes(), []
-        for row in (indices if self.rows is None else self.rows[indices]).tolist():
-            pixels, wanted = self.segments.ids_of_pixels(row), self.drawn[row].tolist()
+        rows = indices if self.rows is None else self.rows[indices]
+        for row, data in zip(rows.tolist(), self.segments.read(rows), strict=True):
+            pixels, wanted = self.segments.ids_of_pixels(row, data), self.drawn[row].tolist()
             counts.append(len(wanted))
             for own in wanted:
-                where = f"{self.segments.paths[row]}: the segment {own}"
+                where = f"{self.segments.files.paths[row]}: the segment {own}"
                 mask = pixels == own
                 if not mask.any():
                     raise DecodeError(f"{where} has no pixel; correct the JSON file or this one.")
@@ -335,4 +374,4 @@ class SegmentMasks(Values):
         return SegmentMasks(self.segments, self.drawn, rows, self.role)
 
     def describe(self, index: int) -> str:
-        return self.segments.paths[index if self.rows is None else int(self.rows[index])]
+        return self.segments.files.paths[index if self.rows is None else int(self.rows[index])]
