@@ -224,9 +224,10 @@ int BaselineDecoder::begin_chunk(Stream& stream, int64_t stop) {
         // All of them are noted, but the chunks are as long as they can be where they are compared.
         if (noted_ == nullptr) until += std::max(most_mcus_ - until, 0) / step_ * step_;
         mcus = std::min(mcus, int64_t{std::min(until, columns_ - column)});
-        // Chunks of one size: 8 and 8 MCUs rather than 12 and 4.
-        const int64_t chunks = (mcus + most_mcus_ - 1) / most_mcus_;
-        mcus = (mcus + chunks - 1) / chunks;
+        if (mcus > most_mcus_) {  // chunks of one size: 8 and 8 MCUs rather than 12 and 4
+            const int64_t chunks = (mcus + most_mcus_ - 1) / most_mcus_;
+            mcus = (mcus + chunks - 1) / chunks;
+        }
     }
     mcus = std::min(mcus, int64_t{most_mcus_});
     if (frame_.restart_interval != 0) mcus = std::min(mcus, stream.until_restart);

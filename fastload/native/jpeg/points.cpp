@@ -31,21 +31,22 @@ size_t packed_bytes(size_t points, int position_bits, int dc_bits, int component
 
 class BitWriter {
   public:
-    explicit BitWriter(std::vector<uint8_t>& out) : out_(out) {}
+    // Eight bytes beyond the last number are written, too.
+    explicit BitWriter(uint8_t* out) : next_(out) {}
     // At most 40 bits.
     void put(uint64_t value, int bits) {
-        held_ |= value << count_;
-        for (count_ += bits; count_ >= 8; count_ -= 8, held_ >>= 8)
-            out_.push_back(static_cast<uint8_t>(held_));
-    }
-    void end() {
-        if (count_ > 0) out_.push_back(static_cast<uint8_t>(held_));
+        word_ |= value << count_;
+        count_ += bits;
+        std::memcpy(next_, &word_, 8);
+        next_ += count_ >> 3;
+        word_ >>= count_ & ~7;
+        count_ &= 7;
     }
 
   private:
-    std::vector<uint8_t>& out_;
-    uint64_t held_ = 0;
-    int count_ = 0;  // below 8 between two numbers
+    uint8_t* next_;
+    uint64_t word_ = 0;
+    int count_ = 0;  // bits of `word_`, below 8 between two numbers
 };
 
 class BitReader {
@@ -109,7 +110,12 @@ void pack(const Frame& frame, const Points& points, std::vector<uint8_t>& out) {
     out.push_back(static_cast<uint8_t>(points.step >> 8));
     out.push_back(static_cast<uint8_t>(position_bits));
     out.push_back(static_cast<uint8_t>(dc_bits));
-    BitWriter writer(out);
+    const size_t begin = out.size();
+    const size_t end =
+        begin - kHeader +
+        packed_bytes(points.points.size() - 1, position_bits, dc_bits, frame.components);
+    out.resize(end + 8);
+    BitWriter writer(out.data() + begin);
     before = first_point(frame);
     for (size_t k = 1; k < points.points.size(); ++k) {
         const Point& point = points.points[k];
@@ -118,7 +124,7 @@ void pack(const Frame& frame, const Points& points, std::vector<uint8_t>& out) {
             writer.put(folded(point.dc[i] - before.dc[i]), dc_bits);
         before = point;
     }
-    writer.end();
+    out.resize(end);
 }
 
 bool unpack(const Frame& frame, const uint8_t* data, size_t size, Points& points) {
