@@ -334,6 +334,7 @@ ARRAYS: dict[str, Any] = {
     "no numbers": ("boxes/offsets/0", lambda a: a.astype(np.float64)),
     "unsigned": ("boxes/offsets/0", lambda a: a.astype(np.uint64)),
     "none": ("boxes/offsets/0", lambda a: a[:0]),
+    "a number": ("boxes/offsets/0", lambda a: a[0].reshape(())),
     "table": ("boxes/offsets/0", lambda a: a.reshape(1, -1)),
     "fewer images": ("boxes/offsets/0", lambda a: a[:-1]),
     "other objects": ("labels/offsets/0", lambda a: np.minimum(a, 1)),

@@ -61,7 +61,7 @@ _PARTS = ("offsets", "lengths", "versions", "sizes", "sums")
 _MAGIC = b"fastload index 2"
 _NUMBERS = "biufc"
 """Kinds of dtypes that an index holds."""
-_WRONG = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_WRONG = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """What a header that is not as it should be raises where it is read."""
 _ALIGNED = 64
 _MOST_HEADER = 1 << 30
@@ -234,7 +234,7 @@ def source_from_arrays(header: Mapping[str, Any], arrays: Arrays) -> Opened:
     Raises:
         SourceError: there cannot be such a source: offsets that fall or lie outside of their
             values, boxes that are none, columns of different lengths.
-        KeyError, TypeError, ...: it is none of those.
+        LookupError, TypeError, ...: it is none of those.
     """
     columns: dict[str, Column] = {}
     for name, described in header["columns"].items():
