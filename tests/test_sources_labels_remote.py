@@ -42,6 +42,8 @@ from tests.test_sources_detection import (
 from tests.test_sources_index import gets, kept
 from tests.test_stores import upload
 
+OPEN_IMAGES = "oidv6-train-annotations-bbox.csv"
+
 
 def outcome(place: Path | str, options: dict[str, Any]) -> tuple[Source | None, Any]:
     """(the source, notes), or (None, what was raised); without the name of the place."""
@@ -165,6 +167,28 @@ def test_layouts(layout: str, tmp_path: Path, server: ObjectServer) -> None:
     check_same(tmp_path / "data", server, **options)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("yolo", "data.yaml"),
+        ("openimages", OPEN_IMAGES),
+        ("panoptic", "annotations/panoptic_val2017.json"),
+    ],
+)
+@pytest.mark.parametrize("below", ["", "a b/100%/"])
+def test_files_that_are_named(
+    below: str, kind: str, name: str, tmp_path: Path, server: ObjectServer
+) -> None:
+    """In place of the folder; which may be called anything."""
+    ALL_WRITERS[kind](tmp_path / below)
+    upload(tmp_path, server)
+    here = open_source(tmp_path / below / name).source
+    for _ in range(2):
+        server.requests.clear()
+        check_equal(open_source(f"s3://bucket/{below}{name}").source, here)
+    assert gets(server) == []
+
+
 def test_a_long_file_is_read_in_parts(
     tmp_path: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,7 +251,6 @@ def pair(root: Path) -> None:
             Image.new("L", image.size).save(root / "SegmentationClass" / f"{path.stem}.png")
 
 
-OPEN_IMAGES = "oidv6-train-annotations-bbox.csv"
 ALL_WRITERS = {
     **WRITERS,
     "openimages": lambda root: open_images.write(root) and None,
