@@ -909,3 +909,17 @@ def test_a_large_array_that_was_changed_in_one_row_is_not_that_of_the_cache(
     assert open_source(arrays).source.fingerprint == fingerprint
     with pytest.raises(CacheError, match=rf"other numbers of '{which}' than .*rm -r"):
         fastload.build_cache(arrays, first, progress=False)
+
+
+@pytest.mark.parametrize("place", ["cache", "class_0/cache", "."])
+def test_a_cache_among_the_samples_is_refused(tmp_path: Path, place: str) -> None:
+    """The next opening would take it for a class."""
+    folder = images.write_photo_folder(tmp_path / "data", classes=2, per_class=1)
+    options = CacheOptions(directory=str(folder / place))
+    with pytest.raises(ConfigurationError, match="directory: .* among the samples; name another"):
+        fastload.create_loader(
+            folder, 2, backend="cache", options=options, transform=v2.Resize((8, 8))
+        )
+    assert len(list(folder.rglob("*"))) == 4
+    beside = build_cache(folder, tmp_path / "data-cache", progress=False)
+    assert beside.is_dir()

@@ -33,6 +33,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
 from fastload.render.drawn import DrawnGeometry
 from fastload.sources.base import Source
+from fastload.sources.inspection import refuse_among_samples
 
 logger = logging.getLogger("fastload")
 
@@ -146,6 +147,8 @@ class CacheBackend(BatchMaker):
         self._builds = (
             options.short_side is not None or bool(given.encoded or given.objects) or not stored
         )
+        if self._builds and not is_cache(self._directory):
+            refuse_among_samples("directory", self._directory, given)
         self._source: Source | None = None
         """What is served, once it is open."""
         self._filler: Filler | None = None

@@ -58,6 +58,7 @@ from fastload.geometry.points import PointMap
 from fastload.machine import cache_home, usable_cores
 from fastload.sources.base import Source
 from fastload.sources.columns import Column, PixelImages, ValueArray, Values
+from fastload.sources.inspection import refuse_among_samples
 from fastload.sources.opening import open_source
 from fastload.stores.reads import ReaderPool
 from fastload.terminal import progress
@@ -145,6 +146,8 @@ def build_cache(
         else Path(directory).expanduser().absolute()
     )
     build = _Build(source, target, variant, num_workers, progress, on_error, pace)
+    if not is_cache(target):
+        refuse_among_samples("directory", target, source)
     manifest = build.existing()
     if manifest is None:
         try:

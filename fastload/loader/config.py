@@ -153,6 +153,10 @@ class LoaderConfig:
         )
         _require("mode", self.mode in ("RGB", "unchanged"), "'RGB' or 'unchanged'", self.mode)
         _require("place", self.place in get_args(Place), "'auto', 'device' or 'host'", self.place)
+        for name, what in (("sampler", "indices"), ("batch_sampler", "lists of indices")):
+            given = getattr(self, name)
+            good = given is None or hasattr(given, "__iter__") or hasattr(given, "__getitem__")
+            _require(name, good, f"an iterable of {what}", given)
         if self.sampler is not None and self.shuffle:
             raise ConfigurationError(
                 "shuffle: must be False when a sampler is given, which decides the order."

@@ -16,7 +16,13 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.sampler.order import EndOfOrder, Int64Array, Shard, count_repeats
-from fastload.sampler.users import UsersOrder, announce_epoch, checked_indices, copies_of_each
+from fastload.sampler.users import (
+    UsersOrder,
+    announce_epoch,
+    checked_indices,
+    copies_of_each,
+    listed,
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ class InStepOrder(UsersOrder):
         """The next of an epoch; None: there is none."""
         if self.in_batches:
             batch = next(given, None)
-            return None if batch is None else list(batch)
+            return None if batch is None else listed(batch, self.sampler)
         batch = list(itertools.islice(given, self.batch_size))
         return batch if len(batch) >= (self.batch_size if self.drop_last else 1) else None
 

@@ -219,7 +219,7 @@ class BatchOrder(UsersOrder):
     def epoch(self, epoch: int) -> Int64Array:
         sampler = self.sampler
         announce_epoch(epoch, sampler, getattr(sampler, "sampler", None))
-        batches = [list(batch) for batch in sampler]
+        batches = [listed(batch, sampler) for batch in sampler]
         if len(batches) != self.steps:
             raise ConfigurationError(
                 f"batch_sampler: {type(sampler).__name__} says that it has "
@@ -248,6 +248,16 @@ class BatchOrder(UsersOrder):
         }
 
 
+def listed(batch: Any, sampler: Any) -> list[Any]:
+    """What a batch sampler gave for a batch. Raises ConfigurationError: no list of any kind."""
+    if not isinstance(batch, Iterable):
+        raise ConfigurationError(
+            f"batch_sampler: {type(sampler).__name__} must give lists of indices, one for each "
+            f"batch, and gave {batch!r}."
+        )
+    return list(batch)
+
+
 def announce_epoch(epoch: int, *samplers: Any) -> None:
     """Call `set_epoch` of those that have one and are at another epoch: a second call for the same
     epoch would look like one of the script's."""
@@ -268,7 +278,7 @@ def checked_indices(sampler: Any, indices: Iterable[int], length: int) -> Int64A
     """The indices that a sampler of the user's has given, checked. Raises ConfigurationError."""
     try:
         order = np.fromiter((index(i) for i in indices), dtype=np.int64)
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise ConfigurationError(
             f"sampler: {type(sampler).__name__} must give ints ({error})."
         ) from error

@@ -11,14 +11,17 @@ import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Number
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from fastload.errors import SourceError
+from fastload import stores
+from fastload.errors import ConfigurationError, SourceError
 from fastload.fingerprint import fingerprint_of
+from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.folders import sampled_bytes, sampled_rows, sampled_sizes
@@ -116,6 +119,27 @@ def _shown(value: Any, root: str) -> str:
     if isinstance(value, np.ndarray | torch.Tensor):
         return fingerprint_of(*_column(value))
     return type(value).__qualname__
+
+
+def refuse_among_samples(argument: str, place: str | Path, source: Source, *folders: str) -> None:
+    """Raise ConfigurationError if what is written to a place would lie among the samples, where the
+    next opening takes it for one of their folders. `folders`: more that it must not lie in."""
+    roots = [
+        column.paths.root
+        for column in source.encoded.values()
+        if isinstance(column, EncodedFiles) and column.offsets is None
+    ]
+    for root in (*roots, *folders):
+        if f"{_resolved(place)}/".startswith(f"{_resolved(root)}/"):
+            raise ConfigurationError(
+                f"{argument}: {place} lies in {root}, among the samples; name another folder."
+            )
+
+
+def _resolved(place: str | Path) -> str:
+    given = os.fspath(place)
+    whole = given if stores.is_remote(given) else os.path.realpath(os.path.expanduser(given))
+    return whole.rstrip("/")
 
 
 class Snapshot:

@@ -11,7 +11,6 @@ from fastload.cache.build import build_cache
 from fastload.errors import ConfigurationError
 from fastload.sources.opening import open_source
 from fastload.tools.pack.plan import PackOptions, parts_of
-from fastload.tools.pack.target import refuse_within
 
 
 def pack_caches(
@@ -59,7 +58,6 @@ def pack_caches(
             "to the store afterwards: create_loader takes the URL of a cache."
         )
     opened = open_source(source, split=split, format=format).source
-    refuse_within(source, split, opened, place)
     parts = parts_of(len(opened), options)
     whole = len(parts) == 1 and options.shuffle is None
     return tuple(

@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
+from fastload import stores
 from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError, counted
 from fastload.machine import usable_cores
 from fastload.sources.base import Source
+from fastload.sources.inspection import refuse_among_samples
 from fastload.sources.opening import open_source
 from fastload.stores.reads import ReaderPool
 from fastload.terminal import progress as shown_progress
@@ -22,7 +24,7 @@ from fastload.tools.pack.contents import Contents, described
 from fastload.tools.pack.plan import PackOptions, ShardJob, parts_of, plan_shards
 from fastload.tools.pack.report import page_of
 from fastload.tools.pack.shard import ShardRow, pack_shard, require_parquet
-from fastload.tools.pack.target import Packed, Target, refuse_within
+from fastload.tools.pack.target import Packed, Target
 
 _VERSION = 1
 """Of the layout; another one is another plan."""
@@ -80,7 +82,10 @@ def pack(
         require_parquet()
     opening: dict[str, Any] = {"split": split, "format": format}
     opened = open_source(source, **opening).source
-    refuse_within(source, split, opened, os.fspath(destination))
+    # Of a folder with splits, one of which is packed, the target may lie beside that.
+    a_folder = isinstance(source, str | os.PathLike) and stores.is_folder(os.fspath(source))
+    whole = [os.fspath(source)] if a_folder and split is None else []
+    refuse_among_samples("destination", os.fspath(destination), opened, *whole)
     contents = Contents(opened, options)
     parts = parts_of(len(opened), options)
     target = Target(destination)

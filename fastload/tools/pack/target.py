@@ -27,10 +27,8 @@ import filelock
 import msgspec
 
 from fastload import stores
-from fastload.errors import ConfigurationError, FastloadError, PackError, counted
+from fastload.errors import FastloadError, PackError, counted
 from fastload.files import replacing, sync_folder
-from fastload.sources.base import Source
-from fastload.sources.columns import EncodedFiles
 from fastload.sources.packed import ABOUT_NAME
 from fastload.tools.pack.shard import ShardRow, checksum
 
@@ -288,36 +286,6 @@ class Target:
                     "same command again: it goes on with what is missing."
                 ) from error
             raise PackError(f"{self.place}: cannot be written ({error}).") from error
-
-
-def refuse_within(spec: Any, split: str | None, source: Source, place: str | Path) -> None:
-    """Raise ConfigurationError if the target would lie among the samples, where the next opening
-    takes it for one of their folders.
-
-    Args:
-        spec: what was opened.
-        split: of it; where there is one, the folder that holds all of them may hold the target.
-        source: as which it was opened.
-        place: the target.
-    """
-    roots = [
-        column.paths.root
-        for column in source.encoded.values()
-        if isinstance(column, EncodedFiles) and column.offsets is None
-    ]
-    if isinstance(spec, str | os.PathLike) and split is None and stores.is_folder(os.fspath(spec)):
-        roots.append(os.fspath(spec))
-    for root in roots:
-        if f"{_resolved(place)}/".startswith(f"{_resolved(root)}/"):
-            raise ConfigurationError(
-                f"destination: {place} lies in {root}, among the samples; name another folder."
-            )
-
-
-def _resolved(place: str | Path) -> str:
-    given = os.fspath(place)
-    whole = given if stores.is_remote(given) else os.path.realpath(os.path.expanduser(given))
-    return whole.rstrip("/")
 
 
 def _row_name(name: str) -> str:
