@@ -656,8 +656,18 @@ def test_rows_that_stay_rows_are_the_same_pixels(
         pixels = RNG.integers(0, 256, (12, width, 3), dtype=np.uint8)
         shear, left, top = RNG.normal(size=3) * [0.3, 5, 2]
         start = left if scale > 0 else width - left
-        inverse = np.array([[scale, shear, start], [0, abs(scale) / 2 + 0.3, top], [0, 0, 1]])
-        require_same_pixels(monkeypatch, pixels, inverse, (14, 131))
+        for along in (shear, 0.0):  # without it columns are the same in all rows
+            inverse = np.array([[scale, along, start], [0, abs(scale) / 2 + 0.3, top], [0, 0, 1]])
+            require_same_pixels(monkeypatch, pixels, inverse, (14, 131))
+
+
+def test_rows_that_are_longer_than_what_is_kept_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native.available():
+        pytest.skip("the native core is not built")
+    pixels = RNG.integers(0, 256, (6, 1100, 3), dtype=np.uint8)
+    for left in (-3.0, 7.4):
+        inverse = np.array([[1.02, 0, left], [0, 0.9, 0.3], [0, 0, 1]])
+        require_same_pixels(monkeypatch, pixels, inverse, (5, 1000))
 
 
 # -- what is dropped, what is refused

@@ -35,6 +35,14 @@ struct VerticalTask {
     int bytes;  // of a row; nothing after them is read or written
 };
 
+// Where blocks of columns of a warp lie in the image, as `Kernels::warp_columns` has found.
+struct WarpColumns {
+    static constexpr int kMost = 48, kBlockBytes = 256;
+    alignas(64) unsigned char blocks[kMost * kBlockBytes];
+    int first = 0;  // the column at which the first block begins
+    int count = 0;  // blocks, one after the other
+};
+
 // One row of the output of a bilinear warp (warp.hpp). The image has 3 or 4 channels.
 struct WarpRow {
     const uint8_t* pixels;  // of the image
@@ -45,8 +53,9 @@ struct WarpRow {
     int most_x, most_y;
     const double* m;  // the nine numbers of the matrix
     double u, v, w;   // m[0] x + u, m[3] x + v, m[6] x + w: numerators and denominator at column x
-    const float* fill;  // of each channel
-    bool fades;         // as in WarpOptions
+    const float* fill;                     // of each channel
+    bool fades;                            // as in WarpOptions
+    const WarpColumns* columns = nullptr;  // the same for all rows
 };
 
 namespace png {
@@ -93,6 +102,10 @@ struct Kernels {
     // vector at a time, up to `end`, or until a pixel of the next vector has a neighbour outside of
     // the image. `out`: of pixel x. Returns how many were made.
     int (*warp_inner)(const WarpRow& row, int x, int end, uint8_t* out);
+    // Null where the processor has no use for it. Finds where columns up to `end` lie in the image,
+    // if that is the same in all rows: `warp_inner` would find it for each row again, which is half
+    // of its time. `row`: any of them.
+    void (*warp_columns)(const WarpRow& row, int end, WarpColumns& columns);
 };
 
 extern const Kernels kPlainKernels;

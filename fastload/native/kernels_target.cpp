@@ -24,7 +24,7 @@ constexpr JpegKernels kKernels = {
 }  // namespace jpeg
 
 const Kernels FASTLOAD_KERNELS = {
-    FASTLOAD_KERNELS_NAME,         horizontal,      vertical,       pack,      mirror,
-    Simd::kDots ? split : nullptr, &jpeg::kKernels, &png::kKernels, kWarpInner};
+    FASTLOAD_KERNELS_NAME,         horizontal,      vertical,       pack,       mirror,
+    Simd::kDots ? split : nullptr, &jpeg::kKernels, &png::kKernels, kWarpInner, kWarpColumns};
 
 }  // namespace fastload

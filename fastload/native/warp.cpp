@@ -163,12 +163,19 @@ void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out,
                    0.0, 0.0,    0.0,      options.fill, options.fades};
     const bool in_vectors = kernels.warp_inner != nullptr && options.bilinear && channels >= 3 &&
                             stride * in_size.height <= INT32_MAX;
+    WarpColumns columns;
+    if (in_vectors && kernels.warp_columns != nullptr) {
+        row.u = m[1] * 0.5 + m[2];
+        kernels.warp_columns(row, out_size.width, columns);
+        row.columns = &columns;
+    }
     for (int y = 0; y < out_size.height; ++y) {
         const double down = y + 0.5;
         row.u = m[1] * down + m[2];
         row.v = m[4] * down + m[5];
         row.w = m[7] * down + m[8];
-        int next = in_vectors ? 0 : out_size.width;  // the pixel at which vectors are tried next
+        // The pixel at which vectors are tried next.
+        int next = in_vectors ? columns.first : out_size.width;
         for (int x = 0; x < out_size.width; ++x, out += channels) {
             if (x == next) {
                 const int made = kernels.warp_inner(row, x, out_size.width, out);

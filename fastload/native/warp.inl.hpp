@@ -7,6 +7,7 @@
 // are equal.
 #pragma once
 
+#include <new>
 #include <type_traits>
 
 #include "kernels.hpp"
@@ -82,26 +83,34 @@ struct WarpSimd {
     }
     static void store4(uint8_t* out, W pixels) { _mm512_storeu_si512(out, pixels); }
 
-    // Takes 3-byte pixels out of a window of 128 bytes, without a gather. `places`: for each output
-    // the offset of a pixel in the window, at most kLast; this pixel and the one after it are
-    // taken. Four bytes are taken from an even offset, then shifted if the pixel begins at an odd
-    // one.
+    // Takes 3-byte pixels out of a window of 128 bytes of a row, without a gather. Of each place,
+    // the offset of a pixel in the row, this pixel and the one after it are taken: four bytes from
+    // an even offset in the window, then shifted if the pixel begins at an odd one.
     struct Window {
-        static constexpr int kBytes = 128, kLast = kBytes - 7;
-        W words[2], shifts[2];
+        static constexpr int kBytes = 128;
+        W words[2];
+        __mmask16 odd[2];
+        int base;  // where the window begins
 
-        explicit Window(W places) {
+        // Places ascend. False: the window is too short for them.
+        bool set(W places) {
+            base = _mm_cvtsi128_si32(_mm512_castsi512_si128(places));
+            places = add(places, all(-base));
+            const bool fits = _mm512_cmpgt_epi32_mask(places, all(kBytes - 7)) == 0;
             for (int i = 0; i < 2; ++i, places = add(places, all(3))) {
                 const W even = _mm512_srli_epi32(places, 1);
                 words[i] = _mm512_or_si512(even, _mm512_slli_epi32(add(even, all(1)), 16));
-                shifts[i] = _mm512_slli_epi32(_mm512_and_si512(places, all(1)), 3);
+                odd[i] = _mm512_test_epi32_mask(places, all(1));
             }
+            return fits;
         }
-        void take(const uint8_t* from, W* near) const {
-            const W low = _mm512_loadu_si512(from), high = _mm512_loadu_si512(from + 64);
-            for (int i = 0; i < 2; ++i)
-                near[i] =
-                    _mm512_srlv_epi32(_mm512_permutex2var_epi16(low, words[i], high), shifts[i]);
+        void take(const uint8_t* row, W* near) const {
+            const W low = _mm512_loadu_si512(row + base),
+                    high = _mm512_loadu_si512(row + base + 64);
+            for (int i = 0; i < 2; ++i) {
+                const W taken = _mm512_permutex2var_epi16(low, words[i], high);
+                near[i] = _mm512_mask_srli_epi32(taken, odd[i], taken, 8);
+            }
         }
     };
 };
@@ -181,6 +190,8 @@ struct WarpSimd {
 
 #if defined(FASTLOAD_WARPS)
 
+bool is_affine(const WarpRow& row) { return row.m[6] == 0.0 && row.m[7] == 0.0 && row.m[8] == 1.0; }
+
 // The weighted sums of four neighbours, packed to one byte a channel. The weights are at least 0,
 // and their sum is 1 up to rounding: so each sum is above -0.001 and below 255.001, and needs no
 // limits.
@@ -258,43 +269,68 @@ int warp_some(const WarpRow& row, int x, int end, uint8_t* out) {
 
 #if defined(__AVX512BW__)
 
-// The same for 3 channels where an output row shows one row of the image (`is_level`): neighbours
-// lie close together, and are taken out of a window of 128 bytes, which is faster than a gather.
+// Where a vector of columns lies in the image, for output rows that show one row of it.
+struct LevelBlock {
+    WarpSimd::F fraction;
+    WarpSimd::Window window;
+
+    // The columns x, x + 1, ... False if one of them has a neighbour outside of the image. `fits`:
+    // whether the window is long enough.
+    bool set(const WarpRow& row, int x, bool& fits) {
+        using Ops = WarpSimd;
+        const auto half = Ops::all(0.5), end_x = Ops::all(static_cast<double>(row.most_x) + 1.0);
+        Ops::D whole[2], part[2];
+        for (int i = 0; i < 2; ++i) {
+            const auto across =
+                Ops::add(Ops::add(Ops::all(static_cast<double>(x)), Ops::steps(i)), half);
+            const auto u =
+                Ops::sub(Ops::add(Ops::mul(Ops::all(row.m[0]), across), Ops::all(row.u)), half);
+            if (Ops::within(u, end_x) != Ops::kAll) return false;
+            whole[i] = Ops::floor(u);
+            part[i] = Ops::sub(u, whole[i]);
+        }
+        fraction = Ops::floats(part[0], part[1]);
+        fits = window.set(Ops::mul(Ops::wholes(whole[0], whole[1]), Ops::all(3)));
+        return true;
+    }
+};
+static_assert(sizeof(LevelBlock) == WarpColumns::kBlockBytes);
+
+// As warp_some for 3 channels where an output row shows one row of the image (`is_level`):
+// neighbours lie close together, and are taken out of a window of 128 bytes, which is faster than a
+// gather.
 template <bool kFades>
 int warp_level(const WarpRow& row, int x, int end, uint8_t* out) {
     using Ops = WarpSimd;
     const double v = row.v - 0.5;
     if (!(v >= 0.0 && v < static_cast<double>(row.most_y) + 1.0)) return 0;
     const int y = static_cast<int>(v);
-    const auto half = Ops::all(0.5), end_x = Ops::all(static_cast<double>(row.most_x) + 1.0);
     const auto ones = Ops::all(1.0f), fy = Ops::all(static_cast<float>(v - y)),
                gy = Ops::sub(ones, fy);
     const uint8_t* const above = row.pixels + row.stride * y;
-    const int first = x;
-    for (; x + Ops::kCount <= end; x += Ops::kCount, out += 3 * Ops::kCount) {
-        Ops::D whole[2], fraction[2];
-        for (int i = 0; i < 2; ++i) {
-            const auto across =
-                Ops::add(Ops::add(Ops::all(static_cast<double>(x)), Ops::steps(i)), half);
-            const auto u =
-                Ops::sub(Ops::add(Ops::mul(Ops::all(row.m[0]), across), Ops::all(row.u)), half);
-            if (Ops::within(u, end_x) != Ops::kAll) return x - first;
-            whole[i] = Ops::floor(u);
-            fraction[i] = Ops::sub(u, whole[i]);
-        }
-        const auto places = Ops::mul(Ops::wholes(whole[0], whole[1]), Ops::all(3));
-        const int base = _mm_cvtsi128_si32(_mm512_castsi512_si128(places));
-        const auto inside = Ops::add(places, Ops::all(-base));
-        if (_mm512_cmpgt_epi32_mask(inside, Ops::all(Ops::Window::kLast)) != 0)
-            return x - first + warp_some<3, kFades, true>(row, x, end, out);
-        const auto fx = Ops::floats(fraction[0], fraction[1]), gx = Ops::sub(ones, fx);
+    const auto make = [&](const LevelBlock& block) {
+        const auto fx = block.fraction, gx = Ops::sub(ones, fx);
         const Ops::F weights[4] = {Ops::mul(gx, gy), Ops::mul(fx, gy), Ops::mul(gx, fy),
                                    Ops::mul(fx, fy)};
-        const Ops::Window window(inside);
         Ops::W near[4];
-        window.take(above + base, near);
-        window.take(above + row.stride + base, near + 2);
+        block.window.take(above, near);
+        block.window.take(above + row.stride, near + 2);
         Ops::store3(out, mixed<3, kFades>(near, weights, row.fill));
+        x += Ops::kCount;
+        out += 3 * Ops::kCount;
+    };
+    const int first = x;
+    if (row.columns != nullptr && x == row.columns->first) {
+        for (int n = 0; n < row.columns->count; ++n)
+            make(*reinterpret_cast<const LevelBlock*>(row.columns->blocks +
+                                                      n * WarpColumns::kBlockBytes));
+    }
+    while (x + Ops::kCount <= end) {
+        LevelBlock block;
+        bool fits;
+        if (!block.set(row, x, fits)) break;
+        if (!fits) return x - first + warp_some<3, kFades, true>(row, x, end, out);
+        make(block);
     }
     return x - first;
 }
@@ -307,10 +343,31 @@ bool is_level(const WarpRow& row) {
            row.stride >= WarpSimd::Window::kBytes;
 }
 
+// As Kernels::warp_columns.
+void warp_columns(const WarpRow& row, int end, WarpColumns& columns) {
+    if (!is_affine(row) || !is_level(row) || row.m[1] != 0.0) return;
+    LevelBlock block;
+    bool fits = false;
+    int x = 0;
+    while (x + WarpSimd::kCount <= end && !block.set(row, x, fits)) ++x;
+    columns.first = x;
+    for (; x + WarpSimd::kCount <= end && columns.count < WarpColumns::kMost;
+         x += WarpSimd::kCount) {
+        if (!block.set(row, x, fits) || !fits) return;
+        new (columns.blocks + columns.count++ * WarpColumns::kBlockBytes) LevelBlock(block);
+    }
+}
+
+constexpr auto kWarpColumns = warp_columns;
+
+#else
+
+constexpr void (*kWarpColumns)(const WarpRow&, int, WarpColumns&) = nullptr;
+
 #endif
 
 int warp_inner(const WarpRow& row, int x, int end, uint8_t* out) {
-    const bool affine = row.m[6] == 0.0 && row.m[7] == 0.0 && row.m[8] == 1.0;
+    const bool affine = is_affine(row);
 #if defined(__AVX512BW__)
     if (affine && is_level(row))
         return row.fades ? warp_level<true>(row, x, end, out) : warp_level<false>(row, x, end, out);
@@ -336,6 +393,7 @@ constexpr auto kWarpInner = warp_inner;
 #else
 
 constexpr int (*kWarpInner)(const WarpRow&, int, int, uint8_t*) = nullptr;
+constexpr void (*kWarpColumns)(const WarpRow&, int, WarpColumns&) = nullptr;
 
 #endif
 

@@ -53,6 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const int kind = choices.byte();
     if (kind & 1) inverse[6] = inverse[7] = 0.0, inverse[8] = 1.0;
     if (kind & 2) inverse[3] = 0.0;  // rows stay rows
+    if (kind & 4) inverse[1] = 0.0;  // and columns columns
     warp(kPlainKernels, in.get(), in_size, out.get(), out_size, channels, inverse, options);
     const size_t bytes = made * static_cast<size_t>(channels);
     for (const char* name : {"sse4.1", "avx2", "avx512", "neon"}) {
