@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision import tv_tensors
 from torchvision.transforms import v2
@@ -219,6 +220,9 @@ def test_what_would_not_be_mixed_with_its_image_is_refused(mix: Any, role: str) 
             mix(num_classes=8)(torch.zeros(2, 3, 6, 6), tv_tensors.Mask(torch.zeros(2, 6, 6)))
 
 
+TO_FLOATS: dict[str, Any] = {
+    "transform": v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+}
 SCALED: dict[str, Any] = {"transform": v2.ToDtype(torch.float32, scale=True)}
 
 
@@ -252,7 +256,7 @@ class Samples(Dataset[Any]):
         self.name, self.part = name, part
 
     def __len__(self) -> int:
-        return 4
+        return 6
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"image": torch.rand(3, 6, 8), "label": index, self.name: self.part}
@@ -284,10 +288,37 @@ def test_what_a_users_sample_has_beside_its_image_is_refused(name: str, part: An
         next(iter(loader))
 
 
-def test_numbers_of_a_users_sample_stay_as_they_are() -> None:
-    existing: DataLoader[Any] = DataLoader(Samples("place", torch.arange(3)), 2)
-    mix = v2.MixUp(num_classes=4)
-    with fastload.from_dataloader(existing, batch_transform=mix) as loader:
+@pytest.mark.parametrize(
+    "part",
+    [torch.arange(3), torch.arange(8), torch.zeros(4, 2, 3), "words"],
+    ids=["numbers", "as many as columns", "corners", "words"],
+)
+def test_what_is_no_image_of_a_users_sample_stays_as_it_is(part: Any) -> None:
+    """Also where the batch has as many samples as an image has rows."""
+    existing: DataLoader[Any] = DataLoader(Samples("part", part), 6)
+    with fastload.from_dataloader(existing, batch_transform=v2.MixUp(num_classes=6)) as loader:
         batch = next(iter(loader))
-    assert batch["label"].shape == (2, 4)
-    assert batch["place"].tolist() == [[0, 1, 2]] * 2
+    assert batch["label"].shape == (6, 6)
+    if isinstance(part, str):
+        assert batch["part"] == [part] * 6
+    else:
+        assert torch.equal(batch["part"], torch.stack([part] * 6))
+
+
+class Numbered(Dataset[Any]):
+    """Dicts whose label comes after another number."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        image = Image.fromarray(np.full((6, 8, 3), index, np.uint8))
+        return {"image": image, "id": 7, "label": index}
+
+
+def test_the_labels_of_a_users_dict_are_found_by_their_name() -> None:
+    mix = v2.MixUp(num_classes=4)
+    with fastload.create_loader(Numbered(), 4, batch_transform=mix, **TO_FLOATS) as loader:
+        batch = next(iter(loader))
+    assert batch["label"].shape == (4, 4)
+    assert batch["id"].tolist() == [7] * 4
