@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -156,6 +157,23 @@ def test_what_is_in_each(format: str, named: bool, tmp_path: Path) -> None:
         assert np.allclose(np.reshape(found, (-1, 4)), np.reshape(wanted, (-1, 4)), atol=1e-5)
     assert rows(source, "labels") == CLASSES
     assert any("1 image without objects" in note for note in opened.notes)
+
+
+@pytest.mark.parametrize(("format", "split"), [("yolo", None), ("voc", "train"), ("voc", None)])
+def test_files_that_begin_with_a_byte_order_mark(
+    format: str, split: str | None, tmp_path: Path
+) -> None:
+    """As editors on Windows write them."""
+    for name in ("without", "with"):
+        WRITERS[format](tmp_path / name)
+    for path in (tmp_path / "with").rglob("*"):
+        if path.suffix in (".txt", ".xml", ".yaml"):
+            path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    one, other = (
+        fastload.open_source(tmp_path / name, split=split).source for name in ("without", "with")
+    )
+    assert (one.classes, len(one)) == (other.classes, len(other))
+    assert [rows(one, name) for name in one.values] == [rows(other, name) for name in other.values]
 
 
 @pytest.mark.parametrize("format", WRITERS)

@@ -455,11 +455,12 @@ def test_a_list_whose_name_is_that_of_two_images(tmp_path: Path) -> None:
     assert "names 1, which may be a/1 or b/1" in message(SourceError, tmp_path, split="train")
 
 
-def test_a_list_of_the_validation_images_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "with a byte order mark"])
+def test_a_list_of_the_validation_images_alone(tmp_path: Path, mark: str) -> None:
     touch(
         tmp_path, *(f"images/{n}.png" for n in range(4)), *(f"labels/{n}_P.png" for n in range(4))
     )
-    (tmp_path / "valid.txt").write_text("1.png\n")
+    (tmp_path / "valid.txt").write_text(f"{mark}1.png\n", encoding="utf-8")
     assert [
         Path(path).name for path in paths_of(open_source(tmp_path, split="val").source, "mask")
     ] == ["1_P.png"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,16 @@ def test_parts_of_the_data_set_are_counted(tmp_path: Path) -> None:
         image.rename(image.with_stem("x" + image.stem))
     with pytest.raises(SourceError, match="none of the images that it names is in"):
         fastload.open_source(path)
+
+
+def test_files_that_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    write(tmp_path / "without")
+    write(tmp_path / "with")
+    for path in (tmp_path / "with").glob("*.csv"):
+        path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    one, other = (fastload.open_source(tmp_path / name).source for name in ("without", "with"))
+    assert one.classes == other.classes
+    assert [rows(one, name) for name in one.values] == [rows(other, name) for name in other.values]
 
 
 def changed(**values: Any) -> str:

@@ -222,7 +222,7 @@ def _files_of(spec: str) -> dict[str, list[str]]:
 def _has_boxes(path: str) -> bool:
     """Whether its first line names the columns of Open Images' boxes."""
     try:
-        start = stores.read_up_to(path, 1 << 12).decode("utf-8", "replace")
+        start = stores.read_up_to(path, 1 << 12).decode("utf-8-sig", "replace")
     except OSError:
         return False
     head = start.partition("\n")[0].strip().split(",")

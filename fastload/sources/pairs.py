@@ -229,7 +229,7 @@ def _names(path: str) -> frozenset[str]:
     """
     try:
         data = stores.read_up_to(path, _LARGEST_LIST, version=stores.noted(path))
-        lines = data.decode("utf-8", "replace").splitlines()
+        lines = data.decode("utf-8-sig", "replace").splitlines()
     except OSError as error:
         raise SourceError(
             f"{path}: this list of images cannot be read ({error.strerror or error})."

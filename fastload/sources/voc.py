@@ -186,7 +186,7 @@ def _listed(root: str, split: str) -> list[str]:
     path = os.path.join(root, _LISTS, f"{split}.txt")
     try:
         data = contents([path], _LARGEST_LIST)[0]
-        lines = None if data is None else data.decode().split("\n")
+        lines = None if data is None else data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise SourceError(f"{path}: this list is no text of UTF-8 ({error}); correct it.") from None
     if lines is None:

@@ -140,7 +140,7 @@ def _lines_of(files: Sequence[str]) -> list[list[str] | None]:
     found: list[list[str] | None] = []
     for path, data in zip(files, contents(files, _LARGEST), strict=True):
         try:
-            lines = None if data is None else data.decode().splitlines()
+            lines = None if data is None else data.decode("utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
             raise SourceError(f"{path}: cannot be read ({error}).") from None
         found.append(None if lines is None else [line for line in lines if line.strip()])

@@ -64,7 +64,7 @@ def open_text(path: str) -> IO[str]:
     """
     stores.noted(path)
     file = _Blocks(RangeFile(path), _BLOCK) if stores.is_remote(path) else open_regular(path)
-    return io.TextIOWrapper(file, encoding="utf-8", newline="")
+    return io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
 
 
 class _Blocks(io.BufferedReader):
