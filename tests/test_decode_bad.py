@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
+from torchvision.transforms import v2
 
+import fastload
 from fastload.decode import (
     DecodeSettings,
     available_decoders,
@@ -151,3 +154,17 @@ def test_header_that_contradicts_the_data(monkeypatch: pytest.MonkeyPatch) -> No
         decode_image(
             GOOD, name="x", decoder=get_decoder("pillow"), settings=DecodeSettings(), header=header
         )
+
+
+@pytest.mark.parametrize("backend", ["turbojpeg", "torch"])
+def test_of_a_file_that_is_gone_the_remedy_is_another(backend: str, tmp_path: Path) -> None:
+    folder = images.write_photo_folder(tmp_path / "train", classes=2, per_class=2)
+    with fastload.create_loader(
+        folder, batch_size=4, backend=backend, transform=v2.RandomResizedCrop(8), num_workers=0
+    ) as loader:
+        (folder / "class_0" / "1.jpg").unlink()
+        with pytest.raises(DecodeError, match=r"1\.jpg: cannot be read: No such file") as caught:
+            next(iter(loader))
+    assert 'Put the file back or make it readable, or skip such samples with on_error="' in str(
+        caught.value
+    )
