@@ -405,11 +405,14 @@ class DeviceStage:
             (name for name, kind in self._pixels.items() if kind.coloured and name in host.columns),
             None,
         )
-        others = [name for name in names if name != images]
+        targets = None
+        if images is not None and self._mix is not None:
+            others = [name for name in names if name != images]
+            targets = label_among(others, host.layout or self._layout)
         return _Parts(
             host.columns,
             images=images,
-            targets=None if images is None else label_among(others, host.layout or self._layout),
+            targets=targets,
             rebuild=lambda columns: rebuild(self._joined(columns)),
             described=f"the columns here ({', '.join(map(str, names))})",
         )

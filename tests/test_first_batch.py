@@ -27,6 +27,7 @@ FILES = {
     "geometry/boxes.py": "from random numbers and sizes to boxes",
     "geometry/plan.py": "the geometry of a recipe",
     "host_memory.py": "memory of batches, used again",
+    "known_code.py": "whether torchvision's functions are those that it defines",
     "loader/build.py": "puts the parts together",
     "loader/config.py": "the arguments, checked",
     "loader/cursor.py": "where the trainer is",
@@ -58,6 +59,7 @@ FILES = {
     "sources/kinds.py": "what becomes of the rows of a column",
     "sources/opening.py": "which format it is",
     "stores/__init__.py": "bytes of what a path or a URL names",
+    "stores/urls.py": "tells a URL from a path",
     "stores/reads.py": "ends reads when the loader is closed: of which store, is not asked before",
 }
 """The files whose code runs, and what each is for here. The goal is 30. A part that this data set
@@ -74,8 +76,9 @@ would be a longer way to read, not a shorter one. What was looked at, and stays:
 - `backends/pixels` beside `pixels_native`: it chooses among that, `pixels_joined`, which is made of
   parts of that, and `pixels_python`, for the backends `turbojpeg` and `cache`.
 - `machine`: cores, for all that start threads; the folder of caches, for all that keep files.
-- `stores`: what tells a URL from a path is known there alone. Each caller that asks before would
-  know it, too.
+- `stores` and `stores/urls`: what tells a URL from a path is known there alone. Each caller that
+  asks before would know it, too.
+- `known_code`: what a script has put into a class of torchvision's is to run.
 - `native/extension` beside `native/pool`: it is asked where the core was not built, too, and then
   the pool, which is made of its classes, is of no use.
 - `sources/formats` beside `opening`: a table of what there is, and the search in it; `image_files`
