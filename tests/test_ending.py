@@ -48,6 +48,15 @@ def test_a_thread_that_ends_is_let_alone() -> None:
     assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("thread", [None, threading.current_thread()])
-def test_nobody_waits_for_itself(thread: threading.Thread | None) -> None:
-    end_thread(thread, LIMIT)
+@pytest.mark.parametrize("itself", [True, False], ids=["itself", "none"])
+def test_nobody_waits_for_itself(itself: bool) -> None:
+    went_on = []
+
+    def ends_itself() -> None:
+        end_thread(threading.current_thread() if itself else None, LIMIT)
+        went_on.append(True)
+
+    thread = threading.Thread(target=ends_itself)
+    thread.start()
+    thread.join(LIMIT)
+    assert went_on

@@ -24,7 +24,9 @@ from fastload.files import DecodeSettings
 from fastload.sources.image_files import heif_brand
 
 REMEDY = 'Delete or re-encode the file, or skip such samples with on_error="substitute".'
-READABLE = 'Put the file back or make it readable, or skip such samples with on_error="substitute".'
+REMEDY_UNREADABLE = (
+    'Put the file back or make it readable, or skip such samples with on_error="substitute".'
+)
 SKIP = 'on_error="substitute" skips such samples.'
 
 _JPEG = b"\xff\xd8\xff"

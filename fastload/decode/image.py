@@ -20,8 +20,8 @@ from PIL import Image
 
 from fastload.decode.deep import read_deep
 from fastload.decode.header import (
-    READABLE,
     REMEDY,
+    REMEDY_UNREADABLE,
     SKIP,
     ImageHeader,
     count_scans,
@@ -435,5 +435,5 @@ def _unreadable(name: str, error: OSError) -> DecodeError:
     if isinstance(error, StoreError):  # the file may be right
         words, remedy = str(error).removesuffix("."), SKIP
     else:
-        words, remedy = error.strerror or str(error), READABLE
+        words, remedy = error.strerror or str(error), REMEDY_UNREADABLE
     return DecodeError(f"{name}: cannot be read: {words}. {remedy}")

@@ -19,7 +19,7 @@ import torch
 
 from fastload import native
 from fastload.decode import DecodeSettings, decode_image, get_decoder, read_header
-from fastload.decode.header import READABLE, ImageHeader
+from fastload.decode.header import REMEDY_UNREADABLE, ImageHeader
 from fastload.decode.image import Scratch, check_header
 from fastload.decode.libraries import core_pool
 from fastload.draws import BoolArray, Float64Array, Int64Array
@@ -135,7 +135,7 @@ def decode_jpeg(
             encoded = read_regular(data)
         except OSError as error:
             raise DecodeError(
-                f"{name}: cannot be read: {error.strerror or error}. {READABLE}"
+                f"{name}: cannot be read: {error.strerror or error}. {REMEDY_UNREADABLE}"
             ) from error
     header = read_header(encoded, name)
     check_header(header, name, DecodeSettings())

@@ -460,8 +460,6 @@ def _files_beside_images(root: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for some in (splits, [name for name in names if name not in splits]):
         paths = {name: os.path.join(root, name, _BESIDE_IMAGES) for name in some}
-        if stores.is_remote(root):
-            stores.ask_ahead(list(paths.values()))
         found |= {name: path for name, path in paths.items() if stores.size_of(path) >= 0}
         if not found:
             break

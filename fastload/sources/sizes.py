@@ -80,7 +80,7 @@ def _in_store(images: Sequence[str]) -> list[_Header]:
         with contextlib.suppress(Exception):
             if start.startswith(_JPEG):
                 found[row] = _header(io.BytesIO(start))
-    for rows in _parts([row for row in range(len(images)) if row not in found], sizes):
+    for rows in _groups([row for row in range(len(images)) if row not in found], sizes):
         for row, data in zip(rows, _read([whole[row] for row in rows]), strict=True):
             try:
                 found[row] = _header(io.BytesIO(data))
@@ -89,7 +89,7 @@ def _in_store(images: Sequence[str]) -> list[_Header]:
     return [found[row] for row in range(len(images))]
 
 
-def _parts(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
+def _groups(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
     """Rows in groups of so many bytes, one at least."""
     group, total = list[int](), 0
     for row in rows:

@@ -166,7 +166,7 @@ def list_ahead(urls: Sequence[str]) -> None:
 
 def ask_ahead(urls: Sequence[str]) -> None:
     """Ask for size and version of objects at once, of servers that list nothing."""
-    wanted = [url for url in urls if url.startswith("http") and _kept is not None]
+    wanted = [url for url in urls if is_web(url) and _kept is not None]
     if len(wanted) < 2 or _kept is None:
         return
     with contextlib.suppress(OSError):  # which is said when the object is asked for
@@ -283,7 +283,7 @@ def _entry_of(url: str) -> Entry | None:
 def is_folder(path: str) -> bool:
     if not is_remote(path):
         return os.path.isdir(path)
-    if path.startswith("http"):
+    if is_web(path):
         return False
     entry = _entry_of(path)
     return (
@@ -296,7 +296,7 @@ def is_folder(path: str) -> bool:
 def is_file(path: str) -> bool:
     if not is_remote(path):
         return os.path.isfile(path)
-    if path.startswith("http"):
+    if is_web(path):
         return size_of(path) >= 0
     entry = _entry_of(path)
     return entry is not None and not entry.is_folder

@@ -71,7 +71,7 @@ def located(url: str) -> str:
 def name_of(url: str, name: str) -> str:
     """The name of an object, of that in its URL: web addresses have `%20` for a space (RFC 3986);
     keys of object stores are as they stand, as in the stores' own tools. Raises SourceError."""
-    if "%" not in name or not url.startswith("http"):
+    if "%" not in name or not is_web(url):
         return name
     if not _NO_NAME.search(name):
         with contextlib.suppress(UnicodeDecodeError):

@@ -152,9 +152,13 @@ def test_a_program_ends_while_samples_are_compared(tmp_path: Path) -> None:
     assert ended.answer == [0] * 3, ended.output
 
 
+IN_TORCH = threading.Event()
+
+
 def stay_in_torch(columns: Any = None) -> Any:
     """For ever, in a thread of the loader's."""
     while threading.current_thread() is not threading.main_thread():
+        IN_TORCH.set()
         torch.mm(MATRIX, MATRIX)
     return columns
 
@@ -183,9 +187,7 @@ def end_while_a_function_stays_in_torch(folder: str, where: str) -> int:
                 Path(folder, "data"), 4, transform=RESIZE, collate=stay_in_torch
             )
             threading.Thread(target=next, args=(iter(loader),), daemon=True).start()
-            name = "fastload-prefetcher"
-            wait_until(lambda: any(thread.name == name for thread in threading.enumerate()))
-        time.sleep(0.1)
+        wait_until(IN_TORCH.is_set)
         sys.exit(0)
     return os.waitpid(child, 0)[1]
 
