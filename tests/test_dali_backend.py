@@ -88,9 +88,8 @@ def batch_of(backend: DaliBackend, draws: Draws) -> HostBatch:
 
 
 def psnr(got: Any, wanted: Any) -> float:
-    error = np.square(np.asarray(got, np.float64) - np.asarray(wanted, np.float64)).sum() / max(
-        1, np.size(got)
-    )
+    apart = np.asarray(got, np.float64) - np.asarray(wanted, np.float64)
+    error = np.square(apart).sum() / max(1, apart.size)
     return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))
 
 

@@ -3,6 +3,7 @@ after."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import re
@@ -174,6 +175,53 @@ def interrupt_starts(first: int, stride: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+class Noted:
+    """Garbage, once its maker has let go of it: it refers to itself. Notes which process collects
+    it; of memory of a GPU only its owner can."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.itself = path, self
+
+    def __del__(self) -> None:
+        with self.path.open("a") as file:
+            print(os.getpid(), file=file)
+
+
+class Collecting(Dataset[Any]):
+    """Collects garbage, and tells whether that is done by itself, too."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        gc.collect()
+        return torch.tensor(gc.isenabled())
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_of_the_parent_is_not_collected_by_its_workers(
+    tmp_path: Path, enabled: bool
+) -> None:
+    note, before = tmp_path / "collected", gc.isenabled()
+    noted = Noted(note)
+    gc.collect()  # it is old from now on: no collection of young objects finds it
+    gc.disable()
+    try:
+        del noted
+        if enabled:
+            gc.enable()
+        with fastload.create_loader(
+            Collecting(), 2, backend="torch", num_workers=2, multiprocessing_context="fork"
+        ) as loader:
+            found = torch.cat(list(loader))
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable() if before else gc.disable()
+    assert found.tolist() == [enabled] * SAMPLES
+    gc.collect()
+    assert note.read_text().split() == [str(os.getpid())]
+
+
 def test_an_interrupt_while_workers_start_leaves_nothing_behind() -> None:
     assert outside(interrupt_starts, 3, 29).answer > 5
 

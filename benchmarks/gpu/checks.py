@@ -80,10 +80,16 @@ def _suite(setting: Setting, chosen: str, seconds: float) -> Measurement:
     return tally(name, reports, done.words if done.code else ended)
 
 
+def _files_marked() -> list[str]:
+    """The files with tests that need a GPU: to import all others would take half a minute."""
+    files = sorted((ROOT / "tests").glob("test_*.py"))
+    return [str(file.relative_to(ROOT)) for file in files if "pytest.mark.gpu" in file.read_text()]
+
+
 MARKED = "tests for a GPU"
 """The mode of the rows of `run_marked`."""
 _MARKED: dict[str, tuple[str, ...]] = {
-    "pytest -m gpu": ("tests", "-m", "gpu"),
+    "pytest -m gpu": ("-m", "gpu", *_files_marked()),
     "the fused kernels, bit for bit": ("tests/test_render_fused.py", "tests/test_render_drawn.py"),
     "steps that never wait": ("tests/test_train_engine.py", "-k", "no_step_waits"),
 }

@@ -4,7 +4,7 @@ DataLoader, and batches that are there already."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -115,7 +115,6 @@ class Feed:
         """How many have started."""
         self.taken = 0
         """Batches of the epoch under way that were asked for."""
-        self.close = batches.close
         self._batches, self._ahead = batches, ahead
         self._endless = self._go_on()
 
@@ -130,7 +129,12 @@ class Feed:
         for _ in range(self._ahead):
             next(self)
 
-    def _go_on(self) -> Iterator[Any]:
+    def close(self) -> None:
+        """Of the last batch nothing is left: the generator has it, and refers to this object."""
+        self._endless.close()
+        self._batches.close()
+
+    def _go_on(self) -> Generator[Any]:
         while True:
             self.epochs += 1
             self.taken = 0

@@ -63,7 +63,7 @@ def _right(rows: Rows) -> Iterator[Verdict]:
     ]
     yield judge("tests for a GPU that fail", [sum(failed)] if failed else [], 0, at_least=False)
     yield judge(
-        "kernels whose bits are not those of torch's operations",
+        "kernels whose bits are not those of the CPU",
         _wrong(rows, (KERNELS,)),
         0,
         at_least=False,

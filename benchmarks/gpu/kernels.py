@@ -1,5 +1,6 @@
-"""Kernels of fastload beside the operations of torch that they take the place of: the same bits,
-and how fast both are.
+"""Kernels of fastload beside the operations of torch that they take the place of: the same bits as
+on the CPU, and how fast both are. What torch's own operations give on a GPU is not always what they
+give on a CPU, so the values that differ are counted for both.
 
 Without a GPU they run in Triton's interpreter, which shows that the code runs, and nothing of
 speed.
@@ -8,8 +9,8 @@ speed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from itertools import repeat
@@ -33,7 +34,7 @@ from fastload.tools.measure.images import training_pixels
 from fastload.tools.measure.results import Round
 
 KERNELS = "kernels against the operations of torch"
-"""The mode of the rows: "wrong" counts values that are not the same bits."""
+"""The mode of the rows: "wrong" counts values that are not the bits of the CPU."""
 
 _INTERPRETED_SIZE = 8
 """Side of the images [pixels] where each operation of a kernel is one of numpy's."""
@@ -66,13 +67,20 @@ def run(setting: Setting, found: Found) -> None:
 
 Work = Callable[[], list[torch.Tensor]]
 """Makes batches of images."""
+Prepare = Callable[[torch.device, ExitStack], Work]
+"""What does that on a device."""
 
 
 def _made_by(
-    setting: Setting, transform: Any, dtype: torch.dtype | None, size: int, stack: ExitStack
+    setting: Setting,
+    transform: Any,
+    dtype: torch.dtype | None,
+    size: int,
+    device: torch.device,
+    stack: ExitStack,
 ) -> Work:
     """A batch of images that are on the device."""
-    device, count = setting.where(), setting.check_batch_size
+    count = setting.check_batch_size
     side = 2 * size
     pixels = np.random.default_rng(0).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
     images = torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2)
@@ -97,7 +105,7 @@ def _made_by(
     return work
 
 
-def _epoch(setting: Setting, cropped: bool, stack: ExitStack) -> Work:
+def _epoch(setting: Setting, cropped: bool, device: torch.device, stack: ExitStack) -> Work:
     """The batches of an epoch of small images that live on the device, by a loader."""
     side = 32 if setting.gpu else _INTERPRETED_SIZE
     batch = setting.small_batch_sizes[-2] if setting.gpu else setting.check_batch_size
@@ -109,7 +117,7 @@ def _epoch(setting: Setting, cropped: bool, stack: ExitStack) -> Work:
         shuffle=True,
         transform=v2.Compose([*cut, *_NORMALISE]),
         backend="cache",
-        device=setting.where(),
+        device=device,
         dtype=torch.bfloat16,
         options=CacheOptions(storage="device", progress=False),
     )
@@ -117,34 +125,40 @@ def _epoch(setting: Setting, cropped: bool, stack: ExitStack) -> Work:
     return lambda: [images for images, _ in loader]
 
 
-def _compare(setting: Setting, prepare: Callable[[ExitStack], Work]) -> Round:
+def _compare(setting: Setting, prepare: Prepare) -> Round:
     """Rates with the kernels, in the row, and without."""
-    device = setting.where()
-    results, rates = {}, {}
-    for switch in ("1", "0"):
-        os.environ[fused.SWITCH] = switch
-        try:
-            if switch == "1" and not fused.active(torch.empty(0, device=device)):
+    device, cpu = setting.where(), torch.device("cpu")
+    with _kernels_used(False), ExitStack() as stack:
+        wanted = torch.cat(prepare(cpu, stack)()).float()
+
+    def measured(used: bool) -> tuple[int, Round]:
+        """Values that are not those of the CPU, and the rate."""
+        with _kernels_used(used), ExitStack() as stack:
+            if used and not fused.active(torch.empty(0, device=device)):
                 raise BackendUnavailableError("Triton is not installed: pip install triton")
-            with ExitStack() as stack:
-                work = prepare(stack)
-                results[switch] = torch.cat(work()).float().cpu()
-                count = len(results[switch])
-                rates[switch] = rate_of(
-                    (_counted(work, count) for _ in repeat(None)),
-                    seconds=setting.rate_seconds,
-                    device=device,
-                )
-        finally:
-            del os.environ[fused.SWITCH]
-    synchronize(device)
-    wrong = int((results["1"] != results["0"]).sum())
+            work = prepare(device, stack)
+            other = int((torch.cat(work()).float().cpu() != wanted).sum())
+            counts = (_counted(work, len(wanted)) for _ in repeat(None))
+            rate = rate_of(counts, seconds=setting.rate_seconds, device=device)
+            synchronize(device)
+            return other, rate
+
+    (wrong, done), (other, torch_alone) = measured(True), measured(False)
     metrics: dict[str, float | None] = {
         "wrong": wrong,
-        "images_per_second_of_torch": rates["0"].rate,
+        "other_values_of_torch": other,
+        "images_per_second_of_torch": torch_alone.rate,
     }
-    done = rates["1"]
     return Round(done.samples, done.seconds, done.cpu_seconds, metrics)
+
+
+@contextmanager
+def _kernels_used(used: bool) -> Iterator[None]:
+    os.environ[fused.SWITCH] = "1" if used else "0"
+    try:
+        yield
+    finally:
+        del os.environ[fused.SWITCH]
 
 
 def _counted(work: Callable[[], Any], count: int) -> int:

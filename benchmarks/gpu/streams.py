@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -66,8 +66,8 @@ def _streams(setting: Setting, variant: Variant) -> dict[str, float | None]:
         **given: Any,
     ) -> list[int]:
         given = {"transform": training_pixels(setting.size), "device": on} | given
-        with variant.create(setting, **given) as loader:
-            return consume(islice(of_loader(loader), count))
+        with closing(of_loader(variant.create(setting, **given))) as feed:
+            return consume(islice(feed, count))
 
     def elsewhere(batches: Batches) -> list[int]:
         with torch.cuda.stream(torch.cuda.Stream(device)):

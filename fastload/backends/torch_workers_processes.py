@@ -4,6 +4,7 @@ end."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import multiprocessing.context
 import threading
@@ -75,7 +76,16 @@ class _Recorded:
 
 
 class _ForkProcess(_Recorded, multiprocessing.context.ForkProcess):
-    """By fork."""
+    """By fork. It never collects the garbage of its parent: to free memory of a GPU in a forked
+    process ends that process."""
+
+    def start(self) -> None:
+        gc.collect(0)  # the next collection is some hundred objects away, and so not before `run`
+        super().start()
+
+    def run(self) -> None:
+        gc.freeze()
+        super().run()
 
 
 class _SpawnProcess(_Recorded, multiprocessing.context.SpawnProcess):

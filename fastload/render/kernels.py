@@ -5,6 +5,10 @@ Only imported where Triton is (see `fastload.render.fused`). Each gives the very
 operations that it takes the place of: products and sums are rounded one by one, or together (`fma`)
 where torch's kernels do that. So they are launched with `enable_fp_fusion=False`, and divide by
 `div_rn`.
+
+Triton compiles a kernel again for an integer that is 1 or a multiple of 16, and for an address that
+is a multiple of 16 bytes, which takes seconds. What is another one in another batch is named in
+`do_not_specialize`.
 """
 
 # The arguments of a kernel have no types that Python knows.
@@ -103,7 +107,7 @@ def _whole_pixel(x):
     return tl.minimum(tl.maximum(_round(x), 0.0), 255.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["taps_down", "taps_across"])
 def render(
     pixels,
     table,
@@ -236,7 +240,7 @@ def to_bfloat16(value):
     return bits.to(tl.float32, bitcast=True)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["total", "mixed", "rows"])
 def normalise(
     images,
     scale,

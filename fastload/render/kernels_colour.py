@@ -370,7 +370,7 @@ def _affine_image(
             tl.store(place, value.to(tl.uint8), mask=valid)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["kinds", "numbers", "counts", "steps", "chains"])
 def recolour(
     images,
     kinds,
@@ -465,7 +465,7 @@ def recolour(
         source = target
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def blur(
     images,
     weights,

@@ -49,7 +49,7 @@ def _pick(bits, COUNT: tl.constexpr):
     return (bits.to(tl.float64) * _OF_53_BITS * COUNT).to(tl.int32)
 
 
-@triton.jit(do_not_specialize=["first"])  # which would compile it again for some batches
+@triton.jit(do_not_specialize=["rows", "first"])
 def drawn(
     pixels,
     order,
