@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,18 @@ class Staged:
     """How many samples it has, where its structure does not say so."""
     substituted: int = 0
     """Samples in the batch that took the place of ones that could not be read."""
+    sharing: int = 1
+    """Batches that have their memory together."""
+
+    def taken_apart(self, sizes: Sequence[int]) -> list[Staged]:
+        """Of several batches that were made as one: each, of so many samples. Their tensors are
+        slices."""
+        ends = list(accumulate(sizes))
+        rows = (slice(end - size, end) for end, size in zip(ends, sizes, strict=True))
+        return [
+            Staged(_map_tensors(self.batch, itemgetter(here)), self.ready, sharing=len(sizes))
+            for here in rows
+        ]
 
 
 class DeviceStage:
@@ -136,6 +150,11 @@ class DeviceStage:
         programs = (*self._programs, *self._hosted)
         converts = all(op.light for program in programs for _, op in program.ops)
         return self.device.type == "cpu" and not self._pinned and self._mix is None and converts
+
+    @property
+    def takes_apart(self) -> bool:
+        """Whether several batches may come as one: nothing is done with a batch as a whole."""
+        return self._mix is None and self._collate is None
 
     def prepare(self) -> None:
         """Note what only the trainer's thread knows: its current GPU. Called there, before another
@@ -226,7 +245,7 @@ class DeviceStage:
                     # Memory that the trainer frees is not written again before its stream has
                     # passed this point.
                     tensor.record_stream(stream)
-                    nbytes += memory.nbytes()
+                    nbytes += memory.nbytes() // staged.sharing
             self._delivered.append((before, nbytes))
         return staged.batch
 

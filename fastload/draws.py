@@ -132,6 +132,18 @@ class Draws:
             None if self.keys is None else [self.keys[row] for row in np.arange(len(self))[rows]],
         )
 
+    def followed_by(self, other: Draws) -> Draws | None:
+        """The draws of both, of which each sample has its own; None where they are of two epochs,
+        or have an index twice."""
+        plain = type(self) is type(other) is Draws
+        once = all(one.repeats is None and one.keys is None for one in (self, other))
+        if not (plain and once and (self.seed, self.epoch) == (other.seed, other.epoch)):
+            return None
+        (whole, first), (others, second) = stretch_of(self.indices), stretch_of(other.indices)
+        if whole is others and first + len(self) == second:  # neighbours in the epoch's order
+            return Draws(self.seed, self.epoch, whole[first : second + len(other)])
+        return Draws(self.seed, self.epoch, np.concatenate([self.indices, other.indices]))
+
     def within(self, stream: int) -> Draws:
         """The draws of what is done inside the operation of a stream, whose own streams count up
         from 0 again."""
@@ -179,6 +191,19 @@ class Draws:
         block = np.arange(blocks, dtype=np.uint64) | np.uint64(stream << 16)
         c0, c1, c2, c3 = np.broadcast_arrays(index & _U32, high, np.uint64(self.epoch), block)
         return philox4x32((c0, c1, c2, c3), self.seed & _U64)
+
+
+def stretch_of(indices: Int64Array) -> tuple[Int64Array, int]:
+    """The array that indices are a slice of, such as an epoch's order, and where they begin in it;
+    the indices themselves and 0 if they are none."""
+    whole = indices.base
+    if (
+        isinstance(whole, np.ndarray)
+        and (whole.ndim, whole.dtype) == (1, indices.dtype)
+        and whole.strides == indices.strides == (whole.itemsize,)
+    ):
+        return whole, (indices.ctypes.data - whole.ctypes.data) // whole.itemsize
+    return indices, 0
 
 
 @cache

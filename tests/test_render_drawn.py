@@ -16,14 +16,16 @@ from torchvision.transforms import v2
 
 import fastload
 from benchmarks.gpu.interpreter import mend_interpreter
+from fastload.backends import cache
 from fastload.backends.cache import CacheOptions
 from fastload.cache import resident
-from fastload.draws import Draws
+from fastload.device import Staged
+from fastload.draws import Draws, stretch_of
 from fastload.geometry import GeometryPlan
 from fastload.recipe import Recipe
 from fastload.render import drawn, fused
 from fastload.render.device import render_on_device
-from fastload.render.drawn import DrawnGeometry, OrderOnDevice, PendingImages, stretch_of
+from fastload.render.drawn import DrawnGeometry, OrderOnDevice, PendingImages
 from fastload.sources import open_source
 from tests.backends import DEVICE
 
@@ -87,10 +89,10 @@ def served(source: Any, transform: Any, **given: Any) -> list[Any]:
 def check(
     launched: list[str], kernels: list[str], source: Any, transform: Any, **given: Any
 ) -> None:
-    """The batches are those of the operations of torch; these kernels make each of the six, and of
-    those that are made ahead."""
+    """The batches are those of the operations of torch; these kernels make the three of each epoch
+    as one, and those that are made ahead."""
     found = served(source, transform, **given)
-    assert launched[: 6 * len(kernels)] == kernels * 6
+    assert launched[: 2 * len(kernels)] == kernels * 2
     launched.clear()
     os.environ[fused.SWITCH] = "0"
     expected = served(source, transform, **given)
@@ -207,7 +209,7 @@ def test_nothing_but_the_order_of_an_epoch_travels(
     sent.clear()
     halves = fastload.Shard(1, 2)
     served((pixels(), np.arange(COUNT)), v2.RandomCrop(6), shard=halves)
-    assert set(sent) == {3 + COUNT}, "of all ranks"
+    assert set(sent) == {3 + COUNT // 2}, "of this rank"
 
 
 @pytest.mark.slow
@@ -243,6 +245,65 @@ def test_numbers_are_those_of_the_host(
 
 def plan_of(transform: Any) -> GeometryPlan:
     return Recipe.from_transform(transform).split(SIZE).geometry
+
+
+@pytest.mark.parametrize(("most", "room", "launches"), [(2, 1 << 20, 2), (16, 3 << 10, 3)])
+def test_as_many_batches_are_made_as_one_as_there_is_room_for(
+    launched: list[str], monkeypatch: pytest.MonkeyPatch, most: int, room: int, launches: int
+) -> None:
+    source, transform = (pixels(), np.arange(COUNT)), v2.Compose([v2.RandomCrop(6), *FLIPS])
+    expected = served(source, transform)
+    monkeypatch.setattr(cache, "_MOST_AT_ONCE", most)
+    monkeypatch.setattr(cache, "_room_on", lambda device: room)  # a batch takes 1,728 bytes
+    launched.clear()
+    with loader(source, transform) as made:
+        found = [part.cpu() for batch in made for part in batch]
+        loaded = made.state_dict()
+    assert launched[:launches] == ["drawn"] * launches
+    assert all(torch.equal(a, b) for a, b in zip(found, expected[:6], strict=True))
+    assert loaded["epoch"] == 1
+
+
+@pytest.mark.parametrize("step", range(3))
+def test_a_batch_among_those_that_are_made_as_one_is_resumed_at(
+    launched: list[str], step: int
+) -> None:
+    source, transform = (pixels(), np.arange(COUNT)), v2.Compose([v2.RandomCrop(6), *FLIPS])
+    expected = served(source, transform)
+    with loader(source, transform) as made:
+        batches = iter(made)
+        for _ in range(step):
+            next(batches)
+        state = made.state_dict()
+    with loader(source, transform) as made:
+        made.load_state_dict(state)
+        found = [part.cpu() for _ in range(2) for batch in made for part in batch]
+    assert len(found) == 2 * (6 - step)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected[2 * step :], strict=True))
+
+
+def test_what_is_done_with_a_batch_as_a_whole_is_done_with_each(launched: list[str]) -> None:
+    transform = v2.Compose([v2.RandomCrop(6), *FLOATS])
+    mix = v2.MixUp(num_classes=COUNT)
+    check(
+        launched,
+        ["drawn", "normalise"] * 3,
+        (pixels(), np.arange(COUNT)),
+        transform,
+        batch_transform=mix,
+    )
+
+
+def test_batches_that_are_taken_apart_have_their_memory_together() -> None:
+    images, labels = torch.arange(60).reshape(10, 2, 3), torch.arange(10)
+    apart = Staged({"image": images, "views": [labels, labels]}, None).taken_apart([4, 4, 2])
+    assert [one.batch["views"][1].tolist() for one in apart] == [
+        labels[:4].tolist(),
+        labels[4:8].tolist(),
+        labels[8:].tolist(),
+    ]
+    assert torch.equal(torch.cat([one.batch["image"] for one in apart]), images)
+    assert all(one.sharing == 3 for one in apart)
 
 
 @pytest.mark.slow

@@ -406,6 +406,8 @@ class Backend(Protocol):
     - `light: bool`, True from the first `submit` on where making a batch takes less time than
       handing it from thread to thread. The trainer's thread may then call it, too; still one thread
       at a time
+    - `at_once(draws: Draws) -> int`, how many batches like this one it is best asked for as one,
+      with the draws of all. All their columns are tensors then, and none of their samples fails
     - `decoded`, how many images each decoder has decoded so far, for `Loader.stats`
     """
 

@@ -8,6 +8,7 @@ Others are decoded into a cache directory at the first batch.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
+import psutil
 import torch
 
 from fastload.backends.base import BackendOptions, Context, Fit, HostBatch, Traits, Workload
@@ -429,6 +431,15 @@ class _DevicePixels(PixelMaker):
         self._resident = ResidentSource(self._source, self._plans, context.device)
         self._drawn = _drawn_geometries(context) if context.takes_pending else None
 
+    def at_once(self, draws: Draws) -> int:
+        drawn = self._drawn or []
+        if not (drawn and self._resident.has_all and self._resident.draws_here(draws)):
+            return 1
+        images = sum(column.channels for column in self._source.pixels.values())
+        values = images * sum(math.prod(geometry.out_size) for geometry in drawn)
+        nbytes = torch.float32.itemsize * values * max(len(draws), 1)
+        return max(1, min(_MOST_AT_ONCE, _room_on(self._device) // nbytes))
+
     def start(self, draws: Draws) -> BatchInWork:
         if self._drawn is not None and self._resident.draws_here(draws):
             work = BatchInWork(draws, Buffers({}))
@@ -449,6 +460,20 @@ class _DevicePixels(PixelMaker):
         else:
             how = "batched tensor operations"
         return {"rendering": f"{how}, on {self._device}"}
+
+
+_MOST_AT_ONCE = 16
+"""Batches that are made as one: to ask for one takes the processor 0.6 ms (H100, 16 cores of a
+Xeon), as long as the GPU takes for 50,000 images of CIFAR-10."""
+_SHARE_AT_ONCE = 128
+"""They take at most this part of the device's memory: 128 MB of 16 GB."""
+
+
+def _room_on(device: torch.device) -> int:
+    """For batches that are made as one [bytes]."""
+    if device.type != "cuda":
+        return psutil.virtual_memory().total // _SHARE_AT_ONCE
+    return torch.cuda.get_device_properties(device).total_memory // _SHARE_AT_ONCE
 
 
 _NO_DRAWS = Draws(0, 0, np.zeros(0, dtype=np.int64))

@@ -189,6 +189,10 @@ class PixelMaker(ABC):
         self.depth = depth_of(context)
         """Batches in flight that keep it busy."""
 
+    def at_once(self, draws: Draws) -> int:
+        """See `Backend`."""
+        return 1
+
     @abstractmethod
     def start(self, draws: Draws) -> BatchInWork:
         """Start on the images of a batch. Does not block. Raises ConfigurationError if there cannot
@@ -235,6 +239,10 @@ class BatchMaker(ABC):
     def light(self) -> bool:
         """See `Backend`."""
         return self._opened()[1].light
+
+    def at_once(self, draws: Draws) -> int:
+        """See `Backend`."""
+        return self._opened()[1].at_once(draws)
 
     @property
     def decoded(self) -> Mapping[str, int]:

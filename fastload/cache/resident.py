@@ -12,7 +12,7 @@ import numpy.typing as npt
 import psutil
 import torch
 
-from fastload.draws import Draws
+from fastload.draws import Draws, stretch_of
 from fastload.errors import CacheError
 from fastload.geometry import Geometry, GeometryPlan
 from fastload.recipe.recipe import view_column
@@ -22,7 +22,6 @@ from fastload.render.drawn import (
     OrderOnDevice,
     PendingImages,
     can_draw,
-    stretch_of,
 )
 from fastload.render.transfer import on_device, stream_of
 from fastload.sources.base import Source
@@ -139,6 +138,11 @@ class ResidentSource:
                         )
                     columns[view_column(name, view)] = pixels
         return columns
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all columns of the source lie on the device."""
+        return all(name in self._values or name in self._images for name in self._columns)
 
     def draws_here(self, draws: Draws) -> bool:
         """Whether `drawn` makes such a batch."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -26,14 +27,22 @@ _CLOSED = "the loader was closed while a batch was waited for; create a new one.
 
 class _Submitted(NamedTuple):
     position: Position
+    """Of the first of its batches."""
     draws: Draws
+    """Of all of them."""
+    sizes: tuple[int, ...]
+    """Samples of each."""
     at: float
     """[seconds of time.perf_counter]"""
 
 
 class Production:
     """Makes the batches of a schedule, in order. The backend always has as many submitted as its
-    `depth` says."""
+    `depth` says.
+
+    Where it takes longer to ask for a batch than to make it (`Backend.at_once`), several of an
+    epoch are made as one and then taken apart: each sample draws for itself, so they are the same.
+    """
 
     def __init__(
         self,
@@ -50,10 +59,15 @@ class Production:
         self._order = order
         self._read_ahead = order.read_ahead
         self._on_error = on_error
+        self._at_once: Callable[[Draws], int] | None = getattr(backend, "at_once", None)
         self._substitution: Substitution | None = None
         """None until a sample could not be read."""
         self._submitted: deque[_Submitted] = deque()
         """In flight, the oldest first."""
+        self._next: tuple[Position, Draws] | None = None
+        """What was asked of the schedule, and not submitted yet."""
+        self._made: deque[Staged] = deque()
+        """Batches that were made with one that was handed out."""
         self._clean = True
         """Whether nothing was submitted to the backend since it was last cancelled."""
         self._spans: SpanLog | None = None
@@ -74,6 +88,8 @@ class Production:
         if not self._clean:
             self._backend.cancel()
         self._submitted.clear()
+        self._made.clear()
+        self._next = None
         self._clean = True
         self._in_flight = Reads("this batch was cancelled.", self._reads)
 
@@ -97,13 +113,34 @@ class Production:
         if self._read_ahead is not None:
             # The oldest one is about to be handed out; the others are read ahead.
             wanted = min(wanted, self._read_ahead + 1)
-        while len(self._submitted) < wanted and (asked := self._schedule.next()) is not None:
+        while len(self._submitted) < wanted and (asked := self._asked()) is not None:
             position, draws = asked
+            draws, sizes = self._with_neighbours(draws)
             at = time.perf_counter()
             self._clean = False
             with self._span("submit", position):
                 self._backend.submit(draws)
-            self._submitted.append(_Submitted(position, draws, at))
+            self._submitted.append(_Submitted(position, draws, sizes, at))
+
+    def _asked(self) -> tuple[Position, Draws] | None:
+        asked, self._next = self._next, None
+        return self._schedule.next() if asked is None else asked
+
+    def _with_neighbours(self, draws: Draws) -> tuple[Draws, tuple[int, ...]]:
+        """The draws of this batch and of those after it that are made with it, and how many samples
+        each has."""
+        sizes = [len(draws)]
+        most = 1
+        if self._at_once is not None and self._read_ahead is None and self._stage.takes_apart:
+            most = self._at_once(draws)
+        while len(sizes) < most and (asked := self._asked()) is not None:
+            joined = draws.followed_by(asked[1])
+            if joined is None:
+                self._next = asked
+                break
+            draws = joined
+            sizes.append(len(asked[1]))
+        return draws, tuple(sizes)
 
     def make(self) -> Staged | None:
         """The next batch; None if the schedule has no more. After an exception `cancel` must
@@ -118,12 +155,14 @@ class Production:
             return self._make()
 
     def _make(self) -> Staged | None:
+        if self._made:
+            return self._made.popleft()
         self._submit()
         if not self._submitted:
             if self._schedule.ended:
                 raise EndOfData
             return None
-        spans, (position, draws, at) = self._spans, self._submitted[0]
+        spans, (position, draws, sizes, at) = self._spans, self._submitted[0]
         with self._span("receive", position):
             host = self._backend.receive()
         if spans is not None:
@@ -142,6 +181,9 @@ class Production:
         with self._span("device stage", position):
             staged = self._stage.run(host, draws, position[1])
         staged.substituted = substituted
+        if len(sizes) > 1:
+            staged, *others = staged.taken_apart(sizes)
+            self._made.extend(others)
         return staged
 
     def record(self, spans: SpanLog | None) -> None:

@@ -109,19 +109,6 @@ class OrderOnDevice:
         """Distinguishes it from other orders of the same indices."""
 
 
-def stretch_of(indices: Int64Array) -> tuple[Int64Array, int]:
-    """The array that indices are a slice of, such as an epoch's order, and where they begin in it;
-    the indices themselves and 0 if they are none."""
-    whole = indices.base
-    if (
-        isinstance(whole, np.ndarray)
-        and (whole.ndim, whole.dtype) == (1, indices.dtype)
-        and whole.strides == indices.strides == (whole.itemsize,)
-    ):
-        return whole, (indices.ctypes.data - whole.ctypes.data) // whole.itemsize
-    return indices, 0
-
-
 @dataclass(frozen=True, eq=False)
 class PendingImages:
     """The images of a batch, not made yet: one kernel makes and converts them once the conversion
