@@ -118,6 +118,6 @@ def test_fingerprints_hold_what_masks_are_resampled_with() -> None:
         Recipe.from_transform(v2.Resize((3, 4), interpolation=mode)) for mode in (NEAREST, EXACT)
     )
     # Before it took an interpolation of masks, torchvision resampled them alike.
-    differ = "interpolation" in inspect.signature(functional.resize_mask).parameters
-    assert (plain.fingerprint != exact.fingerprint) == differ
+    apart = "interpolation" in inspect.signature(functional.resize_mask).parameters
+    assert (plain.fingerprint != exact.fingerprint) == apart
     assert "mask_interpolation" not in plain.ops[0].identity
