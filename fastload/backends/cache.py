@@ -430,6 +430,7 @@ class _DevicePixels(PixelMaker):
         self._device = context.device
         self._resident = ResidentSource(self._source, self._plans, context.device)
         self._drawn = _drawn_geometries(context) if context.takes_pending else None
+        self._room = _room_on(context.device)
 
     def at_once(self, draws: Draws) -> int:
         drawn = self._drawn or []
@@ -438,7 +439,7 @@ class _DevicePixels(PixelMaker):
         images = sum(column.channels for column in self._source.pixels.values())
         values = images * sum(math.prod(geometry.out_size) for geometry in drawn)
         nbytes = torch.float32.itemsize * values * max(len(draws), 1)
-        return max(1, min(_MOST_AT_ONCE, _room_on(self._device) // nbytes))
+        return max(1, min(_MOST_AT_ONCE, self._room // nbytes))
 
     def start(self, draws: Draws) -> BatchInWork:
         if self._drawn is not None and self._resident.draws_here(draws):
