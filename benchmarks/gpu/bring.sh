@@ -26,8 +26,9 @@ fetch() { # FOLDER PACKAGES
 # hypothesis, nanobind, cmake, ninja, timm and matplotlib.
 fetch "$folder/base/wheels" msgspec simplejpeg spdl spdl_core spdl_io
 "$python" -m pip wheel --quiet --no-deps --wheel-dir "$folder/base/wheels" "PyTurboJPEG<2"
-packages="libjpeg62-turbo libjpeg62-turbo-dev libturbojpeg0"
-apt-cache show libjpeg62-turbo >/dev/null 2>&1 || packages="libjpeg-turbo8 libjpeg-turbo8-dev libturbojpeg"
+# libisal2 is for a core that was built where it is, and travels with the checkout.
+packages="libjpeg62-turbo libjpeg62-turbo-dev libturbojpeg0 libisal2"
+apt-cache show libjpeg62-turbo >/dev/null 2>&1 || packages="libjpeg-turbo8 libjpeg-turbo8-dev libturbojpeg libisal2"
 # shellcheck disable=SC2086 # several words
 (cd "$folder/base/debs" && apt-get download --quiet $packages)
 [ -z "$photos" ] || tar -C "$photos" -chf "$folder/base/photos.tar" .
