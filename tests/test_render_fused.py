@@ -19,7 +19,7 @@ from fastload.backends.base import HostBatch
 from fastload.device import DeviceStage
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.geometry import Resampling
+from fastload.geometry import Geometry, Resampling
 from fastload.recipe import Recipe
 from fastload.recipe.albumentations_colour import Gamma
 from fastload.recipe.mix import Mix, MixUp, lower_batch_transform
@@ -97,6 +97,26 @@ def test_resized_crops(
     geometry = random_resizes(3, size, (7, 9), 2)
     resampling = Resampling(interpolation, antialias)
     both(lambda: on_device(images, rows, geometry, resampling), "render")
+
+
+@pytest.mark.parametrize("cubic", [False, True])
+def test_no_pixel_is_made_of_more_taps_than_are_counted(cubic: bool) -> None:
+    lengths, sizes = np.arange(1, 400), np.array([1, 2, 3, 7, 10, 16, 31, 32, 96, 224, 255, 320])
+    pairs = np.stack(np.meshgrid(lengths, sizes), axis=-1).reshape(-1, 2)
+    box, size = np.repeat(pairs[:, :1], 4, axis=1), np.repeat(pairs[:, 1:], 2, axis=1)
+    geometry = Geometry(box, size, box, np.zeros_like(size, dtype=bool))
+    counted = fused.taps_of(geometry, how=3, cubic=cubic)
+    spare = []
+    for (length, size), taps in zip(pairs.astype(np.float32), counted, strict=True):
+        # As in the kernel, in float32.
+        scale = length / size
+        centre = (np.arange(size, dtype=np.float32) + np.float32(0.5)) * scale
+        reach = max(scale, np.float32(1)) * np.float32(2 if cubic else 1)
+        low = np.maximum((centre - reach + np.float32(0.5)).astype(np.int32), 0)
+        high = np.minimum((centre + reach + np.float32(0.5)).astype(np.int32), int(length))
+        spare.append(int(taps.min() - (high - low).max()))
+    assert min(spare) >= 0
+    assert np.median(spare) <= 1, "and hardly more"
 
 
 def program(transform: Any) -> Any:

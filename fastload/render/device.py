@@ -134,8 +134,7 @@ def render_on_device(
         "nearest-exact",
     )
     if pixels.dtype == torch.uint8 and fused.active(pixels) and not from_both_ends:
-        table = on_device(fused.table_of(geometry, start, width), pixels.device)
-        return fused.render(pixels, table, geometry, resampling, out_size)
+        return fused.render(pixels, start, width, geometry, resampling, out_size)
     filters = geometry.resamples and resampling.interpolation in ("bilinear", "bicubic")
     # Boxes of like sizes together: each part works on boxes as large as its largest.
     area = geometry.box[:, 2].astype(np.int64) * geometry.box[:, 3]

@@ -74,28 +74,28 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any
 
 def render(
     pixels: torch.Tensor,
-    table: torch.Tensor,
+    start: npt.NDArray[np.int64],
+    image_width: npt.NDArray[np.int64],
     geometry: Geometry,
     resampling: Resampling,
     out_size: tuple[int, int],
 ) -> torch.Tensor:
-    """As `render_on_device`, for uint8 pixels and one filter.
-
-    Args:
-        table: (B, 12) int64 on the device of the pixels: see the kernel.
-    """
+    """As `render_on_device`, for uint8 pixels and one filter."""
     found, (height, width), channels = kernels(), out_size, pixels.shape[1]
     out = torch.empty(
         (len(geometry), height, width, channels), dtype=torch.uint8, device=pixels.device
     )
     if not out.numel():
         return out
-    how, cubic, a, taps = _how(geometry, resampling)
+    how, cubic, a = _how(geometry, resampling)
+    table = on_device(
+        _table_of(geometry, start, image_width, taps_of(geometry, how, cubic)), pixels.device
+    )
     fill = np.broadcast_to(np.trunc(np.array(resampling.fill, dtype=np.float32)), channels)
     launch(
         found.render,
         (len(geometry), -(-height * width // _BLOCK)),
-        *(pixels, table, _constants(fill, pixels.device), out, height, width, *taps),
+        *(pixels, table, _constants(fill, pixels.device), out, height, width),
         CHANNELS=channels,
         LANES=1 << (channels - 1).bit_length(),
         HOW=how,
@@ -269,10 +269,13 @@ def _with_rows_together(images: torch.Tensor) -> torch.Tensor:
     return images.clone(memory_format=torch.contiguous_format)
 
 
-def table_of(
-    geometry: Geometry, start: npt.NDArray[np.int64], width: npt.NDArray[np.int64]
+def _table_of(
+    geometry: Geometry,
+    start: npt.NDArray[np.int64],
+    width: npt.NDArray[np.int64],
+    taps: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
-    """(B, 12) int64: what the kernel must know of each sample."""
+    """(B, 14) int64: what the kernel must know of each sample."""
     parts = [
         geometry.box,
         geometry.size,
@@ -280,26 +283,40 @@ def table_of(
         geometry.flip,
         start[:, None],
         width[:, None],
+        taps,
     ]
     return np.concatenate(parts, axis=1, dtype=np.int64)
 
 
-def _how(geometry: Geometry, resampling: Resampling) -> tuple[int, bool, float, tuple[int, int]]:
-    """How pixels are found: the way, whether the filter is cubic, its parameter, and taps down and
-    across."""
+_GATHER, _NEAREST, _NEAREST_EXACT, _ANTIALIASED, _INTERPOLATED = range(5)
+"""As in the kernel."""
+
+
+def _how(geometry: Geometry, resampling: Resampling) -> tuple[int, bool, float]:
+    """How pixels are found: the way, whether the filter is cubic, its parameter."""
     interpolation = resampling.interpolation
     if not geometry.resamples:
-        return 0, False, 0.0, (1, 1)
+        return _GATHER, False, 0.0
     if interpolation in ("nearest", "nearest-exact"):
-        return (2 if interpolation == "nearest-exact" else 1), False, 0.0, (1, 1)
+        return _NEAREST if interpolation == "nearest" else _NEAREST_EXACT, False, 0.0
     cubic = interpolation == "bicubic"
-    if not resampling.antialias:
-        return 4, cubic, -0.75, (4, 4) if cubic else (2, 2)
-    scale = np.maximum(geometry.box[:, 2:] / geometry.size, 1.0)
-    # Of an interval of twice the reach, one more where both ends are rounded, one for rounding in
-    # float32.
-    most = np.ceil(2 * (2 if cubic else 1) * scale.max(axis=0)).astype(int) + 2
-    return 3, cubic, -0.5, (int(most[0]), int(most[1]))
+    return (_ANTIALIASED, cubic, -0.5) if resampling.antialias else (_INTERPOLATED, cubic, -0.75)
+
+
+def taps_of(geometry: Geometry, how: int, cubic: bool) -> npt.NDArray[np.int64]:
+    """(B, 2) int64: at least as many input positions down and across as an output position of a
+    sample is made of."""
+    taps = np.ones((len(geometry), 2), dtype=np.int64)
+    if how == _INTERPOLATED:
+        taps[:] = 4 if cubic else 2
+    elif how == _ANTIALIASED:
+        # From floor(c - reach + 0.5) to floor(c + reach + 0.5): ceil(2 * reach) at most, and one
+        # more where the latter is rounded up to a whole number. The former, where it is not below a
+        # whole number, is not rounded to below. In float32, as the kernel.
+        scale = geometry.box[:, 2:].astype(np.float32) / geometry.size.astype(np.float32)
+        reach = np.maximum(scale, np.float32(1.0)) * (2 if cubic else 1)
+        taps[:] = np.ceil(2 * reach) + 1
+    return taps
 
 
 def _constants(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:

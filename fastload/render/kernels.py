@@ -107,7 +107,7 @@ def _whole_pixel(x):
     return tl.minimum(tl.maximum(_round(x), 0.0), 255.0)
 
 
-@triton.jit(do_not_specialize=["taps_down", "taps_across"])
+@triton.jit
 def render(
     pixels,
     table,
@@ -115,8 +115,6 @@ def render(
     out,
     height,
     width,
-    taps_down,
-    taps_across,
     CHANNELS: tl.constexpr,
     LANES: tl.constexpr,
     HOW: tl.constexpr,
@@ -130,24 +128,25 @@ def render(
 
     Args:
         pixels: all pixels of all images, uint8, (P, CHANNELS).
-        table: (rows, 12) int64: box (top, left, height, width), size, start of the window, flips
-            (across, down), first pixel of the image, its width.
+        table: (rows, 14) int64: box (top, left, height, width), size, start of the window, flips
+            (across, down), first pixel of the image, its width, and at least as many input
+            positions as any output position is made of (down, across).
         fill: (CHANNELS,) float32, whole numbers.
         out: (rows, height, width, CHANNELS) uint8.
-        taps_down, taps_across: at least as many input positions as any output position is made of.
     """
     row = tl.program_id(0)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = place < height * width
     place = tl.minimum(place, height * width - 1)  # past the end there may be no taps to divide by
     y, x = place // width, place % width
-    entry = table + row * 12
+    entry = table + row * 14
     top, left = tl.load(entry).to(tl.int32), tl.load(entry + 1).to(tl.int32)
     box_height, box_width = tl.load(entry + 2).to(tl.int32), tl.load(entry + 3).to(tl.int32)
     size_down, size_across = tl.load(entry + 4).to(tl.int32), tl.load(entry + 5).to(tl.int32)
     window_top, window_left = tl.load(entry + 6).to(tl.int32), tl.load(entry + 7).to(tl.int32)
     flip_across, flip_down = tl.load(entry + 8).to(tl.int32), tl.load(entry + 9).to(tl.int32)
     start, image_width = tl.load(entry + 10), tl.load(entry + 11)
+    taps_down, taps_across = tl.load(entry + 12).to(tl.int32), tl.load(entry + 13).to(tl.int32)
 
     shown_y = window_top + y + flip_down * (height - 1 - 2 * y)
     shown_x = window_left + x + flip_across * (width - 1 - 2 * x)
