@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -62,13 +61,14 @@ class Staged:
     """Batches that have their memory together."""
 
     def taken_apart(self, sizes: Sequence[int]) -> list[Staged]:
-        """Of several batches that were made as one: each, of so many samples. Their tensors are
-        slices."""
-        ends = list(accumulate(sizes))
-        rows = (slice(end - size, end) for end, size in zip(ends, sizes, strict=True))
+        """Of several batches that were made as one: each, of so many samples."""
         return [
-            Staged(_map_tensors(self.batch, itemgetter(here)), self.ready, sharing=len(sizes))
-            for here in rows
+            Staged(
+                _map_tensors(self.batch, partial(_rows, first=end - size, end=end)),
+                self.ready,
+                sharing=len(sizes),
+            )
+            for end, size in zip(accumulate(sizes), sizes, strict=True)
         ]
 
 
@@ -561,6 +561,12 @@ def _refuse_beside(mix: Mix, parts: _Parts, columns: Mapping[Any, Any]) -> None:
                 f"batch has {name!r} {tuple(value.shape)}, which it would not mix. Leave it out, "
                 "or give a function of the batch."
             )
+
+
+def _rows(tensor: torch.Tensor, first: int, end: int) -> torch.Tensor:
+    """A slice with a version of its own (`data`): else what is done to one slice in place would end
+    the backward pass of another."""
+    return tensor[first:end].data
 
 
 def _map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:

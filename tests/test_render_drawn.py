@@ -306,6 +306,19 @@ def test_batches_that_are_taken_apart_have_their_memory_together() -> None:
     assert all(one.sharing == 3 for one in apart)
 
 
+def test_what_is_done_to_one_batch_in_place_leaves_the_gradients_of_another() -> None:
+    images = torch.ones(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    one, two = (part.batch for part in Staged(images, None).taken_apart([2, 2]))
+    weights = torch.ones(3, requires_grad=True)
+    loss = (one.mean((2, 3)) * weights).sum()
+    two.mul_(2)
+    loss.backward()
+    assert weights.grad is not None
+    assert weights.grad.tolist() == [2, 2, 2]
+    assert two.mean() == 2 * one.mean()
+    assert one.is_contiguous(memory_format=torch.channels_last)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "transform",
