@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,9 @@ from fastload.draws import (
     preserved_random_state,
     seed_generators,
     states_of_generators,
+    stretch_of,
 )
+from fastload.sampler import EpochOrder
 
 # Known-answer vectors of philox4x32-10 from the Random123 distribution (kat_vectors): counter, key,
 # result.
@@ -220,3 +223,42 @@ def test_staged_draws() -> None:
         for stream in (1, 2):
             for of in (uniform, integers, inside):
                 assert np.array_equal(of(draws), wanted(stream, of)[draws.indices])
+
+
+def test_a_stretch_is_known_by_the_memory_that_it_lies_in() -> None:
+    order = np.arange(20)[::-1].copy()
+    whole, first = stretch_of(order[4:9])
+    assert whole is order
+    assert first == 4
+    whole, first = stretch_of(order.reshape(4, 5)[1])
+    assert (whole is order, first) == (True, 5)
+    for other in (order, order[::2], order[3:9].copy(), order.view(np.uint64)[2:5]):
+        whole, first = stretch_of(other)
+        assert (whole is other, first) == (True, 0)
+
+
+def test_draws_of_several_batches_are_those_of_one() -> None:
+    order = EpochOrder(10, 4, shuffle=True)
+    indices = order.epoch(0)
+    one, two, three = (order.draws(0, step, indices, None) for step in range(3))
+    joined = one.followed_by(two)
+    assert joined is not None
+    whole = joined.followed_by(three)
+    assert whole is not None
+    assert whole.indices.tolist() == indices.tolist()
+    assert (whole.seed, whole.epoch) == (one.seed, one.epoch)
+    assert stretch_of(whole.indices)[0] is stretch_of(one.indices)[0], "a view of the order"
+    apart = one.followed_by(three)
+    assert apart is not None
+    assert apart.indices.tolist() == [*one.indices, *three.indices]
+    assert np.array_equal(apart.integers(3), np.r_[one.integers(3), three.integers(3)])
+    others = order.epoch(1)
+    alone = np.zeros(4, np.int64)
+    for other in (
+        order.draws(1, 1, others, None),
+        replace(two, seed=7),
+        replace(two, repeats=alone),
+        replace(two, keys=[0] * 4),
+        StagedDraws(two.seed, 0, two.indices, early=two, until=1, staged=alone > 0),
+    ):
+        assert one.followed_by(other) is None

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 import fastload
-from fastload.draws import StagedDraws, stretch_of
+from fastload.draws import stretch_of
 from fastload.errors import ConfigurationError, StateMismatchError
 from fastload.sampler import EpochOrder, ForeignOrder, Shard, Tail
 from fastload.sampler.bijection import Bijection
@@ -263,33 +263,6 @@ def test_a_batch_without_samples_is_asked_for_as_such(interleaved: bool) -> None
     if interleaved:
         order = replace(order, shard=Shard(1, 2))
     assert order.draws(0, 0, order.epoch(0), None).indices.tolist() == []
-
-
-def test_draws_of_several_batches_are_those_of_one() -> None:
-    order = EpochOrder(10, 4, shuffle=True)
-    indices = order.epoch(0)
-    one, two, three = (order.draws(0, step, indices, None) for step in range(3))
-    joined = one.followed_by(two)
-    assert joined is not None
-    whole = joined.followed_by(three)
-    assert whole is not None
-    assert whole.indices.tolist() == indices.tolist()
-    assert (whole.seed, whole.epoch) == (one.seed, one.epoch)
-    assert stretch_of(whole.indices)[0] is stretch_of(one.indices)[0], "a view of the order"
-    apart = one.followed_by(three)
-    assert apart is not None
-    assert apart.indices.tolist() == [*one.indices, *three.indices]
-    assert np.array_equal(apart.integers(3), np.r_[one.integers(3), three.integers(3)])
-    others = order.epoch(1)
-    alone = np.zeros(4, np.int64)
-    for other in (
-        order.draws(1, 1, others, None),
-        replace(two, seed=7),
-        replace(two, repeats=alone),
-        replace(two, keys=[0] * 4),
-        StagedDraws(two.seed, 0, two.indices, early=two, until=1, staged=alone > 0),
-    ):
-        assert one.followed_by(other) is None
 
 
 def test_a_batch_shows_that_it_is_a_stretch_of_an_epochs_order() -> None:
