@@ -248,6 +248,10 @@ def test_draws_of_several_batches_are_those_of_one() -> None:
     assert whole.indices.tolist() == indices.tolist()
     assert (whole.seed, whole.epoch) == (one.seed, one.epoch)
     assert stretch_of(whole.indices)[0] is stretch_of(one.indices)[0], "a view of the order"
+    elsewhere = replace(two, indices=(indices + 100)[4:8])
+    joined = one.followed_by(elsewhere)
+    assert joined is not None
+    assert joined.indices.tolist() == [*one.indices, *elsewhere.indices]
     apart = one.followed_by(three)
     assert apart is not None
     assert apart.indices.tolist() == [*one.indices, *three.indices]
