@@ -454,7 +454,40 @@ def test_memory_of_many_views_is_kept_by_one_note(lazy: LazyGpu) -> None:
 
     stage.deliver(Staged([torch.eye(2).as_subclass(Sparse)], ready))
     assert noted[2:] == [-1]
-    assert [nbytes for _, nbytes in stage._delivered] == [172, 0]
+    stage.deliver(Staged([torch.zeros(8, 5).as_subclass(OnGpu)], ready, sharing=4))
+    assert [nbytes for _, nbytes in stage._delivered] == [172, 0, 40]
+
+
+def test_only_what_is_done_sample_by_sample_is_taken_apart() -> None:
+    cpu = torch.device("cpu")
+    assert stage_on(cpu).takes_apart
+    assert not stage_on(cpu, mix=MixUp(num_classes=3)).takes_apart
+    assert not stage_on(cpu, collate=dict).takes_apart
+
+
+def test_batches_that_are_taken_apart_have_their_memory_together() -> None:
+    images, labels = torch.arange(60).reshape(10, 2, 3), torch.arange(10)
+    apart = Staged({"image": images, "views": [labels, labels]}, None).taken_apart([4, 4, 2])
+    assert [one.batch["views"][1].tolist() for one in apart] == [
+        labels[:4].tolist(),
+        labels[4:8].tolist(),
+        labels[8:].tolist(),
+    ]
+    assert torch.equal(torch.cat([one.batch["image"] for one in apart]), images)
+    assert all(one.sharing == 3 for one in apart)
+
+
+def test_what_is_done_to_one_batch_in_place_leaves_the_gradients_of_another() -> None:
+    images = torch.ones(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    one, two = (part.batch for part in Staged(images, None).taken_apart([2, 2]))
+    weights = torch.ones(3, 1, 1, requires_grad=True)
+    loss = (one * weights).sum()  # its gradient needs `one`
+    two.mul_(2)
+    loss.backward()
+    assert weights.grad is not None
+    assert weights.grad.flatten().tolist() == [8, 8, 8]
+    assert two.mean() == 2 * one.mean()
+    assert one.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_the_trainers_own_stream_is_the_one_that_waits(lazy: LazyGpu) -> None:

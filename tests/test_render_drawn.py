@@ -19,7 +19,6 @@ from benchmarks.gpu.interpreter import mend_interpreter
 from fastload.backends import cache
 from fastload.backends.cache import CacheOptions
 from fastload.cache import resident
-from fastload.device import Staged
 from fastload.draws import Draws
 from fastload.geometry import GeometryPlan
 from fastload.recipe import Recipe
@@ -292,31 +291,6 @@ def test_what_is_done_with_a_batch_as_a_whole_is_done_with_each(launched: list[s
         transform,
         batch_transform=mix,
     )
-
-
-def test_batches_that_are_taken_apart_have_their_memory_together() -> None:
-    images, labels = torch.arange(60).reshape(10, 2, 3), torch.arange(10)
-    apart = Staged({"image": images, "views": [labels, labels]}, None).taken_apart([4, 4, 2])
-    assert [one.batch["views"][1].tolist() for one in apart] == [
-        labels[:4].tolist(),
-        labels[4:8].tolist(),
-        labels[8:].tolist(),
-    ]
-    assert torch.equal(torch.cat([one.batch["image"] for one in apart]), images)
-    assert all(one.sharing == 3 for one in apart)
-
-
-def test_what_is_done_to_one_batch_in_place_leaves_the_gradients_of_another() -> None:
-    images = torch.ones(4, 3, 2, 2).to(memory_format=torch.channels_last)
-    one, two = (part.batch for part in Staged(images, None).taken_apart([2, 2]))
-    weights = torch.ones(3, 1, 1, requires_grad=True)
-    loss = (one * weights).sum()  # its gradient needs `one`
-    two.mul_(2)
-    loss.backward()
-    assert weights.grad is not None
-    assert weights.grad.flatten().tolist() == [8, 8, 8]
-    assert two.mean() == 2 * one.mean()
-    assert one.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.slow
