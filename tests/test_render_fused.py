@@ -96,7 +96,11 @@ def test_resized_crops(
     images, rows = photographs(2, *size), np.arange(3) % 2
     geometry = random_resizes(3, size, (7, 9), 2)
     resampling = Resampling(interpolation, antialias)
-    both(lambda: on_device(images, rows, geometry, resampling), "render")
+    both(
+        lambda: on_device(images, rows, geometry, resampling),
+        *["weigh"] * (antialias and interpolation in ("bilinear", "bicubic")),
+        "render",
+    )
 
 
 @pytest.mark.parametrize("cubic", [False, True])
@@ -339,10 +343,12 @@ for mode in range(4):
     compiled(kernels_drawn.drawn, {**cut, "MODE": mode, "CONVERTS": mode == 0}, pixels="*u8",
              order="*i64", rows="*i64", steps="*i64", fill="*fp32", scale="*fp32", offset="*fp32",
              out="*bf16" if mode == 0 else "*u8")
-image = {"CHANNELS": 3, "LANES": 4, "CUBIC": False, "A": -0.5, "PADS": True, "BLOCK": 256}
+image = {"CUBIC": False, "A": -0.5, "PADS": True, "BLOCK": 256}
+weighed = {"table": "*i64", "firsts": "*i32", "weights": "*fp32"}
 for how in range(5):
-    compiled(kernels.render, {**image, "HOW": how, "MODE": how % 4}, pixels="*u8", table="*i64",
-             fill="*fp32", out="*u8")
+    compiled(kernels.render, {**image, "CHANNELS": 3, "HOW": how, "MODE": how % 4}, pixels="*u8",
+             fill="*fp32", out="*u8", **weighed)
+compiled(kernels.weigh, {**image, "MODE": 2}, **weighed)
 """
 
 

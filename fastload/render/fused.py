@@ -31,10 +31,11 @@ from fastload.render.steps import (
 from fastload.render.transfer import constants, on_device
 
 _BLOCK = 256
-"""Output pixels of a program."""
+"""Pixels of a program that blurs; rows and columns of one that weighs."""
+_RENDER_BLOCK = 512
 _NORMALISE_BLOCK = 1024
 _COLOUR_BLOCK = 1024
-"""Values of a program; pixels that a program works on at a time."""
+"""Values of a program; of the last one pixels that it works on at a time."""
 PADDING = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 SWITCH = "FASTLOAD_FUSED"
 """Environment variable: 0 turns the kernels off; 1 turns them on for the CPU too, where they need
@@ -88,22 +89,38 @@ def render(
     if not out.numel():
         return out
     how, cubic, a = _how(geometry, resampling)
-    table = on_device(
-        _table_of(geometry, start, image_width, taps_of(geometry, how, cubic)), pixels.device
-    )
+    taps = taps_of(geometry, how, cubic)
+    table = on_device(_table_of(geometry, start, image_width, taps), pixels.device)
+    padding: dict[str, Any] = {
+        "PADS": bool(geometry.pads),
+        "MODE": PADDING[resampling.padding_mode],
+    }
+    firsts = weights = out  # of no use
+    most, sides = int(taps.max()), height + width
+    if how == _ANTIALIASED:
+        firsts = torch.empty((len(geometry), sides), dtype=torch.int32, device=pixels.device)
+        weights = firsts.new_empty((len(geometry), most, sides), dtype=torch.float32)
+        launch(
+            found.weigh,
+            (len(geometry), -(-sides // _BLOCK)),
+            *(table, firsts, weights, height, width, most),
+            CUBIC=cubic,
+            A=a,
+            **padding,
+            BLOCK=_BLOCK,
+        )
     fill = np.broadcast_to(np.trunc(np.array(resampling.fill, dtype=np.float32)), channels)
     launch(
         found.render,
-        (len(geometry), -(-height * width // _BLOCK)),
-        *(pixels, table, _constants(fill, pixels.device), out, height, width),
+        (len(geometry), -(-height * width * channels // _RENDER_BLOCK)),
+        *(pixels, table, firsts, weights, _constants(fill, pixels.device), out),
+        *(height, width, most),
         CHANNELS=channels,
-        LANES=1 << (channels - 1).bit_length(),
         HOW=how,
         CUBIC=cubic,
         A=a,
-        PADS=bool(geometry.pads),
-        MODE=PADDING[resampling.padding_mode],
-        BLOCK=_BLOCK,
+        **padding,
+        BLOCK=_RENDER_BLOCK,
     )
     return out
 

@@ -107,16 +107,70 @@ def _whole_pixel(x):
     return tl.minimum(tl.maximum(_round(x), 0.0), 255.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["most"])
+def weigh(
+    table,
+    firsts,
+    weights,
+    height,
+    width,
+    most,
+    CUBIC: tl.constexpr,
+    A: tl.constexpr,
+    PADS: tl.constexpr,
+    MODE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """What `render` needs of an antialiased resize, once for each row and column of the output; a
+    block of them, of one sample.
+
+    Args:
+        table: as of `render`.
+        firsts: (rows, height + width) int32: the first input position of each row, then of each
+            column.
+        weights: (rows, most, height + width) float32: the weights from there on.
+    """
+    row = tl.program_id(0)
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    sides = height + width
+    valid = place < sides
+    place = tl.minimum(place, sides - 1)  # past the end there may be no taps to divide by
+    entry = table + row * 14
+    across = place >= height
+    position = tl.where(across, place - height, place)
+    side = tl.where(across, width, height)
+    length = tl.where(across, tl.load(entry + 3), tl.load(entry + 2)).to(tl.int32)
+    size = tl.where(across, tl.load(entry + 5), tl.load(entry + 4)).to(tl.int32)
+    begin = tl.where(across, tl.load(entry + 7), tl.load(entry + 6)).to(tl.int32)
+    flip = tl.where(across, tl.load(entry + 8), tl.load(entry + 9)).to(tl.int32)
+    taps = tl.maximum(tl.load(entry + 12), tl.load(entry + 13)).to(tl.int32)
+    shown = begin + position + flip * (side - 1 - 2 * position)
+    if PADS:
+        shown = fold(shown, size, MODE)
+    low, high, centre, widened = _first_and_end(shown, length, size, CUBIC)
+    total = tl.zeros([BLOCK], tl.float32)
+    for tap in range(taps):
+        total += _raw_weight(low + tap, low, high, centre, widened, CUBIC, A)
+    tl.store(firsts + row * sides + place, low, mask=valid)
+    to = weights + row.to(tl.int64) * most * sides + place
+    for tap in range(taps):
+        weight = _raw_weight(low + tap, low, high, centre, widened, CUBIC, A)
+        weight = _in_bits(tl.math.div_rn(weight, total), 32768.0)
+        tl.store(to + tap * sides, weight, mask=valid)
+
+
+@triton.jit(do_not_specialize=["most"])
 def render(
     pixels,
     table,
+    firsts,
+    weights,
     fill,
     out,
     height,
     width,
+    most,
     CHANNELS: tl.constexpr,
-    LANES: tl.constexpr,
     HOW: tl.constexpr,
     CUBIC: tl.constexpr,
     A: tl.constexpr,
@@ -124,21 +178,23 @@ def render(
     MODE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A block of output pixels of one sample.
+    """A block of the output values of one sample.
 
     Args:
         pixels: all pixels of all images, uint8, (P, CHANNELS).
         table: (rows, 14) int64: box (top, left, height, width), size, start of the window, flips
             (across, down), first pixel of the image, its width, and at least as many input
             positions as any output position is made of (down, across).
+        firsts, weights, most: of `weigh`, if ANTIALIASED.
         fill: (CHANNELS,) float32, whole numbers.
         out: (rows, height, width, CHANNELS) uint8.
     """
     row = tl.program_id(0)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    valid = place < height * width
-    place = tl.minimum(place, height * width - 1)  # past the end there may be no taps to divide by
-    y, x = place // width, place % width
+    valid = place < height * width * CHANNELS
+    place = tl.minimum(place, height * width * CHANNELS - 1)
+    channel, number = place % CHANNELS, place // CHANNELS
+    y, x = number // width, number % width
     entry = table + row * 14
     top, left = tl.load(entry).to(tl.int32), tl.load(entry + 1).to(tl.int32)
     box_height, box_width = tl.load(entry + 2).to(tl.int32), tl.load(entry + 3).to(tl.int32)
@@ -156,56 +212,42 @@ def render(
         grid_y, grid_x = fold(shown_y, size_down, MODE), fold(shown_x, size_across, MODE)
         if MODE == CONSTANT:
             outside = (grid_y != shown_y) | (grid_x != shown_x)
-    first = start + top * image_width + left
+    source = pixels + (start + top * image_width + left) * CHANNELS + channel
 
     if HOW == ANTIALIASED:
-        low_y, high_y, centre_y, widened_y = _first_and_end(grid_y, box_height, size_down, CUBIC)
-        low_x, high_x, centre_x, widened_x = _first_and_end(grid_x, box_width, size_across, CUBIC)
-        sum_y = tl.zeros([BLOCK], tl.float32)
-        sum_x = tl.zeros([BLOCK], tl.float32)
-        for tap in range(taps_down):
-            sum_y += _raw_weight(low_y + tap, low_y, high_y, centre_y, widened_y, CUBIC, A)
-        for tap in range(taps_across):
-            sum_x += _raw_weight(low_x + tap, low_x, high_x, centre_x, widened_x, CUBIC, A)
-    if HOW == INTERPOLATED:
-        where_y, below_y = _below(grid_y, box_height, size_down, CUBIC)
-        where_x, below_x = _below(grid_x, box_width, size_across, CUBIC)
-
-    channel = tl.arange(0, LANES)[None, :]  # a power of two
-    wanted = valid[:, None] & (channel < CHANNELS)
-    if HOW == ANTIALIASED:
-        total = tl.zeros([BLOCK, LANES], tl.float32)
+        sides = height + width
+        low_y = tl.load(firsts + row * sides + y)
+        low_x = tl.load(firsts + row * sides + height + x)
+        of_rows = weights + row.to(tl.int64) * most * sides + y
+        of_columns = weights + row.to(tl.int64) * most * sides + height + x
+        total = tl.zeros([BLOCK], tl.float32)
         for down in range(taps_down):
-            line = low_y + down
-            weight_y = _raw_weight(line, low_y, high_y, centre_y, widened_y, CUBIC, A)
-            weight_y = _in_bits(tl.math.div_rn(weight_y, sum_y), 32768.0)
-            line = tl.minimum(line, box_height - 1)
-            middle = tl.zeros([BLOCK, LANES], tl.float32)
+            line = tl.minimum(low_y + down, box_height - 1)
+            source_line = source + line * image_width * CHANNELS
+            middle = tl.zeros([BLOCK], tl.float32)
             for across in range(taps_across):
-                column = low_x + across
-                weight_x = _raw_weight(column, low_x, high_x, centre_x, widened_x, CUBIC, A)
-                weight_x = _in_bits(tl.math.div_rn(weight_x, sum_x), 32768.0)
-                column = tl.minimum(column, box_width - 1)
-                index = (first + line * image_width + column)[:, None] * CHANNELS + channel
-                pixel = tl.load(pixels + index, mask=wanted, other=0)
-                middle += weight_x[:, None] * pixel.to(tl.float32)
-            total += weight_y[:, None] * _whole_pixel(middle)
+                column = tl.minimum(low_x + across, box_width - 1)
+                pixel = tl.load(source_line + column * CHANNELS, mask=valid, other=0)
+                middle += tl.load(of_columns + across * sides) * pixel.to(tl.float32)
+            total += tl.load(of_rows + down * sides) * _whole_pixel(middle)
         value = _whole_pixel(total)
     elif HOW == INTERPOLATED:
-        total = tl.zeros([BLOCK, LANES], tl.float32)
+        where_y, below_y = _below(grid_y, box_height, size_down, CUBIC)
+        where_x, below_x = _below(grid_x, box_width, size_across, CUBIC)
+        total = tl.zeros([BLOCK], tl.float32)
         for down in range(taps_down):
             offset_y = down + 1 - taps_down // 2
             line = tl.minimum(tl.maximum(below_y.to(tl.int32) + offset_y, 0), box_height - 1)
+            source_line = source + line * image_width * CHANNELS
             weight_y = _in_bits(_filter(below_y + offset_y - where_y, CUBIC, A), 32768.0)
-            middle = tl.zeros([BLOCK, LANES], tl.float32)
+            middle = tl.zeros([BLOCK], tl.float32)
             for across in range(taps_across):
                 offset_x = across + 1 - taps_across // 2
                 column = tl.minimum(tl.maximum(below_x.to(tl.int32) + offset_x, 0), box_width - 1)
                 weight_x = _in_bits(_filter(below_x + offset_x - where_x, CUBIC, A), 32768.0)
-                index = (first + line * image_width + column)[:, None] * CHANNELS + channel
-                pixel = tl.load(pixels + index, mask=wanted, other=0)
-                middle += weight_x[:, None] * pixel.to(tl.float32)
-            total += weight_y[:, None] * _whole_pixel(middle)
+                pixel = tl.load(source_line + column * CHANNELS, mask=valid, other=0)
+                middle += weight_x * pixel.to(tl.float32)
+            total += weight_y * _whole_pixel(middle)
         value = _whole_pixel(total)
     else:
         line, column = grid_y, grid_x
@@ -219,15 +261,13 @@ def render(
             column = tl.minimum(
                 ((grid_x.to(tl.float32) + shift) * scale_x).to(tl.int32), box_width - 1
             )
-        index = (first + line * image_width + column)[:, None] * CHANNELS + channel
-        value = tl.load(pixels + index, mask=wanted, other=0).to(tl.float32)
+        source_line = source + line * image_width * CHANNELS
+        value = tl.load(source_line + column * CHANNELS, mask=valid, other=0).to(tl.float32)
     if PADS:
         if MODE == CONSTANT:
-            value = tl.where(
-                outside[:, None], tl.load(fill + channel, mask=channel < CHANNELS, other=0.0), value
-            )
-    to = (row.to(tl.int64) * height * width + place)[:, None] * CHANNELS + channel
-    tl.store(out + to, value.to(tl.uint8), mask=wanted)
+            value = tl.where(outside, tl.load(fill + channel), value)
+    to = row.to(tl.int64) * height * width * CHANNELS + place
+    tl.store(out + to, value.to(tl.uint8), mask=valid)
 
 
 @triton.jit
