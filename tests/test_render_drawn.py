@@ -246,9 +246,9 @@ def plan_of(transform: Any) -> GeometryPlan:
     return Recipe.from_transform(transform).split(SIZE).geometry
 
 
-@pytest.mark.parametrize(("most", "room", "launches"), [(2, 1 << 20, 2), (16, 3 << 10, 3)])
+@pytest.mark.parametrize(("most", "room", "as_one"), [(2, 1 << 20, 2), (16, 3 << 10, 1)])
 def test_as_many_batches_are_made_as_one_as_there_is_room_for(
-    launched: list[str], monkeypatch: pytest.MonkeyPatch, most: int, room: int, launches: int
+    launched: list[str], monkeypatch: pytest.MonkeyPatch, most: int, room: int, as_one: int
 ) -> None:
     source, transform = (pixels(), np.arange(COUNT)), v2.Compose([v2.RandomCrop(6), *FLIPS])
     expected = served(source, transform)
@@ -257,8 +257,10 @@ def test_as_many_batches_are_made_as_one_as_there_is_room_for(
     launched.clear()
     with loader(source, transform) as made:
         found = [part.cpu() for batch in made for part in batch]
-        loaded = made.state_dict()
-    assert launched[:launches] == ["drawn"] * launches
+        loaded, in_flight = made.state_dict(), made.batches_in_flight
+    assert launched[: -(-3 // as_one)] == ["drawn"] * -(-3 // as_one)  # an epoch has three
+    # Three are submitted; of one more all but the one that was handed out are left; two are ready.
+    assert in_flight == 3 * as_one + (as_one - 1) + 2
     assert all(torch.equal(a, b) for a, b in zip(found, expected[:6], strict=True))
     assert loaded["epoch"] == 1
 

@@ -146,7 +146,7 @@ class Feed:
     @property
     def in_flight(self) -> int:
         """How many batches may be under way or finished ahead of the trainer."""
-        return self._backend.depth + READY
+        return self._production.most_at_once * (self._backend.depth + 1) - 1 + READY
 
     def record(self, spans: SpanLog | None) -> None:
         """Write to a log, from the next step on, what each batch spends its time on; None: no

@@ -60,6 +60,8 @@ class Production:
         self._read_ahead = order.read_ahead
         self._on_error = on_error
         self._at_once: Callable[[Draws], int] | None = getattr(backend, "at_once", None)
+        self.most_at_once = 1
+        """Batches that were made as one so far, at most."""
         self._substitution: Substitution | None = None
         """None until a sample could not be read."""
         self._submitted: deque[_Submitted] = deque()
@@ -140,6 +142,7 @@ class Production:
                 break
             draws = joined
             sizes.append(len(asked[1]))
+        self.most_at_once = max(self.most_at_once, len(sizes))
         return draws, tuple(sizes)
 
     def make(self) -> Staged | None:
