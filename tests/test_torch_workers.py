@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 import fastload
+from fastload.backends.torch_workers_processes import Batches
+from fastload.errors import WorkerError
 from tests import warm
 from tests.interrupts import interrupted_at
 from tests.reliability.outside import outside
@@ -220,6 +223,37 @@ def test_garbage_of_the_parent_is_not_collected_by_its_workers(
     assert found.tolist() == [enabled] * SAMPLES
     gc.collect()
     assert note.read_text().split() == [str(os.getpid())]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_worker_that_is_killed_leaves_no_lock_behind(method: str) -> None:
+    """Among the locks of torch's iterator is that of an event, which workers and trainer ask."""
+    with fastload.create_loader(
+        torch.utils.data.TensorDataset(torch.arange(1000)),
+        2,
+        backend="torch",
+        num_workers=2,
+        multiprocessing_context=method,
+    ) as loader:
+        batches = iter(loader)
+        next(batches)
+        event = current_iterator()._workers_done_event
+        event._cond.acquire()  # as one that was killed while it had it
+        given_up = threading.Timer(60, event._cond.release)
+        given_up.start()
+        for worker in multiprocessing.active_children():
+            worker.kill()
+        with pytest.raises(WorkerError):
+            for _ in range(100):
+                next(batches)
+    assert given_up.is_alive()
+    given_up.cancel()
+
+
+def current_iterator() -> Any:
+    """Torch's iterator of the loader under way."""
+    (found,) = (o for o in gc.get_objects() if isinstance(o, Batches) and not o._shutdown)
+    return found
 
 
 def test_an_interrupt_while_workers_start_leaves_nothing_behind() -> None:

@@ -7,9 +7,9 @@ import contextlib
 import gc
 import multiprocessing
 import multiprocessing.context
-import threading
 import time
 from collections.abc import Mapping
+from multiprocessing.synchronize import Event
 from typing import Any
 
 import torch
@@ -44,9 +44,6 @@ class Batches(_MultiProcessingDataLoaderIter):
         with contextlib.suppress(ValueError):  # else torch would say that they have failed
             torch._C._remove_worker_pids(id(self))
         self._worker_pids_set = False
-        # One that is killed may hold the lock of this event, for which torch would wait.
-        self._workers_done_event.set()
-        self._workers_done_event: Any = threading.Event()
         for worker in self._workers:
             worker.kill()
 
@@ -96,15 +93,35 @@ class _ForkServerProcess(_Recorded, multiprocessing.context.ForkServerProcess):
     """By a fork server."""
 
 
-class _ForkContext(multiprocessing.context.ForkContext):
+class _Flag(Event):
+    """An event without its lock: a worker that is killed while it has that would let torch wait for
+    it for ever, when it asks whether the workers are done and when it says so. Nobody waits for the
+    event."""
+
+    def is_set(self) -> bool:
+        return bool(self._flag._semlock._get_value())  # type: ignore[attr-defined]
+
+    def set(self) -> None:
+        if not self.is_set():
+            self._flag.release()  # type: ignore[attr-defined]
+
+
+class _Flags:
+    """A context whose events are flags."""
+
+    def Event(self: Any) -> _Flag:  # noqa: N802  # as in multiprocessing
+        return _Flag(ctx=self)
+
+
+class _ForkContext(_Flags, multiprocessing.context.ForkContext):
     Process = _ForkProcess
 
 
-class _SpawnContext(multiprocessing.context.SpawnContext):
+class _SpawnContext(_Flags, multiprocessing.context.SpawnContext):
     Process = _SpawnProcess
 
 
-class _ForkServerContext(multiprocessing.context.ForkServerContext):
+class _ForkServerContext(_Flags, multiprocessing.context.ForkServerContext):
     Process = _ForkServerProcess
 
 
