@@ -103,13 +103,30 @@ def test_resized_crops(
     )
 
 
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
+@pytest.mark.parametrize("interpolation", [InterpolationMode.BILINEAR, InterpolationMode.BICUBIC])
+def test_crops_with_padding_of_resized_images(both: Both, interpolation: Any, mode: str) -> None:
+    images, rows, size = photographs(4, 30, 41), np.arange(4), (20, 25)
+    for shape in ((16, 21), (37, 50)):
+        resize = v2.Resize(shape, interpolation=interpolation)
+        crop = v2.RandomCrop(size, padding=6, padding_mode=mode)
+        transform = v2.Compose([v2.RandomHorizontalFlip(), resize, crop, v2.RandomVerticalFlip()])
+        plan = Recipe.from_transform(transform).split((30, 41)).geometry
+        geometry = plan.resolve(Draws(1, 0, rows), np.array([[30, 41]] * 4))
+        assert geometry.pads
+        both(
+            lambda geometry=geometry, how=plan.resampling: on_device(images, rows, geometry, how),
+            *("weigh", "render"),
+        )
+
+
 @pytest.mark.parametrize("cubic", [False, True])
 def test_no_pixel_is_made_of_more_taps_than_are_counted(cubic: bool) -> None:
     lengths, sizes = np.arange(1, 400), np.array([1, 2, 3, 7, 10, 16, 31, 32, 96, 224, 255, 320])
     pairs = np.stack(np.meshgrid(lengths, sizes), axis=-1).reshape(-1, 2)
     box, size = np.repeat(pairs[:, :1], 4, axis=1), np.repeat(pairs[:, 1:], 2, axis=1)
     geometry = Geometry(box, size, box, np.zeros_like(size, dtype=bool))
-    counted = fused.taps_of(geometry, how=3, cubic=cubic)
+    counted = fused.taps_of(geometry, fused._ANTIALIASED, cubic)
     spare = []
     for (length, size), taps in zip(pairs.astype(np.float32), counted, strict=True):
         # As in the kernel, in float32.

@@ -34,8 +34,9 @@ _BLOCK = 256
 """Pixels of a program that blurs; rows and columns of one that weighs."""
 _RENDER_BLOCK = 512
 _NORMALISE_BLOCK = 1024
+"""Values of a program."""
 _COLOUR_BLOCK = 1024
-"""Values of a program; of the last one pixels that it works on at a time."""
+"""Pixels that a program works on at a time."""
 PADDING = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 SWITCH = "FASTLOAD_FUSED"
 """Environment variable: 0 turns the kernels off; 1 turns them on for the CPU too, where they need

@@ -7,8 +7,8 @@ where torch's kernels do that. So they are launched with `enable_fp_fusion=False
 `div_rn`.
 
 Triton compiles a kernel again for an integer that is 1 or a multiple of 16, and for an address that
-is a multiple of 16 bytes, which takes seconds. What is another one in another batch is named in
-`do_not_specialize`.
+is a multiple of 16 bytes, which takes seconds. Arguments that change from batch to batch are named
+in `do_not_specialize`.
 """
 
 # The arguments of a kernel have no types that Python knows.
