@@ -130,7 +130,8 @@ class Feed:
             next(self)
 
     def close(self) -> None:
-        """Of the last batch nothing is left: the generator has it, and refers to this object."""
+        """Lets go of the last batch, too: the generator has it, and it and this object refer to each
+        other, so that only a collection of garbage would free it."""
         self._endless.close()
         self._batches.close()
 
