@@ -179,8 +179,8 @@ def interrupt_starts(first: int, stride: int) -> int:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 class Noted:
-    """Garbage, once its maker has let go of it: it refers to itself. Notes which process collects
-    it; of memory of a GPU only its owner can."""
+    """Refers to itself, so that only a collection of garbage ends it; notes in which process that
+    was. Memory of a GPU may be freed by the process that took it, and by no other."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.itself = path, self
