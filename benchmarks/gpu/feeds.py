@@ -130,8 +130,8 @@ class Feed:
             next(self)
 
     def close(self) -> None:
-        """Lets go of the last batch, too: the generator has it, which refers to this object and this
-        object to it, so that only a collection of garbage would free it."""
+        """Lets go of the last batch, too. The generator has it; it and this object refer to each
+        other, so that only a collection of garbage would free them."""
         self._endless.close()
         self._batches.close()
 
