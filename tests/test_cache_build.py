@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import logging
@@ -923,3 +924,16 @@ def test_a_cache_among_the_samples_is_refused(tmp_path: Path, place: str) -> Non
     assert len(list(folder.rglob("*"))) == 4
     beside = build_cache(folder, tmp_path / "data-cache", progress=False)
     assert beside.is_dir()
+
+
+def test_a_cache_beside_files_that_have_no_common_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No root was taken for the working directory."""
+    source = write_images(tmp_path / "photos")
+    files = source.columns["image"]
+    assert isinstance(files, EncodedFiles)
+    paths = PathTable.of(files.paths.all_held())
+    source = dataclasses.replace(source, columns={**source.columns, "image": EncodedFiles(paths)})
+    monkeypatch.chdir(tmp_path)
+    assert build_cache(source, tmp_path / "cache", progress=False).is_dir()

@@ -527,6 +527,8 @@ def test_rotation_that_expands() -> None:
         [v2.RandomPerspective(p=0.0)],
         [v2.Resize((60, 94)), v2.RandomPerspective(p=0.0), v2.Resize((30, 47))],
         [v2.RandomRotation((0, 0))],
+        [v2.RandomRotation((30, 30))],
+        [v2.RandomHorizontalFlip(1.0), v2.RandomAffine((-15, -15)), v2.Resize((60, 94))],
         [v2.RandomZoomOut(side_range=(1.0, 1.0), p=1.0)],
         [v2.RandomIoUCrop(sampler_options=[1.0]), v2.Resize((60, 94))],
         [fastload.Letterbox(60)],
@@ -537,8 +539,8 @@ def test_rotation_that_expands() -> None:
 def test_what_reaches_out_of_the_image_is_clipped_where_torchvision_does(
     transforms: list[Any], sanitize: list[Any]
 ) -> None:
-    """Crops and ClampBoundingBoxes clip; resizes and mirrorings do not. A box that ends at the edge
-    is inside, whatever the size after a resize."""
+    """Crops, warps and ClampBoundingBoxes clip what they have made; resizes and mirrorings do not. A
+    box that ends at the edge is inside, whatever the size after a resize."""
     boxes = np.array([[3.0, 4, 20, 25], [-5, -3, 20, 9], [30, 20, 50, 31], [0, 0, 47, 30]])
     image, ids = photo(30, 47), np.arange(len(boxes))
     arrays = {

@@ -42,6 +42,7 @@ class Warping(GeometryOperation):
     """The settings that all warps have."""
 
     warps = True
+    clips = "nothing"  # before it: of boxes that reach out of the picture, all is moved
     fits_every_image = True
 
     interpolation: Interpolation = "nearest"

@@ -127,7 +127,8 @@ def refuse_among_samples(argument: str, place: str | Path, source: Source, *fold
     roots = [
         column.paths.root
         for column in source.encoded.values()
-        if isinstance(column, EncodedFiles) and column.offsets is None
+        # Without a root, names of files are whole.
+        if isinstance(column, EncodedFiles) and column.offsets is None and column.paths.root
     ]
     for root in (*roots, *folders):
         if f"{_resolved(place)}/".startswith(f"{_resolved(root)}/"):
