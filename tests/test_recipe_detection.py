@@ -539,7 +539,7 @@ def test_rotation_that_expands() -> None:
 def test_what_reaches_out_of_the_image_is_clipped_where_torchvision_does(
     transforms: list[Any], sanitize: list[Any]
 ) -> None:
-    """Crops, warps and ClampBoundingBoxes clip what they have made; resizes and mirrorings do not. A
+    """Crops, warps and ClampBoundingBoxes clip what they made; resizes and mirrorings do not. A
     box that ends at the edge is inside, whatever the size after a resize."""
     boxes = np.array([[3.0, 4, 20, 25], [-5, -3, 20, 9], [30, 20, 50, 31], [0, 0, 47, 30]])
     image, ids = photo(30, 47), np.arange(len(boxes))

@@ -364,6 +364,14 @@ BAD_COCO: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "missing file": (lambda d: d["images"][2].update(file_name="x.jpg"), "x.jpg is missing.*add"),
     "absolute": (lambda d: d["images"][2].update(file_name="/x/x.jpg"), "/x/x.jpg is missing"),
     "a word": (changed("bbox", "all"), r"annotations\[2\].bbox.*correct the file"),
+    "no outlines": (changed("segmentation", "all"), "898 of 3.jpg: its segmentation is a str"),
+    "image twice, spelt otherwise": (
+        lambda d: d["images"][1].update(file_name="./0.jpg"),
+        "lists the image 0.jpg twice.*make them one",
+    ),
+    "no images": (lambda d: d.update(images=[], annotations=[]), "lists no images; add them"),
+    "no categories": (lambda d: d.update(categories=[]), "no category .* which has none; add it"),
+    "of 70 bits": (changed("id", 2**70), r"9223372036854775807 - at `\$.annotations\[2\].id`"),
 }
 
 
@@ -376,6 +384,19 @@ def test_bad_coco(bad: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=message) as caught:
         fastload.open_source(path)
     assert path in str(caught.value)
+
+
+def test_absolute_names_of_images(tmp_path: Path) -> None:
+    document = coco_document()
+    write_coco(tmp_path, document)
+    wanted = fastload.open_source(tmp_path).source
+    for image in document["images"][:3]:
+        image["file_name"] = str(tmp_path / "train2017" / image["file_name"])
+    write_coco(tmp_path, document)
+    source = fastload.open_source(tmp_path).source
+    assert [source.describe(row) for row in range(5)] == [wanted.describe(row) for row in range(5)]
+    with fastload.create_loader(source, 5, transform=v2.Resize((8, 8))) as loader:
+        assert len(next(iter(loader))["image"]) == 5
 
 
 def test_splits_of_coco(tmp_path: Path) -> None:
@@ -584,6 +605,56 @@ def test_voc_lists_of_one_class_are_refused(tmp_path: Path) -> None:
         fastload.open_source(tmp_path, split="dog_train")
 
 
+def test_names_of_voc_may_have_spaces(tmp_path: Path) -> None:
+    write_voc(tmp_path)
+    (tmp_path / "JPEGImages" / "3.jpg").rename(tmp_path / "JPEGImages" / "a b.jpg")
+    (tmp_path / "Annotations" / "3.xml").rename(tmp_path / "Annotations" / "a b.xml")
+    (tmp_path / "ImageSets" / "Main" / "train.txt").write_text("a b \n1\n")
+    source = fastload.open_source(tmp_path, split="train").source
+    assert rows(source, "labels") == [CLASSES[3], CLASSES[1]]
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ("<name></name>", "object 1: has no name; add"),
+        ("<difficult>yes</difficult>", "object 1: difficult must be 0 or 1, got 'yes'; correct"),
+        ("<bndbox><xmin>1</xmin></bndbox>", "object 1: has 2 times bndbox; write an object for"),
+    ],
+)
+def test_objects_of_voc_that_are_not_one_object(found: str, message: str, tmp_path: Path) -> None:
+    write_voc(tmp_path)
+    path = tmp_path / "Annotations" / "3.xml"
+    head, first, second, rest = path.read_text().split("<object>", 3)
+    path.write_text("<object>".join([head, first, found + second, rest]))
+    with pytest.raises(SourceError, match=rf"3\.xml: {message}"):
+        fastload.open_source(tmp_path)
+
+
+@pytest.mark.parametrize(("found", "wanted"), [("1", 1), ("True", 1), ("0", 0), ("false", 0)])
+def test_what_is_difficult(found: str, wanted: int, tmp_path: Path) -> None:
+    write_voc(tmp_path)
+    path = tmp_path / "Annotations" / "3.xml"
+    text = f"<object><difficult>{found}</difficult>"
+    path.write_text(path.read_text().replace("<object>", text, 1))
+    assert rows(fastload.open_source(tmp_path).source, "difficult")[3][0] == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('<?xml version="1.0" encoding="GBK"?><annotation/>', "is no XML that is read here.*UTF-8"),
+        ('<?xml version="1.0" encoding="x"?><annotation/>', "is no XML that is read here.*UTF-8"),
+        ('<annotation xmlns="http://x"></annotation>', "begins with <{http://x}annotation>"),
+    ],
+)
+def test_files_that_are_none_of_voc(text: str, message: str, tmp_path: Path) -> None:
+    write_voc(tmp_path)
+    (tmp_path / "Annotations" / "3.xml").write_text(text)
+    with pytest.raises(SourceError, match=rf"3\.xml: {message}"):
+        fastload.open_source(tmp_path)
+
+
 def test_files_of_voc(tmp_path: Path) -> None:
     write_voc(tmp_path)
     (tmp_path / "JPEGImages" / "9.jpg").write_bytes(jpeg(photo(8, 8)))
@@ -637,7 +708,9 @@ BAD_LINES = {
     "3 0.5 0.5 0.2 0.1": "class 3, and there are 3 names",
     "0 20 30 10 10": "no fractions from 0 to 1; divide",
     "0 nan 0.5 0.2 0.2": "no fractions",
-    "cat 0.5 0.5 0.2 0.2": "must be a class number",
+    "cat 0.5 0.5 0.2 0.2": "must be a whole number for the class",
+    "0 0,5 0,5 0,2 0,2": "fractions with a decimal point",
+    "\n \n0 0.5 0.5": "must come 4 numbers",
     "0 0.5 0.5 -0.0005 0.2": "reversed",
 }
 
@@ -647,7 +720,8 @@ def test_bad_yolo(line: str, tmp_path: Path) -> None:
     write_yolo(tmp_path)
     with (tmp_path / "labels" / "train" / "3.txt").open("a") as file:
         file.write(line)
-    with pytest.raises(SourceError, match=rf"3\.txt: line 4: .*{BAD_LINES[line]}"):
+    number = 4 + line.count("\n")
+    with pytest.raises(SourceError, match=rf"3\.txt: line {number}: .*{BAD_LINES[line]}"):
         fastload.open_source(tmp_path)
 
 
@@ -665,7 +739,7 @@ def test_outlines_of_yolo(tmp_path: Path) -> None:
     assert "left out: 1 box without area" in opened.notes
 
 
-def test_files_of_yolo(tmp_path: Path) -> None:
+def test_files_of_yolo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_yolo(tmp_path)
     stray = tmp_path / "labels" / "train" / "x.txt"
     stray.write_text("")
@@ -684,6 +758,22 @@ def test_files_of_yolo(tmp_path: Path) -> None:
         opened.save(image, exif=exif)
     with pytest.raises(SourceError, match=r"0\.jpg: its EXIF data turn it"):
         fastload.open_source(tmp_path)
+    data = image.read_bytes()
+    image.write_bytes(data.replace(b"Exif\0\0MM", b"Exif\0\0XX"))  # damaged, it turns nothing
+    assert image.read_bytes() != data
+    wanted = rows(fastload.open_source(tmp_path).source, "labels")
+    assert wanted == CLASSES
+    with monkeypatch.context() as patched:
+        patched.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+        with pytest.raises(SourceError, match=r"\.jpg: its size.*exceeds.*MAX_IMAGE_PIXELS, and"):
+            fastload.open_source(tmp_path)
+    image.write_bytes(data[:9])
+    with pytest.raises(SourceError, match=r"0\.jpg: its size.*; replace or remove the file"):
+        fastload.open_source(tmp_path)
+    image.write_bytes(data.replace(b"Exif\0\0MM", b"Exif\0\0XX"))
+    labels.write_bytes(labels.read_text().encode("utf-16"))
+    with pytest.raises(SourceError, match=r"0\.txt: is no UTF-8 .*; save it as such"):
+        fastload.open_source(tmp_path)
 
 
 BAD_YAML = {
@@ -693,7 +783,10 @@ BAD_YAML = {
     "train: images/train\nnc: 2\nnames: [a, b, c]": (SourceError, "nc is 2, and there are 3"),
     "train: images/train\nkpt_shape: [17, 2]\nnames: [a, b, c]": (SourceError, "keypoints after"),
     "val: images/train\nnames: [a, b, c]": (ConfigurationError, r"'train' \(it has val\)"),
-    "train: images/none\nnames: [a, b, c]": (SourceError, "folder of 'train' is none of"),
+    "train: images/none\nnames: [a, b, c]": (
+        SourceError,
+        "folder of 'train' is none of [^ ]*none; correct the path",
+    ),
     "[": (SourceError, "cannot be read as YAML"),
     "3": (SourceError, "must have names"),
 }

@@ -110,11 +110,11 @@ def test_parts_of_the_data_set_are_counted(tmp_path: Path) -> None:
         fastload.open_source(path)
 
 
-def test_files_that_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+def test_files_that_begin_with_a_byte_order_mark_and_have_blank_lines(tmp_path: Path) -> None:
     write(tmp_path / "without")
     write(tmp_path / "with")
     for path in (tmp_path / "with").glob("*.csv"):
-        path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+        path.write_bytes(codecs.BOM_UTF8 + path.read_bytes() + b"\n\n")
     one, other = (fastload.open_source(tmp_path / name).source for name in ("without", "with"))
     assert one.classes == other.classes
     assert [rows(one, name) for name in one.values] == [rows(other, name) for name in other.values]
@@ -160,6 +160,7 @@ def test_files_that_are_not_as_they_should_be(tmp_path: Path) -> None:
     for text, message in (
         (kept + "/m/01yrx,lynx\n", "line 4: the id '/m/01yrx' is there twice"),
         (kept + "lynx\n", "line 4 must be an id and a name"),
+        (kept + "\n\nlynx\n", "line 6 must be an id and a name"),
     ):
         names.write_text(text)
         with pytest.raises(SourceError, match=message):

@@ -190,6 +190,7 @@ def segment(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ),
         (lambda made: made["categories"].append(CATEGORIES[0]), "category id 92 is there twice"),
         (lambda made: made.pop("images"), "is not what COCO's panoptic format has"),
+        (segment("area", float("inf")), "segment 2307 of 3.jpg: its area is not finite; correct"),
     ],
 )
 def test_files_that_are_not_as_they_should_be(change: Any, message: str, tmp_path: Path) -> None:

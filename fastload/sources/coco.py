@@ -15,7 +15,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -51,8 +51,12 @@ COCO_SIGNS = (
 """A folder without any of these has no COCO annotations (see `Format.signs`)."""
 
 
+Id = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A number that a column of int64 holds."""
+
+
 class _Image(msgspec.Struct):
-    id: int
+    id: Id
     file_name: str = ""
     height: int | None = None
     width: int | None = None
@@ -67,19 +71,19 @@ class _Image(msgspec.Struct):
 
 
 class _Category(msgspec.Struct):
-    id: int
+    id: Id
     name: str
     keypoints: list[str] | None = None
     """The names of the points, such as "left_eye"."""
 
 
 class _Annotation(msgspec.Struct):
-    image_id: int
-    category_id: int
+    image_id: Id
+    category_id: Id
     bbox: list[float]
-    id: int | None = None
+    id: Id | None = None
     area: float | None = None
-    iscrowd: int | bool = 0
+    iscrowd: Id | bool = 0
     segmentation: Any = None
     keypoints: list[float] | None = None
 
@@ -142,7 +146,7 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
     is_file = spec.lower().endswith(".json")
     files = {"": spec} if is_file else _files_of(spec)
     path = file_of_split(spec, files, options.split)
-    document = _read(path, _Document)
+    document = read_document(path, _Document)
     nameless = next((image.id for image in document.images if not image.name), None)
     if nameless is not None:
         raise SourceError(f"{path}: the image {nameless} has no file_name; add it.")
@@ -222,7 +226,8 @@ def _opened(
         if one.category_id not in listed:
             raise SourceError(
                 f"{where}: there is no category {one.category_id} in the file, which has "
-                f"{', '.join(map(str, sorted(listed)[:8]))}...; add it, or correct the annotation."
+                f"{', '.join(map(str, sorted(listed)[:8])) or 'none'}{'...' * (len(listed) > 8)}; "
+                "add it, or correct the annotation."
             )
         of_image[position[one.image_id]].append(one)
     missing = missing_files(root, [image.name for image in images])
@@ -235,7 +240,7 @@ def _opened(
     found.of_images = _verified(path, images, label)
     notes = (f"{counted(crowds, 'object')} with RLE, which are served without polygons",)
     return found.source(
-        [image.name for image in images],
+        relative_names(root, [image.name for image in images]),
         root,
         name=path,
         format="COCO annotations",
@@ -349,8 +354,13 @@ def _pairs(categories: list[_Category], count: int) -> Pairs | None:
 
 def _polygons(one: _Annotation, where: str) -> list[Any]:
     """(n, 2) of each outline; none of RLE."""
-    if not isinstance(one.segmentation, list):
+    if one.segmentation is None or isinstance(one.segmentation, dict):
         return []
+    if not isinstance(one.segmentation, list):
+        raise SourceError(
+            f"{where}: its segmentation is a {type(one.segmentation).__name__}; give polygons, or "
+            "run lengths (RLE) with size and counts."
+        )
     made = []
     for outline in one.segmentation:
         try:
@@ -366,10 +376,11 @@ def _polygons(one: _Annotation, where: str) -> list[Any]:
     return made
 
 
-_D = TypeVar("_D", _Document, _Categories)
+_D = TypeVar("_D", bound=msgspec.Struct)
 
 
-def _read(path: str, kind: type[_D]) -> _D:
+def read_document(path: str, kind: type[_D], name: str = "COCO's format") -> _D:
+    """A file of JSON as a structure. Raises SourceError: it cannot be read, or is no `name`."""
     try:
         data = stores.read(path, version=stores.noted(path))
         try:
@@ -382,9 +393,7 @@ def _read(path: str, kind: type[_D]) -> _D:
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error}).") from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise SourceError(
-            f"{path}: is not what COCO's format has ({error}); correct the file."
-        ) from error
+        raise SourceError(f"{path}: is not what {name} has ({error}); correct the file.") from error
 
 
 def missing_files(root: str, names: list[str]) -> list[str]:
@@ -404,6 +413,13 @@ def missing_files(root: str, names: list[str]) -> list[str]:
     return [name for name in names if os.path.basename(name) not in there[os.path.dirname(name)]]
 
 
+def relative_names(root: str, names: list[str]) -> list[str]:
+    """Names of files below `root`, of which some may be absolute paths."""
+    if stores.is_remote(root):
+        return names
+    return [os.path.relpath(name, root) if os.path.isabs(name) else name for name in names]
+
+
 def positions(path: str, what: str, ids: list[int]) -> dict[int, int]:
     made = {own: place for place, own in enumerate(ids)}
     if len(made) < len(ids):
@@ -414,7 +430,7 @@ def positions(path: str, what: str, ids: list[int]) -> dict[int, int]:
 
 def once_each(path: str, names: list[str]) -> None:
     """Raise SourceError if a file has two entries, each of which has a part of its objects."""
-    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    name, count = Counter(map(os.path.normpath, names)).most_common(1)[0] if names else ("", 0)
     if count > 1:
         raise SourceError(
             f"{path}: lists the image {name} twice, so that neither entry has all its objects; "
@@ -521,7 +537,7 @@ def names_of_categories(
     if path in training:
         return names
     for number, each in enumerate(training):
-        found = [(one.id, one.name) for one in _read(each, _Categories).categories]
+        found = [(one.id, one.name) for one in read_document(each, _Categories).categories]
         positions(each, "category", [own for own, _ in found])
         strange = next((one for one in listed if one not in found), None)
         if strange is not None:
@@ -546,6 +562,8 @@ def image_root(path: str, first: str, *, beside: Sequence[str] = ()) -> str:
     Images of a file in `annotations/` are looked for beside that first, those of another one where
     it lies: what is beside that folder may be another data set, with images of the same names.
     """
+    if not first:
+        raise SourceError(f"{path}: lists no images; add them.")
     folder, name = os.path.split(path)
     above = stores.parent_of(folder)
     split = name.removesuffix(".json")

@@ -97,10 +97,11 @@ class Shapes:
         self.numbers.append(0.0)
         try:
             self.numbers.extend(outline)
+            count, odd = divmod(len(outline), 2)
+            sound = count >= LEAST_CORNERS and not odd and all(map(math.isfinite, outline))
         except (TypeError, OverflowError):
-            outline = ()
-        count, odd = divmod(len(outline), 2)
-        if count < LEAST_CORNERS or odd or not all(map(math.isfinite, outline)):
+            count, sound = 0, False
+        if not sound:
             raise SourceError(
                 f"{where}: a polygon must be x and y of at least three corners, got "
                 f"{str(outline)[:_SHOWN]}; correct or remove it."

@@ -153,7 +153,7 @@ def _read(
             corners = [head.index(name) for name in _CORNERS]
             flags = [name for name in _NUMBERS if name in head]
             places = [head.index(name) for name in flags]
-            for row in table:
+            for row in filter(None, table):
                 where = f"{path}: line {table.line_num}"
                 if len(row) != len(head):
                     raise SourceError(
@@ -315,10 +315,12 @@ def _names(path: str) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
         with open_text(files[0]) as file:
-            rows = [row for row in csv.reader(file) if row]
+            rows = list(csv.reader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{files[0]}: cannot be read ({error}).") from None
     for number, row in enumerate(rows, 1):
+        if not row:
+            continue
         if len(row) != 2:
             raise SourceError(
                 f"{files[0]}: line {number} must be an id and a name, got {','.join(row)[:80]!r}."

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,12 +28,15 @@ from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.beside import looks_like_panoptic
 from fastload.sources.buffers import Int64Array, PathTable, PickledByReference
 from fastload.sources.coco import (
+    Id,
     file_of_split,
     image_root,
     missing_files,
     names_of_categories,
     once_each,
     positions,
+    read_document,
+    relative_names,
 )
 from fastload.sources.columns import EncodedFiles, EncodedImages, Values
 from fastload.sources.masks import Shapes, runs_of
@@ -47,7 +51,7 @@ _LARGEST_ID = (1 << 24) - 1
 
 
 class _Image(msgspec.Struct):
-    id: int
+    id: Id
     file_name: str
     height: int
     width: int
@@ -100,13 +104,7 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
     """
     files = _files_of(spec)
     path = file_of_split(spec, files, options.split)
-    try:
-        data = stores.read(path, version=stores.noted(path))
-        document = msgspec.json.decode(data, type=_Document)
-    except (OSError, msgspec.DecodeError) as error:
-        raise SourceError(
-            f"{path}: is not what COCO's panoptic format has ({error}); correct the file."
-        ) from None
+    document = read_document(path, _Document, "COCO's panoptic format")
     classes = names_of_categories(path, files, [(one.id, one.name) for one in document.categories])
     label = {own: number for number, own in enumerate(classes)}
     is_thing = {one.id: one.isthing for one in document.categories}
@@ -152,6 +150,8 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
             if box is None:
                 found.empty += 1
                 continue
+            if not math.isfinite(segment.area or 0.0):
+                raise SourceError(f"{where}: its area is not finite; correct or remove it.")
             kept += 1
             found.boxes.append(box)
             found.labels.append(label[segment.category_id])
@@ -179,7 +179,7 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
     )
     found.identity = (PathTable.of(names).digest(), segments.ids, segments.labels, segments.offsets)
     return found.source(
-        [image.file_name for image in document.images],
+        relative_names(root, [image.file_name for image in document.images]),
         root,
         name=path,
         format="panoptic COCO annotations",

@@ -59,7 +59,7 @@ def _in_file(image: str) -> _Header:
     try:
         check_regular(image)
         return _header(image)
-    except OSError as error:
+    except Exception as error:  # what plugins raise is in no list
         raise _unreadable(image, error) from None
 
 
@@ -84,7 +84,7 @@ def _in_store(images: Sequence[str]) -> list[_Header]:
         for row, data in zip(rows, _read([whole[row] for row in rows]), strict=True):
             try:
                 found[row] = _header(io.BytesIO(data))
-            except OSError as error:
+            except Exception as error:
                 raise _unreadable(images[row], error) from None
     return [found[row] for row in range(len(images))]
 
@@ -114,12 +114,23 @@ def _read(ranges: Sequence[stores.Range], *, by_tier: bool = True) -> list[bytes
 def _header(image: str | io.BytesIO) -> _Header:
     with Image.open(image) as opened:
         width, height = opened.size
-        return _Header((height, width), orientation_of(opened) != UPRIGHT)
+        try:
+            turned = orientation_of(opened) != UPRIGHT
+        except Exception:  # damaged EXIF data turn nothing, where images are decoded too
+            turned = False
+        return _Header((height, width), turned)
 
 
-def _unreadable(image: str, error: OSError) -> SourceError:
-    unknown = isinstance(error, UnidentifiedImageError)
-    words = "this is no image that Pillow reads" if unknown else str(error)
+def _unreadable(image: str, error: Exception) -> SourceError:
+    words, remedy = str(error) or type(error).__name__, "replace or remove the file"
+    if isinstance(error, UnidentifiedImageError):
+        words = "this is no image that Pillow reads"
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        remedy = (
+            "if it is to be trusted, raise PIL.Image.MAX_IMAGE_PIXELS, and max_pixels in the "
+            "backend's options"
+        )
     return SourceError(
-        f"{image}: its size, which its labels are fractions of, cannot be read ({words})."
+        f"{image}: its size, which its labels are fractions of, cannot be read "
+        f"({words.rstrip('.')}); {remedy}."
     )

@@ -18,6 +18,7 @@ from fastload.stores.contents import contents, parts
 _ANNOTATIONS, _IMAGES, _LISTS = "Annotations", "JPEGImages", "ImageSets/Main"
 VOC_SIGNS = (_ANNOTATIONS,)
 """A folder without it has no VOC annotations (see `Format.signs`)."""
+_FLAGS = {"0": 0, "1": 1, "false": 0, "true": 1, "": 0, "unspecified": 0}
 _LARGEST = 1 << 22
 """Bytes of an annotation file; thousands of objects are below that."""
 _LARGEST_LIST = 1 << 28
@@ -88,14 +89,14 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
             )
         images.append(image)
         names += _add(found, annotation, path)
-        known |= _classes_in(annotation)
+        known |= _classes_in(annotation, path)
     classes = options.classes
     if classes is None:
         # Of all annotations and all objects, those that are left out too: each split by itself
         # might lack a class, and count differently.
         others = [_path(root, stem) for stem in sorted({*everything} - {*stems})]
-        for _, annotation in _parsed(others):
-            known |= _classes_in(annotation)
+        for path, annotation in _parsed(others):
+            known |= _classes_in(annotation, path)
         classes = _CLASSES if known <= set(_CLASSES) else tuple(sorted(known))
     label = {name: position for position, name in enumerate(classes)}
     unknown = next((name for name in names if name not in label), None)
@@ -165,8 +166,8 @@ def _add(found: Annotations, annotation: ElementTree.Element, path: str) -> list
             found.empty += 1
             continue
         found.boxes.append(box)
-        names.append(_class_of(item))
-        found.numbers["difficult"].append(int((item.findtext("difficult") or "0").strip() == "1"))
+        names.append(_class_of(item, where))
+        found.numbers["difficult"].append(_difficult(item, where))
     found.counts.append(len(names))
     return names
 
@@ -194,15 +195,14 @@ def _listed(root: str, split: str) -> list[str]:
             f"split={split!r}: the list {path} cannot be read, as there is none; give the name of "
             "a list that is there."
         )
-    cells = [line.split() for line in lines if line.strip()]
-    if any(len(line) > 1 for line in cells):
-        line = next(line for line in cells if len(line) > 1)
+    stems = [line.strip() for line in lines if line.strip()]
+    marked = [stem for stem in stems if stem.split()[1:] in (["1"], ["-1"], ["0"])]
+    if marked:
         raise SourceError(
             f"{path}: is a list of one class, with a number after each name that says whether it "
-            f"is in the image ({' '.join(line)[:40]!r}), so that it is not known which images are "
+            f"is in the image ({marked[0][:40]!r}), so that it is not known which images are "
             "wanted; give the split of all classes, or write a list of the names alone."
         )
-    stems = [line[0] for line in cells]
     if len(set(stems)) < len(stems):
         twice = next(stem for place, stem in enumerate(stems) if stem in stems[:place])
         raise SourceError(f"{path}: names {twice} twice; remove one of the lines.")
@@ -237,12 +237,23 @@ def _image_of(
     )
 
 
-def _classes_in(annotation: ElementTree.Element) -> set[str]:
-    return {_class_of(item) for item in annotation.findall("object")}
+def _classes_in(annotation: ElementTree.Element, path: str) -> set[str]:
+    items = annotation.findall("object")
+    return {_class_of(item, f"{path}: object {number}") for number, item in enumerate(items)}
 
 
-def _class_of(item: ElementTree.Element) -> str:
-    return (item.findtext("name") or "").strip()
+def _class_of(item: ElementTree.Element, where: str) -> str:
+    name = (item.findtext("name") or "").strip()
+    if not name:
+        raise SourceError(f"{where}: has no name; add that of its class.")
+    return name
+
+
+def _difficult(item: ElementTree.Element, where: str) -> int:
+    text = (item.findtext("difficult") or "0").strip()
+    if text.lower() not in _FLAGS:
+        raise SourceError(f"{where}: difficult must be 0 or 1, got {text[:40]!r}; correct it.")
+    return _FLAGS[text.lower()]
 
 
 def _parsed(paths: Sequence[str]) -> Iterator[tuple[str, ElementTree.Element]]:
@@ -254,9 +265,18 @@ def _parsed(paths: Sequence[str]) -> Iterator[tuple[str, ElementTree.Element]]:
             if b"<!ENTITY" in data or b"<!DOCTYPE" in data:
                 raise SourceError(f"{path}: declares a document type or entities; remove them.")
             try:
-                yield path, ElementTree.fromstring(data)
-            except ElementTree.ParseError as error:
-                raise SourceError(f"{path}: is no XML ({error}); correct it.") from None
+                found = ElementTree.fromstring(data)
+            except (ElementTree.ParseError, LookupError, ValueError) as error:
+                raise SourceError(
+                    f"{path}: is no XML that is read here ({error}); correct it, or save it as "
+                    "UTF-8."
+                ) from None
+            if found.tag != "annotation":
+                raise SourceError(
+                    f"{path}: begins with <{found.tag}>, and PASCAL VOC's files with <annotation>; "
+                    "correct or remove it."
+                )
+            yield path, found
 
 
 def _size(annotation: ElementTree.Element) -> tuple[int, int] | None:
@@ -268,6 +288,9 @@ def _size(annotation: ElementTree.Element) -> tuple[int, int] | None:
 
 
 def _box(item: ElementTree.Element, where: str) -> tuple[float, float, float, float]:
+    count = len(item.findall("bndbox"))
+    if count > 1:
+        raise SourceError(f"{where}: has {count} times bndbox; write an object for each.")
     texts = [item.findtext(f"bndbox/{name}") for name in ("xmin", "ymin", "xmax", "ymax")]
     try:
         left, top, right, bottom = (float(text or "") for text in texts)

@@ -134,27 +134,32 @@ def open_yolo(spec: str, options: OpenOptions) -> Opened:
     )
 
 
-def _lines_of(files: Sequence[str]) -> list[list[str] | None]:
-    """The lines of files of labels that have anything in them; None for those that are not
-    there."""
-    found: list[list[str] | None] = []
+def _lines_of(files: Sequence[str]) -> list[list[tuple[int, str]] | None]:
+    """The lines of files of labels that have anything in them, each after its number; None for
+    files that are not there."""
+    found: list[list[tuple[int, str]] | None] = []
     for path, data in zip(files, contents(files, _LARGEST), strict=True):
         try:
             lines = None if data is None else data.decode("utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
-            raise SourceError(f"{path}: cannot be read ({error}).") from None
-        found.append(None if lines is None else [line for line in lines if line.strip()])
+            raise SourceError(f"{path}: is no UTF-8 ({error}); save it as such.") from None
+        numbered = None if lines is None else enumerate(lines, 1)
+        found.append(None if numbered is None else [each for each in numbered if each[1].strip()])
     return found
 
 
 def _add(
-    lines: list[str], size: tuple[int, int], labels: str, found: Annotations, classes: int
+    lines: list[tuple[int, str]],
+    size: tuple[int, int],
+    labels: str,
+    found: Annotations,
+    classes: int,
 ) -> bool:
     """Add the objects of an image of a size (height, width), by the lines of its file `labels`;
     returns whether any is given by its outline."""
     height, width = size
     outlined = False
-    for number, line in enumerate(lines, 1):
+    for number, line in lines:
         where = f"{labels}: line {number}"
         try:
             label, *numbers = line.split()
@@ -162,7 +167,8 @@ def _add(
             own = int(label)
         except ValueError:
             raise SourceError(
-                f"{where}: must be a class number and fractions, got {line[:80]!r}."
+                f"{where}: must be a whole number for the class, and fractions with a decimal "
+                f"point, with spaces between; got {line[:80]!r}."
             ) from None
         if not 0 <= own < classes:
             raise SourceError(
@@ -243,11 +249,15 @@ def _folder(path: str, data: dict[str, Any], split: str) -> str:
             "put the files into an object store, or download them."
         )
     if stores.is_remote(path):  # a file in a store leads to no file of this machine
-        places = [stores.resolved(place) for place in places if stores.is_remote(place)]
+        places = [place for place in places if stores.is_remote(place)]
+    places = [place for place in dict.fromkeys(map(stores.resolved, places)) if place]
     for place in places:
         if stores.is_folder(place):
-            return stores.resolved(place)
-    raise SourceError(f"{path}: the folder of {split!r} is none of {', '.join(places)}.")
+            return place
+    raise SourceError(
+        f"{path}: the folder of {split!r} is none of {', '.join(places) or 'this store'}; correct "
+        "the path (a file with a list of images is not read)."
+    )
 
 
 def _check_labels(folder: str, files: list[str]) -> None:
