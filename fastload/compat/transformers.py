@@ -16,7 +16,7 @@ def trainer_callback() -> Any:
     """
     from transformers import TrainerCallback
 
-    class Resume(TrainerCallback):
+    class Resume(TrainerCallback):  # type: ignore[misc]  # mypy does not read transformers
         """Moves the loader to the Trainer's own count of steps."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **things: Any) -> None:
