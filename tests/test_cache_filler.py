@@ -108,6 +108,7 @@ def test_a_loader_whose_filler_was_killed_serves_what_another_process_fills(tmp_
         os.kill(process, signal.SIGKILL)
         while "could not be filled" not in loader.explain():
             epoch_of(loader)
+            time.sleep(0.1)
         fastload.build_cache(data, directory, progress=False)
         for _ in range(2):  # batches of the next epoch are asked for in this one
             epoch_of(loader)
@@ -130,6 +131,7 @@ def test_a_filler_that_ends_leaves_the_trainer_alone(
         os.kill(process, signal.SIGKILL)
         while "could not be filled" not in loader.explain():  # it takes a moment to end
             assert len(epoch_of(loader)) == 3
+            time.sleep(0.1)
         assert "could not be filled: exit status -9" in caplog.text
     with loader_of(data, directory) as loader:
         assert_equal(epoch_of(loader), wanted)
@@ -179,10 +181,12 @@ def test_of_two_that_start_at_once_one_fills(
             while "being filled by another process" not in loader.explain():
                 assert time.monotonic() < deadline
                 epoch_of(loader)
+                time.sleep(0.1)
             assert "could not be filled" not in loader.explain()
         while not is_cache(directory):
             assert time.monotonic() < deadline
             epoch_of(loader)
+            time.sleep(0.1)
 
 
 @pytest.mark.slow
@@ -200,6 +204,7 @@ def test_the_process_has_its_priority_before_it_imports_torch(
     started, mapped = psutil.Process(int(found[1])), ""
     while "libtorch" not in mapped:
         assert not process.ended()
+        time.sleep(0.01)
         mapped = Path(f"/proc/{started.pid}/maps").read_text()
         priority = started.nice()
     assert priority == usual + 5

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -144,14 +144,24 @@ def decode_results() -> Results:
     )
 
 
+@pytest.fixture(scope="module")
+def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The page of a benchmark with all that it can have, written once."""
+    folder = tmp_path_factory.mktemp("pages")
+    results = {"loader": loader_results, "decode": decode_results, "sweep": constructed}
+
+    def page(benchmark: str) -> Path:
+        path = folder / f"{benchmark}.html"
+        if not path.exists():
+            write_html(results[benchmark](), path)
+        return path
+
+    return page
+
+
 @pytest.fixture(scope="module", params=["loader", "decode", "sweep"])
-def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("pages") / f"{request.param}.html"
-    write_html(
-        {"loader": loader_results, "decode": decode_results, "sweep": constructed}[request.param](),
-        path,
-    )
-    return path
+def page(request: pytest.FixtureRequest, page_of: Callable[[str], Path]) -> Path:
+    return page_of(request.param)
 
 
 def write_html(results: Results, path: Path) -> None:
@@ -178,9 +188,8 @@ def test_page_needs_nothing_from_elsewhere(page: Path) -> None:
 
 @pytest.mark.slow
 @needs_charts
-def test_page_says_what_was_found(tmp_path: Path) -> None:
-    write_html(loader_results(), tmp_path / "page.html")
-    text = (tmp_path / "page.html").read_text()
+def test_page_says_what_was_found(page_of: Callable[[str], Path]) -> None:
+    text = page_of("loader").read_text()
     for expected in (
         "<code>turbojpeg</code> gives 1,500 &lt;b&gt;.",
         "A second note.",
@@ -194,8 +203,7 @@ def test_page_says_what_was_found(tmp_path: Path) -> None:
     ):
         assert expected in text, expected
     assert "Stopped early" not in text
-    write_html(decode_results(), tmp_path / "page.html")
-    assert "Stopped early" in (tmp_path / "page.html").read_text()
+    assert "Stopped early" in page_of("decode").read_text()
 
 
 def _decoded(
@@ -344,10 +352,9 @@ def test_colours_of_contestants_are_apart_and_stand_out(scheme: str) -> None:
 
 @pytest.mark.slow
 @needs_charts
-def test_same_results_give_the_same_page(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        write_html(decode_results(), tmp_path / name)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+def test_same_results_give_the_same_page(page_of: Callable[[str], Path], tmp_path: Path) -> None:
+    write_html(decode_results(), tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_bytes() == page_of("decode").read_bytes()
 
 
 @needs_charts

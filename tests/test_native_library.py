@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fastload import native
+from tests.images import jpeg, photo
 from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
@@ -29,12 +30,13 @@ def test_another_libjpeg_in_the_process_does_not_get_in_the_way(
         check=True,
         timeout=LIMIT,
     )
+    image = tmp_path / "image.jpg"
+    image.write_bytes(jpeg(photo(20, 30)))
     program = f"""
-import ctypes
+import ctypes, pathlib
 ctypes.CDLL({str(other)!r}, mode=ctypes.RTLD_GLOBAL)
 from fastload.native import NativePool
-from tests.images import jpeg, photo
-sizes, failures = NativePool(1).read_headers([jpeg(photo(20, 30))])
+sizes, failures = NativePool(1).read_headers([pathlib.Path({str(image)!r}).read_bytes()])
 assert not failures
 assert sizes[0, :2].tolist() == [20, 30]
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def size_of(data: bytes) -> tuple[int, int]:
 
 def decode(
     datas: list[bytes],
-    boxes: list[Box],
+    boxes: Sequence[Box],
     *,
     pool: Any = None,
     index: SeekIndex | None = None,
@@ -103,6 +104,15 @@ def alone(
     return np.concatenate(made), failed
 
 
+@cache
+def reference(name: str, row: int, part: int, whole: bool) -> tuple[Box, Pixels, list[str]]:
+    """One of the boxes of a file, and what it is alone."""
+    data = files()[name]
+    box = boxes_of(*size_of(data), 2, seed=row)[part]
+    pixels, failures = decode([data], [box], whole=whole)
+    return box, pixels, [words for _, words in failures]
+
+
 def records(path: Path) -> dict[tuple[int, int], bytes]:
     """What a file of points holds: the points of each image, by its hash and size."""
     data = path.read_bytes()
@@ -127,15 +137,19 @@ def assert_same(found: tuple[Pixels, Any], wanted: tuple[Pixels, Any]) -> None:
 def test_an_image_beside_any_other_is_what_it_is_alone(first: str, whole: bool) -> None:
     pool = native.NativePool(1)
     for second in files():
-        datas = [files()[first], files()[second], files()["sound"]]
+        names = (first, second, "sound")
         # All of one and a part of the other, and the reverse.
         for parts in ((0, -1, -1), (-1, 0, -2)):
-            boxes = [
-                boxes_of(*size_of(data), 2, seed=row)[part]
-                for row, (data, part) in enumerate(zip(datas, parts, strict=True))
-            ]
-            found = decode(datas, boxes, pool=pool, whole=whole)
-            assert_same(found, alone(datas, boxes, whole=whole))
+            boxes, pixels, words = zip(
+                *(
+                    reference(name, row, part, whole)
+                    for row, (name, part) in enumerate(zip(names, parts, strict=True))
+                ),
+                strict=True,
+            )
+            found = decode([files()[name] for name in names], boxes, pool=pool, whole=whole)
+            failed = [(row, each) for row, said in enumerate(words) for each in said]
+            assert_same(found, (np.concatenate(pixels), failed))
 
 
 @pytest.mark.parametrize("simd", SIMD)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from PIL import Image
 
 from fastload import native
 from tests import warm
-from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
 
@@ -32,12 +30,15 @@ LARGE = {
     "tall-jpeg": ("JPEG", 20_000, 300, 32, "bicubic"),
 }
 _LOAD = """
-import sys, warnings
+import ctypes, faulthandler, sys, warnings
 import numpy as np, torch
 import fastload
 from fastload.errors import ConfigurationError
 from PIL import Image
 from torchvision.transforms import InterpolationMode, v2
+if sys.platform == "linux":
+    ctypes.CDLL(None).mallopt(-6, 173)  # M_PERTURB: memory that is freed is overwritten
+faulthandler.enable()
 warnings.simplefilter("ignore")
 Image.MAX_IMAGE_PIXELS = None
 for case in sys.argv[2:]:
@@ -61,12 +62,9 @@ for case in sys.argv[2:]:
 def resize_all(home: Path, backends: str, *cases: str) -> None:
     """What the backends make of folders, which must be the same, into `FOLDER.npy`; each case is
     "FOLDER,SIZE,INTERPOLATION"."""
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", _LOAD, backends, *cases],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        env={"MALLOC_PERTURB_": "173", "PATH": "/usr/bin:/bin", "HOME": str(home)},
+    (home / "load.py").write_text(_LOAD)
+    done = warm.run(
+        "load.py", backends, *cases, directory=home, environment={"XDG_CACHE_HOME": str(home)}
     )
     assert done.returncode == 0, (
         f"ended with {done.returncode} at {done.stdout.split()[-1:]}:\n{done.stderr[-3000:]}"

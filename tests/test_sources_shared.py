@@ -21,6 +21,7 @@ import torch
 from fastload.sources import Source, open_source, share
 from fastload.sources.buffers import PathTable, is_by_reference
 from fastload.sources.columns import EncodedFiles, EncodedImages, PixelImages, ValueArray, Values
+from tests import warm
 from tests.test_sources_tar import shard, write_tar
 
 COUNT = 20_000
@@ -141,14 +142,13 @@ def test_shared_sources_have_small_pickles(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_spawned_worker_receives_references(tmp_path: Path) -> None:
+def test_a_worker_that_is_no_fork_of_this_process_receives_references(tmp_path: Path) -> None:
     sources = {}
     for kind in KINDS:
         (tmp_path / kind).mkdir()
         sources[kind] = share(make(kind, tmp_path / kind))
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=worker, args=(sources, theirs))
+    ours, theirs = warm.CONTEXT.Pipe(duplex=False)
+    process = warm.CONTEXT.Process(target=worker, args=(sources, theirs))
     process.start()
     theirs.close()
     assert ours.poll(100), "the worker did not answer"

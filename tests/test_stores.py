@@ -61,7 +61,7 @@ def check_equal(ours: list[Any], theirs: list[Any]) -> None:
 
 
 @pytest.mark.slow
-@contestants()
+@contestants(spawned=True)
 def test_class_folders_in_s3_are_those_on_disk(
     contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path
 ) -> None:
