@@ -111,6 +111,13 @@ if DEVICE.type != "cpu":
     )
 
 
+def once_in_workers(contestant: Contestant, case: str, chosen: str) -> None:
+    """Worker processes run the code of `torch-0`: of a test's cases they have the chosen one, as
+    each takes them a quarter of a second of processor time and more. Skips the others."""
+    if contestant.opaque and contestant.name != "torch-0" and case != chosen:
+        pytest.skip("the same code as torch-0, in other processes")
+
+
 def contestants(*names: str, spawned: bool = False) -> Any:
     """A parametrisation over all backends, or over those named; one that is not installed skips
     with the command. `spawned`: worker processes are spawned here, at 5 s of processor time and

@@ -23,7 +23,7 @@ from fastload.recipe.operation import GeometryOperation
 from fastload.sources import EncodedFiles, Kind, Source, ValueArray, register_kind
 from fastload.sources.buffers import PathTable
 from fastload.sources.kinds import kind_named
-from tests.backends import Contestant, contestants
+from tests.backends import Contestant, contestants, once_in_workers
 from tests.images import jpeg, photo, png
 
 SAMPLES, SIZE = 11, 24
@@ -154,6 +154,7 @@ def moved(chain: str, index: int, epoch: int) -> tuple[torch.Tensor, torch.Tenso
 def test_boxes_are_moved_as_torchvision_moves_them(
     contestant: Contestant, source: Source, chain: str, tmp_path: Path
 ) -> None:
+    once_in_workers(contestant, chain, "two-resizes")
     transform = v2.Compose(CHAINS[chain])
     with contestant.create(
         source, tmp_path, batch_size=4, transform=transform, shuffle=True, seed=9

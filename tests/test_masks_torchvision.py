@@ -19,7 +19,7 @@ from fastload.backends.masks import MaskDrawer
 from fastload.draws import Draws
 from fastload.recipe import Recipe
 from fastload.sources.masks import shapes_of
-from tests.backends import Contestant, contestants
+from tests.backends import Contestant, contestants, once_in_workers
 from tests.images import photo
 
 NEAREST, EXACT = v2.InterpolationMode.NEAREST, v2.InterpolationMode.NEAREST_EXACT
@@ -83,6 +83,7 @@ def by_torchvision(transform: Any, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("chain", CHAINS)
 @contestants()
 def test_masks_of_noise(contestant: Contestant, chain: str, tmp_path: Path) -> None:
+    once_in_workers(contestant, chain, "resized-twice")
     arrays: dict[str, Any] = {"image": [], "mask": []}
     for seed in range(2):
         arrays["image"].append(photo(HEIGHT, WIDTH, seed=seed))

@@ -26,7 +26,7 @@ from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArr
 from fastload.sources.buffers import PathTable
 from fastload.sources.ragged import Packed
 from fastload.sources.sharing import share
-from tests.backends import Contestant, contestants
+from tests.backends import Contestant, contestants, once_in_workers
 from tests.images import jpeg, photo
 
 SAMPLES, SIZE = 13, 24
@@ -173,6 +173,7 @@ def moved(chain: str, index: int, epoch: int) -> tuple[torch.Tensor, list[int]]:
 def test_objects_are_moved_and_dropped_as_torchvision_does(
     contestant: Contestant, source: Source, chain: str, tmp_path: Path
 ) -> None:
+    once_in_workers(contestant, chain, "clamped-and-sanitized-twice")
     transform = v2.Compose(CHAINS[chain])
     dropped = 0
     with contestant.create(

@@ -33,7 +33,7 @@ from fastload.recipe.warps import Warping
 from fastload.render.warp import warp_into
 from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray
 from fastload.sources.buffers import PathTable
-from tests.backends import Contestant, contestants
+from tests.backends import Contestant, contestants, once_in_workers
 from tests.images import labels, photo, png
 
 SAMPLES = 7
@@ -427,8 +427,7 @@ def test_labels_keep_their_boxes_in_any_chain(
 def test_all_backends_and_resumed_epochs_have_the_same_samples(
     contestant: Contestant, source: Source, chain: str, tmp_path: Path
 ) -> None:
-    if contestant.opaque and contestant.name != "torch-0":
-        pytest.skip("the same code as torch-0, in other processes")
+    once_in_workers(contestant, chain, "long")
     arguments: dict[str, Any] = {
         "batch_size": 2,
         "transform": v2.Compose(CHAINS[chain]),

@@ -21,7 +21,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray, shapes_of
 from fastload.sources.buffers import PathTable
-from tests.backends import Contestant, contestants
+from tests.backends import Contestant, contestants, once_in_workers
 from tests.images import jpeg, photo, png
 from tests.images import labels as label_map
 from tests.test_masks import runs_of
@@ -608,6 +608,7 @@ def test_all_backends_and_resumed_epochs_have_the_same_samples(
     name: str,
     tmp_path: Path,
 ) -> None:
+    once_in_workers(contestant, name, "copy-paste")
     chain = CHAINS[name]
     given = outlined if "paste" in name else source
     if name in ("mixup", "cutmix of images alone"):
