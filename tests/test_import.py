@@ -74,7 +74,7 @@ def test_import_alone_loads_no_other_package() -> None:
 
 @pytest.mark.slow
 def test_importing_every_public_name_changes_nothing_global_and_loads_nothing_optional() -> None:
-    found = run_python(
+    before, after, loaded, (monitored, with_monitor), with_network = run_python(
         OBSERVE
         + textwrap.dedent("""
         before = state()
@@ -82,16 +82,27 @@ def test_importing_every_public_name_changes_nothing_global_and_loads_nothing_op
         for name in fastload.__all__:
             getattr(fastload, name)
         after, loaded = state(), sorted(sys.modules)
-        beside = [fastload.monitor.GpuMonitor.__name__, fastload.train.TrainConfig.__name__]
-        print(json.dumps({"before": before, "after": after, "loaded": loaded, "beside": beside}))
+        sys.modules["pynvml"] = None  # as if it were not installed; torch imports it itself
+        fastload.monitor.GpuMonitor()
+        monitored = [state(), sorted(sys.modules)]
+        fastload.train.TrainConfig
+        from fastload.train.config import ModelConfig
+        from fastload.train.models import Shape, create_model
+        shape = Shape(task="classification", num_classes=2, in_channels=3, image_size=(32, 32))
+        create_model(ModelConfig(model="fastload:small"), shape)
+        print(json.dumps([before, after, loaded, monitored, sorted(sys.modules)]))
         """)
     )
-    assert found["after"] == found["before"]
-    packages = {name.partition(".")[0] for name in found["loaded"]}
+    assert after == before
+    packages = {name.partition(".")[0] for name in loaded}
     assert not packages & {"cv2", "turbojpeg", "typer", "rich"}  # torch imports pynvml itself
     others = ("nvidia.dali", "fastload.cli", "fastload.tools.demo", "fastload.native._core")
-    assert not [name for name in found["loaded"] if name.startswith(others)]
-    assert found["beside"] == ["GpuMonitor", "TrainConfig"], "loaded when asked for"
+    assert not [name for name in loaded if name.startswith(others)]
+    assert monitored == before, "by the monitor"
+    packages = {name.partition(".")[0] for name in with_monitor}
+    assert not packages & {"matplotlib", "tensorboard", "typer", "rich"}
+    packages = {name.partition(".")[0] for name in with_network}
+    assert not packages & {"timm", "transformers", "segmentation_models_pytorch"}
 
 
 @pytest.mark.parametrize("name", fastload.__all__)

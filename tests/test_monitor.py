@@ -7,7 +7,6 @@ import json
 import os
 import re
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -45,27 +44,8 @@ from fastload.tools.monitor.profiler import _result, divide
 
 from .images import write_photo_folder
 from .simulated_gpu import SimulatedGpu
-from .test_import import OBSERVE, run_python
 from .test_loader import Recorder, loader_over
 from .waiting import wait_until
-
-
-@pytest.mark.slow
-def test_importing_it_changes_nothing_global_and_loads_no_optional_package() -> None:
-    before, after, packages = run_python(
-        OBSERVE
-        + textwrap.dedent("""
-        sys.modules["pynvml"] = None  # as if it were not installed; torch imports it itself
-        before = state()
-        from fastload.tools.monitor import GpuMonitor
-        GpuMonitor()
-        packages = sorted({name.partition(".")[0] for name in sys.modules})
-        print(json.dumps([before, state(), packages]))
-        """)
-    )
-    assert after == before
-    assert not {"matplotlib", "tensorboard", "typer", "rich"} & set(packages)
-
 
 # -- the clock of steps, on the CPU
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.train.config import ModelConfig
 from fastload.train.models import PyramidNet, Shape, create_model
-from tests.waiting import LIMIT
 
 TASK_OF = {"smp": "segmentation", "transformers": "masked-lm"}
 
@@ -342,22 +340,6 @@ def test_weights_of_a_language_model_come_from_a_folder_too(tmp_path: Path) -> N
         create("transformers:roberta", weights=str(tmp_path), num_classes=51)
     with pytest.raises(ConfigurationError, match="weights '/no/such/folder'"):
         create("transformers:roberta", weights="/no/such/folder")
-
-
-@pytest.mark.slow
-def test_only_the_library_that_is_asked_for_is_imported() -> None:
-    code = """
-import sys
-from fastload.train.config import ModelConfig
-from fastload.train.models import Shape, create_model
-shape = Shape(task="classification", num_classes=2, in_channels=3, image_size=(32, 32))
-create_model(ModelConfig(model="fastload:small"), shape)
-print(sorted({"timm", "transformers", "segmentation_models_pytorch"} & set(sys.modules)))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True
-    )
-    assert done.stdout.split() == ["[]"]
 
 
 @pytest.mark.slow
