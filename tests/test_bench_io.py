@@ -100,6 +100,12 @@ def test_numbers_of_requests_out_of_range_are_refused(in_flight: tuple[int, ...]
         run_io_benchmark(settings(in_flight=in_flight))
 
 
+def test_what_is_no_number_is_named_as_it_was_typed() -> None:
+    done = CliRunner().invoke(app, ["bench", "io", "s3://bucket/train", "--in-flight", "a"])
+    assert done.exit_code == 1
+    assert "--in-flight: 'a' must be whole numbers" in done.output
+
+
 def test_a_local_folder_is_refused(tmp_path: Path) -> None:
     folder = images.write_photo_folder(tmp_path / "data", classes=2, per_class=1)
     with pytest.raises(ConfigurationError, match="not read from a store; give the URL"):

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import fastload
 from fastload.cli.app import app
-from fastload.errors import DecodeError, SourceError
+from fastload.errors import ConfigurationError, DecodeError, SourceError
 from fastload.sources import index, open_source
 from fastload.sources.index import read_index, write_index
 from tests import images
@@ -189,6 +189,25 @@ def test_local_data_have_no_index(local: Path) -> None:
     refused = CliRunner().invoke(app, ["index", str(local)])
     assert refused.exit_code != 0
     assert "lies on a local disk" in refused.output
+
+
+def test_a_format_that_there_is_not_is_refused_before_any_request(
+    local: Path, server: ObjectServer
+) -> None:
+    with pytest.raises(ConfigurationError, match="Did you mean 'folder'"):
+        open_source("s3://bucket/train", format="folders")
+    refused = CliRunner().invoke(app, ["index", "s3://bucket/train", "--format", "folders"])
+    assert refused.exit_code == 1
+    assert "Did you mean 'folder'" in refused.output.replace("\n", " ")
+    assert server.requests == []
+
+
+def test_a_folder_is_no_place_for_an_index(server: ObjectServer, tmp_path: Path) -> None:
+    given = ["index", "s3://bucket/train", "--output", str(tmp_path)]
+    refused = CliRunner().invoke(app, given)
+    assert refused.exit_code == 1
+    assert "is a folder; give the name of a file" in refused.output.replace("\n", " ")
+    assert server.requests == []
 
 
 def test_of_a_server_that_says_no_versions_no_index_is_kept(

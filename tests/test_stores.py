@@ -272,6 +272,43 @@ def test_what_fsspec_has_listed_is_listed_again(monkeypatch: pytest.MonkeyPatch)
     stores.forget()
 
 
+@pytest.mark.parametrize("place", ["hf://datasets/owner/name", "hf://datasets/owner/name@main"])
+def test_a_repository_of_hugging_face(
+    place: str, local: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    """Repositories of an owner cannot be listed: the place itself could not be opened."""
+    pytest.importorskip("fsspec", reason="fsspec, of the extra `remote`, is not installed")
+    memory: Any = importlib.import_module("fsspec.implementations.memory")
+    registry: Any = importlib.import_module("fsspec.registry")
+
+    class Hub(memory.MemoryFileSystem):  # type: ignore[misc]
+        protocol = "hf"
+        store: ClassVar[dict[str, Any]] = {}
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return "/" + path.removeprefix("hf://").replace("@main", "").strip("/")
+
+        def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+            if path.count("/") < 3:
+                raise ValueError(f"Repository id must be 'namespace/name', got {path!r}")
+            return super().ls(path, detail, **options)
+
+    monkeypatch.setitem(registry._registry, "hf", Hub)
+    stores.forget()
+    for path in local.rglob("*.jpg"):
+        name = f"/datasets/owner/name/train/{path.relative_to(local)}"
+        Hub.store[name] = memory.MemoryFile(Hub(), name, path.read_bytes())
+    given = {"split": "train", "transform": CROP, "shuffle": True}
+    check_equal(
+        batches(fastload.create_loader(place, 2, **given)),
+        batches(fastload.create_loader(local.parent, 2, **given)),
+    )
+    with pytest.raises(SourceError, match=r"owner/name/val: no such file or folder"):
+        open_source("hf://datasets/owner/name/val")
+    stores.forget()
+
+
 def test_an_object_for_a_folder_is_none_of_its_files(server: ObjectServer) -> None:
     photo = images.jpeg(images.photo(20, 20, seed=1))
     server.objects |= {"bucket/d/": b"", "bucket/d/a/": b"", "bucket/d/a/x.jpg/": photo}
@@ -346,9 +383,18 @@ def test_names_in_urls(local: Path, server: ObjectServer) -> None:
         assert folders.encoded["image"].read(row) == photos[ODD_NAMES.index(name) % 8]
 
 
-@pytest.mark.parametrize("top", ["s3://b", "http://h:80", "memory://b", ""])
+@pytest.mark.parametrize(
+    "top",
+    [
+        *("s3://b", "http://h:80", "memory://b", ""),
+        *("hf://datasets/o/n", "hf://datasets/o/n@main", "hf://datasets/o/n@refs/pr/1", "hf://o/n"),
+    ],
+)
 def test_paths_and_urls(top: str) -> None:
     assert stores.top_of(f"{top}/a/b") == top
+    assert stores.parent_of(f"{top}/a") == (top or "/")
+    if top:
+        assert stores.parent_of(top) == top
     for path, wanted in (
         ("/a/b", "/a/b"),
         ("/a/./b/../c//d", "/a/c/d"),
@@ -533,11 +579,65 @@ def test_after_a_minute_there_is_no_other_attempt(
         stores.read("s3://bucket/x")
 
 
-def test_a_host_that_has_no_address(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://no-such-host.invalid")
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        (
+            "http://no-such-host.invalid",
+            r"s3://bucket/x: .*tried 5 times\. .*DNS.*: check its name",
+        ),
+        ("http://a:SECRET@127.0.0.1:1", r"s3://bucket/x: .*tried 5 times\. .*check the host"),
+        ("127.0.0.1:9000", r"s3://bucket: no request can be made .*begins with http://"),
+    ],
+)
+def test_a_host_that_is_not_there(
+    endpoint: str, words: str, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     stores.forget()
-    with pytest.raises(StoreError, match=r"s3://bucket/x: .*tried 5 times"):
+    with pytest.raises(StoreError, match=words) as caught:
         stores.read("s3://bucket/x")
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words", "tries"),
+    [
+        ("404", r"s3://bucket: there is no such bucket; check its name", 1),
+        ("403", r"access denied; check the credentials in the environment", 1),
+        ("503", r"tried 5 times\. The store refuses or fails: try again later", 5),
+        ("reset", r"tried 5 times\. The connection breaks off: check the network", 5),
+        ("400 <Code>AuthorizationHeaderMalformed</Code>", r"another region: set AWS_REGION", 5),
+    ],
+)
+def test_a_listing_that_fails_says_what_to_do(
+    fault: str, words: str, tries: int, server: ObjectServer
+) -> None:
+    server.faults["list"] = [fault] * 9
+    with pytest.raises(SourceError, match=rf"^s3://bucket/train: .*{words}"):
+        stores.entries("s3://bucket/train")
+    assert len(server.faults["list"]) == 9 - tries
+
+
+def test_where_no_credentials_are(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has set any, and the service that machines of a cloud ask is not there."""
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "false")
+    monkeypatch.setattr(
+        objects.ObjectStore,
+        "_list",
+        lambda *_: (_ for _ in ()).throw(
+            OSError("Error performing PUT http://169.254.169.254/latest/api/token in 1s")
+        ),
+    )
+    with pytest.raises(SourceError, match=r"no credentials in the environment.*AWS_SKIP_SIGNATURE"):
+        stores.entries("s3://bucket/train")
+
+
+def test_a_web_server_that_denies_access(server: ObjectServer) -> None:
+    server.objects["bucket/a.npy"] = b"x"
+    server.faults["bucket/a.npy"] = ["403"]
+    with pytest.raises(PermissionError, match=r"web servers are asked without credentials"):
+        stores.read(f"{server.url}/bucket/a.npy")
 
 
 @pytest.mark.parametrize(
@@ -611,6 +711,16 @@ def test_credentials_that_have_expired_are_renewed_once(
     with pytest.raises(PermissionError):
         stores.read("s3://bucket/x")
     assert len(signing.faults["bucket/x"]) == 6
+
+
+@pytest.mark.parametrize("fault", ["403", "401"])
+def test_a_listing_that_is_denied_is_asked_for_with_new_credentials(
+    fault: str, signing: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signing.objects["bucket/t/x"] = b"data"
+    monkeypatch.setattr(objects, "_RENEWED_AFTER", 0.0)
+    signing.faults["list"] = [fault]
+    assert stores.entries("s3://bucket/t") == [("x", False)]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from fastload import stores
 from fastload.cli.app import app
 from fastload.errors import SourceError
 from fastload.sources import copied, open_source
+from fastload.sources.opening import make_index
 from fastload.stores import copies
 from tests import images
 from tests.objectserver import ObjectServer
@@ -81,6 +82,14 @@ def test_compressed_archives(place: str, name: str, server: ObjectServer, tmp_pa
         file.add(photos, "photos")
     server.objects[f"bucket/{name}"] = (tmp_path / name).read_bytes()
     check_same(f"{place.format(web=server.url)}/{name}", tmp_path / name, v2.CenterCrop(16))
+
+
+def test_what_is_copied_needs_no_index(server: ObjectServer, tmp_path: Path) -> None:
+    """A cache was said to have no class folders, an archive to be damaged."""
+    server.objects |= {"bucket/a/manifest.json": b"{}", "bucket/b.tar.gz": gzip.compress(b"x")}
+    for place in ("a", "b.tar.gz"):
+        with pytest.raises(SourceError, match=rf"^s3://bucket/{place}: .*needs no index"):
+            make_index(f"s3://bucket/{place}")
 
 
 def test_compressed_archives_that_are_not_read(
@@ -255,5 +264,6 @@ def test_annotations_by_url_are_refused_and_not_left_out(
 ) -> None:
     for name in files:
         server.objects[f"bucket/set/{name}"] = images.jpeg(images.photo(8, 8))
-    with pytest.raises(SourceError, match=f"{words}.*local disk only.*fastload pack"):
-        open_source(f"s3://bucket/set{place}", split=split)
+    for opened in (open_source, make_index):  # an index would have been opened by the next loader
+        with pytest.raises(SourceError, match=f"{words}.*local disk only.*fastload pack"):
+            opened(f"s3://bucket/set{place}", split=split)

@@ -96,7 +96,7 @@ def _options(settings: type[Any]) -> Iterator[tuple[inspect.Parameter, Callable[
         parameter = inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
         )
-        yield parameter, partial(_value, items, f"--{field.name}")
+        yield parameter, partial(_value, items, f"--{field.name.replace('_', '-')}")
 
 
 def _value(items: list[type], option: str, typed: Any) -> Any:

@@ -33,22 +33,29 @@ def open_copy(place: Any, format: str | None, opened: Callable[[str], Opened]) -
     Raises:
         SourceError: it is of a format that is read from a local disk only, and too large to copy.
     """
-    if format is None and isinstance(place, str):
+    files = files_to_copy(place, format)
+    if not files:
+        return None
+    # A file that is named, and what lies beside it; or a folder.
+    top, file = os.path.split(place) if place in files else (place, "")
+    path = str(copied(files, top) / file)
+    try:
+        found = opened(path)
+    except SourceError as error:  # the user knows the URL, not the copy
+        raise SourceError(str(error).replace(path, place)) from error
+    notes = (*found.notes, f"copied from {place} to the local disk, where it is read")
+    return replace(found, source=replace(found.source, name=place), notes=notes)
+
+
+def files_to_copy(place: Any, format: str | None) -> list[str]:
+    """The files of which `open_copy` reads copies; none of what is read where it lies. Raises
+    SourceError as `open_copy` does."""
+    if not isinstance(place, str):
+        return []
+    if format is None:
         _refuse_local_only(place)
-    for name, asked in FORMATS.items():
-        right = isinstance(place, str) and format in (None, name)
-        files = asked(place) if right else []
-        if files:
-            # A file that is named, and what lies beside it; or a folder.
-            top, file = os.path.split(place) if place in files else (place, "")
-            path = str(copied(files, top) / file)
-            try:
-                found = opened(path)
-            except SourceError as error:  # the user knows the URL, not the copy
-                raise SourceError(str(error).replace(path, place)) from error
-            notes = (*found.notes, f"copied from {place} to the local disk, where it is read")
-            return replace(found, source=replace(found.source, name=place), notes=notes)
-    return None
+    wanted = (asked for name, asked in FORMATS.items() if format in (None, name))
+    return next((files for asked in wanted if (files := asked(place))), [])
 
 
 def _refuse_local_only(url: str) -> None:

@@ -19,7 +19,7 @@ from fastload.sources import index
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles
-from fastload.sources.copied import local_arrays, open_copy
+from fastload.sources.copied import files_to_copy, local_arrays, open_copy
 from fastload.sources.datasets import (
     is_dataset,
     open_dataset,
@@ -271,11 +271,13 @@ def make_index(
     `to`: a file to write in place of the one in the user's cache.
 
     Raises:
-        ConfigurationError: it is on a local disk.
+        ConfigurationError: it is on a local disk; or there is no such format.
         SourceError: see `open_source`; or it has columns that an index does not hold.
         OSError: the file cannot be written.
     """
     options = OpenOptions(split)
+    if format is not None:
+        format_named(format)  # before a store is asked
     with stores.seen_kept() as seen:
         place = locate(spec)
         first = place[0] if isinstance(place, list) and place else place
@@ -284,6 +286,9 @@ def make_index(
                 f"{spec}: lies on a local disk, which is listed at each start; an index is for "
                 "what a URL names."
             )
+        needless = f"{spec}: is of a format that needs no index; open it as it is."
+        if files_to_copy(place, format):
+            raise SourceError(needless)
         opened = with_versions(_open_located(place, place, options, format))
         where = index.index_place(place, options, format)
         if not (index.says_versions(opened.source) and seen.has_versions()):
@@ -293,7 +298,7 @@ def make_index(
                 "open it as it is."
             )
         if not index.save(opened, seen, where, to):
-            raise SourceError(f"{spec}: is of a format that needs no index; open it as it is.")
+            raise SourceError(needless)
     return where.path if to is None else to, opened
 
 

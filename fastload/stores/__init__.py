@@ -20,7 +20,7 @@ import numpy.typing as npt
 from fastload.distribution import install_command
 from fastload.errors import SourceError
 from fastload.files import open_regular
-from fastload.stores.base import ChangedError, Data, Entry, Range, Store, StoreError
+from fastload.stores.base import ChangedError, Data, Entry, Range, Store, StoreError, words_of
 from fastload.stores.objects import SCHEMES, ObjectStore
 from fastload.stores.seen import INDEX_NAME, Seen, requests_of, stamp_of
 from fastload.stores.tier import Kept, Tier, digest_of, tier
@@ -107,15 +107,16 @@ def _made(url: str) -> Store:
 
         return FileSystemStore(url)
     except ImportError as error:
+        ours = error.name in ("obstore", "fsspec")  # else one that fsspec needs for the scheme
+        remedy = install_command("remote") if ours else "install it."
         raise SourceError(
-            f"{url}: reading from there needs a package that is not installed ({error}): "
-            f"{install_command('remote')}"
+            f"{url}: reading from there needs a package that is not installed ({error}): {remedy}"
         ) from None
     except Exception as error:
         # What the clients raise at a wrong name or setting.
-        words = str(error).split("\n")[0]
         raise SourceError(
-            f"{url}: cannot be opened ({words}); check the URL and the settings in the environment."
+            f"{url}: cannot be opened ({words_of(error)}); check the URL and the settings in the "
+            "environment."
         ) from None
 
 
@@ -271,9 +272,9 @@ def _object(url: str) -> Entry | None:
 
 def _entry_of(url: str) -> Entry | None:
     """The entry of a URL in the listing of the folder above it."""
+    if url == top_of(url):
+        return None  # nothing is above it
     above, _, name = url.rpartition("/")
-    if above.endswith(":/"):
-        return None  # the authority itself
     if _kept is None:
         return next((entry for entry in remote_entries(above) if entry.name == name), None)
     remote_entries(above)
@@ -286,11 +287,9 @@ def is_folder(path: str) -> bool:
     if is_web(path):
         return False
     entry = _entry_of(path)
-    return (
-        entry.is_folder
-        if entry is not None
-        else path.count("/") == 2 and bool(remote_entries(path))
-    )
+    if entry is not None:
+        return entry.is_folder
+    return path == top_of(path) and bool(remote_entries(path))
 
 
 def is_file(path: str) -> bool:

@@ -191,6 +191,13 @@ class Store(ABC):
         """Remove an object. Raises FileNotFoundError, PermissionError, anything."""
         raise StoreError(f"{self.url}/{name}: nothing can be removed there.")
 
+    def remedy(self, error: Exception) -> str:
+        """What to do about an error that `_read` and the others have raised again and again: a
+        sentence."""
+        if isinstance(error, EOFError):
+            return "Write the object again, if it is no longer in the store itself."
+        return "Check the URL, the network and the settings in the environment."
+
     def write(self, name: str, data: bytes | Path) -> None:
         """Put an object; object stores show the old one until the new one is whole. Raises
         StoreError."""
@@ -337,7 +344,7 @@ class Store(ABC):
             try:
                 return attempt(argument)
             except (FileNotFoundError, PermissionError) as error:
-                raise type(error)(error.errno, f"{_words(error)} ({self.url}/{name})") from None
+                raise type(error)(error.errno, f"{words_of(error)} ({self.url}/{name})") from None
             except StoreError:
                 raise
             except Exception as error:  # the clients have exceptions of many kinds
@@ -347,7 +354,8 @@ class Store(ABC):
                 pause = _random.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2**number))
                 if last or over.wait(pause):
                     raise StoreError(
-                        f"{self.url}/{name}: {_words(error)}; tried {counted(number, 'time')}."
+                        f"{self.url}/{name}: {words_of(error)}; tried {counted(number, 'time')}. "
+                        + self.remedy(error)
                     ) from None
         raise AssertionError("the last attempt returns or raises")
 
@@ -382,12 +390,13 @@ def joined(ranges: Sequence[Range]) -> list[tuple[Range, list[int]]]:
     return found
 
 
-def _words(error: BaseException) -> str:
-    """A client's message without its debugging details and the body of the server's answer, which
-    may have names of keys in them."""
+def words_of(error: BaseException) -> str:
+    """A client's message without its debugging details, the body of the server's answer, which may
+    have names of keys in them, and a password in the address of an endpoint."""
     text = (
         (getattr(error, "strerror", None) or str(error) or type(error).__name__)
         .strip()
         .split("\n")[0]
     )
-    return re.sub(r"(status code: \d+[^:]*):.*", r"\1", text)[:300]
+    text = re.sub(r"(status code: \d+[^:]*):.*", r"\1", text)
+    return re.sub(r"://[^/\s]*@", "://", text)[:300]

@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from fastload.stores.base import Entry, Piece, Store, StoreError, version_of
+from fastload.stores.base import Entry, Piece, Store, StoreError, version_of, words_of
 
 SCHEMES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"})
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -35,6 +35,37 @@ _EXPIRED = re.compile("ExpiredToken|TokenRefreshRequired|AuthenticationFailed.*e
 # slashes, or with control characters.
 _ODD_KEY = re.compile(
     r'(?:invalid path|Could not parse path): .*?Path "(.*?)"(?::| contained)', re.S
+)
+# A listing that was refused, which has no exception of its own.
+_REFUSED = re.compile(r"status code: 40[13]\b")
+# Where a machine of a cloud asks for the credentials of its role: nowhere else were any.
+_NO_CREDENTIALS = re.compile(r"//169\.254\.169\.254|token request")
+# What a message with its details says, and what to do about it; the first that fits counts.
+_REMEDIES = tuple(
+    (re.compile(said), remedy)
+    for said, remedy in (
+        (
+            "dns error",
+            "The host has no address (DNS): check its name in the URL, or in the endpoint of the "
+            "environment, and the network of this machine.",
+        ),
+        (
+            "ConnectError|kind: Connect",
+            "There is no connection: check the host in the URL, or the endpoint of the "
+            "environment, and proxies and firewalls on the way.",
+        ),
+        (
+            "TimedOut",
+            "No answer came in time: check the network and proxies on the way, and whether the "
+            "store answers others.",
+        ),
+        (
+            "without LOCATION|AuthorizationHeaderMalformed",
+            "The bucket is in another region: set AWS_REGION.",
+        ),
+        (r"status code: (5\d\d|429)", "The store refuses or fails: try again later."),
+        ("HTTP error", "The connection breaks off: check the network and proxies on the way."),
+    )
 )
 _IN_FILES = frozenset({"aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region"})
 
@@ -101,7 +132,15 @@ class ObjectStore(Store):
                 "by name ('https://host/shard-{000..012}.tar')."
             )
         prefix = f"{folder}/" if folder else ""
-        found = self._denied(self._client.list_with_delimiter, prefix or None)
+        try:
+            found = self._denied(self._client.list_with_delimiter, prefix or None)
+        except Exception as error:
+            if "status code: 404" in str(error):  # a folder that is not there is an empty list
+                raise StoreError(
+                    f"{self.url}: there is no such bucket; check its name, and the endpoint or the "
+                    "account in the environment."
+                ) from None
+            raise
         entries = [
             Entry(name.rstrip("/").rpartition("/")[2], True) for name in found["common_prefixes"]
         ]
@@ -131,7 +170,7 @@ class ObjectStore(Store):
     def _denied(self, function: Any, *arguments: Any, **options: Any) -> Any:
         """Call obstore; where access is denied, once more with current credentials. Raises
         PermissionError: access is denied, as for files. StoreError: obstore cannot address the
-        key."""
+        key, or make a request of the settings."""
         client: Any = self._store
         for again in (True, False):
             try:
@@ -150,22 +189,49 @@ class ObjectStore(Store):
                         "for, as python -m http.server does; serve the files by one that knows "
                         "Range requests (nginx, caddy, an object store), or download them."
                     ) from None
-                if not (isinstance(error, self._refusals) or _EXPIRED.search(str(error))):
+                if not (isinstance(error, self._refusals) or _is_refusal(str(error))):
                     raise
-                words = _denial(str(error))
+                words = self._denial(str(error))
+            except BaseException as error:
+                if type(error).__name__ != "PanicException":  # of obstore's Rust; no Exception
+                    raise
+                raise StoreError(
+                    f"{self.url}: no request can be made ({words_of(error)}); an endpoint in the "
+                    "environment begins with http:// or https://, such as http://127.0.0.1:9000."
+                ) from None
             client = self._renewed(client) if again else None
             if client is None:
                 break
         raise PermissionError(13, words)
 
+    def _denial(self, text: str) -> str:
+        """Why access was denied, from a store's answer, which itself may have names of keys in
+        it."""
+        if "RequestTimeTooSkewed" in text:
+            return "access denied, as the clock of this machine is wrong; set it"
+        if _EXPIRED.search(text):
+            return "access denied, as the credentials have expired; renew them"
+        if not self._lists:
+            return "access denied; web servers are asked without credentials: download the data"
+        return "access denied; check the credentials in the environment"
 
-def _denial(text: str) -> str:
-    """Why access was denied, from a store's answer, which itself may have names of keys in it."""
-    if "RequestTimeTooSkewed" in text:
-        return "access denied, as the clock of this machine is wrong; set it"
+    def remedy(self, error: Exception) -> str:
+        text = str(error)
+        if _NO_CREDENTIALS.search(text):
+            prefix = {"s3": "AWS", "gs": "GOOGLE"}.get(self.url[:2], "AZURE")
+            return (
+                "There are no credentials in the environment or the usual files, and this machine "
+                f"has no role that gives them: set them, or {prefix}_SKIP_SIGNATURE=true where "
+                "anybody may read."
+            )
+        found = (remedy for said, remedy in _REMEDIES if said.search(text))
+        return next(found, super().remedy(error))
+
+
+def _is_refusal(text: str) -> bool:
     if _EXPIRED.search(text):
-        return "access denied, as the credentials have expired; renew them"
-    return "access denied; check the credentials in the environment"
+        return True
+    return _REFUSED.search(text) is not None and not _NO_CREDENTIALS.search(text)
 
 
 def _of_files() -> dict[str, Any]:

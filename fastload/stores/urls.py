@@ -10,6 +10,11 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 from fastload.errors import SourceError
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+# A repository of Hugging Face, above which nothing can be listed: of a model hf://owner/name; with
+# a revision after an @, of which two kinds have slashes.
+_REPOSITORY = re.compile(
+    r"hf://(?:(?:datasets|spaces|buckets)/)?[^/]+/[^/@]+(?:@(?:refs/(?:convert|pr)/)?[^/]+)?"
+)
 # A % that begins no byte, or a slash that is none between folders.
 _NO_NAME = re.compile(r"%(?![0-9a-fA-F]{2})|%2[fF]")
 
@@ -25,7 +30,10 @@ def is_web(path: str) -> bool:
 
 
 def top_of(path: str) -> str:
-    """`s3://bucket` of `s3://bucket/a/b`; of a local path nothing."""
+    """`s3://bucket` of `s3://bucket/a/b`, of Hugging Face's the repository; of a local path
+    nothing."""
+    if found := _REPOSITORY.match(path):
+        return found[0]
     return "/".join(path.split("/", 3)[:3]) if is_remote(path) else ""
 
 
@@ -42,7 +50,7 @@ def resolved(path: str) -> str:
 
 def parent_of(path: str) -> str:
     """The folder above; of the top of a store the top."""
-    return path if is_remote(path) and path.count("/") == 2 else os.path.dirname(path)
+    return path if path == top_of(path) else os.path.dirname(path)
 
 
 def located(url: str) -> str:
