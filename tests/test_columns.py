@@ -296,23 +296,43 @@ def test_boxes_are_not_left_behind_in_silence(backend: str) -> None:
 
 
 class _WithBoxes(torch.utils.data.Dataset[Any]):
-    """Samples (image, {"boxes": ...}), as torchvision wraps COCO."""
+    """Samples (image, {"boxes": ...}), as torchvision wraps COCO; or with masks in their place."""
+
+    def __init__(self, name: str = "boxes") -> None:
+        self.name = name
 
     def __len__(self) -> int:
         return 4
 
     def __getitem__(self, index: int) -> Any:
-        boxes = tv_tensors.BoundingBoxes([[0, 0, 4, 4]], format="XYXY", canvas_size=(8, 8))  # type: ignore[call-overload]
-        return torch.zeros(3, 8, 8, dtype=torch.uint8), {"boxes": boxes}
+        places = {
+            "boxes": tv_tensors.BoundingBoxes([[0, 0, 4, 4]], format="XYXY", canvas_size=(8, 8)),  # type: ignore[call-overload]
+            "masks": tv_tensors.Mask(torch.zeros(1, 8, 8, dtype=torch.uint8)),
+        }
+        return torch.zeros(3, 8, 8, dtype=torch.uint8), {self.name: places[self.name]}
 
 
-def test_boxes_of_a_dataset_are_not_left_behind_in_silence() -> None:
-    for transform in (v2.RandomResizedCrop(4), v2.Compose([v2.ColorJitter(0.5), v2.RandomCrop(4)])):
+@pytest.mark.parametrize("name", ["boxes", "masks"])
+@pytest.mark.parametrize("collate_fn", [None, list])
+def test_boxes_of_a_dataset_are_not_left_behind_in_silence(name: str, collate_fn: Any) -> None:
+    dataset, whole = _WithBoxes(name), v2.Lambda(lambda image: image)
+    for transform in (
+        v2.RandomResizedCrop(4),
+        v2.Compose([v2.ColorJitter(0.5), v2.RandomCrop(4)]),
+        v2.Compose([whole, v2.RandomHorizontalFlip(1.0)]),
+    ):
         with (
-            fastload.create_loader(_WithBoxes(), 2, transform=transform, num_workers=0) as loader,
-            pytest.raises(ConfigurationError, match="holds boxes or points"),
+            fastload.create_loader(
+                dataset, 2, transform=transform, num_workers=0, collate_fn=collate_fn
+            ) as loader,
+            pytest.raises(ConfigurationError, match="holds boxes, points or masks"),
         ):
             next(iter(loader))
+    jitter = v2.ColorJitter(0.5)
+    with fastload.create_loader(
+        dataset, 2, transform=jitter, num_workers=0, collate_fn=collate_fn
+    ) as loader:
+        assert len(next(iter(loader))) == 2
 
 
 # -- kinds from outside

@@ -92,6 +92,7 @@ class ObjectReader:
         items, good_rows, failures = self._items(draws)
         if not good_rows:
             return HostBatch({}, failures)
+        self._require_places_left_alone(items)
         if self._collate_fn is not None:
             return HostBatch({}, failures, collated=self._collate_fn(items))
         if not _is_one_each(items, good_rows):
@@ -121,7 +122,6 @@ class ObjectReader:
         for name in fields:
             values = [row[name] for row in rows]
             if name not in ("image", "mask"):
-                self._require_left_alone(name, values[0])
                 columns[name] = _collate(values)
                 continue
             for view, plan in enumerate(
@@ -150,15 +150,19 @@ class ObjectReader:
         named = type(items[0]) if hasattr(items[0], "_fields") else None
         return HostBatch(columns, failures, layout=layout, named=named)
 
-    def _require_left_alone(self, name: str, value: Any) -> None:
-        """Raises ConfigurationError: the images are moved, and boxes or points would stay where
-        they are."""
-        if self._recipe.moves_pixels and _has_places(value):
-            raise ConfigurationError(
-                f"transform: it moves the pixels of the images of {self.source.name}, and {name!r} "
-                "of its samples holds boxes or points (torchvision tv_tensors), which would stay "
-                "where they are. Let the dataset apply the transform to both."
-            )
+    def _require_places_left_alone(self, items: Any) -> None:
+        """Raises ConfigurationError: the images are moved, and boxes, points or masks would stay
+        where they are."""
+        if not self._recipe.moves_pixels:
+            return
+        for name, value in (_fields_of(items[0])[0] or {}).items():
+            if name not in ("image", "mask") and _has_places(value):
+                raise ConfigurationError(
+                    f"transform: it moves the pixels of the images of {self.source.name}, and "
+                    f"{name!r} of its samples holds boxes, points or masks (torchvision "
+                    "tv_tensors), which would stay where they are. Let the dataset apply the "
+                    "transform to both."
+                )
 
     def _rows(self, items: list[Any], draws: Draws, good_rows: list[int]) -> list[dict[str, Any]]:
         """The samples by fields. Raises ConfigurationError: they have different ones."""
@@ -394,12 +398,12 @@ def _are_images(value: Any, *, several: bool) -> bool:
 
 
 def _has_places(value: Any) -> bool:
-    """Whether it is, or holds, boxes or points in an image that say so by their type."""
+    """Whether it is, or holds, boxes, points or masks of an image that say so by their type."""
     if isinstance(value, Mapping):
         return any(map(_has_places, value.values()))
     if isinstance(value, list | tuple):
         return any(map(_has_places, value))
-    return isinstance(value, tv_tensors.BoundingBoxes | tv_tensors.KeyPoints)
+    return isinstance(value, tv_tensors.BoundingBoxes | tv_tensors.KeyPoints | tv_tensors.Mask)
 
 
 def _is_mask(value: Any) -> bool:
