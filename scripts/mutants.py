@@ -11,11 +11,13 @@ must fail.
 A fault that no test finds "survives". Those that change nothing that anybody could notice are in
 `scripts/mutants.toml`, each with the reason; any other ends the run with exit status 1.
 
-This process imports torch and the like once, and each fault gets a forked child, in which the
-module is compiled from the changed syntax tree. No file is written. (cosmic-ray starts a new Python
-process for every fault, which takes eight seconds with torch, and none of its faults leaves a
-statement out; mutmut works in a copy of the package, and the import hook of an editable install by
-scikit-build-core goes before that copy.)
+No file is written: the module is compiled from the changed syntax tree, and each fault gets a
+forked process. Faults in functions are tried first in forks of a process that has collected the
+tests (`found_when_collected`). All others, and what was not found so, are tried in forks of this
+process, which has imported torch and the like, but nothing of fastload. (cosmic-ray starts a new
+Python process for every fault, which takes eight seconds with torch, and none of its faults leaves
+a statement out; mutmut works in a copy of the package, and the import hook of an editable install
+by scikit-build-core goes before that copy.)
 """
 
 from __future__ import annotations
@@ -24,17 +26,20 @@ import argparse
 import ast
 import contextlib
 import copy
+import gc
 import importlib.abc
 import importlib.util
+import inspect
 import os
 import random
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import msgspec
@@ -43,6 +48,10 @@ ROOT = Path(__file__).parents[1]
 SETTINGS = ROOT / "scripts" / "mutants.toml"
 LONGEST = 8.0
 """A fault under which tests take this many times as long as without one counts as found."""
+OPTIONS = [
+    *("-x", "-q", "-n", "0", "--no-header", "--tb=line", "-p", "no:cacheprovider"),
+    "--timeout=60",  # under some faults a test does not end; the longest one takes 3 s
+]
 
 
 class Equivalent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,6 +178,7 @@ def mutants_of(file: str) -> Iterator[Mutant]:
         value = getattr(parent, field)
         before = value if index is None else value[index]
         for after in faults(before):
+            after = copy.copy(after)  # it may be a part of what was there, which keeps its place
             ast.copy_location(after, before) if hasattr(before, "lineno") else None
             try:
                 _put(parent, field, index, after)
@@ -239,22 +249,128 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def failed(tests: Sequence[str], mutant: Mutant | None, seconds: float) -> tuple[bool, str]:
     """Whether tests fail under a fault, and the last line that pytest wrote."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setsid()  # so that worker processes of a test are ended with it
-        os.dup2(writing, 1)
-        os.dup2(writing, 2)
+
+    def run(output: int) -> int:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
         if mutant is not None:
             sys.meta_path.insert(0, _Changed(mutant))
         import pytest
 
+        return int(pytest.main([*OPTIONS, *tests]))
+
+    return _in_child(run, seconds)
+
+
+def found_when_collected(
+    tests: Sequence[str], mutants: Sequence[Mutant], seconds: float
+) -> set[Mutant]:
+    """Those of the faults that tests fail under if the code of a function is changed after the
+    tests were collected: once for all faults, as it takes longer than most of the tests.
+
+    Not among them are faults in what is done at import, and those that only show there.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(1, 2)
+        import pytest
+
         status = 1
         try:
-            options = ["-x", "-q", "-n", "0", "--no-header", "-p", "no:cacheprovider"]
-            status = pytest.main([*options, "--tb=line", *tests])
+            status = pytest.main(
+                [*OPTIONS, *tests], plugins=[_Collected(mutants, writing, seconds)]
+            )
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        found = {mutants[int(line)] for line in lines}
+    if os.waitpid(child, 0)[1]:
+        raise SystemExit("the tests, run where they were collected, fail without any fault.")
+    return found
+
+
+class _Collected:
+    """A plugin of pytest: in place of running the tests, runs them under each fault."""
+
+    def __init__(self, mutants: Sequence[Mutant], output: int, seconds: float) -> None:
+        """`output`: gets the numbers of those that are found, a line each."""
+        self._mutants, self._output, self._seconds = mutants, output, seconds
+        self._failed: int | None = None
+        """In a child: gets the name of the test that failed."""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and self._failed is not None:
+            os.write(self._failed, f"{report.nodeid}\n".encode())
+
+    def pytest_runtestloop(self, session: Any) -> bool | None:
+        if self._failed is not None:
+            return None  # in a child, whose tests run as ever
+        gc.unfreeze()  # tests/conftest.py froze what there is
+        functions = [found for found in gc.get_objects() if type(found) is FunctionType]
+        gc.freeze()
+        for number, mutant in enumerate(self._mutants):
+            before, after = outermost_changed(mutant)
+            there = [(function, after) for function in functions if function.__code__ == before]
+            if there and before.co_freevars == after.co_freevars:
+                found, by = self._under(session, there)
+                if found:
+                    os.write(self._output, f"{number}\n".encode())
+                    # The next fault is most often found by the same test.
+                    session.items.sort(key=lambda item, by=by: item.nodeid != by)
+        session.testsfailed += self._under(session, [])[0]
+        return True
+
+    def _under(
+        self, session: Any, functions: Sequence[tuple[FunctionType, CodeType]]
+    ) -> tuple[bool, str]:
+        """Whether tests fail when these functions have this code, and the first that did."""
+
+        def run(output: int) -> int:
+            self._failed = output
+            for function, code in functions:
+                function.__code__ = code
+            with contextlib.suppress(session.Failed):
+                session.config.hook.pytest_runtestloop(session=session)
+            return int(session.testsfailed)
+
+        return _in_child(run, self._seconds)
+
+
+def outermost_changed(mutant: Mutant) -> tuple[CodeType, CodeType]:
+    """The code of the function that a fault is in, before and with it: of the outermost one, where
+    it is in another. That of the module, where it is in no function."""
+    source = (ROOT / mutant.file).read_text()
+    before = compile(source, str(ROOT / mutant.file), "exec", dont_inherit=True)
+    after = mutant.code
+    while not before.co_flags & inspect.CO_OPTIMIZED:  # a module's, or a class's
+        inside = [
+            pair
+            for pair in zip(before.co_consts, after.co_consts, strict=False)
+            if pair[0] != pair[1]
+        ]
+        same = before.replace(co_consts=()) == after.replace(co_consts=())
+        if not same or len(inside) != 1 or not all(isinstance(c, CodeType) for c in inside[0]):
+            break
+        before, after = inside[0]
+    return before, after
+
+
+def _in_child(run: Callable[[int], int], seconds: float) -> tuple[bool, str]:
+    """Whether a function ends with another status than 0 in a forked process, and the last line
+    that it wrote to the file it is given."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()  # so that worker processes of a test are ended with it
+        status = 1
+        try:
+            status = run(writing)
         except BaseException as error:
-            print(f"pytest ended with {type(error).__name__}: {error}")
+            os.write(writing, f"pytest ended with {type(error).__name__}: {error}\n".encode())
         finally:
             sys.stdout.flush()
             os._exit(status)
@@ -303,12 +419,12 @@ def run_target(name: str, target: Target, sample: int | None) -> int:
     mutants = [mutant for file in target.files for mutant in mutants_of(file)]
     tried = sampled(mutants, sample)
     print(f"{name}: {len(tried)} of {len(mutants)} faults, tests of {seconds:.1f} s", flush=True)
-    count: Counter[str] = Counter()
-    for mutant in tried:
-        if any(one.is_about(mutant) for one in target.equivalent):
-            count["explained"] += 1
-            continue
-        found, _ = failed(target.tests, mutant, 20 + LONGEST * seconds)
+    judged = [one for one in tried if not any(said.is_about(one) for said in target.equivalent)]
+    longest = 20 + LONGEST * seconds
+    at_once = found_when_collected(target.tests, judged, longest)
+    count = Counter(explained=len(tried) - len(judged))
+    for mutant in judged:
+        found = mutant in at_once or failed(target.tests, mutant, longest)[0]
         count["found" if found else "survived"] += 1
         if not found:
             print(f"  {mutant.file}:{mutant.line} in {mutant.where}: {mutant.change}", flush=True)
