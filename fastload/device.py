@@ -425,7 +425,7 @@ class DeviceStage:
             None,
         )
         targets = None
-        if images is not None and self._mix is not None:
+        if images is not None:
             others = [name for name in names if name != images]
             targets = label_among(others, host.layout or self._layout)
         return _Parts(
@@ -551,10 +551,8 @@ def _refuse_beside(mix: Mix, parts: _Parts, columns: Mapping[Any, Any]) -> None:
     for name, value in columns.items():
         if name in (parts.images, parts.targets) or not isinstance(value, torch.Tensor):
             continue
-        of_size = value.ndim > 2 and (len(value), *value.shape[-2:]) == (
-            len(images),
-            *images.shape[-2:],
-        )
+        sides = images.shape[2:]
+        of_size = value.ndim > 2 and (len(value), *value.shape[-2:]) == (len(images), *sides)
         if of_size or isinstance(value, tv_tensors.TVTensor):
             raise ConfigurationError(
                 f"batch_transform: {type(mix).__name__} mixes images and one label of each, and a "

@@ -308,12 +308,15 @@ def test_what_is_no_image_of_a_users_sample_stays_as_it_is(part: Any) -> None:
 class Numbered(Dataset[Any]):
     """Dicts whose label comes after another number."""
 
+    def __init__(self, label: Any = "label") -> None:
+        self._label = label
+
     def __len__(self) -> int:
         return 4
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> dict[Any, Any]:
         image = Image.fromarray(np.full((6, 8, 3), index, np.uint8))
-        return {"image": image, "id": 7, "label": index}
+        return {"image": image, "id": 7, self._label: index}
 
 
 def test_the_labels_of_a_users_dict_are_found_by_their_name() -> None:
@@ -322,3 +325,14 @@ def test_the_labels_of_a_users_dict_are_found_by_their_name() -> None:
         batch = next(iter(loader))
     assert batch["label"].shape == (4, 4)
     assert batch["id"].tolist() == [7] * 4
+
+
+def test_a_name_that_is_no_text_is_not_that_of_the_labels() -> None:
+    with fastload.create_loader(Numbered(3), 4, **TO_FLOATS) as loader:
+        assert next(iter(loader))[3].tolist() == [0, 1, 2, 3]
+    mix = v2.MixUp(num_classes=4)
+    with (
+        fastload.create_loader(Numbered(3), 4, batch_transform=mix, **TO_FLOATS) as loader,
+        pytest.raises(ConfigurationError, match="batch_transform: .*'label', and the columns"),
+    ):
+        next(iter(loader))

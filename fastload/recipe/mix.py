@@ -245,13 +245,14 @@ def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:
     return result
 
 
-def label_among(names: Sequence[str], layout: str) -> str | None:
+def label_among(names: Sequence[Any], layout: str) -> Any:
     """Which of the columns beside the images has the labels that are mixed with them, as
     torchvision finds it: the only one; of a tuple the first; of a dict the one called "labels", or
-    else the only one whose name has "label" in it. None: no column, or nobody knows."""
+    else the only one whose name has "label" in it. None: no column, or nobody knows. In a dict of
+    the user's a column may have a number for its name."""
     if len(names) == 1 or layout != "dict":
         return names[0] if names else None
-    named = [name for name in names if "label" in name.lower()]
+    named = [name for name in names if isinstance(name, str) and "label" in name.lower()]
     exact = [name for name in named if name.lower() == "labels"]
     return next(iter(exact or named)) if len(exact or named) == 1 else None
 
