@@ -262,9 +262,7 @@ def failed(tests: Sequence[str], mutant: Mutant | None, seconds: float) -> tuple
     return _in_child(run, seconds)
 
 
-def found_when_collected(
-    tests: Sequence[str], mutants: Sequence[Mutant], seconds: float
-) -> set[Mutant]:
+def found_when_collected(tests: Sequence[str], mutants: Sequence[Mutant]) -> set[Mutant]:
     """Those of the faults that tests fail under if the code of a function is changed after the
     tests were collected: once for all faults, as it takes longer than most of the tests.
 
@@ -280,9 +278,7 @@ def found_when_collected(
 
         status = 1
         try:
-            status = pytest.main(
-                [*OPTIONS, *tests], plugins=[_Collected(mutants, writing, seconds)]
-            )
+            status = pytest.main([*OPTIONS, *tests], plugins=[_Collected(mutants, writing)])
         finally:
             os._exit(status)
     os.close(writing)
@@ -296,9 +292,11 @@ def found_when_collected(
 class _Collected:
     """A plugin of pytest: in place of running the tests, runs them under each fault."""
 
-    def __init__(self, mutants: Sequence[Mutant], output: int, seconds: float) -> None:
+    def __init__(self, mutants: Sequence[Mutant], output: int) -> None:
         """`output`: gets the numbers of those that are found, a line each."""
-        self._mutants, self._output, self._seconds = mutants, output, seconds
+        self._mutants, self._output = mutants, output
+        self._longest = 1200.0
+        """Seconds that the tests may take."""
         self._failed: int | None = None
         """In a child: gets the name of the test that failed."""
 
@@ -312,6 +310,9 @@ class _Collected:
         gc.unfreeze()  # tests/conftest.py froze what there is
         functions = [found for found in gc.get_objects() if type(found) is FunctionType]
         gc.freeze()
+        started = time.monotonic()
+        session.testsfailed += self._under(session, [])[0]
+        self._longest = 5 + LONGEST * (time.monotonic() - started)
         for number, mutant in enumerate(self._mutants):
             before, after = outermost_changed(mutant)
             there = [(function, after) for function in functions if function.__code__ == before]
@@ -321,7 +322,7 @@ class _Collected:
                     os.write(self._output, f"{number}\n".encode())
                     # The next fault is most often found by the same test.
                     session.items.sort(key=lambda item, by=by: item.nodeid != by)
-        session.testsfailed += self._under(session, [])[0]
+        session.testsfailed += self._under(session, [])[0]  # in the order that came about
         return True
 
     def _under(
@@ -337,7 +338,7 @@ class _Collected:
                 session.config.hook.pytest_runtestloop(session=session)
             return int(session.testsfailed)
 
-        return _in_child(run, self._seconds)
+        return _in_child(run, self._longest)
 
 
 def outermost_changed(mutant: Mutant) -> tuple[CodeType, CodeType]:
@@ -420,11 +421,10 @@ def run_target(name: str, target: Target, sample: int | None) -> int:
     tried = sampled(mutants, sample)
     print(f"{name}: {len(tried)} of {len(mutants)} faults, tests of {seconds:.1f} s", flush=True)
     judged = [one for one in tried if not any(said.is_about(one) for said in target.equivalent)]
-    longest = 20 + LONGEST * seconds
-    at_once = found_when_collected(target.tests, judged, longest)
+    at_once = found_when_collected(target.tests, judged)
     count = Counter(explained=len(tried) - len(judged))
     for mutant in judged:
-        found = mutant in at_once or failed(target.tests, mutant, longest)[0]
+        found = mutant in at_once or failed(target.tests, mutant, 20 + LONGEST * seconds)[0]
         count["found" if found else "survived"] += 1
         if not found:
             print(f"  {mutant.file}:{mutant.line} in {mutant.where}: {mutant.change}", flush=True)
