@@ -8,6 +8,7 @@ import io
 import os
 import pickle
 import re
+import sys
 import tarfile
 import traceback
 from datetime import timedelta
@@ -805,6 +806,23 @@ def test_workers_are_not_forked(local: Path, server: ObjectServer) -> None:
     with (
         loader,
         pytest.raises(ConfigurationError, match=r"a forked process does not have; .*'spawn'"),
+    ):
+        next(iter(loader))
+
+
+def test_a_script_that_runs_on_import_is_refused(
+    local: Path, server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers died, as if for want of memory."""
+    upload(local.parent, server)
+    script = tmp_path / "script.py"
+    script.write_text("train()\n")
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+    given: dict[str, Any] = {"backend": "torch", "num_workers": 1, "transform": v2.Resize((8, 8))}
+    with (
+        fastload.create_loader("s3://bucket/train", 4, **given) as loader,
+        pytest.raises(ConfigurationError, match=r"__name__ == .*or use a backend of threads"),
     ):
         next(iter(loader))
 

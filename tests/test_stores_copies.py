@@ -254,8 +254,16 @@ def test_what_has_no_version_is_copied_for_this_process(own_cache: Path) -> None
 @pytest.mark.parametrize(
     ("files", "place", "words"),
     [
-        (["panoptic_train.json", "cat/1.jpg"], "", "has annotations of COCO other than of objects"),
-        (["x.lance/_versions/1.manifest"], "/x.lance", "is a Lance data set"),
+        (
+            ["panoptic_train.json", "cat/1.jpg"],
+            "",
+            "annotations of COCO other than of .*local disk only",
+        ),
+        (
+            ["x.lance/_versions/1.manifest"],
+            "/x.lance",
+            r"is a Lance data set.*give lance\.dataset\(URL\)",
+        ),
     ],
 )
 @pytest.mark.parametrize("split", [None, "train"])
@@ -265,5 +273,5 @@ def test_annotations_by_url_are_refused_and_not_left_out(
     for name in files:
         server.objects[f"bucket/set/{name}"] = images.jpeg(images.photo(8, 8))
     for opened in (open_source, make_index):  # an index would have been opened by the next loader
-        with pytest.raises(SourceError, match=f"{words}.*local disk only.*fastload pack"):
+        with pytest.raises(SourceError, match=f"{words}.*fastload pack"):
             opened(f"s3://bucket/set{place}", split=split)

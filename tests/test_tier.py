@@ -32,6 +32,7 @@ from fastload.geometry import Geometry
 from fastload.native.pool import NativePool, Status
 from fastload.sources import open_source
 from fastload.stores.tier import Kept, Tier, bytes_of, digest_of
+from fastload.stores.tier import tier as tier_of_machine
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.objectserver import ObjectServer
@@ -305,7 +306,7 @@ def test_what_is_in_use_is_not_pushed_out(tmp_path: Path) -> None:
 
 
 def test_a_twentieth_of_the_disk_stays_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tier, names = Tier(tmp_path / "tier", 32_000), NAMES[:4]
     free(monkeypatch, (1 << 40) // 20)
@@ -313,6 +314,7 @@ def test_a_twentieth_of_the_disk_stays_free(
         assert tier.read([name], lambda rows: [bytes(1000) for _ in rows]) == [bytes(1000)]
         wait_until(lambda: not tier._looking)
     assert tier.usage() == (0, 0)
+    assert caplog.text.count("cannot be kept (a twentieth of the disk stays free") == 1
 
     # Now a part of the limit fits.
     free(monkeypatch, (1 << 40) // 20 + 20_000)
@@ -321,6 +323,25 @@ def test_a_twentieth_of_the_disk_stays_free(
         tier.put(name, bytes(1000))
         wait_until(lambda: not tier._looking)
     assert 0 < tier.usage().bytes <= 20_000
+
+
+def test_a_full_disk_leaves_what_is_kept(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a setting: of a disk that had become full the tier was not read any more."""
+    monkeypatch.delenv("FASTLOAD_TIER_SIZE", raising=False)
+    ours = [digest_of("s3://b/x", row, 1000, 7) for row in range(400)]
+    Tier(own_cache / "tier", 1 << 30).put_many(ours, [bytes(1000)] * 400)
+    free(monkeypatch, 0)
+    kept = tier_of_machine()
+    assert kept is not None
+    assert kept.get(ours[0]) == bytes(1000)
+    assert 1000 < kept.limit < 200_000  # a quarter of an estimate of 400,000
+    monkeypatch.setenv("FASTLOAD_TIER", str(own_cache / "other"))
+    empty = tier_of_machine()
+    assert empty is not None
+    assert empty.read([ours[0]], lambda rows: [b"x" for _ in rows]) == [b"x"]
+    assert caplog.text.count("cannot be kept (0 bytes are all that it may hold)") == 1
 
 
 @pytest.mark.slow

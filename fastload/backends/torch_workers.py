@@ -227,6 +227,13 @@ class TorchBackend:
                     f"multiprocessing_context: {context.source.name} is read by a client with "
                     "threads, which a forked process does not have; leave it out, or say 'spawn'."
                 )
+            if given is None and not _main_may_be_imported():
+                raise ConfigurationError(
+                    f"backend 'torch': {context.source.name} is read by a client with threads, so "
+                    "that worker processes are spawned and import the script, which would run it "
+                    'again: put its code under `if __name__ == "__main__":`, or use a backend of '
+                    "threads ('turbojpeg')."
+                )
             asked = given or "spawn"
         method = asked or multiprocessing.get_start_method()
         reader = self._reader
@@ -381,8 +388,8 @@ def _start_method() -> str | None:
 
 
 def _main_may_be_imported() -> bool:
-    """Whether a fresh process may import the script, as a fork server's do, without running it all
-    over again."""
+    """Whether a fresh process may import the script, as those of a fork server and spawned ones do,
+    without running it all over again."""
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if file is None or (spec is not None and spec.name.rpartition(".")[2] == "__main__"):

@@ -22,6 +22,8 @@ from fastload.stores.copies import copied
 _MANIFEST = "manifest.json"
 """What there is in every built cache; `fastload.cache`, which imports this package, writes it."""
 
+_LANCE = "is a Lance data set"
+
 
 def open_copy(place: Any, format: str | None, opened: Callable[[str], Opened]) -> Opened | None:
     """Open what a URL names by a copy of its files; None where it is of none of these formats.
@@ -63,9 +65,10 @@ def _refuse_local_only(url: str) -> None:
     serve their images without the annotations."""
     what = _local_only(url)
     if what:
+        given = "give lance.dataset(URL) in place of the URL, " if what == _LANCE else ""
         raise SourceError(
-            f"{url}: {what}, which are read from a local disk only; download or mount it, or write "
-            "it as shards that are read from anywhere: fastload pack."
+            f"{url}: {what}, which are read from a local disk only; {given}download or mount it, "
+            "or write it as shards that are read from anywhere: fastload pack."
         )
 
 
@@ -75,7 +78,7 @@ def _local_only(url: str) -> str:
         return ""
     names = dict(stores.entries(url))
     if url.endswith(".lance") or names.get("_versions", False):
-        return "is a Lance data set"
+        return _LANCE
     signs = ("annotations/*.json", *PANOPTIC_SIGNS)
     if _has_any(url, names, signs) and not is_coco(url) and not is_panoptic(url):
         return "has annotations of COCO other than of objects"

@@ -53,8 +53,9 @@ _COUNTED = 16
 # Bytes: longer ranges are not kept; no sample is so long.
 _LARGEST = 64 << 20
 _DEFAULT_LIMIT = 50 << 30
-# Without a setting: a quarter of what is free, at most 50 GiB.
-_SHARE_OF_FREE = 4
+# Without a setting: a quarter of what is free or the tier's own, at most 50 GiB. Of what is free
+# alone, the limit would fall as the tier fills, and a full disk would leave none.
+_SHARE = 4
 # A twentieth of the disk stays free.
 _LEFT_FREE = 20
 # Seconds for which a range is not evicted after its last use, even if new ones cannot be kept then.
@@ -133,6 +134,8 @@ class Tier:
         """The same for several."""
         if time.monotonic() < self._paused_until:
             return
+        if any(len(each) + _LINE.size > self.limit for each in data):
+            self._warn(f"{self.limit:,} bytes are all that it may hold")
         kept = [
             (digest, each)
             for digest, each in zip(digests, data, strict=True)
@@ -145,7 +148,7 @@ class Tier:
         try:
             self._write(kept)
         except OSError as error:
-            self._pause(error)
+            self._pause(str(error.strerror or error))
 
     def _write(self, kept: Sequence[tuple[bytes, Data]]) -> None:
         """Write files; stops at the first that cannot be written. Raises OSError. Without the
@@ -256,11 +259,15 @@ class Tier:
 
     def _about(self) -> int:
         """Bytes in it: counted, or estimated where it has many files."""
+        some = self.sampled()
+        return self.usage().bytes if some.files < _MANY else some.bytes
+
+    def sampled(self) -> Usage:
+        """How much is in it by a look at a sixteenth of the folders."""
         some = random.sample(range(_FOLDERS), _COUNTED)
         sizes = [size for _, size, _ in self._files(some)]
-        if len(sizes) * (_FOLDERS // _COUNTED) < _MANY:
-            return self.usage().bytes
-        return sum(sizes) * (_FOLDERS // _COUNTED)
+        times = _FOLDERS // _COUNTED
+        return Usage(len(sizes) * times, sum(sizes) * times)
 
     def trim(self, limit: int, *, older_than: float = 0.0) -> Usage:
         """Remove what was used longest ago until no more than `limit` bytes are left.
@@ -321,7 +328,8 @@ class Tier:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             total = self._about()
             disk = shutil.disk_usage(self.folder)
-            limit = min(self.limit, total + disk.free - disk.total // _LEFT_FREE)
+            most = total + disk.free - disk.total // _LEFT_FREE
+            limit = min(self.limit, most)
             if total > limit * 9 // 10:
                 with _Locks(self.folder) as locks:
                     if locks.take(b"\0" * 16):  # one process evicts at a time
@@ -330,24 +338,31 @@ class Tier:
             left = max((limit - total) // 16, min(limit - total, self.limit // 64), 0)
             if not left:
                 self._paused_until = time.monotonic() + _PAUSE
+            if not left and most < self.limit:
+                self._pause("a twentieth of the disk stays free, and no more is")
         except OSError:
             left = 0
             self._paused_until = time.monotonic() + _PAUSE
         with self._lock:
             self._left, self._looking = left, False
 
-    def _pause(self, error: OSError) -> None:
+    def _pause(self, why: str) -> None:
+        """Write nothing for a while."""
         self._paused_until = time.monotonic() + _PAUSE
+        self._warn(why)
+        with self._lock:
+            self._left = 0
+
+    def _warn(self, why: str) -> None:
+        """Say once that something cannot be kept."""
         if not self._warned:
             self._warned = True
             logger.warning(
                 "%s: what is fetched cannot be kept (%s), and is fetched again in the next epoch. "
                 "Free some space, or set FASTLOAD_TIER to a folder on another disk.",
                 self.folder,
-                error.strerror or error,
+                why,
             )
-        with self._lock:
-            self._left = 0
 
 
 def _span(descriptor: int, size: int, digest: bytes) -> tuple[int, int, int]:
@@ -476,5 +491,6 @@ def _tier(folder: Path, size: str) -> Tier | None:
         limit = bytes_of(size, "FASTLOAD_TIER_SIZE")
     else:
         there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        limit = min(_DEFAULT_LIMIT, shutil.disk_usage(there).free // _SHARE_OF_FREE)
+        own = shutil.disk_usage(there).free + Tier(folder, 0).sampled().bytes
+        return Tier(folder, min(_DEFAULT_LIMIT, own // _SHARE))
     return Tier(folder, limit) if limit else None
