@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -653,6 +654,28 @@ def test_files_that_are_none_of_voc(text: str, message: str, tmp_path: Path) -> 
     (tmp_path / "Annotations" / "3.xml").write_text(text)
     with pytest.raises(SourceError, match=rf"3\.xml: {message}"):
         fastload.open_source(tmp_path)
+
+
+@pytest.mark.parametrize("format", ["coco", "voc"])
+def test_images_of_another_size_than_the_annotations_say(
+    format: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where EXIF data turn them, or they were resized."""
+    WRITERS[format](tmp_path)
+    assert not any("looked at" in note for note in fastload.open_source(tmp_path).notes)
+    fastload.open_source(tmp_path, strict=True)
+    assert not caplog.messages
+    path = next(tmp_path.rglob("2.jpg"))
+    with Image.open(path) as image:
+        width, height = image.size
+        image.transpose(Image.Transpose.ROTATE_90).save(path)
+    message = rf"1 image of 5 .*\(first 2\.jpg: {height} x {width} and not {width} x {height}\)"
+    opened = fastload.open_source(tmp_path)
+    assert any(re.match(message, note) for note in opened.notes)
+    assert re.search(message, caplog.text)
+    assert rows(opened.source, "labels") == CLASSES
+    with pytest.raises(SourceError, match=message):
+        fastload.open_source(tmp_path, strict=True)
 
 
 def test_files_of_voc(tmp_path: Path) -> None:

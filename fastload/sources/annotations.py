@@ -3,7 +3,9 @@ common."""
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +22,9 @@ from fastload.sources.columns import EncodedFiles, RaggedArray, ValueArray
 from fastload.sources.keypoints import Pairs, role_of
 from fastload.sources.masks import Shapes
 from fastload.sources.ragged import Ragged, offsets_of
+from fastload.sources.sizes import stored_sizes
+
+logger = logging.getLogger("fastload")
 
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom [pixels]."""
@@ -71,6 +76,8 @@ class Annotations:
     """Objects in each image so far."""
     empty: int = 0
     """Boxes that were left out because they have no area."""
+    sizes: list[tuple[int, int] | None] = field(default_factory=list)
+    """(height, width) of each image as the annotations say; None: they do not. Empty: none do."""
 
     def source(
         self,
@@ -102,6 +109,8 @@ class Annotations:
             )
         if blank:
             notes += (f"{counted(blank, 'object')} without segmentation: their masks are empty",)
+        if classes is not None:  # torchvision's own data sets do not look at sizes
+            notes += self._other_sizes(images, root, name, strict=strict)
         without = self.counts.count(0)
         if without:
             notes += (f"{counted(without, 'image')} without objects, served with empty rows",)
@@ -164,3 +173,31 @@ class Annotations:
             details or {},
         )
         return Opened(source, notes=notes)
+
+    def _other_sizes(
+        self, images: Sequence[str], root: str, name: str, *, strict: bool
+    ) -> tuple[str, ...]:
+        """What is said of images on a disk that are of another size than the annotations say, by
+        some of them, spread evenly. Raises SourceError: there are such, and `strict`."""
+        if not self.sizes or stores.is_remote(root):
+            return ()
+        rows = [row for row in folders.sampled_rows(len(images)).tolist() if self.sizes[row]]
+        found = stored_sizes([os.path.join(root, images[row]) for row in rows])
+        wrong = [
+            (images[row], size, self.sizes[row])
+            for row, size in zip(rows, found, strict=True)
+            if size is not None and size != self.sizes[row]
+        ]
+        if not wrong:
+            return ()
+        image, is_there, said = wrong[0]
+        shown = [f"{size[1]} x {size[0]}" for size in (is_there, said) if size]
+        words = (
+            f"{counted(len(wrong), 'image')} of {len(rows)} looked at are not of the size that the "
+            f"annotations say (first {image}: {' and not '.join(shown)}); where they were resized, "
+            "or their EXIF data turn them, boxes are of another picture"
+        )
+        if strict:
+            raise SourceError(f"{name}: {words}. Correct the sizes, or the images.")
+        logger.warning("%s: %s. strict=True makes this an error.", name, words)
+        return (words,)

@@ -300,6 +300,7 @@ def _collected(
     for image, objects in zip(document.images, of_image, strict=True):
         sized = image.height is not None and image.width is not None
         size = (int(image.height or 0), int(image.width or 0)) if sized else None
+        found.sizes.append(size)
         kept = 0
         for one in objects:
             where = f"{path}: the annotation {one.id} of {image.name}"

@@ -130,6 +130,7 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
             )
     found = Annotations(numbers={name: [] for name in ("area", "iscrowd", "ids", "is_thing")})
     for image, one in zip(document.images, of_image, strict=True):
+        found.sizes.append((image.height, image.width))
         kept = 0
         for segment in one.segments_info:
             where = f"{path}: the segment {segment.id} of {image.file_name}"

@@ -55,6 +55,18 @@ def upright_sizes(images: Sequence[str], labels: Sequence[str]) -> list[tuple[in
     return [header.size for header in headers]
 
 
+def stored_sizes(images: Sequence[str]) -> list[tuple[int, int] | None]:
+    """(height, width) of images on a disk as they are stored; None for one that cannot be read."""
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        return [*pool.map(_stored_size, images)]
+
+
+def _stored_size(image: str) -> tuple[int, int] | None:
+    with contextlib.suppress(SourceError):
+        return _in_file(image).size
+    return None
+
+
 def _in_file(image: str) -> _Header:
     try:
         check_regular(image)

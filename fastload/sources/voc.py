@@ -159,6 +159,7 @@ def _add(found: Annotations, annotation: ElementTree.Element, path: str) -> list
     """Add the objects of an image, and their count; the names of their classes."""
     names: list[str] = []
     size = _size(annotation)
+    found.sizes.append(size)
     for number, item in enumerate(annotation.findall("object")):
         where = f"{path}: object {number}"
         box = checked_box(_box(item, where), size, where)
