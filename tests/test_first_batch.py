@@ -77,10 +77,13 @@ would be a longer way to read, not a shorter one. What was looked at, and stays:
   parts of that, and `pixels_python`, for the backends `turbojpeg` and `cache`.
 - `machine`: cores, for all that start threads; the folder of caches, for all that keep files.
 - `stores` and `stores/urls`: what tells a URL from a path is known there alone. Each caller that
-  asks before would know it, too.
+  asks before would know it, too. Opening has `stores` remember what it lists, so that each folder
+  is listed once; the first one is listed to find out whether the URL is there.
 - `known_code`: what a script has put into a class of torchvision's is to run.
 - `native/extension` beside `native/pool`: it is asked where the core was not built, too, and then
   the pool, which is made of its classes, is of no use.
+- `recipe/attributes` beside `crops` and `convert`: what a number, a pair or an interpolation of
+  torchvision's may be is read in one way for all operations, with one message.
 - `sources/formats` beside `opening`: a table of what there is, and the search in it; `image_files`
   is asked by archives, tables and annotations, too, which are no formats of their own.
 - `sources/kinds` beside `columns`: what becomes of rows, open to other packages, and what rows are.
@@ -89,7 +92,10 @@ would be a longer way to read, not a shorter one. What was looked at, and stays:
   them could be found.
 - `loader/feed` beside `production`: the first gives the batch of a position, the second makes the
   next one; the prefetcher, between them, imports the second and is imported by the first.
-- `stores/reads`: closing a loader must end what a thread reads, wherever that comes from."""
+- `stores/reads`: closing a loader must end what a thread reads, wherever that comes from. Were it
+  made for sources in a store only, the loader would have two cases wherever it cancels. Were it
+  made by the first read from a store, that read would have to find the loader that waits for it,
+  from a thread of the backend: which is what it is for."""
 
 SCRIPT = """
 import json, sys, threading
@@ -141,6 +147,8 @@ def passed(folder: Path) -> dict[str, list[str]]:
 @pytest.mark.slow
 def test_a_first_batch_of_a_class_folder_passes_these_files_only(tmp_path: Path) -> None:
     entered = passed(write_photo_folder(tmp_path / "data"))
+    named = sum(not name.startswith("<") for names in entered.values() for name in names)
+    print(f"{len(entered)} files, {named} functions")  # `pytest -s` shows it
     more = {file: names for file, names in entered.items() if file not in FILES}
     assert not more, "entered, and not needed before"
     assert not FILES.keys() - entered.keys(), "no longer entered: take the row out"

@@ -146,7 +146,8 @@ def images_below(root: str, folder: str, left_out: LeftOut | None = None) -> Ite
                 _refuse_cycle(root, prefix + name)
             todo.append(prefix + name)
         found[here] = sorted(names)
-        stores.list_ahead([f"{root}/{folder}" for folder in todo] if stores.is_remote(root) else [])
+        if stores.is_remote(root):
+            stores.list_ahead([f"{root}/{folder}" for folder in todo])
     for here in sorted(found):
         prefix = f"{here}/" if here else ""
         for name in found[here]:
