@@ -126,7 +126,7 @@ def test_images_of_few_pixels(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.slow
-def test_as_torch_on_a_processor_that_rounds_each_product() -> None:
+def test_as_torch_on_a_processor_that_rounds_each_product_and_has_no_simd() -> None:
     code = (
         "from tests.test_colour_on_host import *\n"
         "from fastload.render.host_colour import fuses\n"
@@ -134,6 +134,8 @@ def test_as_torch_on_a_processor_that_rounds_each_product() -> None:
         "for name, transform in TRANSFORMS.items():\n"
         "    images = pictures()\n"
         "    assert (by_core(transform, images, 1) == by_torch(transform, images, 1)).all(), name\n"
+        "from tests.test_render import check_without_simd\n"
+        "check_without_simd()\n"
     )
     environment = os.environ | {"ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
     if "x86" not in __import__("platform").machine():
