@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.images import jpeg, photo
-from tests.waiting import LIMIT
 
 PROGRAM = """
 import os, sys, warnings
@@ -52,9 +50,7 @@ def test_on_one_core_there_is_one_worker_process_unless_more_are_asked_for(tmp_p
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(jpeg(photo(20, 30, seed=index)))
     (tmp_path / "program.py").write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT
-    )
+    done = warm.run("program.py", directory=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("1 worker process (one for each usable core)") == 2
     assert "warned: This DataLoader will create 2 worker processes" in done.stdout

@@ -121,6 +121,7 @@ def _main(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
+    multiprocessing.set_start_method(None, force=True)  # its own worker processes: Python's default
     torch.set_num_threads(1)  # the data is small, and other tests run beside it
     sys.argv = list(command)
     sys.path[0] = str((Path(directory) / command[0]).parent)

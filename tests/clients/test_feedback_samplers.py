@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +117,18 @@ def test_without_workers_each_batch_is_read_when_it_is_asked_for(name: str, data
         assert trained(loader, ours) == wanted
 
 
+def workers(factor: int) -> dict[str, Any]:
+    return {"num_workers": 2, "prefetch_factor": factor}
+
+
+@functools.cache
+def by_a_dataloader(name: str, factor: int) -> tuple[list[Any], list[int]]:
+    """Once for both kinds of data, whose samples are the same."""
+    kind, make = MADE[name]
+    theirs = kind(3 * N)
+    return trained(make(theirs, DATA, **workers(factor)), theirs)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("data", [DATA, InPython()], ids=["native", "Python"])
 @pytest.mark.parametrize(
@@ -125,11 +138,9 @@ def test_with_workers_it_is_read_no_further_ahead_than_under_a_dataloader(
     name: str, factor: int, data: Any
 ) -> None:
     kind, make = MADE[name]
-    workers: dict[str, Any] = {"num_workers": 2, "prefetch_factor": factor}
-    theirs = kind(3 * N)
-    wanted, read_by_theirs = trained(make(theirs, data, **workers), theirs)
+    wanted, read_by_theirs = by_a_dataloader(name, factor)
     ours = kind(3 * N)
-    with fastload.from_dataloader(make(ours, data, **workers)) as loader:
+    with fastload.from_dataloader(make(ours, data, **workers(factor))) as loader:
         found, read = trained(loader, ours)
         if loader.backend == "torch":  # one with threads reads as far ahead as its threads need
             assert found == wanted
