@@ -3,7 +3,9 @@ masks, boxes and points after chains of operations, on the backends."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import suppress
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -562,6 +564,58 @@ def test_what_reaches_out_of_the_image_is_clipped_where_torchvision_does(
     assert batch["labels"][0].tolist() == wanted["labels"].tolist()
     moved = wanted["boxes"].as_subclass(torch.Tensor)
     assert torch.allclose(batch["boxes"][0], moved, rtol=0, atol=1e-4)
+
+
+def reference(augmentation: str, kind: str) -> Any:
+    """torchvision's references/detection/presets.py, with smaller sizes."""
+    fill: Any = defaultdict(lambda: (123.0, 117.0, 104.0), {tv_tensors.Mask: 0})
+    flip = v2.RandomHorizontalFlip(p=0.5)
+    steps: dict[str, list[Any]] = {
+        "hflip": [flip],
+        "multiscale": [v2.RandomShortestSize(min_size=(24, 27, 30), max_size=66), flip],
+        "ssd": [
+            v2.RandomPhotometricDistort(),
+            v2.RandomZoomOut(fill=fill),
+            v2.RandomIoUCrop(),
+            flip,
+        ],
+        "ssdlite": [v2.RandomIoUCrop(), flip],
+    }
+    before = {"tv_tensor": [v2.ToImage()], "tensor": [v2.PILToTensor()], "pil": []}[kind]
+    after = [v2.ToImage()] if kind == "pil" else []
+    return v2.Compose(
+        [
+            *before,
+            *steps[augmentation],
+            *after,
+            v2.ToDtype(torch.float, scale=True),
+            v2.ConvertBoundingBoxFormat(tv_tensors.BoundingBoxFormat.XYXY),
+            v2.SanitizeBoundingBoxes(),
+            v2.ToPureTensor(),
+        ]
+    )
+
+
+@pytest.mark.parametrize("kind", ["tv_tensor", "tensor", "pil"])
+@pytest.mark.parametrize("augmentation", ["hflip", "multiscale", "ssd", "ssdlite"])
+def test_the_references_of_torchvision_are_taken_as_they_are(
+    augmentation: str, kind: str, source: Source
+) -> None:
+    own = {name: column for name, column in source.columns.items() if name != "mask"}
+    labels = RaggedArray(Ragged.of([np.arange(count) for count in COUNTS]), role="instances")
+    objects = replace(source, columns={**own, "labels": labels})
+    with fastload.create_loader(
+        objects, 3, transform=reference(augmentation, kind), collate="torchvision"
+    ) as loader:
+        assert "in Python because" not in str(loader.explain())
+        for images, targets in loader:
+            assert [image.dtype for image in images] == [torch.float32] * len(images)
+            for target in targets:
+                # Whatever was dropped: each label is still beside its object.
+                assert (target["ids"] % 100).tolist() == target["labels"].tolist()
+    convert = v2.ConvertBoundingBoxFormat("CXCYWH")
+    with pytest.raises(ConfigurationError, match="XYXY.* here, and it asks for CXCYWH; leave it"):
+        fastload.create_loader(objects, 3, transform=convert)
 
 
 def test_a_resize_to_any_size_keeps_boxes_that_end_at_the_edge() -> None:

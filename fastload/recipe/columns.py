@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from fastload.draws import Draws
@@ -18,6 +19,7 @@ from fastload.recipe.operation import (
     NotLowerableError,
     Operation,
     register,
+    register_lowering,
 )
 
 PASCAL_VOC = "pascal_voc"
@@ -109,3 +111,17 @@ class ClampBoundingBoxes(ColumnOperation):
 
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
         return points.clamped()
+
+
+def _convert_format(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    """As torchvision's references for detection have it, before they sanitize boxes."""
+    given = getattr(transform.format, "name", transform.format)
+    if given != tv_tensors.BoundingBoxFormat.XYXY.name:
+        raise NotLowerableError(
+            f"boxes stay left, top, right, bottom (XYXY) here, and it asks for {given}; leave it "
+            "out, and convert the boxes of the batch"
+        )
+    return ()
+
+
+register_lowering("no operation", (v2.ConvertBoundingBoxFormat,), _convert_format)
