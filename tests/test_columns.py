@@ -298,7 +298,7 @@ def test_boxes_are_not_left_behind_in_silence(backend: str) -> None:
 class _WithBoxes(torch.utils.data.Dataset[Any]):
     """Samples (image, {"boxes": ...}), as torchvision wraps COCO; or with masks in their place."""
 
-    def __init__(self, name: str = "boxes") -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
 
     def __len__(self) -> int:
@@ -307,12 +307,13 @@ class _WithBoxes(torch.utils.data.Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         places = {
             "boxes": tv_tensors.BoundingBoxes([[0, 0, 4, 4]], format="XYXY", canvas_size=(8, 8)),  # type: ignore[call-overload]
-            "masks": tv_tensors.Mask(torch.zeros(1, 8, 8, dtype=torch.uint8)),
+            "mask": tv_tensors.Mask(torch.zeros(1, 8, 8, dtype=torch.uint8)),
+            "bbox": [[0, 0, 4, 4]],  # as Hugging Face's data sets have it
         }
         return torch.zeros(3, 8, 8, dtype=torch.uint8), {self.name: places[self.name]}
 
 
-@pytest.mark.parametrize("name", ["boxes", "masks"])
+@pytest.mark.parametrize("name", ["boxes", "mask", "bbox"])
 @pytest.mark.parametrize("collate_fn", [None, list])
 def test_boxes_of_a_dataset_are_not_left_behind_in_silence(name: str, collate_fn: Any) -> None:
     dataset, whole = _WithBoxes(name), v2.Lambda(lambda image: image)
@@ -325,7 +326,7 @@ def test_boxes_of_a_dataset_are_not_left_behind_in_silence(name: str, collate_fn
             fastload.create_loader(
                 dataset, 2, transform=transform, num_workers=0, collate_fn=collate_fn
             ) as loader,
-            pytest.raises(ConfigurationError, match="holds boxes, points or masks"),
+            pytest.raises(ConfigurationError, match="holds boxes, points or masks, by its type"),
         ):
             next(iter(loader))
     jitter = v2.ColorJitter(0.5)

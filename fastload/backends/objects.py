@@ -156,12 +156,12 @@ class ObjectReader:
         if not self._recipe.moves_pixels:
             return
         for name, value in (_fields_of(items[0])[0] or {}).items():
-            if name not in ("image", "mask") and _has_places(value):
+            if name not in ("image", "mask") and (name in _PLACES or _has_places(value)):
                 raise ConfigurationError(
                     f"transform: it moves the pixels of the images of {self.source.name}, and "
-                    f"{name!r} of its samples holds boxes, points or masks (torchvision "
-                    "tv_tensors), which would stay where they are. Let the dataset apply the "
-                    "transform to both."
+                    f"{name!r} of its samples is or holds boxes, points or masks, by its type "
+                    "(torchvision's tv_tensors) or a name in it, which would stay where they are. "
+                    "Let the dataset apply the transform to both, or leave them out of its samples."
                 )
 
     def _rows(self, items: list[Any], draws: Draws, good_rows: list[int]) -> list[dict[str, Any]]:
@@ -397,10 +397,15 @@ def _are_images(value: Any, *, several: bool) -> bool:
     return isinstance(value, torch.Tensor) and value.ndim == 3
 
 
+_PLACES = frozenset(("boxes", "bbox", "bboxes", "keypoints", "polygons", "segmentation", "masks"))
+"""Names that data sets give to places in an image."""
+
+
 def _has_places(value: Any) -> bool:
-    """Whether it is, or holds, boxes, points or masks of an image that say so by their type."""
+    """Whether it is, or holds, boxes, points or masks of an image that say so by their type or
+    name."""
     if isinstance(value, Mapping):
-        return any(map(_has_places, value.values()))
+        return any(name in _PLACES or _has_places(part) for name, part in value.items())
     if isinstance(value, list | tuple):
         return any(map(_has_places, value))
     return isinstance(value, tv_tensors.BoundingBoxes | tv_tensors.KeyPoints | tv_tensors.Mask)
