@@ -92,7 +92,8 @@ class ObjectReader:
         items, good_rows, failures = self._items(draws)
         if not good_rows:
             return HostBatch({}, failures)
-        self._require_places_left_alone(items)
+        if self._recipe.moves_pixels:
+            _refuse_places(items[0], self.source.name)
         if self._collate_fn is not None:
             return HostBatch({}, failures, collated=self._collate_fn(items))
         if not _is_one_each(items, good_rows):
@@ -149,20 +150,6 @@ class ObjectReader:
             }
         named = type(items[0]) if hasattr(items[0], "_fields") else None
         return HostBatch(columns, failures, layout=layout, named=named)
-
-    def _require_places_left_alone(self, items: Any) -> None:
-        """Raises ConfigurationError: the images are moved, and boxes, points or masks would stay
-        where they are."""
-        if not self._recipe.moves_pixels:
-            return
-        for name, value in (_fields_of(items[0])[0] or {}).items():
-            if name not in ("image", "mask") and (name in _PLACES or _has_places(value)):
-                raise ConfigurationError(
-                    f"transform: it moves the pixels of the images of {self.source.name}, and "
-                    f"{name!r} of its samples is or holds boxes, points or masks, by its type "
-                    "(torchvision's tv_tensors) or a name in it, which would stay where they are. "
-                    "Let the dataset apply the transform to both, or leave them out of its samples."
-                )
 
     def _rows(self, items: list[Any], draws: Draws, good_rows: list[int]) -> list[dict[str, Any]]:
         """The samples by fields. Raises ConfigurationError: they have different ones."""
@@ -401,6 +388,19 @@ _PLACES = frozenset(("boxes", "bbox", "bboxes", "keypoints", "polygons", "segmen
 """Names that data sets give to places in an image."""
 
 
+def _refuse_places(sample: Any, source: str) -> None:
+    """Raises ConfigurationError: the sample has boxes, points or masks, which would stay where they
+    are when the pixels of its image are moved."""
+    for name, value in (_fields_of(sample)[0] or {}).items():
+        if name not in ("image", "mask") and (name in _PLACES or _has_places(value)):
+            raise ConfigurationError(
+                f"transform: it moves the pixels of the images of {source}, and {name!r} of its "
+                "samples is or holds boxes, points or masks, by its type (torchvision's "
+                "tv_tensors) or a name in it, which would stay where they are. Let the dataset "
+                "apply the transform to both, or leave them out of its samples."
+            )
+
+
 def _has_places(value: Any) -> bool:
     """Whether it is, or holds, boxes, points or masks of an image that say so by their type or
     name."""
@@ -541,13 +541,18 @@ class TransformedStream(IterableDataset[Any]):
     """A data set whose images are transformed, each under random generators seeded from (seed,
     epoch, its number)."""
 
-    def __init__(self, dataset: Any, transform: Callable[[Any], Any], seed: int) -> None:
+    def __init__(
+        self, dataset: Any, transform: Callable[[Any], Any], seed: int, moves_pixels: bool
+    ) -> None:
         self.dataset, self.transform, self.seed = dataset, transform, seed
+        self.moves_pixels = moves_pixels
 
     def __iter__(self) -> Iterator[Any]:
         worker, epoch = get_worker_info(), self.dataset.epoch
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         for row, sample in enumerate(self.dataset):
+            if self.moves_pixels:
+                _refuse_places(sample, type(self.dataset).__name__)
             draws = Draws(self.seed, epoch, np.array([first + row * step], dtype=np.int64))
             with preserved_random_state():
                 seed_generators(int(draws.integers(Stream.OPAQUE)[0]) >> 1)

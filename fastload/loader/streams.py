@@ -81,7 +81,9 @@ def dataloader_of(config: LoaderConfig, shard: Shard) -> DataLoader[Any]:
     if not config.adopted:
         if config.transform is not None:
             assert not isinstance(config.transform, Recipe)  # which was refused
-            dataset = TransformedStream(dataset, config.transform, config.seed)
+            known = Recipe.from_transform(config.transform).ops
+            moves = any(op.moves_pixels and not op.is_opaque for op in known)
+            dataset = TransformedStream(dataset, config.transform, config.seed, moves)
         workers = config.num_workers or 0
         arguments = {
             "num_workers": workers,

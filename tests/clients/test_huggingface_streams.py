@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
@@ -176,6 +177,25 @@ def test_a_state_of_another_data_set_is_refused() -> None:
             pytest.raises(StateMismatchError, match="source: state|place in the data set"),
         ):
             loader.load_state_dict(state)
+
+
+def test_boxes_are_not_left_behind_in_silence() -> None:
+    def samples() -> Any:
+        for _ in range(3):
+            yield {
+                "image": Image.new("RGB", (32, 24)),
+                "objects": {"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [1]},
+            }
+
+    crop, jitter = v2.RandomCrop(16), v2.ColorJitter(0.5)
+    for transform, refused in ((crop, True), (jitter, False)):
+        dataset = datasets.IterableDataset.from_generator(samples)
+        with fastload.create_loader(dataset, 2, transform=transform, collate_fn=list) as loader:
+            if not refused:
+                assert len(next(iter(loader))) == 2
+                continue
+            with pytest.raises(ConfigurationError, match="'objects' of its samples is or holds"):
+                next(iter(loader))
 
 
 def test_a_transform_is_of_the_image_and_its_numbers_follow_from_the_seed() -> None:
