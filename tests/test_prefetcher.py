@@ -7,6 +7,7 @@ import itertools
 import re
 import threading
 import weakref
+from queue import Empty
 from typing import Any
 
 import pytest
@@ -210,6 +211,31 @@ def test_stop_returns_when_the_batch_that_is_being_made_is_done() -> None:
     assert not thread.is_alive()
 
 
+def test_a_thread_that_stays_in_the_users_code_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    for patience in ("_PATIENCE", "_FREED"):
+        monkeypatch.setattr(prefetcher, patience, 0.01)
+    inside, given_up = threading.Event(), threading.Event()
+
+    class Staying(Recorder):
+        def receive(self) -> HostBatch:
+            while not given_up.wait(0.001):
+                inside.set()
+            return super().receive()
+
+    prefetched = Prefetched(Staying()).prefetcher
+    assert inside.wait(LIMIT)
+    prefetched.stop()
+    thread = prefetched._thread
+    assert thread is not None
+    assert thread.is_alive(), "it was asked to end, and has not heard it"
+    try:
+        prefetched.end()
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+    finally:
+        given_up.set()
+
+
 def test_stopping_what_was_never_started() -> None:
     backend = Recorder()
     never = Prefetcher(None, None)  # type: ignore[arg-type]
@@ -274,6 +300,42 @@ def test_a_thread_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     prefetched.prefetcher.begin((0, 0))
     with pytest.raises(WorkerError, match="own thread has ended"):
         prefetched.next()
+
+
+def test_a_batch_that_takes_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetcher, "_PATIENCE", 0.01)
+    backend = Recorder()
+    backend.hold = threading.Event()
+    with Prefetched(backend) as prefetched:
+        later = threading.Timer(0.1, backend.hold.set)  # ten times as long
+        later.start()
+        assert prefetched.next() == batch_at(0, 0)
+        later.join()
+
+
+def test_what_comes_at_the_end_of_a_wait_is_taken_where_the_thread_has_ended_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Late:
+        """Empty as long as it is waited for, and a moment later no more."""
+
+        def __init__(self, queue: Any) -> None:
+            self._waits = iter([True])
+            self._queue = queue
+            self.empty = queue.empty
+
+        def get(self, timeout: float) -> Any:
+            if next(self._waits, False):
+                raise Empty
+            return self._queue.get(timeout=timeout)
+
+    prefetched = Prefetched(Recorder())
+    wait_until(lambda: prefetched.prefetcher.state is State.FULL)
+    prefetched.prefetcher.stop()
+    wait_until(lambda: prefetched.prefetcher.state is State.STOPPED)
+    made = prefetched.prefetcher._made
+    monkeypatch.setattr(prefetched.prefetcher, "_made", Late(made))
+    assert prefetched.next() == batch_at(0, 0)
 
 
 def test_what_the_handler_of_a_dead_child_raises_is_a_worker_error(
