@@ -30,6 +30,7 @@ import gc
 import importlib.abc
 import importlib.util
 import inspect
+import multiprocessing
 import os
 import random
 import signal
@@ -297,22 +298,33 @@ class _Collected:
         self._mutants, self._output = mutants, output
         self._longest = 1200.0
         """Seconds that the tests may take."""
+        self._took: Any = None
+        """By the number of a test, the seconds that it takes without a fault; children write it."""
+        self._numbers: dict[str, int] = {}
+        """Of the tests, by name."""
         self._failed: int | None = None
         """In a child: gets the name of the test that failed."""
 
     def pytest_runtest_logreport(self, report: Any) -> None:
+        self._took[self._numbers[report.nodeid]] += report.duration
         if report.failed and self._failed is not None:
             os.write(self._failed, f"{report.nodeid}\n".encode())
 
     def pytest_runtestloop(self, session: Any) -> bool | None:
+        import pytest
+
         if self._failed is not None:
             return None  # in a child, whose tests run as ever
         gc.unfreeze()  # tests/conftest.py froze what there is
         functions = [found for found in gc.get_objects() if type(found) is FunctionType]
         gc.freeze()
-        started = time.monotonic()
+        self._numbers = {item.nodeid: number for number, item in enumerate(session.items)}
+        self._took = multiprocessing.RawArray("d", len(session.items))
         session.testsfailed += self._under(session, [])[0]
-        self._longest = 5 + LONGEST * (time.monotonic() - started)
+        self._longest = 20 + LONGEST * sum(self._took)
+        for item, seconds in zip(session.items, list(self._took), strict=True):
+            # Under some faults a test does not end.
+            item.add_marker(pytest.mark.timeout(10 + LONGEST * seconds), append=False)
         for number, mutant in enumerate(self._mutants):
             before, after = outermost_changed(mutant)
             there = [(function, after) for function in functions if function.__code__ == before]
