@@ -556,6 +556,41 @@ def test_a_store_that_fails_is_not_said_to_hold_a_bad_file(
     assert "re-encode" not in str(caught.value)
 
 
+@pytest.mark.parametrize("fault", ["403", "503"])
+@pytest.mark.parametrize(
+    "name", ["index.json", "train-annotations-bbox.csv", "class_0/instances.json"]
+)
+def test_what_a_store_does_not_give_is_not_taken_for_something_else(
+    name: str, fault: str, local: Path, server: ObjectServer
+) -> None:
+    """Class folders were served, as if there were no such file beside them."""
+    upload(local, server, "bucket/train")
+    server.objects[f"bucket/train/{name}"] = b"{}"
+    server.faults[f"bucket/train/{name}"] = [fault] * 1000
+    with pytest.raises(SourceError, match=rf"s3://bucket/train/{name}: cannot be read \("):
+        open_source("s3://bucket/train")
+
+
+def test_a_store_that_fails_changes_no_fingerprint(local: Path, server: ObjectServer) -> None:
+    """It would be in the index, and states of other machines would not fit any more."""
+    upload(local, server, "bucket/train")
+    server.faults["bucket/train/class_1/0.jpg"] = ["503"] * 1000
+    with pytest.raises(SourceError, match=r"class_1/0\.jpg: cannot be read \("):
+        open_source("s3://bucket/train")
+    server.faults.clear()
+    assert open_source("s3://bucket/train").source.fingerprint == (
+        open_source(local).source.fingerprint
+    )
+
+
+def test_a_copy_that_is_denied_is_no_full_disk(server: ObjectServer) -> None:
+    server.objects["bucket/a.npy"] = b"x" * 2000
+    server.faults["bucket/a.npy"] = ["403"]
+    with pytest.raises(SourceError, match="access denied; check the credentials") as caught:
+        open_source("s3://bucket/a.npy")
+    assert "disk is full" not in str(caught.value)
+
+
 @pytest.mark.parametrize("bound", ["_SILENCE", "_ANSWER"])
 def test_a_proxy_that_stalls(
     bound: str, server: ObjectServer, monkeypatch: pytest.MonkeyPatch

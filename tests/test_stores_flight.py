@@ -65,13 +65,14 @@ def test_a_store_that_refuses_gets_half() -> None:
     assert flight.limit == FEWEST
 
 
-def test_a_rate_is_kept() -> None:
+def test_a_rate_is_kept_and_said(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     flight = Flight(rate=100, clock=clock)
     pauses = [flight._pause() for _ in range(250)]
     assert pauses[:100] == [0.0] * 100
     assert pauses[100:200] == [1.0] * 100
     assert pauses[200:] == [2.0] * 50
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
 
 
 class FakeStore(Store):

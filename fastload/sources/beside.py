@@ -85,18 +85,10 @@ def _ends(path: str) -> bytes:
     """The first bytes and, of JSON, the last."""
     text = _start(path)
     if text.lstrip()[:1] == b"{":
-        text += _read(path, max(0, stores.size_of(path) - _START))
+        text += stores.look(path, _START, max(0, stores.size_of(path) - _START))
     return text
 
 
 def _start(path: str) -> bytes:
     """The first bytes."""
-    return _read(path, 0)
-
-
-def _read(path: str, begin: int) -> bytes:
-    """Some bytes; none of what cannot be read, which raises where it is needed."""
-    try:
-        return stores.read_up_to(path, _START, begin)
-    except OSError:
-        return b""
+    return stores.look(path, _START)

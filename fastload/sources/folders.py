@@ -173,7 +173,8 @@ def sampled_sizes(files: EncodedFiles) -> Int64Array:
 
 
 def sampled_bytes(files: EncodedFiles) -> Iterator[bytes]:
-    """Some bytes from the middle of some images, spread evenly; none of what cannot be read.
+    """Some bytes from the middle of some images, spread evenly; none of what is not there or may
+    not be read. Raises SourceError: the store fails.
 
     For fingerprints: they tell whether files were replaced by others of the same names and sizes.
     So few cost a fraction of what the sizes cost, on any disk.
@@ -191,6 +192,8 @@ def sampled_bytes(files: EncodedFiles) -> Iterator[bytes]:
     for each in ranges:
         try:
             yield stores.read(*each)
+        except stores.StoreError as error:  # another time they may come, and all that follows from
+            raise SourceError(f"{each.name}: cannot be read ({error}).") from error  # them differs
         except OSError:
             yield b""
 

@@ -75,9 +75,10 @@ def is_mds(spec: object) -> bool:
     path = os.path.join(spec, INDEX)
     if not stores.is_file(path):
         return False
+    content = stores.look(path, stores.size_of(path))
     try:
-        found = msgspec.json.decode(stores.read(path))
-    except (OSError, ValueError):  # of msgspec's, and of bytes that are no UTF-8
+        found = msgspec.json.decode(content)
+    except ValueError:  # of msgspec's, and of bytes that are no UTF-8
         return False
     shards = found.get("shards") if isinstance(found, dict) else None
     return isinstance(shards, list) and any(

@@ -221,10 +221,7 @@ def _files_of(spec: str) -> dict[str, list[str]]:
 
 def _has_boxes(path: str) -> bool:
     """Whether its first line names the columns of Open Images' boxes."""
-    try:
-        start = stores.read_up_to(path, 1 << 12).decode("utf-8-sig", "replace")
-    except OSError:
-        return False
+    start = stores.look(path, 1 << 12).decode("utf-8-sig", "replace")
     head = start.partition("\n")[0].strip().split(",")
     return {"ImageID", "LabelName", *_CORNERS} <= set(head)
 

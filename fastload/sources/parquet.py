@@ -238,6 +238,10 @@ class _File:
                 batch.validate(full=True)
             except FastloadError:  # of the store
                 raise
+            except stores.StoreError as error:
+                raise SourceError(
+                    f"{self.path}: column {column!r} cannot be read ({error})."
+                ) from error
             except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
                 raise SourceError(
                     f"{self.path}: column {column!r} cannot be read ({error}); the file is "

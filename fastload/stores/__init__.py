@@ -58,6 +58,7 @@ __all__ = [
     "kept_here",
     "list_ahead",
     "located",
+    "look",
     "noted",
     "parent_of",
     "read",
@@ -328,6 +329,18 @@ def read_up_to(path: str, most: int, start: int = 0, version: int = 0) -> bytes:
     with open_regular(path, buffering=0) as file:
         file.seek(start)
         return file.read(most)
+
+
+def look(path: str, most: int, start: int = 0) -> bytes:
+    """At most so many bytes, by which it is seen what a file is; none of a local one that cannot be
+    read, which raises where it is needed. Raises SourceError: a store does not give them, so that
+    nobody knows."""
+    try:
+        return read_up_to(path, most, start)
+    except OSError as error:
+        if is_remote(path):
+            raise SourceError(f"{path}: cannot be read ({error}).") from error
+        return b""
 
 
 def read(path: str, start: int = 0, length: int | None = None, version: int = 0) -> bytes:

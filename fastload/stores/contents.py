@@ -49,7 +49,9 @@ def contents(paths: Sequence[str], most: int) -> list[bytes | None]:
     try:
         read = stores.read_many(ranges, by_tier=False)
     except OSError as error:  # which names it
-        raise SourceError(f"{remote[0]}: this file, or one beside it: {error}") from error
+        raise SourceError(
+            f"{remote[0]}: this file, or one beside it, cannot be read: {error}"
+        ) from error
     found: dict[str, bytes | None] = {
         url: None if size < 0 else b"" for url, size in zip(remote, sizes, strict=True)
     }

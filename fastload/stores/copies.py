@@ -85,7 +85,12 @@ def _copy(
             for first in range(0, len(pieces), _AT_ONCE):
                 some = pieces[first : first + _AT_ONCE]
                 # Not through the tier: they are read once.
-                out.writelines(store.read_many([each._replace(name=inside) for each in some]))
+                wanted = [each._replace(name=inside) for each in some]
+                try:
+                    data = store.read_many(wanted)
+                except OSError as error:  # what is denied or gone is so in the store, not here
+                    raise StoreError(str(error)) from error
+                out.writelines(data)
 
 
 def _remove(folder: Path, owner: int) -> None:

@@ -162,9 +162,9 @@ class Flight:
             self._second, self._in_second = self._second + 1, 0
             if not self._warned:
                 self._warned = True
-                logger.info(
-                    "Requests are held at %.0f a second, which is what one prefix of S3 gives; "
-                    "spread the objects over several, or store them as tar shards.",
+                logger.warning(
+                    "Requests are held at %.0f a second, this process's share of what one prefix "
+                    "of S3 gives; spread the objects over several, or store them as tar shards.",
                     self._rate,
                 )
         self._in_second += 1
