@@ -425,7 +425,7 @@ class DeviceStage:
             None,
         )
         targets = None
-        if images is not None:
+        if images is not None and self._mix is not None:  # else nobody asks which the label is
             others = [name for name in names if name != images]
             targets = label_among(others, host.layout or self._layout)
         return _Parts(
