@@ -85,9 +85,14 @@ bool BaselineDecoder::prepare_tables() {
     most_mcus_ = kMostBlocks / blocks_;
     for (int i = 0; i < frame_.components; ++i) {
         const Component& component = frame_.component[i];
-        if (!dc_tables_[component.dc_table].make(frame_.dc_codes[component.dc_table], true))
-            return false;
-        if (!ac_tables_[component.ac_table].make(frame_.ac_codes[component.ac_table], false))
+        // Components with the same codes share their tables.
+        int same = 0;
+        while (frame_.component[same].dc_table != component.dc_table ||
+               frame_.component[same].ac_table != component.ac_table)
+            ++same;
+        tables_of_[i] = same;
+        if (same == i && !tables_[i].make(frame_.dc_codes[component.dc_table],
+                                          frame_.ac_codes[component.ac_table]))
             return false;
         for (int k = 0; k < most_mcus_ * component.h; ++k) {
             const int block = k / component.h * blocks_ + planes_[i].first_block + k % component.h;
@@ -140,11 +145,10 @@ void BaselineDecoder::plan(const Box& box) {
 void BaselineDecoder::plan_blocks(Stream& stream) {
     const int begin = kMostBlocks - most_mcus_ * blocks_;
     for (int i = begin; i < kMostBlocks; ++i) {
-        const Component& component = frame_.component[component_of_[(i - begin) % blocks_]];
-        CodeTables& dc = dc_tables_[component.dc_table];
-        CodeTables& ac = ac_tables_[component.ac_table];
-        const bool mean = planes_[component_of_[(i - begin) % blocks_]].block == 1;
-        stream.blocks[i].tables = {&dc.full(), mean ? &ac.passing() : &ac.full()};
+        const int component = component_of_[(i - begin) % blocks_];
+        BlockTables& tables = tables_[tables_of_[component]];
+        const bool mean = planes_[component].block == 1;
+        stream.blocks[i].tables = mean ? tables.passing() : tables.full();
         stream.blocks[i].only_mean = mean;
     }
     for (int i = kMostBlocks; i < kMostBlocks + 2; ++i)
@@ -158,9 +162,8 @@ void BaselineDecoder::plan_skipping(Stream& stream) {
     if (int64_t{last_row_ - first_row_ + 1} * (stop_column_ - first_column_) >= all) return;
     const int begin = kMostBlocks - most_mcus_ * blocks_;
     for (int i = begin; i < kMostBlocks; ++i) {
-        const Component& component = frame_.component[component_of_[(i - begin) % blocks_]];
-        stream.skipped[i].tables = {&dc_tables_[component.dc_table].skipping(),
-                                    &ac_tables_[component.ac_table].skipping()};
+        stream.skipped[i].tables =
+            tables_[tables_of_[component_of_[(i - begin) % blocks_]]].skipping();
     }
     for (int i = kMostBlocks; i < kMostBlocks + 2; ++i)
         stream.skipped[i].tables = {&kIdle<Entry>, &kIdle<Entry>};

@@ -134,7 +134,8 @@ class BaselineDecoder {
     Frame frame_;
     int64_t max_work_ = 0;
     Scans scans_;  // where there are several
-    CodeTables dc_tables_[4], ac_tables_[4];
+    BlockTables tables_[kMostComponents];
+    int tables_of_[kMostComponents] = {};  // of each component, in `tables_`
 
     // The image as it is decoded.
     int width_ = 0, height_ = 0;

@@ -55,10 +55,60 @@ void fill_following(FollowingTable<E>& table, Function follow) {
     }
 }
 
-// One symbol or two a lookup, with their coefficients.
-void fill_doubles(const Code& code, DoubleEntry* doubles) {
-    Entry singles[kLookups];
-    fill_singles(code, singles);
+// For coefficients: the second symbol of a lookup. `singles`: of the AC code.
+void follow_one(const Entry* singles, FollowingTable<DoubleEntry>& table) {
+    fill_following(table, [&](uint32_t bits, uint32_t, uint32_t lookup) {
+        const Entry next = singles[lookup];
+        const DoubleEntry added = (next & 0xffff) | DoubleEntry{next >> 16} << 32;
+        return (next & kLong) == 0 && (next & kLengthMask) <= bits ? added : 0;
+    });
+}
+
+// For stepping over: the second and the third symbol of a lookup, without their coefficients. The
+// codes must lie within the lookup; the bits of the last coefficient may lie after it.
+template <typename E>
+void follow_two(const Code& ac, FollowingTable<E>& table) {
+    Entry singles[kLookups];  // and from bit 16 on the length of the code
+    std::fill(singles, singles + kLookups, kLong | Entry{kLookupBits + 1} << 16);
+    for_each_code(ac, [&](uint32_t from, uint32_t count, int symbol, int length) {
+        const Entry all = meaning(symbol, false, length);
+        if (all == 0 || (all & kLengthMask) > kMostEntryBits) return;
+        std::fill_n(singles + from, count, all | static_cast<Entry>(length) << 16);
+    });
+    FollowingTable<Entry> one;
+    fill_following(one, [&](uint32_t bits, uint32_t, uint32_t lookup) {
+        const Entry next = singles[lookup];
+        return next >> 16 <= bits && kLookupBits - bits + (next & kLengthMask) <= kMostEntryBits
+                   ? next & 0xffff
+                   : 0;
+    });
+    fill_following(table, [&](uint32_t bits, uint32_t value, uint32_t) {
+        const Entry next = one[(1u << bits) + value];
+        const uint32_t used = next & kLengthMask;
+        const uint32_t left = (next & kEnd) != 0 || used >= bits ? 1 : 1u << (bits - used);
+        return E{next + one[left + (value & (left - 1))]};
+    });
+}
+
+// Adds to each entry what follows its first symbol. `firsts`: these alone.
+template <typename E>
+void add_following(const Entry* firsts, const FollowingTable<E>& following, E* entries) {
+    for (uint32_t i = 0; i < kLookups;) {
+        const Entry first = firsts[i];
+        const uint32_t used = first & kLengthMask;
+        const uint32_t count =
+            (first & kLong) != 0 || used >= kLookupBits ? 1 : 1u << (kLookupBits - used);
+        const bool more = count > 1 && (first & kEnd) == 0;
+        for (uint32_t rest = 0; more && rest < count; ++rest)
+            entries[i + rest] += following[count + rest];
+        i += count;
+    }
+}
+
+// The first symbol of each lookup with its coefficient, and what follows it. `singles`: of the
+// code.
+void fill_doubles(const Code& code, const Entry* singles,
+                  const FollowingTable<DoubleEntry>& following, DoubleEntry* doubles) {
     for (uint32_t i = 0; i < kLookups; ++i) doubles[i] = doubled(singles[i], i);
     for_each_code(code, [&](uint32_t from, uint32_t count, int symbol, int length) {
         const Entry all = meaning(symbol, code.dc, length);
@@ -72,65 +122,33 @@ void fill_doubles(const Code& code, DoubleEntry* doubles) {
                 doubled(all | static_cast<Entry>(value) << 16, from + bits, rest);
         }
     });
-    if (code.dc) return;  // after a DC coefficient, another table is needed
-    FollowingTable<DoubleEntry> seconds;
-    fill_following(seconds, [&](uint32_t bits, uint32_t, uint32_t lookup) {
-        const Entry second = singles[lookup];
-        const DoubleEntry added = (second & 0xffff) | DoubleEntry{second >> 16} << 32;
-        return (second & kLong) == 0 && (second & kLengthMask) <= bits ? added : 0;
-    });
-    for (uint32_t i = 0; i < kLookups;) {
-        const Entry first = singles[i];
-        const uint32_t count =
-            (first & kLong) != 0 ? 1 : 1u << (kLookupBits - (first & kLengthMask));
-        const bool more = count > 1 && (first & kEnd) == 0;
-        for (uint32_t rest = 0; more && rest < count; ++rest)
-            doubles[i + rest] += seconds[count + rest];
-        i += count;
-    }
+    add_following(singles, following, doubles);
 }
 
-// Up to three symbols a lookup, without their AC coefficients. The codes must lie within the
-// lookup; the bits of the last coefficient may lie after it.
-void fill_runs(const Code& code, Entry* runs) {
-    Entry singles[kLookups];  // and from bit 16 on the length of the code
-    std::fill(singles, singles + kLookups, kLong | Entry{kLookupBits + 1} << 16);
+// The first AC symbol of each lookup, without its coefficient, whose bits may lie after it, and
+// what follows it.
+void fill_runs(const Code& code, const FollowingTable<Entry>& following, Entry* runs) {
     std::fill(runs, runs + kLookups, kLong);
     for_each_code(code, [&](uint32_t from, uint32_t count, int symbol, int length) {
         const Entry all = meaning(symbol, false, length);
-        if (all == 0 || (all & kLengthMask) > kMostEntryBits) {
-            std::fill_n(runs + from, count, entry(length, kLongAdvance, symbol));
-        } else {
-            std::fill_n(singles + from, count, all | static_cast<Entry>(length) << 16);
-        }
+        const bool fits = all != 0 && (all & kLengthMask) <= kMostEntryBits;
+        std::fill_n(runs + from, count, fits ? all : entry(length, kLongAdvance, symbol));
     });
-    FollowingTable<Entry> one, two;
-    fill_following(one, [&](uint32_t bits, uint32_t, uint32_t lookup) {
-        const Entry next = singles[lookup];
-        return next >> 16 <= bits && kLookupBits - bits + (next & kLengthMask) <= kMostEntryBits
-                   ? next & 0xffff
-                   : 0;
-    });
-    fill_following(two, [&](uint32_t bits, uint32_t value, uint32_t) {
-        const Entry next = one[(1u << bits) + value];
-        const uint32_t used = next & kLengthMask;
-        const uint32_t left = (next & kEnd) != 0 || used >= bits ? 1 : 1u << (bits - used);
-        return next + one[left + (value & (left - 1))];
-    });
-    for (uint32_t i = 0; i < kLookups;) {
-        const Entry first = singles[i] & 0xffff;
-        if ((first & kLong) != 0) {
-            ++i;
-            continue;
-        }
-        const uint32_t used = first & kLengthMask;
-        const uint32_t count = used >= kLookupBits ? 1 : 1u << (kLookupBits - used);
-        const bool more = count > 1 && (first & kEnd) == 0;
-        for (uint32_t rest = 0; rest < count; ++rest)
-            runs[i + rest] = first + (more ? two[count + rest] : 0);
-        i += count;
-    }
+    Entry firsts[kLookups];
+    std::copy(runs, runs + kLookups, firsts);
+    add_following(firsts, following, runs);
 }
+
+// A code as a file has it: 16 counts by length, then the symbols.
+size_t bytes_of(const uint8_t* code) {
+    size_t bytes = 16;
+    for (int i = 0; i < 16; ++i) bytes += code[i];
+    return bytes;
+}
+bool is_same(const uint8_t* code, const uint8_t* kept) {
+    return std::memcmp(kept, code, bytes_of(code)) == 0;
+}
+void keep(const uint8_t* code, uint8_t* kept) { std::memcpy(kept, code, bytes_of(code)); }
 
 }  // namespace
 
@@ -164,40 +182,63 @@ void fill_partial(const Code& code, Entry* entries) {
     });
 }
 
-bool CodeTables::make(const uint8_t* codes, bool dc) {
-    int count = 0;
-    for (int i = 0; i < 16; ++i) count += codes[i];
-    const auto bytes = static_cast<size_t>(16 + count);
-    if (made_ && code_.dc == dc && std::memcmp(source_, codes, bytes) == 0) return true;
+bool BlockTables::make(const uint8_t* dc, const uint8_t* ac) {
+    const bool same = made_ && is_same(dc, dc_source_) && is_same(ac, ac_source_);
+    if (same) return true;
     full_.made = skipping_.made = passing_.made = false;
-    std::memcpy(source_, codes, bytes);
-    return made_ = make_code(codes, dc, code_);
+    keep(dc, dc_source_);
+    keep(ac, ac_source_);
+    return made_ = make_code(dc, true, dc_) && make_code(ac, false, ac_);
 }
 
 template <typename E, typename Function>
-const CodeTable<E>& CodeTables::get(Slot<E>& slot, Function fill) {
-    if (slot.made) return *slot.table;
-    if (slot.table == nullptr) slot.table = std::make_unique<CodeTable<E>>();
-    slot.table->code = code_;
-    fill(slot.table->entries);
-    slot.made = true;
-    return *slot.table;
+Tables<E> BlockTables::get(Slot<E>& slot, Function fill) {
+    if (!slot.made) {
+        if (slot.dc == nullptr) {
+            slot.dc = std::make_unique<CodeTable<E>>();
+            slot.ac = std::make_unique<CodeTable<E>>();
+        }
+        slot.dc->code = dc_;
+        slot.ac->code = ac_;
+        fill(slot.dc->entries, slot.ac->entries);
+        slot.made = true;
+    }
+    return {slot.dc.get(), slot.ac.get()};
 }
 
-const CodeTable<DoubleEntry>& CodeTables::full() {
-    return get(full_, [&](DoubleEntry* entries) { fill_doubles(code_, entries); });
-}
-
-const CodeTable<Entry>& CodeTables::skipping() {
-    return get(skipping_, [&](Entry* entries) {
-        code_.dc ? fill_singles(code_, entries) : fill_runs(code_, entries);
+Tables<DoubleEntry> BlockTables::full() {
+    return get(full_, [&](DoubleEntry* dc, DoubleEntry* ac) {
+        Entry dc_singles[kLookups], ac_singles[kLookups];
+        fill_singles(dc_, dc_singles);
+        fill_singles(ac_, ac_singles);
+        FollowingTable<DoubleEntry> following;
+        follow_one(ac_singles, following);
+        fill_doubles(dc_, dc_singles, following, dc);
+        fill_doubles(ac_, ac_singles, following, ac);
     });
 }
 
-const CodeTable<DoubleEntry>& CodeTables::passing() {
-    return get(passing_, [&](DoubleEntry* entries) {
-        const CodeTable<Entry>& runs = skipping();
-        for (uint32_t i = 0; i < kLookups; ++i) entries[i] = doubled(runs.entries[i], i);
+Tables<Entry> BlockTables::skipping() {
+    return get(skipping_, [&](Entry* dc, Entry* ac) {
+        FollowingTable<Entry> following;
+        follow_two(ac_, following);
+        Entry singles[kLookups];
+        fill_singles(dc_, singles);
+        std::copy(singles, singles + kLookups, dc);
+        add_following(singles, following, dc);
+        fill_runs(ac_, following, ac);
+    });
+}
+
+Tables<DoubleEntry> BlockTables::passing() {
+    return get(passing_, [&](DoubleEntry* dc, DoubleEntry* ac) {
+        FollowingTable<DoubleEntry> following;
+        follow_two(ac_, following);
+        Entry singles[kLookups];
+        fill_singles(dc_, singles);
+        fill_doubles(dc_, singles, following, dc);
+        const Entry* const runs = skipping().ac->entries;
+        for (uint32_t i = 0; i < kLookups; ++i) ac[i] = doubled(runs[i], i);
     });
 }
 

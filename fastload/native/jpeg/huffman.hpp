@@ -17,36 +17,36 @@ bool make_code(const uint8_t* codes, bool dc, Code& code);
 // kEndAdvance + n, and the length of its code alone.
 void fill_partial(const Code& code, Entry* entries);
 
-// The lookup tables of one table slot of a file. They are kept between files and made again only
-// for another code: files with the same encoder settings often have the same one. Each kind of
-// table is made when it is first asked for.
-class CodeTables {
+// The lookup tables of the blocks of a component, by its DC and its AC code. They are kept between
+// files and made again only for other codes: files with the same encoder settings often have the
+// same ones. Each kind of table is made when it is first asked for.
+class BlockTables {
   public:
-    // Sets the code, as `make_code`.
-    bool make(const uint8_t* codes, bool dc);
+    // Sets the codes, as `make_code`.
+    bool make(const uint8_t* dc, const uint8_t* ac);
 
     // For decoding all coefficients: one symbol or two a lookup.
-    const CodeTable<DoubleEntry>& full();
+    Tables<DoubleEntry> full();
     // For stepping over blocks: up to three symbols a lookup, without their AC coefficients.
-    const CodeTable<Entry>& skipping();
+    Tables<Entry> skipping();
     // The same as DoubleEntry: for blocks of which only the DC coefficient is needed, in a chunk
     // with blocks that are decoded.
-    const CodeTable<DoubleEntry>& passing();
+    Tables<DoubleEntry> passing();
 
   private:
     template <typename E>
     struct Slot {
-        std::unique_ptr<CodeTable<E>> table;
+        std::unique_ptr<CodeTable<E>> dc, ac;
         bool made = false;
     };
     template <typename E, typename Function>
-    const CodeTable<E>& get(Slot<E>& slot, Function fill);
+    Tables<E> get(Slot<E>& slot, Function fill);
 
     Slot<DoubleEntry> full_, passing_;
     Slot<Entry> skipping_;
-    Code code_;
-    uint8_t source_[16 + 256];  // what `code_` was made of
-    bool made_ = false;         // whether `code_` is valid
+    Code dc_, ac_;
+    uint8_t dc_source_[16 + 256], ac_source_[16 + 256];  // what the codes were made of
+    bool made_ = false;                                  // whether the codes are valid
 };
 
 }  // namespace fastload::jpeg

@@ -234,9 +234,9 @@ void to_whole_samples(const SamplesTask& task) {
     }
 }
 
-// One dimension of the inverse DCT of all columns to four numbers, or to two, as in libjpeg's
-// jidctred.c, which ignores some coefficients. Constants that are not above are written as numbers
-// with 13 fractional bits.
+// One dimension of the inverse DCT of all columns to four numbers, as in libjpeg's jidctred.c,
+// which ignores some coefficients. Constants that are not above are written as numbers with 13
+// fractional bits. The result is transposed.
 template <int kShift>
 inline void transform_to_four(V (&x)[8]) {
     const Pairs even_pairs(x[2], x[6]), outer(x[7], x[5]), inner(x[3], x[1]);
@@ -245,44 +245,65 @@ inline void transform_to_four(V (&x)[8]) {
     const Wide odd[2] = {outer.times(-4176, -4926) + inner.times(k0899, k2562),
                          outer.times(-1730, 11893) + inner.times(-17799, 8697)};
     join<kShift + 1>(even, odd, x);
-}
-
-template <int kShift>
-inline void transform_to_two(V (&x)[8]) {
-    const Wide even[1] = {scale<kConstantBits + 2>(x[0])};
-    const Wide odd[1] = {Pairs(x[7], x[5]).times(-5906, 6967) +
-                         Pairs(x[3], x[1]).times(-10426, 29692)};
-    join<kShift + 2>(even, odd, x);
-}
-
-// To kSize numbers, and transposed.
-template <int kSize, int kShift>
-inline void transform_to_fewer(V (&x)[8]) {
-    kSize == 4 ? transform_to_four<kShift>(x) : transform_to_two<kShift>(x);
-    for (int y = kSize; y < 8; ++y) x[y] = Simd::zero();
+    for (int y = 4; y < 8; ++y) x[y] = Simd::zero();
     transpose(x);
 }
 
-// Blocks to kSize x kSize samples.
-template <int kSize>
-void to_fewer_samples(const SamplesTask& task) {
+// Blocks to 4 x 4 samples.
+void to_four_samples(const SamplesTask& task) {
     const V centre = Simd::all8(128);
     uint8_t* out = task.out;
-    for (int first = 0; first < task.count; first += kLanes, out += kSize * kLanes) {
+    for (int first = 0; first < task.count; first += kLanes, out += 4 * kLanes) {
         const int16_t* blocks[kLanes];
         take_blocks(task, first, blocks);
         V x[8];
         for (int y = 0; y < 8; ++y)
             x[y] =
                 Simd::mul16(Simd::load_lanes(blocks, 8 * y), Simd::repeat(task.quantisers + 8 * y));
-        transform_to_fewer<kSize, kFirstShift>(x);
-        transform_to_fewer<kSize, kSecondShift>(x);
-        for (int y = 0; y < kSize; ++y) {
+        transform_to_four<kFirstShift>(x);
+        transform_to_four<kSecondShift>(x);
+        for (int y = 0; y < 4; ++y) {
             uint8_t samples[kVectorBytes];
             Simd::store(samples, Simd::add8(Simd::pack16(x[y], x[y]), centre));
-            for (int lane = 0; lane < kLanes; ++lane) {
-                std::memcpy(out + y * task.stride + kSize * lane, samples + 16 * lane, kSize);
-            }
+            for (int lane = 0; lane < kLanes; ++lane)
+                std::memcpy(out + y * task.stride + 4 * lane, samples + 16 * lane, 4);
+        }
+    }
+}
+
+// Blocks to 2 x 2 samples, by jidctred.c, too: of rows and columns 0, 1, 3, 5 and 7.
+void to_two_samples(const SamplesTask& task) {
+    constexpr int k1 = 29692, k3 = -10426, k5 = 6967, k7 = -5906;
+    static constexpr int16_t kOfRow[8] = {0, k1, 0, k3, 0, k5, 0, k7};
+    const V centre = Simd::all8(128), of_row = Simd::repeat(kOfRow);
+    uint8_t* out = task.out;
+    for (int first = 0; first < task.count; first += kLanes, out += 2 * kLanes) {
+        const int16_t* blocks[kLanes];
+        const int reach = take_blocks(task, first, blocks);
+        auto row = [&](int y) {
+            return Simd::mul16(Simd::load_lanes(blocks, 8 * y),
+                               Simd::repeat(task.quantisers + 8 * y));
+        };
+        const Wide even = scale<kConstantBits + 2>(row(0));
+        Wide odd = Pairs(row(3), row(1)).times(k3, k1);
+        if (reach > kCorner) odd = odd + Pairs(row(7), row(5)).times(k7, k5);
+        const V upper = descale<kFirstShift + 2>(even + odd),
+                lower = descale<kFirstShift + 2>(even - odd);
+        // From here on the first number of each lane is of the upper row, the second of the lower.
+        const V evens =
+            Simd::low32(scale<kConstantBits + 2>(upper).low, scale<kConstantBits + 2>(lower).low);
+        const V products[2] = {Simd::madd16(upper, of_row), Simd::madd16(lower, of_row)};
+        const V halves = Simd::add32(Simd::low32(products[0], products[1]),
+                                     Simd::high32(products[0], products[1]));
+        const V odds = Simd::add32(halves, Simd::swap64(halves));
+        const V four = descaled<kSecondShift + 2>(
+            Simd::low32(Simd::add32(evens, odds), Simd::sub32(evens, odds)));
+        const V numbers = Simd::pack32(four, four);
+        uint8_t samples[kVectorBytes];
+        Simd::store(samples, Simd::add8(Simd::pack16(numbers, numbers), centre));
+        for (int lane = 0; lane < kLanes; ++lane) {
+            std::memcpy(out + 2 * lane, samples + 16 * lane, 2);
+            std::memcpy(out + task.stride + 2 * lane, samples + 16 * lane + 2, 2);
         }
     }
 }
@@ -300,8 +321,8 @@ void to_means(const SamplesTask& task) {
 void to_samples(const SamplesTask& task) {
     switch (task.size) {
         case 8: return to_whole_samples(task);
-        case 4: return to_fewer_samples<4>(task);
-        case 2: return to_fewer_samples<2>(task);
+        case 4: return to_four_samples(task);
+        case 2: return to_two_samples(task);
         default: return to_means(task);
     }
 }
