@@ -7,6 +7,7 @@ before it is used: the process that hands out tests to others (`-n 2`) runs none
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import os
@@ -64,11 +65,10 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     finally:
         gc.collect()
         gc.freeze()
+        # What the interpreter ends with is released; else nanobind calls it a leak. Not before:
+        # pytest collects five times at its end.
+        atexit.register(gc.unfreeze)
         gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # what the interpreter ends with is released; else nanobind calls it a leak
 
 
 SYNC = os.fsync
