@@ -271,6 +271,18 @@ def test_a_transform_of_the_users_makes_the_samples() -> None:
         assert next(iter(loader))["half"].tolist() == [label / 2 for label in LABELS]
 
 
+def test_a_transform_that_is_set_later_counts_from_the_next_epoch() -> None:
+    """As under a DataLoader without workers, and as a transform of torchvision's data sets does."""
+    dataset = made()
+    with fastload.create_loader(dataset, 7, transform=v2.CenterCrop(9), num_workers=0) as loader:
+        first, same = next(iter(loader)), next(iter(loader))
+        assert list(first) == list(same) == ["image", "label"]
+        dataset.set_transform(lambda batch: {"image": batch["image"]} | halves(batch))
+        assert next(iter(loader))["half"].tolist() == [label / 2 for label in LABELS]
+        dataset.reset_format()
+        assert torch.equal(next(iter(loader))["image"], first["image"])
+
+
 def test_a_collate_function_gets_the_samples_of_datasets() -> None:
     def sizes(samples: list[Any]) -> list[Any]:
         return [(sample["image"].size, sample["label"]) for sample in samples]

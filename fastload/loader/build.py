@@ -32,7 +32,7 @@ from fastload.loader import deep, streams
 from fastload.loader.colour_place import ColourPlace, place_by_rule
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
-from fastload.loader.opening import changes_of, opened_by_its_own_code, opened_for
+from fastload.loader.opening import changes_of, has_code, opened_by_its_own_code, opened_for
 from fastload.loader.ordering import order_of
 from fastload.loader.plain import PlainBackend
 from fastload.loader.tune import backend_measured, place_measured, samples_per_second
@@ -47,8 +47,6 @@ from fastload.sampler import (
 from fastload.sources import Opened
 from fastload.sources.base import Source
 from fastload.sources.columns import StreamItems
-from fastload.sources.datasets import is_dataset
-from fastload.sources.huggingface import is_huggingface
 from fastload.sources.inspection import SeenArchives
 from fastload.sources.kinds import IMAGE, MASK
 
@@ -153,7 +151,7 @@ def _served(config: LoaderConfig) -> _Served:
                 notes=(*opened.notes, "what timm's fast_collate does to bytes is done without it"),
             )
     runs_python = config.collate_fn is not None or split.opaque is not None
-    if runs_python and not source.objects and _has_code(config.source):
+    if runs_python and not source.objects and has_code(config.source):
         opened = opened_by_its_own_code(config, opened, split)
         source = opened.source
         recipe = Recipe.from_transform(_both(opened.transform, config.transform))
@@ -174,11 +172,6 @@ def _warn_without_native_core() -> None:
 
 def _opaque_backends() -> list[str]:
     return [row.name for row in available_backends() if row.available and row.traits.runs_opaque]
-
-
-def _has_code(source: Any) -> bool:
-    """Whether it is a data set whose own code can make the samples."""
-    return is_dataset(source) or is_huggingface(source)
 
 
 def _on_backend(backend: str, reason: str, served: _Served, colour: ColourPlace) -> LoaderParts:

@@ -273,8 +273,8 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
     def _settle(self, *, thoroughly: bool = False) -> None:
         """Build the parts again if what the arguments mean has changed.
 
-        With shard="auto" that is the rank, before the first `iter()`; for an adopted DataLoader the
-        data set, between two epochs.
+        With shard="auto" that is the rank, before the first `iter()`; between two epochs the data
+        set, where that is an object of the user's.
         """
         progress = self._progress
         auto = self.config.shard == "auto" and Shard.detect() != progress.parts.order.shard

@@ -15,6 +15,7 @@ from fastload.recipe import SplitRecipe
 from fastload.recipe.operation import qualified_name
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.datasets import COST, is_dataset, open_dataset
+from fastload.sources.huggingface import is_huggingface
 from fastload.sources.inspection import Snapshot
 from fastload.sources.plain import may_be_plain, open_plain_dataset
 
@@ -115,6 +116,11 @@ def opened_by_its_own_code(config: LoaderConfig, native: Opened, split: SplitRec
     return Opened(source, transform, (*native.notes, *made.notes), bare)
 
 
+def has_code(source: Any) -> bool:
+    """Whether it is a data set whose own code can make the samples."""
+    return is_dataset(source) or is_huggingface(source)
+
+
 def changes_of(config: LoaderConfig, opened: Opened) -> Callable[..., bool] | None:
     """A function that says whether the user's data set has changed since this call
     (`Snapshot.changed`); None for sources that are no data sets.
@@ -122,7 +128,7 @@ def changes_of(config: LoaderConfig, opened: Opened) -> Callable[..., bool] | No
     Where the data set's own code makes the samples, only its length is looked at: that code sees
     all other changes itself. Not so if the samples come from a copy without its transform."""
     a_path = isinstance(config.source, str | os.PathLike)
-    if config.adopted or (not a_path and is_dataset(config.source)):
+    if config.adopted or (not a_path and has_code(config.source)):
         return Snapshot(
             config.source, only_length=bool(opened.source.objects) and opened.bare is None
         ).changed
