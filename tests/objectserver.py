@@ -28,6 +28,8 @@ class ObjectServer:
     """Whether answers say neither an ETag nor when an object was changed."""
     plain: set[str] = field(default_factory=set)
     """The objects of which they do not."""
+    etags: dict[str, str] = field(default_factory=dict)
+    """By `bucket/name`, what every answer to a GET says in place of the ETag that is listed."""
     expired: str = ""
     """The access key that gets an error in place of an object; "" for none."""
     signed: list[str] = field(default_factory=list)
@@ -108,7 +110,11 @@ def object_server() -> Iterator[ObjectServer]:
                 return
             whole, status = len(data), 200
             found = re.fullmatch(r"bytes=(\d+)-(\d*)", asked)
-            headers = {"ETag": f'"{etag(data)}"', "Last-Modified": "Sun, 22 Nov 2026 10:00:00 GMT"}
+            version = (with_body and state.etags.get(name)) or etag(data)
+            headers = {
+                "ETag": f'"{version}"',
+                "Last-Modified": "Sun, 22 Nov 2026 10:00:00 GMT",
+            }
             headers = {} if state.unversioned or name in state.plain else headers
             if found is not None and fault != "whole":
                 start, end = int(found[1]), int(found[2] or whole - 1)

@@ -268,6 +268,14 @@ def test_shards_in_a_store_are_read_through_once(folder: Path, server: ObjectSer
         again.encoded["image"].read(2)
 
 
+def test_an_index_that_is_another_than_the_one_listed(folder: Path, server: ObjectServer) -> None:
+    """It says what the columns of the shards are, and these are read as they were listed."""
+    upload(folder.parent, server)
+    server.etags["bucket/train/index.json"] = "another"
+    with pytest.raises(SourceError, match=r"train/index\.json: this object has changed"):
+        open_source("s3://bucket/train")
+
+
 @pytest.mark.parametrize("side", [1 << 12, 1 << 20, 1 << 40])
 def test_numbers_of_any_size_in_a_shard_without_samples(side: int, tmp_path: Path) -> None:
     """Its index is all that says how large they are."""

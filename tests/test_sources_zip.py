@@ -167,6 +167,24 @@ def test_a_part_of_an_archive_in_a_store(tmp_path: Path, server: ObjectServer) -
             open_source("s3://bucket/data.zip")
 
 
+@pytest.mark.parametrize(
+    ("fault", "words"), [("changed", "this object has changed"), ("403", "denied|403|permission")]
+)
+def test_an_end_that_a_store_does_not_give_is_no_damage(
+    fault: str, words: str, tmp_path: Path, server: ObjectServer
+) -> None:
+    """The standard library says of both that it is no zip file."""
+    server.objects["bucket/data.zip"] = write(tmp_path / "data.zip", PHOTOS).read_bytes()
+    if fault == "changed":
+        server.etags["bucket/data.zip"] = "another"
+    else:
+        server.faults["bucket/data.zip"] = [fault] * 100
+    with pytest.raises(SourceError, match=rf"(?i)s3://bucket/data\.zip: .*({words})") as caught:
+        open_source("s3://bucket/data.zip")
+    assert "not a zip" not in str(caught.value)
+    assert "fetch it again" not in str(caught.value)
+
+
 def test_images_of_one_folder_have_no_labels(tmp_path: Path) -> None:
     photos = {f"all/{row}.jpg": photo for row, photo in enumerate(PHOTOS.values())}
     opened = open_source(write(tmp_path / "data.zip", photos))

@@ -168,7 +168,7 @@ def open_mds(folder: str, options: OpenOptions) -> Opened:
 
 def _read_index(path: str) -> _Index:
     try:
-        index = msgspec.json.decode(stores.read(path), type=_Index)
+        index = msgspec.json.decode(stores.read(path, version=stores.noted(path)), type=_Index)
     except (OSError, ValueError) as error:
         raise SourceError(f"{path}: cannot be read ({error}); copy it again.") from error
     if not index.shards:

@@ -47,6 +47,8 @@ _ENCRYPTED = 1
 _MADE_ON_DOS = 0
 _MADE_ON_UNIX = (3, 19)
 """Unix and macOS, of section 4.4.2: names are the bytes that the file system has, today UTF-8."""
+_NOT_GIVEN = (stores.StoreError, FileNotFoundError, PermissionError)
+"""What says nothing of the bytes of an archive."""
 _PATH_FIELD = 0x7075
 """Of the extra field (section 4.6.9): version 1, the CRC-32 of the name, and the name in UTF-8."""
 
@@ -101,10 +103,12 @@ def _members(path: str, left_out: LeftOut) -> tuple[EncodedFiles, list[str]]:
         with _opened(path) as file, zipfile.ZipFile(file) as archive:
             listed = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, struct.error, NotImplementedError) as error:
-        raise SourceError(
-            f"{path}: this archive cannot be read ({error}); if it is truncated or damaged, fetch "
-            "it again."
-        ) from error
+        # An end that cannot be read is no end to the standard library: "File is not a zip file".
+        why = error.__context__ if isinstance(error.__context__, _NOT_GIVEN) else error
+        words = f"{path}: this archive cannot be read ({why})"
+        if isinstance(why, _NOT_GIVEN):
+            raise SourceError(f"{words}.") from error
+        raise SourceError(f"{words}; if it is truncated or damaged, fetch it again.") from error
     others = [_name_of(member) or member.filename for member in listed if member.is_dir()]
     for member in listed:
         if member.is_dir():
