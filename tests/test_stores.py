@@ -696,6 +696,23 @@ def test_credentials_in_a_url_are_refused_and_not_shown(url: str, listed: bool) 
     assert "SECRET" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("set#1", r"own folder has one is opened under another name"),
+        ("what?", r"own folder has one is opened under another name"),
+        ("set[1]", r"set\[1\]: patterns with \*, \? and \[ \] are .*under another name: copy"),
+        ("a*b", r"under another name: copy"),
+    ],
+)
+def test_a_folder_whose_name_looks_like_more_is_refused_with_what_to_do(
+    name: str, words: str, server: ObjectServer
+) -> None:
+    server.objects[f"bucket/{name}/x/1.jpg"] = b"x"
+    with pytest.raises(SourceError, match=words):
+        open_source(f"s3://bucket/{name}")
+
+
 def test_a_web_server_lists_nothing(server: ObjectServer) -> None:
     with pytest.raises(SourceError, match=r"no such file or folder"):
         open_source(f"{server.url}/bucket/train")

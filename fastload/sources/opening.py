@@ -116,8 +116,9 @@ def _matches(pattern: str) -> list[str]:
         return [path for each in paths for path in _matches(each)]
     if stores.is_remote(pattern):
         raise SourceError(
-            f"{pattern}: patterns with * and ? are for local files; give the folder, or "
-            f"name{{000..012}}."
+            f"{pattern}: patterns with *, ? and [ ] are for local files; give the folder, or "
+            f"name{{000..012}}. (What has such a sign in its own name is opened under another "
+            "name: copy it.)"
         )
     found = sorted(glob.glob(_absolute(pattern)))
     if not found:

@@ -67,8 +67,9 @@ def located(url: str) -> str:
         raise SourceError(
             f"{url.partition('://')[0]}://...: credentials and parameters in a URL would be shown "
             "with every message; leave them out, and set them in the environment, as the store's "
-            "own tools read them. (Of a name, ? is %3F and # is %23 in https://; of an object "
-            "store give the folder.)"
+            "own tools read them. (Of a name, ? is %3F and # is %23 in https://. Of an object "
+            "store give the folder above such a name; a data set whose own folder has one is "
+            "opened under another name: copy it.)"
         )
     if is_local:  # RFC 8089, and `pathlib.Path.as_uri`: %20 is a space
         path = url.removeprefix("file://").removeprefix("localhost")
