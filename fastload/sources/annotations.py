@@ -177,8 +177,9 @@ class Annotations:
     def _other_sizes(
         self, images: Sequence[str], root: str, name: str, *, strict: bool
     ) -> tuple[str, ...]:
-        """What is said of images on a disk that are of another size than the annotations say, by
-        some of them, spread evenly. Raises SourceError: there are such, and `strict`."""
+        """A note where images on a disk have another size than the annotations say. Reads the
+        headers of up to 1,024 images, spread evenly. Raises SourceError: there are such, and
+        `strict`."""
         if not self.sizes or stores.is_remote(root):
             return ()
         rows = [row for row in folders.sampled_rows(len(images)).tolist() if self.sizes[row]]

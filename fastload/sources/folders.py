@@ -192,8 +192,10 @@ def sampled_bytes(files: EncodedFiles) -> Iterator[bytes]:
     for each in ranges:
         try:
             yield stores.read(*each)
-        except stores.StoreError as error:  # another time they may come, and all that follows from
-            raise SourceError(f"{each.name}: cannot be read ({error}).") from error  # them differs
+        except stores.StoreError as error:
+            # Without these bytes the fingerprint would be another one than when the store gives
+            # them.
+            raise SourceError(f"{each.name}: cannot be read ({error}).") from error
         except OSError:
             yield b""
 

@@ -71,7 +71,7 @@ def _in_file(image: str) -> _Header:
     try:
         check_regular(image)
         return _header(image)
-    except Exception as error:  # what plugins raise is in no list
+    except Exception as error:  # Pillow's formats raise many kinds
         raise _unreadable(image, error) from None
 
 

@@ -19,6 +19,7 @@ _ANNOTATIONS, _IMAGES, _LISTS = "Annotations", "JPEGImages", "ImageSets/Main"
 VOC_SIGNS = (_ANNOTATIONS,)
 """A folder without it has no VOC annotations (see `Format.signs`)."""
 _FLAGS = {"0": 0, "1": 1, "false": 0, "true": 1, "": 0, "unspecified": 0}
+"""What `difficult` may say, in any case of letters."""
 _LARGEST = 1 << 22
 """Bytes of an annotation file; thousands of objects are below that."""
 _LARGEST_LIST = 1 << 28

@@ -38,7 +38,7 @@ _ODD_KEY = re.compile(
 )
 # A listing that was refused, which has no exception of its own.
 _REFUSED = re.compile(r"status code: 40[13]\b")
-# Where a machine of a cloud asks for the credentials of its role: nowhere else were any.
+# Where obstore asks for the credentials of a cloud machine's role, after it found none elsewhere.
 _NO_CREDENTIALS = re.compile(r"//169\.254\.169\.254|token request")
 # What a message with its details says, and what to do about it; the first that fits counts.
 _REMEDIES = tuple(

@@ -271,7 +271,8 @@ void to_four_samples(const SamplesTask& task) {
     }
 }
 
-// Blocks to 2 x 2 samples, by jidctred.c, too: of rows and columns 0, 1, 3, 5 and 7.
+// Blocks to 2 x 2 samples, by jidctred.c, too: of rows and columns 0, 1, 3, 5 and 7. The constants
+// have 13 fractional bits.
 void to_two_samples(const SamplesTask& task) {
     constexpr int k1 = 29692, k3 = -10426, k5 = 6967, k7 = -5906;
     static constexpr int16_t kOfRow[8] = {0, k1, 0, k3, 0, k5, 0, k7};
