@@ -138,6 +138,30 @@ def test_the_native_core_computes_the_same_numbers(
         assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 
+@pytest.mark.skipif(not native.available(), reason="the native core is not built")
+@pytest.mark.parametrize("repeats", [None, np.arange(200) * 7919 % 5 << 20])
+def test_every_instruction_set_draws_the_same_integers(repeats: np.ndarray | None) -> None:
+    indices = np.r_[np.arange(197) * 5_000_000_011, 1 << 33, (1 << 40) - 1, 5] % (1 << 40)
+    found = 0
+    for simd in ("plain", "sse4.1", "avx2", "avx512", "neon"):
+        for count in (0, 1, 3, 8, 15, 16, 33, 200):
+            some = repeats if repeats is None else repeats[:count]
+            draws = Draws(0xFEDCBA9876543210, (1 << 32) - 1, indices[:count], some)
+            words = draws._words(0xFFFF, 1)
+            expected = ((words[0] << np.uint64(32)) | words[1])[:, 0]
+            drawn = np.full(count, 7, dtype=np.uint64)
+            try:
+                native.load().integers(
+                    draws.indices, some, draws.seed, draws.epoch, 0xFFFF, drawn, simd=simd
+                )
+            except ValueError as error:  # not on this processor
+                assert "simd" in str(error)
+                continue
+            assert np.array_equal(drawn, expected), (simd, count)
+            found += 1
+    assert found >= 16  # "plain" and another one
+
+
 def test_the_numbers_of_streams_are_those_of_earlier_versions() -> None:
     numbers = {name: number for name, number in vars(Stream).items() if name.isupper()}
     assert numbers == {

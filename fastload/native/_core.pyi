@@ -21,7 +21,13 @@ def uniforms(
     indices: Int64s, repeats: Int64s | None, seed: int, epoch: int, stream: int, out: Doubles
 ) -> None: ...
 def integers(
-    indices: Int64s, repeats: Int64s | None, seed: int, epoch: int, stream: int, out: UInt64s
+    indices: Int64s,
+    repeats: Int64s | None,
+    seed: int,
+    epoch: int,
+    stream: int,
+    out: UInt64s,
+    simd: str = "auto",
 ) -> None: ...
 def centre_boxes(
     boxes: Singles,

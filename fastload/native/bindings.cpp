@@ -500,10 +500,12 @@ void uniforms(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t 
 }
 
 void integers(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t seed,
-              uint32_t epoch, uint32_t stream, Array<uint64_t, 1> out) {
+              uint32_t epoch, uint32_t stream, Array<uint64_t, 1> out, const char* simd) {
+    const Kernels* const kernels = find_kernels(simd);
+    require(kernels != nullptr, "simd: unknown, or not on this processor");
     const Counter counter = counter_of(indices, repeats, seed, epoch, stream, out);
     WithoutGil released;
-    draw_integers(counter, out.data());
+    (kernels->integers ? kernels->integers : draw_integers)(counter, out.data());
 }
 
 }  // namespace
@@ -521,7 +523,7 @@ NB_MODULE(_core, m) {
     m.def("uniforms", &uniforms, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
           "out"_a);
     m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
-          "out"_a);
+          "out"_a, "simd"_a = "auto");
 
 #ifdef FASTLOAD_PNG
     m.def(

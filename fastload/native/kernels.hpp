@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "draws.hpp"
 #include "image.hpp"
 #include "jpeg/kernels.hpp"
 
@@ -106,6 +107,8 @@ struct Kernels {
     // if that is the same in all rows: `warp_inner` would find it for each row again, which is half
     // of its time. `row`: any of them.
     void (*warp_columns)(const WarpRow& row, int end, WarpColumns& columns);
+    // Null where the processor has no use for it. As `draw_integers`, which is slower.
+    void (*integers)(const Counter& counter, uint64_t* out);
 };
 
 extern const Kernels kPlainKernels;

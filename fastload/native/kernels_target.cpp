@@ -1,5 +1,6 @@
 // The inner loops for one instruction set: compiled once for each, with its flags, the name of the
 // variable FASTLOAD_KERNELS, and the name that users know it by, FASTLOAD_KERNELS_NAME.
+#include "draws.inl.hpp"
 #include "jpeg/bands.inl.hpp"
 #include "jpeg/blocks.inl.hpp"
 #include "jpeg/forward.inl.hpp"
@@ -23,8 +24,16 @@ constexpr JpegKernels kKernels = {
 }  // namespace
 }  // namespace jpeg
 
-const Kernels FASTLOAD_KERNELS = {
-    FASTLOAD_KERNELS_NAME,         horizontal,      vertical,       pack,       mirror,
-    Simd::kDots ? split : nullptr, &jpeg::kKernels, &png::kKernels, kWarpInner, kWarpColumns};
+const Kernels FASTLOAD_KERNELS = {FASTLOAD_KERNELS_NAME,
+                                  horizontal,
+                                  vertical,
+                                  pack,
+                                  mirror,
+                                  Simd::kDots ? split : nullptr,
+                                  &jpeg::kKernels,
+                                  &png::kKernels,
+                                  kWarpInner,
+                                  kWarpColumns,
+                                  kIntegers};
 
 }  // namespace fastload

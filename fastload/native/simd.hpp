@@ -11,9 +11,9 @@
 //
 // Names of operations: the number at the end is the width of the elements [bits]. `madd16`
 // multiplies 16-bit numbers and adds neighbouring products; `mul_round16` is the upper half of 2 a
-// b, rounded; `packN` narrows N-bit numbers with saturation, `pack16u` to unsigned bytes; `lowN`
-// and `highN` interleave the lower or upper halves of two lanes; `shuffle` picks bytes of a lane, 0
-// for a negative index.
+// b, rounded; `mul_wide32` multiplies the lower halves of 64-bit numbers, unsigned; `packN` narrows
+// N-bit numbers with saturation, `pack16u` to unsigned bytes; `lowN` and `highN` interleave the
+// lower or upper halves of two lanes; `shuffle` picks bytes of a lane, 0 for a negative index.
 #pragma once
 
 #include <cstddef>
@@ -248,6 +248,9 @@ struct Simd : Lanes {
 struct Simd : Lanes {
     static V shuffle(V a, V places) { return vqtbl1q_u8(a, places); }
     static V mul_round16(V a, V b) { return V(vqrdmulhq_s16(int16x8_t(a), int16x8_t(b))); }
+    static V mul_wide32(V a, V b) {
+        return V(vmull_u32(vmovn_u64(uint64x2_t(a)), vmovn_u64(uint64x2_t(b))));
+    }
     static V madd16(V a, V b) {
         const int32x4_t low = vmull_s16(vget_low_s16(int16x8_t(a)), vget_low_s16(int16x8_t(b)));
         return V(vpaddq_s32(low, vmull_high_s16(int16x8_t(a), int16x8_t(b))));
@@ -288,6 +291,7 @@ struct Simd : Lanes {
 #endif
 
     static V mul_round16(V a, V b) { return FASTLOAD_OP(mulhrs_epi16)(a, b); }
+    static V mul_wide32(V a, V b) { return FASTLOAD_OP(mul_epu32)(a, b); }
     static V shuffle(V a, V places) { return FASTLOAD_OP(shuffle_epi8)(a, places); }
     static V madd16(V a, V b) { return FASTLOAD_OP(madd_epi16)(a, b); }
     static V pack32(V a, V b) { return FASTLOAD_OP(packs_epi32)(a, b); }
