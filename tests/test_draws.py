@@ -154,8 +154,7 @@ def test_every_instruction_set_draws_the_same_integers(repeats: np.ndarray | Non
                 native.load().integers(
                     draws.indices, some, draws.seed, draws.epoch, 0xFFFF, drawn, simd=simd
                 )
-            except ValueError as error:  # not on this processor
-                assert "simd" in str(error)
+            except ValueError:  # not on this processor
                 continue
             assert np.array_equal(drawn, expected), (simd, count)
             found += 1

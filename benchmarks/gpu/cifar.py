@@ -83,7 +83,9 @@ def _share(setting: Setting, found: Found, source: Any) -> None:
     falls while the device warms up does not count. They go on until the share is known to a quarter
     of a per cent.
     """
-    training = small_resnet(setting.where()).warm_up(small_batch(setting), compiled=setting.compile)
+    batch = small_batch(setting)
+    training = small_resnet(setting.where()).warm_up(batch, compiled=setting.compile)
+    training.captured(batch)
     steps, size = setting.small_training_steps, setting.small_training_batch_size
     compiled = training.note or ("compiled" if setting.compile else "not compiled")
     rounds: list[Round] = []
