@@ -1,5 +1,6 @@
-"""Reading files that may be damaged or hostile: only regular files, opened without waiting, and
-images within limits. Writing files of our own, which replace the old file when they are complete.
+"""Files of this machine: which paths name them, and reading what may be damaged or hostile: only
+regular files, opened without waiting, and images within limits. Writing files of our own, which
+replace the old file when they are complete.
 
 A named pipe, a terminal or a link to `/dev/zero` may lie under any name, in a folder of images as
 in a cache: opening the first waits for a writer, reading the last never ends, and neither can be
@@ -13,6 +14,7 @@ import errno
 import glob
 import os
 import platform
+import re
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ import psutil
 # Images with more pixels are refused unread, unless options say otherwise: decompression bombs. It
 # is where Pillow refuses (twice its MAX_IMAGE_PIXELS of 1024 * 1024 * 1024 // 4 // 3).
 MAX_PIXELS = 178_956_970
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,20 @@ class DecodeSettings:
         return 24 * self.max_pixels
 
 
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL, of which `fastload.stores` knows what it names, and no file of this
+    machine. (A `file://` URL is one, too, until `stores.located` has made a path of it.)"""
+    return "://" in path and _SCHEME.match(path) is not None
+
+
+def size_of(path: str) -> int:
+    """Bytes of a file; -1 where there is none."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1
+
+
 def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> IO[bytes]:
     """`open(path, "rb")` of a regular file, links followed.
 
@@ -63,6 +81,20 @@ def read_regular(path: str | os.PathLike[str], *, most: int = -1) -> bytes:
     does."""
     with open_regular(path, buffering=0) as file:
         return file.read(most)
+
+
+def read_range(path: str, start: int = 0, length: int | None = None) -> bytes:
+    """Bytes of a regular file; all from `start` on if `length` is None. Raises OSError as
+    `open_regular` does; and where the file ends before."""
+    with open_regular(path, buffering=0) as file:
+        if start:
+            file.seek(start)
+        if length is None:
+            return file.read()
+        data = file.read(length)
+    if len(data) != length:
+        raise OSError(f"{path}: the file ends after {len(data)} of {length} bytes.")
+    return data
 
 
 def read_regular_into(

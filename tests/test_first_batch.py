@@ -22,7 +22,7 @@ FILES = {
     "compat/dataloader.py": "why isinstance(loader, DataLoader) holds",
     "device.py": "the device stage",
     "draws.py": "all random numbers",
-    "files.py": "opens regular files only: the fingerprint reads some bytes of some images",
+    "files.py": "what a path names: no URL; bytes of some images, for the fingerprint",
     "fingerprint.py": "of the data and of the recipe, for states and indexes",
     "geometry/boxes.py": "from random numbers and sizes to boxes",
     "geometry/plan.py": "the geometry of a recipe",
@@ -54,12 +54,9 @@ FILES = {
     "sources/buffers.py": "a million paths in two arrays",
     "sources/columns.py": "the columns: files, values",
     "sources/folders.py": "a folder of classes",
-    "sources/formats.py": "the formats, and the names that tell them",
     "sources/image_files.py": "which files are images, by name",
     "sources/kinds.py": "what becomes of the rows of a column",
     "sources/opening.py": "which format it is",
-    "stores/__init__.py": "bytes of what a path or a URL names",
-    "stores/urls.py": "tells a URL from a path",
     "stores/reads.py": "ends reads when the loader is closed: of which store, is not asked before",
 }
 """The files whose code runs, and what each is for here. The goal is 30. A part that this data set
@@ -76,16 +73,12 @@ would be a longer way to read, not a shorter one. What was looked at, and stays:
 - `backends/pixels` beside `pixels_native`: it chooses among that, `pixels_joined`, which is made of
   parts of that, and `pixels_python`, for the backends `turbojpeg` and `cache`.
 - `machine`: cores, for all that start threads; the folder of caches, for all that keep files.
-- `stores` and `stores/urls`: what tells a URL from a path is known there alone. Each caller that
-  asks before would know it, too. Opening has `stores` remember what it lists, so that each folder
-  is listed once; the first one is listed to find out whether the URL is there.
 - `known_code`: what a script has put into a class of torchvision's is to run.
 - `native/extension` beside `native/pool`: it is asked where the core was not built, too, and then
   the pool, which is made of its classes, is of no use.
 - `recipe/attributes` beside `crops` and `convert`: what a number, a pair or an interpolation of
   torchvision's may be is read in one way for all operations, with one message.
-- `sources/formats` beside `opening`: a table of what there is, and the search in it; `image_files`
-  is asked by archives, tables and annotations, too, which are no formats of their own.
+- `sources/image_files` beside `folders`: it is asked by archives, tables and annotations, too.
 - `sources/kinds` beside `columns`: what becomes of rows, open to other packages, and what rows are.
 - `loader/opening` and `loader/ordering` beside `loader/build`: three questions (which data, in what
   order, by which backend), each with its own cases and refusals. In one file of 620 lines none of

@@ -21,6 +21,7 @@ from torch.utils.data import Subset
 
 from fastload import stores
 from fastload.errors import DecodeError, SourceError
+from fastload.files import is_remote
 from fastload.sources.buffers import Int64Array, PathTable, PickledByReference, RowSelection
 from fastload.sources.kinds import Kind, PixelKind, Rows, kind_named, pixel_kind
 from fastload.sources.ragged import Ragged
@@ -360,7 +361,7 @@ class EncodedFiles(PickledByReference, EncodedImages):
     @cached_property
     def is_remote(self) -> bool:
         """Whether they lie in a store, and not in files: the native core opens only files."""
-        return len(self) > 0 and stores.is_remote(self.paths[0])
+        return len(self) > 0 and is_remote(self.paths[0])
 
     @property
     def survives_fork(self) -> bool:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, counted
+from fastload.files import is_remote, read_range, size_of
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.beside import objects_beside
@@ -101,7 +102,7 @@ def matching(root: str, pattern: str) -> list[str]:
     In a store, where each folder is a request, * stands for those that are called as parts of a
     data set are (splits, `labels`): one of another name would be of a class.
     """
-    if not stores.is_remote(root):
+    if not is_remote(root):
         return sorted(glob.glob(f"{glob.escape(root)}/{pattern}"))
     part, _, rest = pattern.partition("/")
     if not stores.is_folder(root):
@@ -146,7 +147,7 @@ def images_below(root: str, folder: str, left_out: LeftOut | None = None) -> Ite
                 _refuse_cycle(root, prefix + name)
             todo.append(prefix + name)
         found[here] = sorted(names)
-        if stores.is_remote(root):
+        if is_remote(root):
             stores.list_ahead([f"{root}/{folder}" for folder in todo])
     for here in sorted(found):
         prefix = f"{here}/" if here else ""
@@ -169,7 +170,7 @@ def sampled_sizes(files: EncodedFiles) -> Int64Array:
     rows = sampled_rows(len(files))
     if files.lengths is not None:
         return files.lengths[rows]
-    return np.array([stores.size_of(files.paths[row]) for row in rows.tolist()], dtype=np.int64)
+    return np.array([_size_of(files.paths[row]) for row in rows.tolist()], dtype=np.int64)
 
 
 def sampled_bytes(files: EncodedFiles) -> Iterator[bytes]:
@@ -182,16 +183,16 @@ def sampled_bytes(files: EncodedFiles) -> Iterator[bytes]:
     ranges: list[stores.Range] = []
     for row in sampled_rows(len(files), IMAGES_SAMPLED).tolist():
         path, start, length = files.locate(row)
-        length = max(0, stores.size_of(path)) if length < 0 else length
+        length = max(0, _size_of(path)) if length < 0 else length
         begin = start + max(0, length - BYTES_SAMPLED) // 2
         ranges.append(stores.Range(path, begin, min(BYTES_SAMPLED, length)))
-    if ranges and stores.is_remote(ranges[0].name):
+    if ranges and is_remote(ranges[0].name):
         with contextlib.suppress(OSError):  # some cannot be read: one by one, below
             yield from stores.read_many(ranges)
             return
     for each in ranges:
         try:
-            yield stores.read(*each)
+            yield stores.read(*each) if is_remote(each.name) else read_range(*each[:3])
         except stores.StoreError as error:
             # Without these bytes the fingerprint would be another one than when the store gives
             # them.
@@ -200,9 +201,13 @@ def sampled_bytes(files: EncodedFiles) -> Iterator[bytes]:
             yield b""
 
 
+def _size_of(path: str) -> int:
+    return stores.size_of(path) if is_remote(path) else size_of(path)
+
+
 def _entries(folder: str) -> Iterator[tuple[str, bool, bool]]:
     """(name, is a folder, is a link to one) of what a folder holds."""
-    if stores.is_remote(folder):
+    if is_remote(folder):
         yield from ((name, is_folder, False) for name, is_folder in stores.entries(folder))
         return
     try:
@@ -401,7 +406,9 @@ def refuse_reserved(root: str, classes: Sequence[str], below: Collection[str]) -
 
 def is_class_folder(spec: object) -> bool:
     """Any folder; `open_class_folder` raises what is wrong with it."""
-    return isinstance(spec, str) and stores.is_folder(spec)
+    if not isinstance(spec, str):
+        return False
+    return stores.is_folder(spec) if is_remote(spec) else os.path.isdir(spec)
 
 
 def open_class_folder(root: str, options: OpenOptions) -> Opened:
@@ -478,7 +485,7 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
                 counts[label] += 1
                 yield path
 
-    if stores.is_remote(root):
+    if is_remote(root):
         stores.list_ahead([f"{root}/{name}" for name in classes if name in here])
     table = PathTable.of(paths(), root)
     empty = [name for name, n in zip(classes, counts, strict=True) if name in here and not n]

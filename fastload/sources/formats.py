@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -60,20 +58,6 @@ class Format:
     """For a fallback: whether not only the names but also the content of a path are of this format.
     If another format opens the path as well, it is refused as ambiguous; except for masks, which
     are noted."""
-
-    def may_be(self, folder: str) -> bool:
-        """Whether a local folder has one of its signs."""
-        above, name = map(glob.escape, os.path.split(folder))
-        inside = os.path.join(above, name)
-        for sign in self.signs or ():
-            pattern = (
-                os.path.join(above, sign.removeprefix("../").replace("{name}", name))
-                if sign.startswith("../")
-                else os.path.join(inside, sign)
-            )
-            if next(glob.iglob(pattern), None) is not None:
-                return True
-        return self.signs is None
 
     @property
     def description(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import glob
@@ -15,6 +16,7 @@ from typing import Any, Literal
 
 from fastload import stores
 from fastload.errors import ConfigurationError, FastloadError, SourceError, counted
+from fastload.files import is_remote
 from fastload.sources import index
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
@@ -45,10 +47,10 @@ def locate(spec: Any) -> Any:
         path = os.fspath(spec)
         if not isinstance(path, str):
             raise SourceError(f"The path {path!r} is bytes; decode it first: os.fsdecode(path).")
-        path = stores.located(path) if stores.is_remote(path) else path
+        path = stores.located(path) if is_remote(path) else path
         return _matches(path) if _is_pattern(path) else _existing(path)
     first = spec[0] if isinstance(spec, list | tuple) and spec else None
-    if isinstance(first, str) and stores.is_remote(first):
+    if isinstance(first, str) and is_remote(first):
         stores.located(first)  # raises for credentials, before a message about the list shows them
     if isinstance(spec, list | tuple) and spec and all(_is_shard_path(item) for item in spec):
         return [path for item in map(os.fspath, spec) for path in _matches(item)]
@@ -70,7 +72,7 @@ def _absolute(path: str) -> str:
 
 
 def _existing(path: str) -> str:
-    if stores.is_remote(path):
+    if is_remote(path):
         return _there(stores.located(path))
     absolute = _absolute(path)
     if not path:
@@ -99,7 +101,7 @@ def _there(url: str) -> str:
 def _matches(pattern: str) -> list[str]:
     """Files of a pattern, sorted; every one of a numbered range must be there. Of a plain path the
     file itself."""
-    if stores.is_remote(pattern):
+    if is_remote(pattern):
         pattern = stores.located(pattern)
     if not _is_pattern(pattern):
         return [_existing(pattern)]
@@ -112,9 +114,9 @@ def _matches(pattern: str) -> list[str]:
             )
         names = [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
         paths = [pattern.replace(numbers[0], name, 1) for name in names]
-        stores.ask_ahead([path for path in paths if stores.is_remote(path)])
+        stores.ask_ahead([path for path in paths if is_remote(path)])
         return [path for each in paths for path in _matches(each)]
-    if stores.is_remote(pattern):
+    if is_remote(pattern):
         raise SourceError(
             f"{pattern}: patterns with *, ? and [ ] are for local files; give the folder, or "
             f"name{{000..012}}. (What has such a sign in its own name is opened under another "
@@ -213,7 +215,8 @@ def open_source(
         raise ConfigurationError(f"split: must be the name of a split or None, got {split!r}.")
     names = _strings("fields", fields), _strings("classes", classes)
     options = OpenOptions(split, labels, *names, bool(strict), bool(masks))
-    with stores.seen_kept():
+    a_path = isinstance(spec, str | Path) and not is_remote(str(spec))  # else URLs may be in it
+    with contextlib.nullcontext() if a_path else stores.seen_kept():
         opened = _open(spec, options, format)
     if keypoint_pairs is not None:
         from fastload.sources.keypoints import with_pairs
@@ -240,7 +243,7 @@ def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:
         return found
     place = locate(spec if isinstance(spec, str | os.PathLike) else local_arrays(spec))
     first = place[0] if isinstance(place, list) and place else place
-    if isinstance(first, str) and stores.is_remote(first):
+    if isinstance(first, str) and is_remote(first):
         return _open_remote(place, options, format)
     return _open_located(spec, place, options, format)
 
@@ -282,7 +285,7 @@ def make_index(
     with stores.seen_kept() as seen:
         place = locate(spec)
         first = place[0] if isinstance(place, list) and place else place
-        if not isinstance(first, str) or not stores.is_remote(first):
+        if not isinstance(first, str) or not is_remote(first):
             raise ConfigurationError(
                 f"{spec}: lies on a local disk, which is listed at each start; an index is for "
                 "what a URL names."
@@ -331,15 +334,15 @@ def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | Non
             training = None if training == folder else training
             place, options = folder, replace(options, split=None, training=training)
     if wanted is not None:
-        if wanted.fallback and _suits(wanted, whole):
+        if wanted.fallback and suits(wanted, whole):
             place, options = whole, its_options
-        if not _suits(wanted, place):
+        if not suits(wanted, place):
             shown = place if isinstance(place, str) else f"a {type(spec).__name__}"
             other = next(
                 (
                     form
                     for form in built_in_formats()
-                    if not form.by_name_only and _suits(form, place)
+                    if not form.by_name_only and suits(form, place)
                 ),
                 None,
             )
@@ -351,7 +354,7 @@ def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | Non
     fallbacks = [form for form in built_in_formats() if form.fallback]
     for where, given in ((whole, its_options), (place, options)):
         for form in fallbacks:
-            if _suits(form, where):
+            if suits(form, where):
                 try:
                     opened = _open_recognised(spec, place, options)
                 except FastloadError:
@@ -451,19 +454,35 @@ def open_indexed(dataset: Any, *, reason: str = "") -> Opened:
 
 def _opened_by(formats: Sequence[Format], spec: Any, options: OpenOptions) -> Opened | None:
     for form in formats:
-        if not form.by_name_only and _suits(form, spec):
+        if not form.by_name_only and suits(form, spec):
             return _opened_as(form, spec, options)
     return None
 
 
-def _suits(form: Format, place: Any) -> bool:
+def suits(form: Format, place: Any) -> bool:
+    """Whether a place, as `locate` gives it, is of this format, as far as names say."""
     at = place[0] if isinstance(place, list) and place else place
-    remote = isinstance(at, str) and stores.is_remote(at) and form not in _registered
+    remote = isinstance(at, str) and is_remote(at) and form not in _registered
     if remote:
         return form.remote and form.recognise(place)
     if isinstance(place, str) and form.signs is not None and os.path.isdir(place):
-        return form.may_be(place.rstrip("/")) and form.recognise(place)
+        return _has_signs(place.rstrip("/"), form.signs) and form.recognise(place)
     return form.recognise(place)
+
+
+def _has_signs(folder: str, signs: Sequence[str]) -> bool:
+    """Whether a local folder has one of these signs of a format (`Format.signs`)."""
+    above, name = map(glob.escape, os.path.split(folder))
+    inside = os.path.join(above, name)
+    for sign in signs:
+        pattern = (
+            os.path.join(above, sign.removeprefix("../").replace("{name}", name))
+            if sign.startswith("../")
+            else os.path.join(inside, sign)
+        )
+        if next(glob.iglob(pattern), None) is not None:
+            return True
+    return False
 
 
 def _opened_as(form: Format, spec: Any, options: OpenOptions) -> Opened:

@@ -17,16 +17,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fastload import files
 from fastload.distribution import install_command
 from fastload.errors import SourceError
-from fastload.files import open_regular
+from fastload.files import is_remote
 from fastload.stores.base import ChangedError, Data, Entry, Range, Store, StoreError, words_of
 from fastload.stores.objects import SCHEMES, ObjectStore
 from fastload.stores.seen import INDEX_NAME, Seen, requests_of, stamp_of
 from fastload.stores.tier import Kept, Tier, digest_of, tier
 from fastload.stores.urls import (
     below,
-    is_remote,
     is_web,
     located,
     name_of,
@@ -312,13 +312,10 @@ def entries(folder: str) -> list[tuple[str, bool]]:
 
 def size_of(path: str) -> int:
     """Bytes of a file; -1 where there is none."""
-    if is_remote(path):
-        entry = _answer(path)
-        return -1 if entry is None else entry.size
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return -1
+    if not is_remote(path):
+        return files.size_of(path)
+    entry = _answer(path)
+    return -1 if entry is None else entry.size
 
 
 def read_up_to(path: str, most: int, start: int = 0, version: int = 0) -> bytes:
@@ -326,7 +323,7 @@ def read_up_to(path: str, most: int, start: int = 0, version: int = 0) -> bytes:
     if is_remote(path):
         store, name = store_of(path)
         return bytes(store.read_up_to(name, start, most, version))
-    with open_regular(path, buffering=0) as file:
+    with files.open_regular(path, buffering=0) as file:
         file.seek(start)
         return file.read(most)
 
@@ -355,15 +352,7 @@ def read(path: str, start: int = 0, length: int | None = None, version: int = 0)
     """
     if is_remote(path):
         return read_many([Range(path, start, length, version)])[0]
-    with open_regular(path, buffering=0) as file:
-        if start:
-            file.seek(start)
-        if length is None:
-            return file.read()
-        data = file.read(length)
-    if len(data) != length:
-        raise OSError(f"{path}: the file ends after {len(data)} of {length} bytes.")
-    return data
+    return files.read_range(path, start, length)
 
 
 def read_many(ranges: Sequence[Range], *, by_tier: bool = True) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Paths and URLs: which is which, of which store, and what the names in them stand for."""
+"""URLs: of which store they are, and what the names in them stand for."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from fastload.errors import SourceError
+from fastload.files import is_remote
 
-_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 # A repository of Hugging Face, above which nothing can be listed: of a model hf://owner/name; with
 # a revision after an @, of which two kinds have slashes.
 _REPOSITORY = re.compile(
@@ -17,11 +17,6 @@ _REPOSITORY = re.compile(
 )
 # A % that begins no byte, or a slash that is none between folders.
 _NO_NAME = re.compile(r"%(?![0-9a-fA-F]{2})|%2[fF]")
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path is the URL of a store. (`located` makes a path of a `file://` URL.)"""
-    return "://" in path and _SCHEME.match(path) is not None
 
 
 def is_web(path: str) -> bool:

@@ -23,6 +23,7 @@ from fastload.errors import ConfigurationError, FastloadError, counted
 from fastload.files import replacing
 from fastload.sources import FORMATS, Opened, Source
 from fastload.sources.keypoints import unpaired
+from fastload.sources.opening import suits
 from fastload.tools.demo import DemoSettings
 from fastload.tools.look.page import page
 from fastload.tools.look.samples import default_transform, shown_rows
@@ -43,7 +44,7 @@ def open_objects(folder: Path) -> Opened | None:
     """
     path = str(folder.expanduser().absolute())
     for form in FORMATS:
-        if not (form.fallback and folder.is_dir() and form.may_be(path) and form.recognise(path)):
+        if not (form.fallback and folder.is_dir() and suits(form, path)):
             continue
         if form.certain is not None and not form.certain(path):
             continue
