@@ -26,7 +26,7 @@ from fastload.cli import doctor
 from fastload.cli.app import app
 from fastload.cli.environment import Finding, shared_memory
 from fastload.errors import BackendUnavailableError, SourceError
-from fastload.loader.build import _warn_without_native_core
+from fastload.loader.served import _warn_without_native_core
 from fastload.native import extension
 from fastload.tools.demo import DemoSettings
 from fastload.tools.demo.tour import run_demo, torchvision_samples

@@ -28,16 +28,15 @@ FILES = {
     "geometry/plan.py": "the geometry of a recipe",
     "host_memory.py": "memory of batches, used again",
     "known_code.py": "whether torchvision's functions are those that it defines",
-    "loader/build.py": "puts the parts together",
+    "loader/build.py": "a backend for it, and the parts put together",
     "loader/config.py": "the arguments, checked",
     "loader/cursor.py": "where the trainer is",
     "loader/feed.py": "the batch at any position",
     "loader/iterator.py": "an epoch under way: iter() and next()",
     "loader/loader.py": "create_loader and the Loader",
-    "loader/opening.py": "the data set, opened by fastload or as its own code makes it",
-    "loader/ordering.py": "the order: ours, or that of a sampler",
     "loader/prefetcher.py": "the thread that makes batches ahead, and its states",
     "loader/production.py": "the steps that make one batch",
+    "loader/served.py": "the data set, its recipe, and its order",
     "machine.py": "how many cores there are",
     "native/extension.py": "whether the native core is built",
     "native/pool.py": "the native core, with numpy's types",
@@ -80,9 +79,6 @@ would be a longer way to read, not a shorter one. What was looked at, and stays:
   torchvision's may be is read in one way for all operations, with one message.
 - `sources/image_files` beside `folders`: it is asked by archives, tables and annotations, too.
 - `sources/kinds` beside `columns`: what becomes of rows, open to other packages, and what rows are.
-- `loader/opening` and `loader/ordering` beside `loader/build`: three questions (which data, in what
-  order, by which backend), each with its own cases and refusals. In one file of 620 lines none of
-  them could be found.
 - `loader/feed` beside `production`: the first gives the batch of a position, the second makes the
   next one; the prefetcher, between them, imports the second and is imported by the first.
 - `stores/reads`: closing a loader must end what a thread reads, wherever that comes from. Were it

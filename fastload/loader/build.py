@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ from typing import Any
 
 import torch
 
-from fastload import native
 from fastload.backends import available_backends, backend_by_rule, backend_class
 from fastload.backends.base import (
     Backend,
@@ -23,28 +21,24 @@ from fastload.backends.base import (
     traits_of,
 )
 from fastload.backends.objects import StreamBackend
-from fastload.compat.timm import is_fast_collate, stacks_alike
 from fastload.device import DeviceStage
-from fastload.errors import BackendUnavailableError, ConfigurationError
+from fastload.errors import ConfigurationError
 from fastload.fingerprint import fingerprint_of
 from fastload.host_memory import BufferPool
 from fastload.loader import deep, streams
 from fastload.loader.colour_place import ColourPlace, place_by_rule
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
-from fastload.loader.opening import changes_of, has_code, opened_by_its_own_code, opened_for
-from fastload.loader.ordering import order_of
 from fastload.loader.plain import PlainBackend
+from fastload.loader.served import Served, changes_of, served_for
 from fastload.loader.tune import backend_measured, place_measured, samples_per_second
 from fastload.loader.worker_seeds import ScriptSeeds, WorkerSeeds
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix, label_among
-from fastload.recipe.operation import qualified_name
 from fastload.sampler import (
     Order,
     StreamOrder,
 )
-from fastload.sources import Opened
 from fastload.sources.base import Source
 from fastload.sources.columns import StreamItems
 from fastload.sources.inspection import SeenArchives
@@ -92,7 +86,7 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     """Open the source, choose the backend, and build the parts of a Loader."""
     if config.streamed:
         return _streaming(config)
-    served = _served(config)
+    served = served_for(config)
     config, source, split = served.config, served.opened.source, served.split
     colour = ColourPlace(split)
     if config.place != "auto" or split.begins_with_colour:
@@ -114,67 +108,11 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     return _on_backend(backend, reason, served, colour)
 
 
-@dataclass(frozen=True)
-class _Served:
-    """What is served, before a backend is chosen for it."""
-
-    config: LoaderConfig
-    """Without a collate function of the user's that fastload replaces."""
-    opened: Opened
-    recipe: Recipe
-    split: SplitRecipe
-    """The recipe, split for the source."""
-    order: Order
-
-
-def _served(config: LoaderConfig) -> _Served:
-    """The data set and its recipe; opened again if Python code needs samples of its own."""
-    opened = opened_for(config)
-    source = opened.source
-    if config.dtype is not None and not source.images and not source.objects:
-        raise ConfigurationError(
-            f"dtype: it is for images, and {source.name} has none (columns: "
-            f"{', '.join(source.columns)}); leave it out and convert the data, or use "
-            "batch_transform."
-        )
-    recipe = Recipe.from_transform(_both(opened.transform, config.transform))
-    if source.encoded:
-        _warn_without_native_core()
-    split = _split(recipe, config, source)
-    _check_dtype(config.dtype, split)
-    if config.collate_fn is not None and is_fast_collate(config.collate_fn):
-        plain = replace(config, collate_fn=None)
-        if stacks_alike(source, without := _split(recipe, plain, source)):
-            config, split = plain, without
-            opened = replace(
-                opened,
-                notes=(*opened.notes, "what timm's fast_collate does to bytes is done without it"),
-            )
-    runs_python = config.collate_fn is not None or split.opaque is not None
-    if runs_python and not source.objects and has_code(config.source):
-        opened = opened_by_its_own_code(config, opened, split)
-        source = opened.source
-        recipe = Recipe.from_transform(_both(opened.transform, config.transform))
-        split = _split(recipe, config, source)
-    order = order_of(config, source, config.shard_here())
-    if source.deep:
-        deep.check(config, source, split)
-    return _Served(config, opened, recipe, split, order)
-
-
-@functools.cache  # once a process
-def _warn_without_native_core() -> None:
-    try:
-        native.load()
-    except BackendUnavailableError as error:
-        logger.warning("Images are decoded more slowly than they could be: %s", error)
-
-
 def _opaque_backends() -> list[str]:
     return [row.name for row in available_backends() if row.available and row.traits.runs_opaque]
 
 
-def _on_backend(backend: str, reason: str, served: _Served, colour: ColourPlace) -> LoaderParts:
+def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) -> LoaderParts:
     """The parts, with a backend. `reason`: why this one, for a person."""
     opened, recipe, order = served.opened, served.recipe, served.order
     source, split = opened.source, colour.split
@@ -267,7 +205,7 @@ def _on_backend(backend: str, reason: str, served: _Served, colour: ColourPlace)
     )
 
 
-def _workers_on(traits: Traits, served: _Served) -> tuple[LoaderConfig, bool, list[str]]:
+def _workers_on(traits: Traits, served: Served) -> tuple[LoaderConfig, bool, list[str]]:
     """What the settings of worker processes mean on a backend: (the configuration with those that
     apply, whether workers start again with each epoch, notes for `explain()`)."""
     config, source = served.config, served.opened.source
@@ -297,7 +235,7 @@ def _workers_on(traits: Traits, served: _Served) -> tuple[LoaderConfig, bool, li
     return config, renewed, notes
 
 
-def _check_on_backend(backend: str, traits: Traits, served: _Served, split: SplitRecipe) -> None:
+def _check_on_backend(backend: str, traits: Traits, served: Served, split: SplitRecipe) -> None:
     """Raise ConfigurationError if a backend of these traits would not serve what was asked for."""
     if split.several_views and not traits.views:
         raise ConfigurationError(
@@ -413,62 +351,6 @@ def _recipe_fingerprints(
     if not rounded or (dtype is not None and not dtype.is_floating_point):
         return (fingerprint_of(*fingerprinted, str(dtype)),)
     return tuple(fingerprint_of(*fingerprinted, str(given)) for given in (None, *_PRECISIONS))
-
-
-def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
-    """The transform, split for this source."""
-    if recipe.ops and not source.images and not source.objects:
-        raise ConfigurationError(
-            f"transform: {source.name} has no images (columns: {', '.join(source.columns)}); leave "
-            "it out, or use batch_transform."
-        )
-    primary = next(iter(source.images.values()), None)
-    if config.collate_fn is not None:
-        split = recipe.as_opaque(
-            f"the collate_fn {qualified_name(config.collate_fn)} takes finished samples; leave it "
-            "out, or give from_dataloader a function of whole batches, batch_transform, in its "
-            "place"
-        )
-    else:
-        split = recipe.split(None if primary is None else primary.fixed_size)
-    sieves = any(split.sieves(view) for view in range(len(split.paths)))
-    if sieves or source.moved or split.needs_objects or split.joint is not None:
-        from fastload.loader import objects
-
-        objects.check_split(split, source, config, sieves=sieves)
-    return split
-
-
-def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:
-    """Raise ConfigurationError if images would lose their values in this dtype."""
-    if (
-        wanted is None or wanted.is_floating_point or split.opaque is not None
-    ):  # an opaque one is seen when it has run
-        return
-    for program in split.programs:
-        made = program.output_dtype()
-        if (
-            made.is_floating_point
-            or torch.iinfo(wanted if wanted != torch.bool else torch.int8).max < 255
-        ):
-            raise ConfigurationError(
-                f"dtype: the transform makes images of {made}, whose values {wanted} cannot hold. "
-                "Give a floating point dtype, or leave dtype out."
-            )
-
-
-def _both(own: Any, given: Any) -> Any:
-    """The dataset's transform, then the one given."""
-    if own is None or given is None:
-        return given if own is None else own
-    if isinstance(given, Recipe):
-        raise ConfigurationError(
-            "transform: the dataset has a transform of its own and a Recipe was given as well; "
-            "drop one of them."
-        )
-    from torchvision.transforms import Compose
-
-    return Compose([own, given])
 
 
 def _options_for(backend: str, cls: Any, config: LoaderConfig) -> BackendOptions:

@@ -1,0 +1,352 @@
+"""What a Loader serves: the data set, opened by fastload or as its own code makes it; the recipe,
+split for it; and the order, ours or that of a sampler. No backend is chosen yet."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from fastload import native
+from fastload.backends.base import DEFAULT_PREFETCH
+from fastload.compat.timm import is_fast_collate, stacks_alike
+from fastload.errors import BackendUnavailableError, ConfigurationError, counted
+from fastload.known_code import only_seeds
+from fastload.loader import deep
+from fastload.loader.config import LoaderConfig
+from fastload.recipe import Recipe, SplitRecipe
+from fastload.recipe.operation import qualified_name
+from fastload.sampler import (
+    BatchOrder,
+    EpochOrder,
+    ForeignOrder,
+    InStepOrder,
+    NodePlacement,
+    Order,
+    Shard,
+    UncountedOrder,
+    has_length,
+    never_looks,
+    size_said_by,
+)
+from fastload.sources import Opened, open_indexed, open_source
+from fastload.sources.base import Source
+from fastload.sources.datasets import COST, is_dataset, open_dataset
+from fastload.sources.huggingface import is_huggingface
+from fastload.sources.inspection import Snapshot
+from fastload.sources.plain import may_be_plain, open_plain_dataset
+
+logger = logging.getLogger("fastload")
+
+
+@dataclass(frozen=True)
+class Served:
+    """What is served, before a backend is chosen for it."""
+
+    config: LoaderConfig
+    """Without a collate function of the user's that fastload replaces."""
+    opened: Opened
+    recipe: Recipe
+    split: SplitRecipe
+    """The recipe, split for the source."""
+    order: Order
+
+
+def served_for(config: LoaderConfig) -> Served:
+    """The data set and its recipe; opened again if Python code needs samples of its own."""
+    opened = _opened_for(config)
+    source = opened.source
+    if config.dtype is not None and not source.images and not source.objects:
+        raise ConfigurationError(
+            f"dtype: it is for images, and {source.name} has none (columns: "
+            f"{', '.join(source.columns)}); leave it out and convert the data, or use "
+            "batch_transform."
+        )
+    recipe = Recipe.from_transform(_both(opened.transform, config.transform))
+    if source.encoded:
+        _warn_without_native_core()
+    split = _split(recipe, config, source)
+    _check_dtype(config.dtype, split)
+    if config.collate_fn is not None and is_fast_collate(config.collate_fn):
+        plain = replace(config, collate_fn=None)
+        if stacks_alike(source, without := _split(recipe, plain, source)):
+            config, split = plain, without
+            opened = replace(
+                opened,
+                notes=(*opened.notes, "what timm's fast_collate does to bytes is done without it"),
+            )
+    runs_python = config.collate_fn is not None or split.opaque is not None
+    if runs_python and not source.objects and _has_code(config.source):
+        opened = _opened_by_its_own_code(config, opened, split)
+        source = opened.source
+        recipe = Recipe.from_transform(_both(opened.transform, config.transform))
+        split = _split(recipe, config, source)
+    order = _order_of(config, source, config.shard_here())
+    if source.deep:
+        deep.check(config, source, split)
+    return Served(config, opened, recipe, split, order)
+
+
+# -- The data set ----------------------------------------------------------------------------------
+
+
+def _opened_for(config: LoaderConfig) -> Opened:
+    """The data set of a configuration. Raises ConfigurationError, SourceError: it cannot be served
+    as asked."""
+    init = config.workers.init
+    seeds_only = init is None or only_seeds(init)
+    if config.assume_plain:
+        if config.masks or config.mode != "RGB":
+            left = "mode" if config.mode != "RGB" else "masks"
+            raise ConfigurationError(f"assume_plain: RGB images and labels; leave {left} out.")
+        if not seeds_only:
+            raise ConfigurationError(
+                f"assume_plain: the worker_init_fn {qualified_name(init)} may change the data set, "
+                "and would not be called; leave one of the two out."
+            )
+        return open_plain_dataset(config.source)
+    if not config.adopted:
+        opened = open_source(
+            config.source,
+            split=config.split,
+            strict=config.strict,
+            masks=config.masks,
+            format=config.format,
+            mode=config.mode,
+        )
+        return _noting_assume_plain(opened, config.source)
+    if seeds_only:
+        opened = open_indexed(config.source)
+        if opened.source.instances:
+            opened = open_indexed(
+                config.source,
+                reason="a DataLoader gives them one by one, images with objects; "
+                "create_loader(dataset, collate=...) reads columns of them",
+            )
+        return _noting_assume_plain(opened, config.source)
+    return open_indexed(
+        config.source,
+        reason=f"the worker_init_fn {qualified_name(init)} may change it. {COST} Leave it out, "
+        "if it only sets seeds: "
+        "fastload's own random numbers need none",
+    )
+
+
+def _noting_assume_plain(opened: Opened, dataset: Any) -> Opened:
+    """With a note about `assume_plain`, where the data set may be one for it."""
+    if not opened.source.objects or not is_dataset(dataset) or not may_be_plain(dataset):
+        return opened
+    note = (
+        "assume_plain=True skips its code, if all that this does to images is to read them; labels "
+        "still come from it where they can"
+    )
+    return replace(opened, notes=(*opened.notes, note))
+
+
+def _opened_by_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) -> Opened:
+    """The same data set, whose own code now makes the samples, though fastload can read its files
+    (`native`). So Python code of the user, which runs on single samples, gets the objects that it
+    is written for: PIL images with all their attributes, and labels of Python's types.
+
+    Raises ConfigurationError: something was asked for that only fastload's own reading gives.
+    """
+    if native.assumed is not None:
+        runs = "; ".join(split.reasons)
+        if config.collate_fn is not None:
+            runs = f"the collate_fn {qualified_name(config.collate_fn)}"
+        raise ConfigurationError(
+            f"assume_plain: {runs} runs in Python on each sample, so that nothing is gained by "
+            "skipping the code of the data set; leave one out."
+        )
+    deep.refuse_own_code(config)
+    if config.masks:
+        raise ConfigurationError(
+            "masks: they are drawn for whole batches, and here Python runs on single samples "
+            "(collate_fn, or a transform of your own); leave one of the two out."
+        )
+    if config.collate_fn is not None:
+        reason = (
+            f"the collate_fn {qualified_name(config.collate_fn)} takes them; leave it out, or give "
+            "from_dataloader a function of whole batches, batch_transform, in its place"
+        )
+        dataset, transform = None, None
+    else:
+        reason, dataset, transform = (
+            f"{'; '.join(split.reasons)} takes them",
+            native.bare,
+            native.transform,
+        )
+    if dataset is None:
+        dataset, transform = config.source, None
+    bare = None if dataset is config.source else dataset
+    made = open_dataset(dataset, reason=f"{reason}. {COST}")
+    source = replace(
+        made.source, fingerprint=native.source.fingerprint, classes=native.source.classes
+    )
+    return Opened(source, transform, (*native.notes, *made.notes), bare)
+
+
+def _has_code(source: Any) -> bool:
+    """Whether it is a data set whose own code can make the samples."""
+    return is_dataset(source) or is_huggingface(source)
+
+
+def changes_of(config: LoaderConfig, opened: Opened) -> Callable[..., bool] | None:
+    """A function that says whether the user's data set has changed since this call
+    (`Snapshot.changed`); None for sources that are no data sets.
+
+    Where the data set's own code makes the samples, only its length is looked at: that code sees
+    all other changes itself. Not so if the samples come from a copy without its transform."""
+    a_path = isinstance(config.source, str | os.PathLike)
+    if config.adopted or (not a_path and _has_code(config.source)):
+        return Snapshot(
+            config.source, only_length=bool(opened.source.objects) and opened.bare is None
+        ).changed
+    return None
+
+
+# -- The recipe ------------------------------------------------------------------------------------
+
+
+def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
+    """The transform, split for this source."""
+    if recipe.ops and not source.images and not source.objects:
+        raise ConfigurationError(
+            f"transform: {source.name} has no images (columns: {', '.join(source.columns)}); leave "
+            "it out, or use batch_transform."
+        )
+    primary = next(iter(source.images.values()), None)
+    if config.collate_fn is not None:
+        split = recipe.as_opaque(
+            f"the collate_fn {qualified_name(config.collate_fn)} takes finished samples; leave it "
+            "out, or give from_dataloader a function of whole batches, batch_transform, in its "
+            "place"
+        )
+    else:
+        split = recipe.split(None if primary is None else primary.fixed_size)
+    sieves = any(split.sieves(view) for view in range(len(split.paths)))
+    if sieves or source.moved or split.needs_objects or split.joint is not None:
+        from fastload.loader import objects
+
+        objects.check_split(split, source, config, sieves=sieves)
+    return split
+
+
+def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:
+    """Raise ConfigurationError if images would lose their values in this dtype."""
+    if (
+        wanted is None or wanted.is_floating_point or split.opaque is not None
+    ):  # an opaque one is seen when it has run
+        return
+    for program in split.programs:
+        made = program.output_dtype()
+        if (
+            made.is_floating_point
+            or torch.iinfo(wanted if wanted != torch.bool else torch.int8).max < 255
+        ):
+            raise ConfigurationError(
+                f"dtype: the transform makes images of {made}, whose values {wanted} cannot hold. "
+                "Give a floating point dtype, or leave dtype out."
+            )
+
+
+def _both(own: Any, given: Any) -> Any:
+    """The dataset's transform, then the one given."""
+    if own is None or given is None:
+        return given if own is None else own
+    if isinstance(given, Recipe):
+        raise ConfigurationError(
+            "transform: the dataset has a transform of its own and a Recipe was given as well; "
+            "drop one of them."
+        )
+    from torchvision.transforms import Compose
+
+    return Compose([own, given])
+
+
+@functools.cache  # once a process
+def _warn_without_native_core() -> None:
+    try:
+        native.load()
+    except BackendUnavailableError as error:
+        logger.warning("Images are decoded more slowly than they could be: %s", error)
+
+
+# -- The order -------------------------------------------------------------------------------------
+
+
+def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
+    """Which samples come when, on this rank. Raises ConfigurationError: there would be none."""
+    order: Order
+    keyed = config.adopted and bool(source.objects)
+    given = config.sampler if config.batch_sampler is None else config.batch_sampler
+    if given is not None and not (has_length(given) and never_looks(given)):
+        counts = has_length(given)
+        if config.on_error != "raise" and not counts:
+            raise ConfigurationError(
+                f"on_error: {type(given).__name__} has no __len__, so it is not known which other "
+                "samples its epoch has, to replace one that cannot be read. Give it one, or leave "
+                "on_error out."
+            )
+        # As DataLoader's defaults: no workers, and two batches for each worker.
+        read_ahead = (config.num_workers or 0) * (config.prefetch_factor or DEFAULT_PREFETCH)
+        order = (InStepOrder if counts else UncountedOrder)(
+            given,
+            config.batch_size if config.batch_sampler is None else size_said_by(given),
+            len(source),
+            config.drop_last,
+            config.seed,
+            shard,
+            in_batches=config.batch_sampler is not None,
+            read_ahead=read_ahead,
+            keyed=keyed,
+        )
+    elif config.batch_sampler is not None:
+        order = BatchOrder(config.batch_sampler, len(source), config.seed, shard, keyed=keyed)
+    elif config.sampler is not None:
+        order = ForeignOrder(
+            config.sampler,
+            config.batch_size,
+            len(source),
+            config.drop_last,
+            config.seed,
+            shard,
+            keyed=keyed,
+        )
+    else:
+        order = EpochOrder(
+            len(source),
+            config.batch_size,
+            shard,
+            shuffle=config.shuffle,
+            drop_last=config.drop_last,
+            seed=config.seed,
+            tail=config.tail or "filled",
+            interleaved=config.interleaved,
+        )
+        if isinstance(config.placement, NodePlacement):
+            order = config.placement.placed(order)
+    if not order.samples and given is None:
+        raise ConfigurationError(
+            f"sampler: a DistributedSampler of {counted(shard.world_size, 'rank')} with "
+            f"drop_last=True drops all of {counted(len(source), 'sample')}; give it "
+            "drop_last=False."
+        )
+    if not order.samples:
+        argument = "sampler" if config.batch_sampler is None else "batch_sampler"
+        raise ConfigurationError(
+            f"{argument}: {type(given).__name__} is empty; leave it out to serve all samples."
+        )
+    if order.steps == 0:
+        raise ConfigurationError(
+            f"drop_last: {counted(order.samples, 'sample')} cannot fill one global batch of "
+            f"{order.global_batch_size} (batch_size {order.batch_size} x "
+            f"{counted(shard.world_size, 'rank')}), so no batch is left. Use drop_last=False or a "
+            "smaller batch_size."
+        )
+    return order
