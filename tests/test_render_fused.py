@@ -78,10 +78,10 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Both:
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
 def test_crops_with_padding(both: Both, mode: Any, channels: int) -> None:
     images, rows = photographs(5, 20, 31, channels), np.arange(6) % 5
-    fill = (9.0, 120.0, 250.0)[:channels] if mode == "constant" else (0.0,)
+    fill = (9.0, 120.0, 250.0, 60.0)[:channels] if mode == "constant" else (0.0,)
     geometry = boxed(random_windows(6, (20, 31), (17, 40), 9), 1)
     resampling = Resampling(padding_mode=mode, fill=fill)
     both(lambda: on_device(images, rows, geometry, resampling), "render")
@@ -89,11 +89,11 @@ def test_crops_with_padding(both: Both, mode: Any, channels: int) -> None:
 
 @pytest.mark.parametrize("interpolation", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 @pytest.mark.parametrize("antialias", [True, False])
-@pytest.mark.parametrize("size", [(24, 31), (9, 6)])
+@pytest.mark.parametrize(("size", "channels"), [((24, 31), 3), ((9, 6), 3), ((9, 6), 2)])
 def test_resized_crops(
-    both: Both, interpolation: Any, antialias: bool, size: tuple[int, int]
+    both: Both, interpolation: Any, antialias: bool, size: tuple[int, int], channels: int
 ) -> None:
-    images, rows = photographs(2, *size), np.arange(3) % 2
+    images, rows = photographs(2, *size, channels), np.arange(3) % 2
     geometry = random_resizes(3, size, (7, 9), 2)
     resampling = Resampling(interpolation, antialias)
     both(
@@ -351,7 +351,8 @@ floats = dict.fromkeys(["numbers", "fill", "weights"], "*fp32")
 compiled(k.recolour, {"CHANNELS": 3, "BILINEAR": True, "FILLS": True, "BLOCK": 1024},
          kinds="*i32", counts="*i32", **bytes_, **floats)
 for blends in (True, False):
-    compiled(kernels.normalise, {"BLENDS": blends, "CUTS": not blends, "BLOCK": 1024},
+    compiled(kernels.normalise, {"CHANNELS": 3, "PLANAR": blends, "BLENDS": blends,
+                                 "CUTS": not blends, "BLOCK": 1024},
              images="*u8", scale="*fp32", offset="*fp32", out="*bf16", mixed="*i32")
 compiled(k.add_weighted, {"PARTS": 3, "BLOCK": 1024}, **bytes_, **floats)
 cut = {"HEIGHT": 32, "WIDTH": 32, "OUT_HEIGHT": 32, "OUT_WIDTH": 32, "CHANNELS": 3, "STEPS": 2}
@@ -363,7 +364,8 @@ for mode in range(4):
 image = {"CUBIC": False, "A": -0.5, "PADS": True, "BLOCK": 256}
 weighed = {"table": "*i64", "firsts": "*i32", "weights": "*fp32"}
 for how in range(5):
-    compiled(kernels.render, {**image, "CHANNELS": 3, "HOW": how, "MODE": how % 4}, pixels="*u8",
+    three = {"CHANNELS": 3, "TOGETHER": 3} if how % 2 else {"CHANNELS": 1, "TOGETHER": 1}
+    compiled(kernels.render, {**image, **three, "HOW": how, "MODE": how % 4}, pixels="*u8",
              fill="*fp32", out="*u8", **weighed)
 compiled(kernels.weigh, {**image, "MODE": 2}, **weighed)
 """

@@ -32,7 +32,8 @@ from fastload.render.transfer import constants, on_device
 
 _BLOCK = 256
 """Pixels of a program that blurs; rows and columns of one that weighs."""
-_RENDER_BLOCK = 512
+_RENDER_BLOCK = 256
+"""Output pixels of a program."""
 _NORMALISE_BLOCK = 1024
 """Values of a program."""
 _COLOUR_BLOCK = 1024
@@ -111,12 +112,14 @@ def render(
             BLOCK=_BLOCK,
         )
     fill = np.broadcast_to(np.trunc(np.array(resampling.fill, dtype=np.float32)), channels)
+    together = 3 if channels == 3 else 1
     launch(
         found.render,
-        (len(geometry), -(-height * width * channels // _RENDER_BLOCK)),
+        (len(geometry), -(-height * width // _RENDER_BLOCK), channels // together),
         *(pixels, table, firsts, weights, _constants(fill, pixels.device), out),
         *(height, width, most),
         CHANNELS=channels,
+        TOGETHER=together,
         HOW=how,
         CUBIC=cubic,
         A=a,
@@ -144,9 +147,9 @@ def normalise(
     """
     images = _with_rows_together(images)
     out = torch.empty_like(images, dtype=dtype)
-    total, (_, channels, height, width) = out.numel(), out.shape
-    if total:
-        device, strides = images.device, (images.stride(), out.stride())
+    _, channels, height, width = out.shape
+    if out.numel():
+        device, values = images.device, channels * height * width
         mixed: torch.Tensor | None = None
         if weight is not None:
             weights = np.array([weight, 1.0 - weight], dtype=np.float32).view(np.int32)
@@ -154,18 +157,11 @@ def normalise(
             mixed = on_device(sent, device)
         launch(
             kernels().normalise,
-            (-(-total // _NORMALISE_BLOCK),),
-            *(
-                images,
-                _constants(scale, device),
-                _constants(offset, device),
-                out,
-                total,
-                channels,
-                height * width,
-            ),
-            *(mixed if mixed is not None else out, len(images), width),
-            *(each for stride in strides for each in (stride[0], stride[1], stride[3])),
+            (len(images) * -(-values // _NORMALISE_BLOCK),),
+            *(images, _constants(scale, device), _constants(offset, device), out),
+            *(values, height * width, mixed if mixed is not None else out, len(images), width),
+            CHANNELS=channels,
+            PLANAR=images.is_contiguous(),
             BLENDS=weight is not None and box is None,
             CUTS=weight is not None and box is not None,
             BLOCK=_NORMALISE_BLOCK,

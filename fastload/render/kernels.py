@@ -159,6 +159,17 @@ def weigh(
         tl.store(to + tap * sides, weight, mask=valid)
 
 
+@triton.jit
+def _load_values(source, valid, TOGETHER: tl.constexpr):
+    """The values of a pixel at `source`: three, or three times the same one."""
+    first = tl.load(source, mask=valid, other=0).to(tl.float32)
+    second, third = first, first
+    if TOGETHER == 3:
+        second = tl.load(source + 1, mask=valid, other=0).to(tl.float32)
+        third = tl.load(source + 2, mask=valid, other=0).to(tl.float32)
+    return first, second, third
+
+
 @triton.jit(do_not_specialize=["most"])
 def render(
     pixels,
@@ -171,6 +182,7 @@ def render(
     width,
     most,
     CHANNELS: tl.constexpr,
+    TOGETHER: tl.constexpr,
     HOW: tl.constexpr,
     CUBIC: tl.constexpr,
     A: tl.constexpr,
@@ -178,7 +190,8 @@ def render(
     MODE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A block of the output values of one sample.
+    """A block of the output pixels of one sample: TOGETHER of their values, 3 or 1, which share
+    where they lie and their weights.
 
     Args:
         pixels: all pixels of all images, uint8, (P, CHANNELS).
@@ -191,10 +204,10 @@ def render(
     """
     row = tl.program_id(0)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    valid = place < height * width * CHANNELS
-    place = tl.minimum(place, height * width * CHANNELS - 1)
-    channel, number = place % CHANNELS, place // CHANNELS
-    y, x = number // width, number % width
+    channel = tl.program_id(2) * TOGETHER
+    valid = place < height * width
+    place = tl.minimum(place, height * width - 1)
+    y, x = place // width, place % width
     entry = table + row * 14
     top, left = tl.load(entry).to(tl.int32), tl.load(entry + 1).to(tl.int32)
     box_height, box_width = tl.load(entry + 2).to(tl.int32), tl.load(entry + 3).to(tl.int32)
@@ -220,35 +233,43 @@ def render(
         low_x = tl.load(firsts + row * sides + height + x)
         of_rows = weights + row.to(tl.int64) * most * sides + y
         of_columns = weights + row.to(tl.int64) * most * sides + height + x
-        total = tl.zeros([BLOCK], tl.float32)
+        zero = tl.zeros([BLOCK], tl.float32)
+        first, second, third = zero, zero, zero
         for down in range(taps_down):
             line = tl.minimum(low_y + down, box_height - 1)
             source_line = source + line * image_width * CHANNELS
-            middle = tl.zeros([BLOCK], tl.float32)
+            one, two, three = zero, zero, zero
             for across in range(taps_across):
                 column = tl.minimum(low_x + across, box_width - 1)
-                pixel = tl.load(source_line + column * CHANNELS, mask=valid, other=0)
-                middle += tl.load(of_columns + across * sides) * pixel.to(tl.float32)
-            total += tl.load(of_rows + down * sides) * _whole_pixel(middle)
-        value = _whole_pixel(total)
+                a, b, c = _load_values(source_line + column * CHANNELS, valid, TOGETHER)
+                weight = tl.load(of_columns + across * sides)
+                one, two, three = one + weight * a, two + weight * b, three + weight * c
+            weight = tl.load(of_rows + down * sides)
+            first += weight * _whole_pixel(one)
+            second += weight * _whole_pixel(two)
+            third += weight * _whole_pixel(three)
+        first, second, third = _whole_pixel(first), _whole_pixel(second), _whole_pixel(third)
     elif HOW == INTERPOLATED:
         where_y, below_y = _below(grid_y, box_height, size_down, CUBIC)
         where_x, below_x = _below(grid_x, box_width, size_across, CUBIC)
-        total = tl.zeros([BLOCK], tl.float32)
+        zero = tl.zeros([BLOCK], tl.float32)
+        first, second, third = zero, zero, zero
         for down in range(taps_down):
             offset_y = down + 1 - taps_down // 2
             line = tl.minimum(tl.maximum(below_y.to(tl.int32) + offset_y, 0), box_height - 1)
             source_line = source + line * image_width * CHANNELS
-            weight_y = _in_bits(_filter(below_y + offset_y - where_y, CUBIC, A), 32768.0)
-            middle = tl.zeros([BLOCK], tl.float32)
+            one, two, three = zero, zero, zero
             for across in range(taps_across):
                 offset_x = across + 1 - taps_across // 2
                 column = tl.minimum(tl.maximum(below_x.to(tl.int32) + offset_x, 0), box_width - 1)
-                weight_x = _in_bits(_filter(below_x + offset_x - where_x, CUBIC, A), 32768.0)
-                pixel = tl.load(source_line + column * CHANNELS, mask=valid, other=0)
-                middle += weight_x * pixel.to(tl.float32)
-            total += weight_y * _whole_pixel(middle)
-        value = _whole_pixel(total)
+                a, b, c = _load_values(source_line + column * CHANNELS, valid, TOGETHER)
+                weight = _in_bits(_filter(below_x + offset_x - where_x, CUBIC, A), 32768.0)
+                one, two, three = one + weight * a, two + weight * b, three + weight * c
+            weight = _in_bits(_filter(below_y + offset_y - where_y, CUBIC, A), 32768.0)
+            first += weight * _whole_pixel(one)
+            second += weight * _whole_pixel(two)
+            third += weight * _whole_pixel(three)
+        first, second, third = _whole_pixel(first), _whole_pixel(second), _whole_pixel(third)
     else:
         line, column = grid_y, grid_x
         if HOW != GATHER:
@@ -262,12 +283,18 @@ def render(
                 ((grid_x.to(tl.float32) + shift) * scale_x).to(tl.int32), box_width - 1
             )
         source_line = source + line * image_width * CHANNELS
-        value = tl.load(source_line + column * CHANNELS, mask=valid, other=0).to(tl.float32)
+        first, second, third = _load_values(source_line + column * CHANNELS, valid, TOGETHER)
     if PADS:
         if MODE == CONSTANT:
-            value = tl.where(outside, tl.load(fill + channel), value)
-    to = row.to(tl.int64) * height * width * CHANNELS + place
-    tl.store(out + to, value.to(tl.uint8), mask=valid)
+            a, b, c = _load_values(fill + channel, True, TOGETHER)
+            first = tl.where(outside, a, first)
+            second = tl.where(outside, b, second)
+            third = tl.where(outside, c, third)
+    to = out + row.to(tl.int64) * height * width * CHANNELS + place * CHANNELS + channel
+    tl.store(to, first.to(tl.uint8), mask=valid)
+    if TOGETHER == 3:
+        tl.store(to + 1, second.to(tl.uint8), mask=valid)
+        tl.store(to + 2, third.to(tl.uint8), mask=valid)
 
 
 @triton.jit
@@ -279,48 +306,51 @@ def to_bfloat16(value):
     return bits.to(tl.float32, bitcast=True)
 
 
-@triton.jit(do_not_specialize=["total", "mixed", "rows"])
+@triton.jit(do_not_specialize=["mixed", "rows"])
 def normalise(
     images,
     scale,
     offset,
     out,
-    total,
-    channels,
+    values,
     plane,
     mixed,
     rows,
     width,
-    stride_row,
-    stride_channel,
-    stride_pixel,
-    to_row,
-    to_channel,
-    to_pixel,
+    CHANNELS: tl.constexpr,
+    PLANAR: tl.constexpr,
     BLENDS: tl.constexpr,
     CUTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """pixel * scale + offset, rounded once, in the dtype of `out`; a block of the values of a batch
-    (B, C, H * W) uint8, numbered channel by channel within a pixel.
+    """pixel * scale + offset, rounded once, in the dtype of `out`; a block of the values of one
+    image, in the order in which they lie in memory: that of both tensors.
 
     Args:
+        images: uint8, (B, CHANNELS, H, W) if PLANAR, else (B, H, W, CHANNELS).
+        values: CHANNELS * H * W.
+        plane: H * W.
         mixed: (6,) int32: the bits of the weights of an image and of the one before it, if BLENDS;
             left, top, right and bottom of what is taken from the latter, if CUTS.
         rows: B.
         width: W.
     """
-    number = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    valid = number < total
-    channel, rest = number % channels, number // channels
-    pixel, row = rest % plane, rest // plane
-    where = row * stride_row + channel * stride_channel + pixel * stride_pixel
-    value = tl.load(images + where, mask=valid, other=0).to(tl.float32)
-    factor, added = tl.load(scale + channel), tl.load(offset + channel)
+    blocks = tl.cdiv(values, BLOCK)
+    row = tl.program_id(0) // blocks
+    place = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    valid = place < values
+    if PLANAR:
+        channel, pixel = place // plane, place % plane
+    else:
+        channel, pixel = place % CHANNELS, place // CHANNELS
+    begin = row.to(tl.int64) * values
+    value = tl.load(images + begin + place, mask=valid, other=0).to(tl.float32)
+    factor = tl.load(scale + channel, mask=valid, other=0.0)
+    added = tl.load(offset + channel, mask=valid, other=0.0)
     value = tl.fma(value, factor, added)
     if BLENDS or CUTS:
-        before = where + (tl.where(row == 0, rows, row) - 1 - row) * stride_row
-        other = tl.load(images + before, mask=valid, other=0).to(tl.float32)
+        before = (tl.where(row == 0, rows, row) - 1).to(tl.int64) * values
+        other = tl.load(images + before + place, mask=valid, other=0).to(tl.float32)
         other = tl.fma(other, factor, added)
         if BLENDS:
             weight = tl.load(mixed).to(tl.float32, bitcast=True)
@@ -333,5 +363,4 @@ def normalise(
             value = tl.where(within, other, value)
     if out.dtype.element_ty == tl.bfloat16:
         value = to_bfloat16(value)
-    to = row * to_row + channel * to_channel + pixel * to_pixel
-    tl.store(out + to, value.to(out.dtype.element_ty), mask=valid)
+    tl.store(out + begin + place, value.to(out.dtype.element_ty), mask=valid)
