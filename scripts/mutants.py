@@ -6,7 +6,7 @@ must fail.
     python scripts/mutants.py cursor --list    the faults, without running anything
     python scripts/mutants.py device --sample 30   thirty of them, the same ones each time
     python scripts/mutants.py --mirror         the main function of each module taken away
-    python scripts/mutants.py --mirror loader.cursor draws    of some modules
+    python scripts/mutants.py --mirror loader.states draws    of some modules
 
 A fault that no test finds "survives". Those that change nothing that anybody could notice are in
 `scripts/mutants.toml`, each with the reason; any other ends the run with exit status 1.
@@ -74,7 +74,13 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: list[str]
     tests: list[str]
     """Arguments of pytest; the quick tests first, as the first failure ends the run."""
+    within: list[str] = []
+    """The classes and functions that get faults, "" for what is in none; all, if none is named."""
     equivalent: list[Equivalent] = []
+
+    def mutants(self) -> list[Mutant]:
+        found = [mutant for file in self.files for mutant in mutants_of(file)]
+        return [one for one in found if not self.within or one.where.split(".")[0] in self.within]
 
 
 @dataclass(frozen=True)
@@ -429,7 +435,7 @@ def run_target(name: str, target: Target, sample: int | None) -> int:
     if wrong:
         raise SystemExit(f"{name}: the tests fail without any fault: {said}")
     seconds = time.monotonic() - started
-    mutants = [mutant for file in target.files for mutant in mutants_of(file)]
+    mutants = target.mutants()
     tried = sampled(mutants, sample)
     print(f"{name}: {len(tried)} of {len(mutants)} faults, tests of {seconds:.1f} s", flush=True)
     judged = [one for one in tried if not any(said.is_about(one) for said in target.equivalent)]
@@ -481,9 +487,8 @@ def main() -> int:
     names = chosen.targets or list(targets)
     if chosen.list:
         for name in names:
-            for file in targets[name].files:
-                for mutant in mutants_of(file):
-                    print(f"{file}:{mutant.line} in {mutant.where}: {mutant.change}")
+            for mutant in targets[name].mutants():
+                print(f"{mutant.file}:{mutant.line} in {mutant.where}: {mutant.change}")
         return 0
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))

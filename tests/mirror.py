@@ -33,7 +33,7 @@ TESTS = {
     "test_collate": "loader.collate loader.objects",
     "test_colour_on_host": "loader.colour_place render.gamma render.host_colour render.steps",
     "test_columns": "recipe.columns sources.boxes sources.columns sources.kinds",
-    "test_cursor": "loader.cursor",
+    "test_cursor": "loader.states",
     "test_dali_backend": "backends.dali backends.dali_graph",
     "test_decode": "decode.image",
     "test_decode_header": "decode.header",

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from fastload.errors import ConfigurationError, StateMismatchError
-from fastload.loader.cursor import Cursor, checked_epoch, read_state
+from fastload.loader.iterator import Cursor
+from fastload.loader.states import checked_epoch, read_state
 
 STEPS = 2
 LENGTH = 5

@@ -1,5 +1,5 @@
-"""An epoch under way: what `iter(loader)` gives, and what it shares with its Loader, the counts
-of what was done so far among it."""
+"""An epoch under way: what `iter(loader)` gives, and what it shares with its Loader: where the
+trainer is in the epochs, and the counts of what was done so far."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fastload.device import Staged
 from fastload.draws import Draws, Stream
 from fastload.errors import FastloadError, WorkerError
 from fastload.loader.build import LoaderParts
-from fastload.loader.cursor import Cursor
 from fastload.loader.feed import Feed
+from fastload.sampler import Position
 from fastload.spans import SpanLog
 
 
@@ -57,6 +57,87 @@ class Watcher(Protocol):
 
     def epoch_ends(self) -> None:
         """All batches were handed out, and one more was asked for."""
+
+
+@dataclass
+class Cursor:
+    """Counts the batches handed out. Epochs follow each other without a call; a place can be chosen
+    for the next `iter()`.
+
+    An epoch goes on until its end, or until the next `iter()`. An epoch of which no batch was taken
+    has not started: the next `iter()` gives it again, and another may be chosen in its place
+    (Lightning does that, between `iter()` and the first `next`).
+    """
+
+    epoch: int = 0
+    step: int = 0
+    taken: bool = False
+    """Whether a batch was handed out since the epoch was started (or resumed)."""
+    chosen: Position | None = None
+    """Where the next `iter()` begins, if not at the epoch after this one."""
+    went_on: bool = False
+    """Whether a batch was handed out since `chosen` was."""
+
+    @property
+    def position(self) -> Position:
+        """Where the trainer is, for a saved state: where the epoch under way goes on, or the next
+        one begins."""
+        return (self.epoch, self.step) if self.chosen is None or self.went_on else self.chosen
+
+    @property
+    def start(self) -> Position:
+        """Where a copy of the Loader starts: at `chosen`; else, if a batch of the epoch was handed
+        out, at the first batch of it."""
+        return self.chosen or ((self.epoch, 0) if self.taken else (self.epoch, self.step))
+
+    def begin(self) -> int:
+        """`iter()` was called: the epoch that comes."""
+        if self.chosen is not None:
+            self.move(*self.chosen)
+        elif self.taken:
+            self.move(self.epoch + 1, 0)
+        return self.epoch
+
+    def take(self) -> None:
+        """A batch was handed out."""
+        self.step += 1
+        self.taken = True
+        self.went_on = self.chosen is not None
+
+    def end(self) -> None:
+        """All batches of the epoch have been handed out, and one more was asked for."""
+        self.move(*(self.chosen or (self.epoch + 1, 0)))
+
+    def choose(self, epoch: int) -> None:
+        """`set_epoch`: the epoch under way goes on, and the next `iter()` begins this one.
+
+        If no epoch is under way, this one is next. A position in the middle of this same epoch,
+        from a loaded state, is kept.
+        """
+        if self.taken:
+            self.chosen, self.went_on = (epoch, 0), False
+        elif self.epoch != epoch:
+            self.move(epoch, 0)
+
+    def skip(self, steps: int) -> None:
+        """The next `iter()` leaves out the first steps of its epoch."""
+        if self.taken:
+            self.chosen, self.went_on = (
+                ((self.chosen[0] if self.chosen else self.epoch + 1), steps),
+                False,
+            )
+        else:
+            self.move(self.epoch, steps)
+
+    def move(self, epoch: int, step: int) -> None:
+        """Be there; nothing is under way."""
+        self.epoch, self.step, self.taken, self.chosen, self.went_on = (
+            epoch,
+            step,
+            False,
+            None,
+            False,
+        )
 
 
 @dataclass

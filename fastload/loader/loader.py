@@ -19,10 +19,10 @@ from fastload.errors import ConfigurationError, OnError, StateMismatchError, cou
 from fastload.loader.build import LoaderParts, assemble
 from fastload.loader.colour_place import Place
 from fastload.loader.config import LoaderConfig, integer
-from fastload.loader.cursor import STATE_VERSION, Cursor, checked_epoch, read_state
 from fastload.loader.feed import Feed
 from fastload.loader.following import FollowedSampler
-from fastload.loader.iterator import LoaderIterator, Progress, Stats, Watcher
+from fastload.loader.iterator import Cursor, LoaderIterator, Progress, Stats, Watcher
+from fastload.loader.states import STATE_VERSION, checked_epoch, read_state
 from fastload.recipe import Recipe
 from fastload.sampler import NodePlacement, Position, Shard
 from fastload.spans import SpanLog

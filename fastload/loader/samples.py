@@ -17,7 +17,7 @@ from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.fingerprint import fingerprint_of
 from fastload.loader.build import assemble
 from fastload.loader.config import LoaderConfig
-from fastload.loader.cursor import checked_epoch
+from fastload.loader.states import checked_epoch
 from fastload.recipe import Recipe
 from fastload.sampler import Shard
 from fastload.sources.base import Source

@@ -1,0 +1,78 @@
+"""Saved states, read: where the Loader goes on that one was taken from.
+
+A state comes from a file, so nothing in it is trusted: each value is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Integral
+from typing import Any
+
+from fastload.errors import ConfigurationError, StateMismatchError, counted
+from fastload.sampler import Position
+
+STATE_VERSION = 1
+
+# Epochs are numbered below this. The draws allow twice as many, so that prefetching may go past the
+# last one.
+_EPOCHS = 1 << 31
+
+
+def checked_epoch(epoch: Any) -> int:
+    """The number of an epoch, of Python's or numpy's type. Raises ConfigurationError if it is
+    none."""
+    if isinstance(epoch, bool) or not isinstance(epoch, Integral) or not 0 <= int(epoch) < _EPOCHS:
+        raise ConfigurationError(f"epoch: must be an int from 0 to {_EPOCHS - 1}, got {epoch!r}.")
+    return int(epoch)
+
+
+def read_state(state: Any, mine: Mapping[str, Any], steps: int) -> tuple[Position, Any, Any]:
+    """Check a state, or whatever was given as one, against what has to be equal and the steps of an
+    epoch.
+
+    Returns the position; the fingerprint of the epoch's order or None; and the sampler's name, for
+    messages.
+
+    Raises:
+        StateMismatchError: it is no state, or of another loader; both sides are in the message.
+    """
+    version = state.get("version") if isinstance(state, Mapping) else None
+    if not isinstance(state, Mapping) or not _same(version, STATE_VERSION):
+        raise StateMismatchError(
+            f"state: this is fastload's loader state version {STATE_VERSION}, got {version!r}. "
+            "Pass what Loader.state_dict() returned."
+        )
+    order = state.get("order")
+    theirs = (dict(order) if isinstance(order, Mapping) else {}) | {
+        k: state.get(k) for k in ("source", "recipe")
+    }
+    fingerprint = theirs.pop("fingerprint", None)
+    differing = [key for key in {**mine, **theirs} if not _same(mine.get(key), theirs.get(key))]
+    if differing:
+        rows = "; ".join(
+            f"{key}: state {theirs.get(key)!r}, this loader {mine.get(key)!r}" for key in differing
+        )
+        raise StateMismatchError(
+            f"state: it was taken from a loader that differs in {rows}. Create the loader with the "
+            "same arguments, or start the epoch again with set_epoch()."
+        )
+    epoch, step = state.get("epoch"), state.get("step")
+    if (
+        type(epoch) is not int
+        or type(step) is not int
+        or not (0 <= epoch < _EPOCHS and 0 <= step <= steps)
+    ):
+        raise StateMismatchError(
+            f"state: epoch {epoch!r}, step {step!r} is not a place in epochs of "
+            f"{counted(steps, 'batch')}."
+        )
+    return (epoch, step), fingerprint, theirs.get("sampler")
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    """Whether two values are equal; what cannot be compared is not."""
+    try:
+        return bool(mine == theirs)
+    except Exception:
+        return False
