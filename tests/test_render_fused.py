@@ -332,6 +332,50 @@ def test_images_of_one_pixel_across_and_of_unusual_strides(both: Both) -> None:
         both(lambda images=images: run(jitter, images), "recolour")
 
 
+@pytest.mark.skipif(DEVICE.type != "cpu", reason="what the interpreter is given is looked at")
+@pytest.mark.parametrize(
+    "transform",
+    [
+        v2.Compose([v2.RandomResizedCrop((16, 16)), v2.RandomHorizontalFlip(), *FLOATS]),
+        v2.Compose([v2.RandomCrop((16, 16), padding=3), v2.RandAugment(), *FLOATS]),
+        v2.Compose([v2.CenterCrop((16, 16)), v2.RandomApply([v2.GaussianBlur(3)], 0.5)]),
+        v2.Compose([v2.Resize((16, 16)), v2.AugMix()]),
+    ],
+    ids=["crops", "RandAugment", "blur", "AugMix"],
+)
+def test_no_batch_has_a_kernel_compiled_again(
+    transform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton compiles a kernel for each combination of constants, types, and of integers and
+    addresses that are 1, a multiple of 16, or neither."""
+    compiled = dict[str, set[Any]]()
+    first = dict[str, set[Any]]()
+
+    def spy(kernel: Any, grid: tuple[int, ...], *given: Any, **constants: Any) -> None:
+        key: list[Any] = sorted(constants.items())
+        for name, value in zip(kernel.arg_names, given, strict=False):
+            special = name not in (kernel.kwargs["do_not_specialize"] or ())
+            if isinstance(value, torch.Tensor):
+                key.append((name, value.dtype, special and value.data_ptr() % 16 == 0))
+            else:
+                key.append((name, special and value == 1, special and value % 16 == 0))
+        compiled.setdefault(kernel.fn.__name__, set()).add(tuple(key))
+
+    monkeypatch.setattr(fused, "launch", spy)  # what the kernels make is looked at elsewhere
+    split = Recipe.from_transform(transform).split((32, 48))
+    images = photographs(3, 32, 48)
+    for step, count in enumerate([16, 16, 16, 13, 5, 2, 1]):
+        draws = Draws(4, step, np.arange(count))
+        geometry = split.geometry.resolve(draws, np.full((count, 2), (32, 48)))
+        made = on_device(images, draws.indices % 3, geometry, split.geometry.resampling)
+        pixels = torch.from_numpy(made).permute(0, 3, 1, 2)
+        split.programs[0]({"image": pixels}, {"image": "image"}, draws)
+        if step == 0:
+            first = {name: set(keys) for name, keys in compiled.items()}
+    assert first == compiled
+    assert first
+
+
 GPU_CODE = """
 import triton
 from triton.backends.compiler import GPUTarget

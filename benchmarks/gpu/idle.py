@@ -312,7 +312,7 @@ def _draw(
     shown = [row for row in rows if row.rounds and row.contestant != SYNTHETIC]
     shown.sort(key=lambda row: row.speed if row.contestant.startswith(FASTLOAD) else 0.0)
     # Contestants with a process of their own have a picture of their own.
-    cores = [f"{count}-cores" for count in what.parameters.values()]
+    cores = [f"{count} cores" for count in what.parameters.values()]
     file = "-".join(["timeline", what.network, *cores, *setting.only])
     file = file.replace(", ", "-").replace(" ", "-")
     try:
