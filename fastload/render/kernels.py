@@ -335,7 +335,7 @@ def normalise(
         rows: B.
         width: W.
     """
-    blocks = tl.cdiv(values, BLOCK)
+    blocks = (values + BLOCK - 1) // BLOCK
     row = tl.program_id(0) // blocks
     place = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     valid = place < values
