@@ -68,7 +68,7 @@ TESTS = {
     "tools.pack.report tools.pack.run tools.pack.shard tools.pack.target",
     "test_photographs": "tools.measure.photographs",
     "test_pillow_simd": "cli.pillow_simd",
-    "test_prefetcher": "loader.prefetcher loader.production",
+    "test_prefetcher": "loader.production",
     "test_ragged": "recipe.operation sources.buffers sources.instances "
     "sources.ragged sources.sharing",
     "test_ray_map": "integrations loader.samples",

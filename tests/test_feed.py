@@ -16,8 +16,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.backends.base import HostBatch
 from fastload.errors import DecodeError
-from fastload.loader.feed import OnDemand
-from fastload.loader.prefetcher import Prefetcher
+from fastload.loader.production import OnDemand, Prefetcher
 from fastload.sampler import EpochOrder
 from tests.interrupts import interrupted_at
 from tests.recorder import Recorder, indices_of, loader_over

@@ -33,8 +33,7 @@ FILES = {
     "loader/feed.py": "the batch at any position",
     "loader/iterator.py": "an epoch under way: iter() and next(), and where the trainer is",
     "loader/loader.py": "create_loader and the Loader",
-    "loader/prefetcher.py": "the thread that makes batches ahead, and its states",
-    "loader/production.py": "the steps that make one batch",
+    "loader/production.py": "the steps that make one batch, and the thread that makes them ahead",
     "loader/served.py": "the data set, its recipe, and its order",
     "machine.py": "how many cores there are",
     "native/extension.py": "whether the native core is built",
@@ -78,8 +77,8 @@ would be a longer way to read, not a shorter one. What was looked at, and stays:
   torchvision's may be is read in one way for all operations, with one message.
 - `sources/image_files` beside `folders`: it is asked by archives, tables and annotations, too.
 - `sources/kinds` beside `columns`: what becomes of rows, open to other packages, and what rows are.
-- `loader/feed` beside `production`: the first gives the batch of a position, the second makes the
-  next one; the prefetcher, between them, imports the second and is imported by the first.
+- `loader/feed` beside `production`: the first gives the batch of any position, the second makes the
+  next one.
 - `stores/reads`: closing a loader must end what a thread reads, wherever that comes from. Were it
   made for sources in a store only, the loader would have two cases wherever it cancels. Were it
   made by the first read from a store, that read would have to find the loader that waits for it,

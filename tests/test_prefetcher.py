@@ -16,9 +16,15 @@ import torch
 from fastload.backends.base import HostBatch
 from fastload.device import DeviceStage
 from fastload.errors import DecodeError, FastloadError, WorkerError
-from fastload.loader import prefetcher
-from fastload.loader.prefetcher import READY, TRANSITIONS, Event, Prefetcher, State
-from fastload.loader.production import Production
+from fastload.loader import production
+from fastload.loader.production import (
+    READY,
+    TRANSITIONS,
+    Event,
+    Prefetcher,
+    Production,
+    State,
+)
 from fastload.recipe.batch import BatchProgram
 from fastload.sampler import EpochOrder, Schedule
 from tests.recorder import Recorder
@@ -213,7 +219,7 @@ def test_stop_returns_when_the_batch_that_is_being_made_is_done() -> None:
 
 def test_a_thread_that_stays_in_the_users_code_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     for patience in ("_PATIENCE", "_FREED"):
-        monkeypatch.setattr(prefetcher, patience, 0.01)
+        monkeypatch.setattr(production, patience, 0.01)
     inside, given_up = threading.Event(), threading.Event()
 
     class Staying(Recorder):
@@ -293,7 +299,7 @@ def test_a_start_that_is_interrupted_leaves_no_thread_behind(
 
 
 def test_a_thread_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetcher, "_PATIENCE", 0.01)
+    monkeypatch.setattr(production, "_PATIENCE", 0.01)
     prefetched = Prefetched(Recorder())
     prefetched.prefetcher.stop()
     wait_until(lambda: prefetched.prefetcher.state is State.STOPPED)
@@ -303,7 +309,7 @@ def test_a_thread_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_batch_that_takes_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetcher, "_PATIENCE", 0.01)
+    monkeypatch.setattr(production, "_PATIENCE", 0.01)
     backend = Recorder()
     backend.hold = threading.Event()
     with Prefetched(backend) as prefetched:

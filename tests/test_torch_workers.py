@@ -154,7 +154,7 @@ STARTING = (
     "backends/torch_workers_processes.py",
     "data/dataloader.py",
     "loader/feed.py",
-    "loader/prefetcher.py",
+    "loader/production.py",
     "process.py",
 )
 

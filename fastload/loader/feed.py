@@ -1,5 +1,4 @@
-"""The batches of a Loader, by position. They are made ahead of the trainer by a `Prefetcher`, or on
-demand in the trainer's thread."""
+"""The batches of a Loader, by position."""
 
 from __future__ import annotations
 
@@ -17,42 +16,9 @@ from fastload.backends.base import Backend
 from fastload.device import DeviceStage, Staged
 from fastload.errors import FastloadError, OnError
 from fastload.loader.plain import PlainBackend
-from fastload.loader.prefetcher import READY, Prefetcher
-from fastload.loader.production import Production
+from fastload.loader.production import READY, OnDemand, Prefetcher, Production
 from fastload.sampler import Order, Position, Schedule
 from fastload.spans import SpanLog
-
-
-class OnDemand:
-    """Makes each batch when the trainer asks for it, in the trainer's thread."""
-
-    stopping = False
-
-    def __init__(self, production: Production) -> None:
-        self._production = production
-
-    def begin(self, position: Position | None) -> None:
-        """Make the batch at this position next; None: the one that the production has started
-        with."""
-        if position is not None:
-            self._production.begin(position)
-
-    def next(self) -> Staged:
-        """The next batch. Raises what went wrong with it; `begin` must follow."""
-        try:
-            staged = self._production.make()
-        except BaseException:
-            with contextlib.suppress(FastloadError):
-                self._production.cancel()
-            raise
-        assert staged is not None
-        return staged
-
-    def stop(self) -> None:
-        """Nothing to stop."""
-
-    def end(self) -> None:
-        """Nothing to end."""
 
 
 class Feed:

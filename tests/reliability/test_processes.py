@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.backends.torch_workers import TorchOptions
 from fastload.errors import FastloadError
-from fastload.loader import plain, prefetcher
+from fastload.loader import plain, production
 from tests import images
 from tests.backends import CONTESTANTS, Contestant, contestants
 from tests.reliability.outside import outside
@@ -173,7 +173,7 @@ def end_while_a_function_stays_in_torch(folder: str, where: str) -> int:
     """How a child ends."""
     torch.set_num_threads(1)
     images.write_photo_folder(Path(folder, "data"), classes=2, per_class=30, size=(24, 24))
-    plain.EVERY, plain._PATIENCE, prefetcher._PATIENCE = 1, 0.1, 0.1
+    plain.EVERY, plain._PATIENCE, production._PATIENCE = 1, 0.1, 0.1
     child = os.fork()
     if child == 0:
         if where == "compare":
