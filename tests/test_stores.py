@@ -273,6 +273,18 @@ def test_what_fsspec_has_listed_is_listed_again(monkeypatch: pytest.MonkeyPatch)
     stores.forget()
 
 
+def test_a_package_that_fsspec_needs_and_does_not_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fsspec", reason="fsspec, of the extra `remote`, is not installed")
+    registry: Any = importlib.import_module("fsspec.registry")
+    entry = {"class": "no_such_package.FileSystem", "err": "Install no_such_package to read it"}
+    monkeypatch.setitem(registry.known_implementations, "elsewhere", entry)
+    with pytest.raises(
+        SourceError, match=r"elsewhere://place: .* needs a package .*Install no_such"
+    ) as found:
+        fastload.create_loader("elsewhere://place/x", 2)
+    assert "fastload[remote]" not in str(found.value)
+
+
 @pytest.mark.parametrize("place", ["hf://datasets/owner/name", "hf://datasets/owner/name@main"])
 def test_a_repository_of_hugging_face(
     place: str, local: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
