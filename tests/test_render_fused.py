@@ -383,12 +383,15 @@ from triton.compiler import ASTSource
 from fastload.render import kernels, kernels_colour as k, kernels_drawn
 
 def compiled(kernel, constants, **kinds):
-    signature = {name: kinds.get(name, "i32") for name in kernel.arg_names}
-    signature |= dict.fromkeys(constants, "constexpr")
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32),
-                          options={"enable_fp_fusion": False})
-    assert "ptx" in made.asm
+    ones = {p.name: 1 for p in kernel.params
+            if not (p.is_constexpr or p.do_not_specialize or p.name in kinds)}
+    for given in (constants, constants | ones):  # an integer that is 1 is a constant
+        signature = {name: kinds.get(name, "i32") for name in kernel.arg_names}
+        signature |= dict.fromkeys(given, "constexpr")
+        source = ASTSource(fn=kernel, signature=signature, constexprs=given)
+        made = triton.compile(source, target=GPUTarget("cuda", 90, 32),
+                              options={"enable_fp_fusion": False})
+        assert "ptx" in made.asm
 
 bytes_ = dict.fromkeys(["images", "out", "scratch", "tables", "parts"], "*u8")
 floats = dict.fromkeys(["numbers", "fill", "weights"], "*fp32")

@@ -8,7 +8,8 @@ where torch's kernels do that. So they are launched with `enable_fp_fusion=False
 
 Triton compiles a kernel again for an integer that is 1 or a multiple of 16, and for an address that
 is a multiple of 16 bytes, which takes seconds. Arguments that change from batch to batch are named
-in `do_not_specialize`.
+in `do_not_specialize`. An integer that is 1 is a constant then, without `.to`: those of which a
+kernel makes floats are named there, too.
 """
 
 # The arguments of a kernel have no types that Python knows.

@@ -370,7 +370,9 @@ def _affine_image(
             tl.store(place, value.to(tl.uint8), mask=valid)
 
 
-@triton.jit(do_not_specialize=["kinds", "numbers", "counts", "steps", "chains"])
+@triton.jit(
+    do_not_specialize=["kinds", "numbers", "counts", "steps", "chains", "height", "width"]
+)
 def recolour(
     images,
     kinds,
