@@ -17,7 +17,7 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 import fastload
-from fastload import stores
+from fastload import files
 from fastload.errors import StateMismatchError
 from fastload.sources import open_source
 
@@ -135,9 +135,9 @@ def test_looking_into_files_costs_no_more_for_many_of_them_and_never_waits(
     os.remove(tmp_path / "class0/0.jpg")
     os.mkfifo(tmp_path / "class0/0.jpg")  # the first in order: nobody will ever write to it
     opened = []
-    original = stores.open_regular
+    original = files.open_regular
     monkeypatch.setattr(
-        stores, "open_regular", lambda path, **how: opened.append(path) or original(path, **how)
+        files, "open_regular", lambda path, **how: opened.append(path) or original(path, **how)
     )
     assert len(open_source(tmp_path).source) == 2000
     assert opened[0].endswith("class0/0.jpg")
