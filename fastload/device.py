@@ -27,9 +27,9 @@ from fastload.backends.base import SIZES, HostBatch
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.host_memory import WORTH_KEEPING, BufferPool
-from fastload.recipe.batch import BatchProgram
 from fastload.recipe.mix import Mix, Mixing, label_among
 from fastload.recipe.recipe import view_column
+from fastload.recipe.split import BatchProgram
 from fastload.render import fused
 from fastload.render.drawn import PendingImages
 from fastload.render.host_colour import HostColour

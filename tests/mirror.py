@@ -76,7 +76,7 @@ TESTS = {
     "recipe.albumentations_geometry "
     "recipe.bbox_safe_crop recipe.of_albumentations",
     "test_recipe_apply": "recipe.random_apply",
-    "test_recipe_batch": "recipe.batch recipe.erase",
+    "test_recipe_batch": "recipe.split recipe.erase",
     "test_recipe_batch_colour": "recipe.augment recipe.colour recipe.augmix recipe.hsv "
     "recipe.photometric render.hsv",
     "test_recipe_detection": "recipe.iou_crop recipe.scales recipe.transforms recipe.warps "

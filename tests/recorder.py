@@ -16,7 +16,7 @@ from fastload.device import DeviceStage
 from fastload.draws import Draws
 from fastload.errors import DecodeError, OnError
 from fastload.loader import Loader, LoaderConfig, LoaderParts
-from fastload.recipe.batch import BatchProgram
+from fastload.recipe.split import BatchProgram
 from fastload.sampler import Order
 from fastload.sources.base import Source
 from fastload.sources.columns import ValueArray

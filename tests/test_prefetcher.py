@@ -25,7 +25,7 @@ from fastload.loader.production import (
     Production,
     State,
 )
-from fastload.recipe.batch import BatchProgram
+from fastload.recipe.split import BatchProgram
 from fastload.sampler import EpochOrder, Schedule
 from tests.recorder import Recorder
 from tests.waiting import LIMIT, wait_until

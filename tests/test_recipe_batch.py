@@ -38,9 +38,9 @@ from fastload.recipe import (
     ToDtype,
     TrivialAugmentWide,
 )
-from fastload.recipe import batch as batch_module
-from fastload.recipe.batch import BatchProgram
+from fastload.recipe import split as split_module
 from fastload.recipe.erase import inside_boxes, pixel_noise
+from fastload.recipe.split import BatchProgram
 from tests.images import labels, photo
 
 HEIGHT, WIDTH = 37, 45
@@ -146,7 +146,7 @@ def test_inputs_are_not_changed_and_memory_formats_are_kept(op: Operation) -> No
 def test_small_pieces_change_nothing(op: Operation, monkeypatch: pytest.MonkeyPatch) -> None:
     images, draws = images_of(7), draws_of(7)
     whole = run(op, images, draws)
-    monkeypatch.setattr(batch_module, "_CACHE_BYTES", 1)
+    monkeypatch.setattr(split_module, "_CACHE_BYTES", 1)
     pieces = run(op, images, draws)
     assert torch.equal(pieces, whole)
     assert pieces.stride() == whole.stride()
@@ -161,7 +161,7 @@ def test_conversions_in_the_memory_of_the_batch(monkeypatch: pytest.MonkeyPatch)
         roles = {"image": "image", "mask": "mask"}
         wanted = program({"image": images, "mask": masks}, roles, draws)
         with monkeypatch.context() as small:
-            small.setattr(batch_module, "_CACHE_BYTES", 1)
+            small.setattr(split_module, "_CACHE_BYTES", 1)
             found = program({"image": images, "mask": masks}, roles, draws)
         for name in roles:
             assert torch.equal(found[name], wanted[name])

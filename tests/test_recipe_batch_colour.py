@@ -36,7 +36,7 @@ from fastload.recipe import (
     colour,
 )
 from fastload.recipe.augment import AUGMENTATIONS, AugmentStep
-from fastload.recipe.batch import BatchProgram
+from fastload.recipe.split import BatchProgram
 from fastload.render.hsv import adjust_hsv
 from tests.test_recipe_batch import draws_of, images_of, masks_of
 

@@ -22,7 +22,7 @@ from fastload.recipe import (
     RandomVerticalFlip,
     Resize,
 )
-from fastload.recipe.batch import BatchProgram
+from fastload.recipe.split import BatchProgram
 from tests.test_recipe_batch import HEIGHT, WIDTH, draws_of, images_of, masks_of
 
 COUNT = 12

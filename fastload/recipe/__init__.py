@@ -38,7 +38,7 @@ from fastload.recipe.operation import (
 )
 from fastload.recipe.photometric import RandomChannelPermutation, RandomPhotometricDistort
 from fastload.recipe.random_apply import RandomApply
-from fastload.recipe.recipe import Placement, Recipe, SplitRecipe
+from fastload.recipe.recipe import Recipe
 from fastload.recipe.scales import (
     FixedSizeCrop,
     Letterbox,
@@ -47,6 +47,7 @@ from fastload.recipe.scales import (
     RandomZoomOut,
     ScaleJitter,
 )
+from fastload.recipe.split import Placement, SplitRecipe
 from fastload.recipe.views import Views
 from fastload.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 

@@ -3,188 +3,24 @@ worker, or on batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torchvision.transforms import v2
 
-from fastload.draws import Draws, Int64Array
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.fingerprint import fingerprint_of
 from fastload.geometry import Fill, GeometryPlan, Padding, Resampling
 from fastload.geometry.plan import LaterPlan, WarpSampling
-from fastload.geometry.points import Objects, PointMap, PointStep
-from fastload.recipe.batch import BatchProgram
-from fastload.recipe.joined import Joint, Members
+from fastload.recipe.joined import Joint
 from fastload.recipe.lower import Origin, keeps_kind, lower
 from fastload.recipe.operation import GeometryOperation, Operation, Size
+from fastload.recipe.split import BatchProgram, Placement, SplitRecipe, Step
 from fastload.recipe.views import Branches
 from fastload.recipe.whole_images import WholeImages
-
-Step = tuple[int, Operation]
-"""(stream of its draws, operation)."""
-
-
-class Placement(NamedTuple):
-    """Where one operation runs, for `explain()`."""
-
-    transform: str
-    """As a person would write it: "RandomResizedCrop(size=(224, 224))"."""
-    where: Literal["decode", "worker", "device", "host"]
-    """`worker`: the transform itself, one sample at a time. `device`: on whole batches, on the
-    target device. `host`: on whole batches before they are copied there, by the native core."""
-
-
-@dataclass(frozen=True)
-class SplitRecipe:
-    """A recipe, split for a source. Samples go through `opaque` or through `geometries`, batches
-    through `programs`."""
-
-    geometries: tuple[GeometryPlan, ...]
-    """One for each view; a single one unless `several_views`. The identity where there is an opaque
-    part."""
-    programs: tuple[BatchProgram, ...]
-    """One for each view, as `geometries`."""
-    placement: tuple[Placement, ...]
-    opaque: Callable[..., Any] | None = field(default=None, compare=False)
-    """The user's own transforms: from what the data set gives, a PIL image or an image and a mask,
-    to what `batch` takes."""
-    rest: Callable[..., Any] | None = field(default=None, compare=False)
-    """The transforms after `opaque` as the user wrote them, for results of it that `batch` does not
-    take; None: there are none."""
-    reasons: tuple[str, ...] = ()
-    """Why there is an opaque part: each transform that could not be placed, and why not."""
-    several_views: bool = False
-    """Whether batches hold a list of views in place of images (`fastload.Views`)."""
-    paths: tuple[tuple[Step, ...], ...] = ()
-    """For each view all operations, in order, wherever they run."""
-    hosted: tuple[BatchProgram, ...] = ()
-    """For each view what is done on batches in host memory, before `programs`; (): nothing."""
-    joint: Joint | None = None
-    """What takes several images of the source; None: a sample is one of them."""
-
-    @property
-    def geometry(self) -> GeometryPlan:
-        """The geometry of the first view."""
-        return self.geometries[0]
-
-    @property
-    def batch(self) -> BatchProgram:
-        """The batch program of the first view."""
-        return self.programs[0]
-
-    @property
-    def moves_pixels(self) -> bool:
-        """Whether an operation moves pixels, wherever it runs. Opaque transforms do not count: what
-        they do is not known."""
-        return any(op.moves_pixels and not op.is_opaque for path in self.paths for _, op in path)
-
-    @property
-    def loses_points(self) -> str:
-        """Why it is not known where a point of an image is after the transform; empty where
-        `points` knows."""
-        if self.opaque is not None:
-            return "; ".join(self.reasons) or "the transform runs as Python code of its own"
-        return next(
-            (op.loses_points for path in self.paths for _, op in path if op.loses_points), ""
-        )
-
-    @property
-    def begins_with_colour(self) -> bool:
-        """Whether batches begin with an operation that the native core can do before the copy."""
-        return any(program.ops[0][1].has_steps for program in self.programs if program.ops)
-
-    def with_colour_on_host(self, *, masks: bool) -> SplitRecipe:
-        """The same, with the leading operations of colour of batches on the host. `masks`: there
-        are masks, on which operations that move pixels must work too, on the device."""
-        hosted, programs, chosen = [], [], set()
-        for program in self.programs:
-            count = 0
-            for _, op in program.ops:
-                if not op.has_steps or (masks and op.moves_pixels):
-                    break
-                count += 1
-            hosted.append(BatchProgram(program.ops[:count]))
-            programs.append(BatchProgram(program.ops[count:]))
-            chosen |= {id(op) for _, op in program.ops[:count]}
-        if not chosen:
-            return self
-        # A row of `placement` for each operation of each view.
-        ops = (op for path in self.paths for _, op in path)
-        placement = tuple(
-            row._replace(where="host") if row.where == "device" and id(op) in chosen else row
-            for row, op in zip(self.placement, ops, strict=True)
-        )
-        return replace(self, programs=tuple(programs), hosted=tuple(hosted), placement=placement)
-
-    def sieves(self, view: int) -> int:
-        """How often the operations of a view drop boxes."""
-        return sum(op.sieves for _, op in self.paths[view])
-
-    @property
-    def resamples_again(self) -> bool:
-        """Whether a geometry has a `Later`."""
-        return any(plan.later is not None for plan in self.geometries)
-
-    @property
-    def colours_images(self) -> bool:
-        """Whether colours of images are changed before their geometry."""
-        return any(plan.colour is not None for plan in self.geometries)
-
-    @property
-    def needs_objects(self) -> str:
-        """An operation that depends on the boxes of the objects in an image; empty: there is
-        none."""
-        ops = (op for plan in self.geometries for _, op in plan.all_ops if op.needs_objects)
-        return next((type(op).__name__ for op in ops), "")
-
-    def steps(self, view: int, *, traced: bool = False) -> tuple[PointStep, ...]:
-        """The steps of the map that `points` gives."""
-        nothing = np.zeros((0, 2), dtype=np.int64)
-        objects, draws = Objects(np.zeros((0, 4)), nothing[:, 0]), Draws(0, 0, nothing[:, 0])
-        if self.joint is not None:
-            none = self.joint.members(draws, 1)
-            return self.joined_points(none, nothing, traced=traced).steps
-        return self.points(view, nothing, draws, objects, traced=traced).steps
-
-    def points(
-        self,
-        view: int,
-        sizes: Int64Array,
-        draws: Draws,
-        objects: Objects | None = None,
-        *,
-        traced: bool = False,
-    ) -> PointMap:
-        """Where points of B source images of these (B, 2) sizes are in a view as the trainer gets
-        it. That includes operations that run later on the device, since their draws are known.
-        `objects`: of the images, where an operation needs them. `traced`: with the steps of pixels,
-        too (`PointMap`)."""
-        points = PointMap.identity(sizes, objects, traced=traced)
-        for stream, op in self.paths[view]:
-            points = op.move(points, draws, stream)
-        return points
-
-    def joined_points(
-        self, members: Members, sizes: Int64Array, *, traced: bool = False
-    ) -> PointMap:
-        """As `points`, of the T members of samples: images of these (T, 2) sizes."""
-        assert self.joint is not None
-        return self.joint.points(self.paths[0], members, sizes, traced=traced)
-
-    def require_no_opaque(self, backend: str, capable: Sequence[str]) -> None:
-        """For backends that cannot run Python on samples: raises UnsupportedTransformError if there
-        is such a part."""
-        if self.opaque is not None:
-            raise UnsupportedTransformError(
-                f"backend {backend!r} cannot run {'; nor '.join(self.reasons)}. "
-                f"Use backend={' or '.join(repr(name) for name in capable)}, which can, or "
-                "leave the transform out."
-            )
 
 
 def view_column(name: str, view: int) -> str:

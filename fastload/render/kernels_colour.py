@@ -370,9 +370,7 @@ def _affine_image(
             tl.store(place, value.to(tl.uint8), mask=valid)
 
 
-@triton.jit(
-    do_not_specialize=["kinds", "numbers", "counts", "steps", "chains", "height", "width"]
-)
+@triton.jit(do_not_specialize=["kinds", "numbers", "counts", "steps", "chains", "height", "width"])
 def recolour(
     images,
     kinds,
