@@ -21,8 +21,8 @@ from torchvision.transforms.v2 import functional as F
 
 from fastload.draws import Draws
 from fastload.geometry import Geometry, GeometryPlan, Padding, Resampling
-from fastload.geometry.boxes import Composition, _exp, random_resized_crop_boxes, resized_sizes
-from fastload.geometry.plan import GeometryStep, WarpSampling
+from fastload.geometry.boxes import _exp, random_resized_crop_boxes, resized_sizes
+from fastload.geometry.plan import Composition, GeometryStep, WarpSampling
 from fastload.recipe import (
     GeometryOperation,
     Operation,

@@ -7,13 +7,13 @@ the same `Geometry` and the same `Resampling`.
 
 from __future__ import annotations
 
-from fastload.geometry.boxes import PaddingMode
 from fastload.geometry.plan import (
     Fill,
     Geometry,
     GeometryPlan,
     Interpolation,
     Padding,
+    PaddingMode,
     Resampling,
     View,
 )

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.geometry.boxes import PaddingMode
-from fastload.geometry.plan import Resampling
+from fastload.geometry.plan import PaddingMode, Resampling
 
 Positions = TypeVar("Positions", npt.NDArray[np.int64], torch.Tensor)
 

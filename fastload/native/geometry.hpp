@@ -74,7 +74,7 @@ GeometrySource given_geometry(const int32_t* boxes, const int32_t* sizes, const 
                               const bool* flips_first = nullptr);
 
 // One plan for all samples, with the random numbers and flips (left-right, top-bottom) of each. The
-// boxes equal those of fastload/geometry/boxes.py and fastload/recipe bit for bit: the same IEEE
+// boxes equal those of fastload/geometry and fastload/recipe bit for bit: the same IEEE
 // operations in the same order. So geometry.cpp must be compiled without contraction into fused
 // multiply-adds.
 GeometrySource whole_images(const bool* flips);

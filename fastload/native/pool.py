@@ -18,8 +18,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan, Interpolation, PaddingMode, Resampling, View
-from fastload.geometry.boxes import Composition
-from fastload.geometry.plan import ImageColour
+from fastload.geometry.plan import Composition, ImageColour
 from fastload.geometry.points import PointMap
 from fastload.native.extension import available, load
 from fastload.native.joined import Joined, core_canvases

@@ -14,8 +14,8 @@ import numpy as np
 
 from fastload.draws import Float64Array, Int64Array
 from fastload.geometry import Fill, Interpolation, Padding, Resampling
-from fastload.geometry.boxes import Composition, pick
-from fastload.geometry.plan import Warp, WarpSampling
+from fastload.geometry.boxes import pick
+from fastload.geometry.plan import Composition, Warp, WarpSampling
 from fastload.recipe.attributes import check_settings
 from fastload.recipe.operation import GeometryOperation, Size
 from fastload.recipe.warps import Pair, Warping, between, inverted, shifts

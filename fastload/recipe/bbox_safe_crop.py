@@ -9,8 +9,7 @@ import numpy as np
 
 from fastload.draws import Draws, Float64Array, Int64Array
 from fastload.geometry import Interpolation, Resampling
-from fastload.geometry.boxes import Composition
-from fastload.geometry.plan import MaskInterpolation
+from fastload.geometry.plan import Composition, MaskInterpolation
 from fastload.geometry.points import PointMap
 from fastload.recipe import transforms as own
 from fastload.recipe.attributes import (

@@ -15,13 +15,12 @@ from fastload.errors import ConfigurationError
 from fastload.geometry import Fill, Interpolation, Padding, PaddingMode, Resampling
 from fastload.geometry.boxes import (
     RANDOM_RESIZED_CROP_UNIFORMS,
-    Composition,
     pick,
     random_resized_crop_boxes,
     resized_sizes,
 )
 from fastload.geometry.drawn import DrawnCrop, DrawnFlip
-from fastload.geometry.plan import MaskInterpolation
+from fastload.geometry.plan import Composition, MaskInterpolation
 from fastload.recipe.attributes import (
     check_settings,
     read_antialias,

@@ -9,7 +9,7 @@ import numpy as np
 from torchvision.transforms import v2
 
 from fastload.draws import Draws, Float64Array, Int64Array
-from fastload.geometry.boxes import Composition
+from fastload.geometry.plan import Composition
 from fastload.geometry.points import PointMap
 from fastload.recipe.operation import GeometryOperation, ImageState, register
 

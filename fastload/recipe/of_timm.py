@@ -13,7 +13,8 @@ from timm.data import transforms as timm
 
 from fastload.draws import BoolArray, Float64Array
 from fastload.geometry import Fill, Interpolation, Padding, PaddingMode, Resampling
-from fastload.geometry.boxes import RANDOM_RESIZED_CROP_UNIFORMS, Composition
+from fastload.geometry.boxes import RANDOM_RESIZED_CROP_UNIFORMS
+from fastload.geometry.plan import Composition
 from fastload.recipe.attributes import read_bounds, read_floats, read_interpolation, read_pair
 from fastload.recipe.convert import ToDtype
 from fastload.recipe.crops import CenterCrop, RandomResizedCrop

@@ -11,8 +11,8 @@ from torchvision.transforms import v2
 
 from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
 from fastload.geometry import Fill, Interpolation, Padding, Resampling
-from fastload.geometry.boxes import Composition, pick
-from fastload.geometry.plan import MaskInterpolation
+from fastload.geometry.boxes import pick
+from fastload.geometry.plan import Composition, MaskInterpolation
 from fastload.recipe import transforms as own
 from fastload.recipe.attributes import (
     check_settings,

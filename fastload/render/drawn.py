@@ -2,7 +2,7 @@
 mirrors, converts to the numbers that the trainer gets, and writes them.
 
 The arithmetic is that of the host, bit for bit: the same Philox numbers (`fastload.draws`), the
-same windows (`fastload.geometry.boxes`), one multiply-add for each value. No data is sent for a
+same windows (`fastload.geometry`), one multiply-add for each value. No data is sent for a
 batch: the order of an epoch is sent once, in one copy, and a batch is a slice of it.
 """
 

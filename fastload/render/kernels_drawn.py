@@ -98,7 +98,7 @@ def drawn(
     k0, k1 = tl.load(order).to(tl.uint64), tl.load(order + 1).to(tl.uint64)
     epoch = tl.load(order + 2).to(tl.uint64)
 
-    # In coordinates that no mirroring has touched, as `fastload.geometry.boxes.Composition`.
+    # In coordinates that no mirroring has touched, as `fastload.geometry.plan.Composition`.
     top, left = sample * 0, sample * 0
     mirrored_down, mirrored_across = sample < 0, sample < 0
     for n in tl.static_range(STEPS):
