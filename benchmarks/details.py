@@ -41,7 +41,7 @@ from torchvision.transforms import v2
 import fastload
 from benchmarks.gpu.feeds import Feed, of_loader
 from benchmarks.inputs import ROOT, sample_set
-from fastload.backends.base import PixelDifference
+from fastload.backends.tolerance import PixelDifference
 from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.native.seek_filling import fill_seek_index
 from fastload.sources import open_source, share

@@ -94,7 +94,7 @@ TESTS = {
     "test_sampler": "sampler.bijection sampler.order",
     "test_sampler_placement": "sampler.placement",
     "test_seek_index": "cli.index native.seek native.seek_filling",
-    "test_selection": "backends loader.build loader.tune",
+    "test_selection": "loader.build loader.tune",
     "test_sources_ambiguous": "sources.beside",
     "test_sources_arrays": "sources.arrays",
     "test_sources_cifar": "sources.cifar",
@@ -130,7 +130,7 @@ TESTS = {
     "test_stores_threads": "stores.threads",
     "test_sweep": "cli.sweep tools.sweep.advice tools.sweep.grid tools.sweep.report "
     "tools.sweep.reported tools.sweep.run",
-    "test_third_party_backend": "backends.base",
+    "test_third_party_backend": "backends.base backends.tolerance",
     "test_tier": "checksum stores.tier",
     "test_torch_workers": "backends.torch_workers backends.torch_workers_processes "
     "loader.worker_seeds",

@@ -160,6 +160,7 @@ def test_a_backend_imports_no_other_backend() -> None:
         "pasted",
         "pixels",
         "rows",
+        "tolerance",
         "objects",
     )  # what they share
     wrong = []

@@ -202,9 +202,9 @@ def test_sweeps_have_a_row_for_each_value(folder: Path) -> None:
 def test_a_missing_backend_says_once_what_to_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fastload.backends as backends
+    from fastload.backends import base
 
-    monkeypatch.setattr(backends, "_importable", lambda package: False)
+    monkeypatch.setattr(base, "_importable", lambda package: False)
     results = run_loader_benchmark(
         _settings(folder, backends=("dali", "turbojpeg"), workers=(1, 2), rounds=1)
     )

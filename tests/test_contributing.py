@@ -96,7 +96,7 @@ ADDED: dict[str, list[tuple[str, Edit]]] = {
     "backend": [
         ("fastload/backends/by_hand.py", at_end(code("backend.py"))),
         (
-            "fastload/backends/__init__.py",
+            "fastload/backends/base.py",
             after("_BUILT_IN = {", '    "by-hand": "fastload.backends.by_hand:ByHandBackend",'),
         ),
     ],

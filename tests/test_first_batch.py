@@ -12,8 +12,7 @@ from tests import warm
 from tests.images import write_photo_folder
 
 FILES = {
-    "backends/__init__.py": "which backends there are, and which one fits",
-    "backends/base.py": "the contract of a backend",
+    "backends/base.py": "what a backend is, which there are, and which one fits",
     "backends/maker.py": "keeps batches in order: submit, receive",
     "backends/pixels_native.py": "has the native core make the images",
     "backends/pixels.py": "who makes the images of a batch",
@@ -65,7 +64,6 @@ would be a longer way to read, not a shorter one. What was looked at, and stays:
   `native/seek` asks for it before the first batch in any case.
 - `compat/dataloader`: a Loader is a DataLoader from its construction on; that calls the constructor
   of its base class.
-- `backends/__init__`: it chooses; `backends/base` is what those that it chooses from share.
 - `backends/pixels` beside `pixels_native`: it chooses among that, `pixels_joined`, which is made of
   parts of that, and `pixels_python`, for the backends `turbojpeg` and `cache`.
 - `machine`: cores, for all that start threads; the folder of caches, for all that keep files.

@@ -16,7 +16,7 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode, v2
 
 from fastload import Loader, create_loader, native
-from fastload.backends.base import PixelDifference
+from fastload.backends.tolerance import PixelDifference
 from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.errors import ConfigurationError
 from fastload.files import DecodeSettings

@@ -77,7 +77,7 @@ def test_tuning_takes_the_fastest(
 def test_a_backend_whose_package_is_missing_is_an_error_and_no_other_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastload.backends.find_spec", lambda name: None)
+    monkeypatch.setattr("fastload.backends.base.find_spec", lambda name: None)
     folder = write_photo_folder(tmp_path)
     with pytest.raises(
         BackendUnavailableError, match=r"nvidia\.dali.*" + re.escape(install_command("dali"))

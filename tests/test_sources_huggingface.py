@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload import native
-from fastload.backends.base import PixelDifference, Tolerance
+from fastload.backends.tolerance import PixelDifference, Tolerance
 from fastload.errors import SourceError
 from fastload.sources import open_source
 from fastload.sources.huggingface import ArrowImages

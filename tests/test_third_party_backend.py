@@ -13,15 +13,14 @@ import torch
 from torchvision.transforms import v2
 
 import fastload
-from fastload import backends
+from fastload.backends import base
 from fastload.backends.base import (
     BackendOptions,
     Dependency,
     HostBatch,
-    PixelDifference,
-    Tolerance,
     Traits,
 )
+from fastload.backends.tolerance import PixelDifference, Tolerance
 from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError, ConfigurationError
 
@@ -151,7 +150,7 @@ def test_the_packages_installed_are_looked_through_once(monkeypatch: pytest.Monk
         reads.append(group)
         return entry_points(**group)
 
-    monkeypatch.setattr(backends, "entry_points", counted)
+    monkeypatch.setattr(base, "entry_points", counted)
     monkeypatch.syspath_prepend("another path")
     for _ in range(2):
         fastload.create_loader(TOKENS, 4).close()

@@ -22,7 +22,7 @@ from benchmarks.gpu.feeds import Variant, every_variant, synchronize, variants
 from benchmarks.gpu.setting import Found, Setting
 from benchmarks.gpu.streams import awaited
 from benchmarks.inputs import ROOT
-from fastload.backends.base import PixelDifference
+from fastload.backends.tolerance import PixelDifference
 from fastload.errors import BackendUnavailableError
 from fastload.tools.measure import process
 from fastload.tools.measure.child import report as tell

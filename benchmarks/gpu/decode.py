@@ -25,7 +25,7 @@ import torch
 
 from benchmarks.gpu.feeds import Variant, decoding, of_loader, rate_of
 from benchmarks.gpu.setting import Found, Setting
-from fastload.backends.base import PixelDifference
+from fastload.backends.tolerance import PixelDifference
 from fastload.errors import BackendUnavailableError
 from fastload.tools.measure.images import training_pixels
 from fastload.tools.measure.results import Round

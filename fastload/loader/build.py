@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from fastload.backends import available_backends, backend_by_rule, backend_class
 from fastload.backends.base import (
     Backend,
     BackendOptions,
@@ -18,6 +17,9 @@ from fastload.backends.base import (
     Traits,
     WorkerSettings,
     Workload,
+    available_backends,
+    backend_by_rule,
+    backend_class,
     traits_of,
 )
 from fastload.backends.objects import StreamBackend

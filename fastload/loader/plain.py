@@ -20,7 +20,8 @@ import torch
 from PIL import Image
 from torch.utils.data import default_collate
 
-from fastload.backends.base import Backend, HostBatch, PixelDifference, Tolerance
+from fastload.backends.base import Backend, HostBatch
+from fastload.backends.tolerance import PixelDifference, Tolerance
 from fastload.decode.image import reader_of
 from fastload.draws import (
     Draws,

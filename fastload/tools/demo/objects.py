@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload.backends import BackendStatus, backend_class
-from fastload.backends.base import PixelDifference
+from fastload.backends.tolerance import PixelDifference
 from fastload.errors import ConfigurationError, FastloadError, counted
 from fastload.files import replacing
 from fastload.sources import FORMATS, Opened, Source

@@ -22,7 +22,7 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload.backends import BackendStatus, backend_class
-from fastload.backends.base import PixelDifference
+from fastload.backends.tolerance import PixelDifference
 from fastload.errors import counted
 from fastload.machine import usable_cores
 from fastload.sources.image_files import is_image_name
