@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fastload.recipe.transforms import Mosaic as Mosaic
     from fastload.recipe.transforms import RandomSizedBBoxSafeCrop as RandomSizedBBoxSafeCrop
     from fastload.render import decode_jpeg as decode_jpeg
+    from fastload.sampler import BlockShuffle as BlockShuffle
     from fastload.sampler import NodePlacement as NodePlacement
     from fastload.sampler import Shard as Shard
     from fastload.sources import open_source as open_source
@@ -48,6 +49,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "HSV": "fastload.recipe.transforms",
     "BackendUnavailableError": "fastload.errors",
+    "BlockShuffle": "fastload.sampler",
     "CopyPaste": "fastload.recipe.transforms",
     "CutMix": "fastload.recipe.transforms",
     "DecodeError": "fastload.errors",

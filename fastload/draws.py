@@ -52,6 +52,8 @@ class Stream:
     """The order of the samples on the circle of `NodePlacement`."""
     COMPARED = 0xFFF6
     """Which samples are made by the user's code as well, to be compared with what is served."""
+    BLOCKS = 0xFFF4
+    """The order of the blocks of `BlockShuffle`."""
 
 
 _U32 = np.uint64(0xFFFFFFFF)

@@ -92,6 +92,7 @@ TESTS = {
     "test_render_noise": "recipe.gaussian_noise render.noise",
     "test_render_fused": "render.fused render.kernels render.kernels_colour",
     "test_sampler": "sampler.bijection sampler.order",
+    "test_sampler_blocks": "sampler.blocks",
     "test_sampler_placement": "sampler.placement",
     "test_seek_index": "cli.index native.seek native.seek_filling",
     "test_selection": "loader.build loader.tune",

@@ -27,7 +27,7 @@ from fastload.errors import ConfigurationError, OnError, counted
 from fastload.loader.colour_place import Place
 from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
-from fastload.sampler import NodePlacement, Shard, Tail
+from fastload.sampler import BlockShuffle, NodePlacement, Shard, Tail
 from fastload.sources.huggingface_streams import is_huggingface_stream
 
 logger = logging.getLogger("fastload")
@@ -48,7 +48,7 @@ class LoaderConfig:
 
     source: Any
     batch_size: int = 1
-    shuffle: bool = False
+    shuffle: bool | BlockShuffle = False
     drop_last: bool = False
     transform: Callable[..., Any] | Recipe | None = None
     batch_transform: Any = None
@@ -118,8 +118,11 @@ class LoaderConfig:
             raise ConfigurationError(
                 f"num_workers: must be at most {MOST_WORKERS:,}, got {self.num_workers:,}."
             )
-        for name in ("shuffle", "drop_last", "tune", "strict", "masks", "assume_plain"):
+        for name in ("drop_last", "tune", "strict", "masks", "assume_plain"):
             self._settle(name, _flag(name, getattr(self, name)))
+        if not isinstance(self.shuffle, BlockShuffle):
+            what = "True, False or a fastload.BlockShuffle"
+            self._settle("shuffle", _flag("shuffle", self.shuffle, what))
         shard, layouts = self.shard, (torch.channels_last, torch.contiguous_format)
         good = shard in (None, "auto") or isinstance(shard, Shard)
         _require("shard", good, "a fastload.Shard, 'auto' or None", shard)
@@ -130,6 +133,10 @@ class LoaderConfig:
         if self.placement is not None and not self.shuffle:
             raise ConfigurationError(
                 "placement: it is a way to shuffle; give shuffle=True, and no sampler of your own."
+            )
+        if self.placement is not None and isinstance(self.shuffle, BlockShuffle):
+            raise ConfigurationError(
+                "placement: it is a way to shuffle, and so is a BlockShuffle; give one of the two."
             )
         _require(
             "dtype",
@@ -301,7 +308,8 @@ class LoaderConfig:
             sampler, length
         ):
             note = "RandomSampler -> fastload's shuffle: another order, a function of (seed, epoch)"
-            return replace(self, shuffle=True, sampler=None, notes=self._noted(note))
+            shuffle = self.shuffle or True
+            return replace(self, shuffle=shuffle, sampler=None, notes=self._noted(note))
         if type(sampler) is DistributedSampler or (
             rebuilt and isinstance(sampler, DistributedSampler)
         ):
@@ -366,9 +374,9 @@ def integer(name: str, value: Any, least: int | None) -> int:
     return int(value)
 
 
-def _flag(name: str, value: Any) -> bool:
+def _flag(name: str, value: Any, what: str = "True or False") -> bool:
     """A bool, of Python's type or numpy's; DataLoader takes None for False."""
-    _require(name, value is None or isinstance(value, bool | np.bool_), "True or False", value)
+    _require(name, value is None or isinstance(value, bool | np.bool_), what, value)
     return bool(value)
 
 

@@ -24,7 +24,7 @@ from fastload.loader.following import FollowedSampler
 from fastload.loader.iterator import Cursor, LoaderIterator, Progress, Stats, Watcher
 from fastload.loader.states import STATE_VERSION, checked_epoch, read_state
 from fastload.recipe import Recipe
-from fastload.sampler import NodePlacement, Position, Shard
+from fastload.sampler import BlockShuffle, NodePlacement, Position, Shard
 from fastload.spans import SpanLog
 
 logger = logging.getLogger("fastload")
@@ -34,7 +34,7 @@ def create_loader(
     source: Any,
     batch_size: int = 1,
     *,
-    shuffle: bool = False,
+    shuffle: bool | BlockShuffle = False,
     drop_last: bool = False,
     transform: Callable[..., Any] | Recipe | None = None,
     batch_transform: Callable[..., Any] | None = None,
@@ -78,7 +78,8 @@ def create_loader(
             tuple (images, labels), or a dict), `.npy` files, any map-style Dataset, or a streaming
             data set of Hugging Face's.
         batch_size: samples a batch on this rank.
-        shuffle: a new order every epoch, from (seed, epoch).
+        shuffle: a new order every epoch, from (seed, epoch). A `BlockShuffle` keeps neighbours
+            near each other, which are then read from a store by one request.
         drop_last: leave out the last, incomplete global batch. If False, every sample comes exactly
             once an epoch, and the last batch is divided among the ranks. If that batch has fewer
             samples than there are ranks and the order is not shuffled: with `shard=Shard(...)` some

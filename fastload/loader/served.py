@@ -23,6 +23,7 @@ from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.operation import qualified_name
 from fastload.sampler import (
     BatchOrder,
+    BlockShuffle,
     EpochOrder,
     ForeignOrder,
     InStepOrder,
@@ -323,7 +324,7 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
             len(source),
             config.batch_size,
             shard,
-            shuffle=config.shuffle,
+            shuffle=bool(config.shuffle),
             drop_last=config.drop_last,
             seed=config.seed,
             tail=config.tail or "filled",
@@ -331,6 +332,8 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
         )
         if isinstance(config.placement, NodePlacement):
             order = config.placement.placed(order)
+        if isinstance(config.shuffle, BlockShuffle):
+            order = config.shuffle.applied_to(order)
     if not order.samples and given is None:
         raise ConfigurationError(
             f"sampler: a DistributedSampler of {counted(shard.world_size, 'rank')} with "

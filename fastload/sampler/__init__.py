@@ -1,6 +1,7 @@
 """Which samples, in what order, on which rank: fastload's own order, that of a user's sampler, that
 of a stream."""
 
+from fastload.sampler.blocks import BlockOrder, BlockShuffle
 from fastload.sampler.in_step import InStepOrder, UncountedOrder
 from fastload.sampler.order import (
     EndOfOrder,
@@ -24,6 +25,8 @@ from fastload.sampler.users import (
 
 __all__ = [
     "BatchOrder",
+    "BlockOrder",
+    "BlockShuffle",
     "EndOfOrder",
     "EpochOrder",
     "ForeignOrder",

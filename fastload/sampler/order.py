@@ -9,7 +9,7 @@ batch size stays the same.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, cast
@@ -162,6 +162,20 @@ class Order:
         are these."""
         rows = self.batch(step)
         return Draws(self.seed, epoch, indices[rows], None if repeats is None else repeats[rows])
+
+    def together(
+        self, epoch: int, step: int, since: int, indices: Int64Array
+    ) -> Sequence[Int64Array]:
+        """Samples that are best read together, of which this rank's batch `step` is the first to
+        need some, and the others come soon: a group each. `since`: the step that this rank has
+        begun the epoch with; what came before it is in no group. `indices`: the epoch's order."""
+        return ()
+
+    @property
+    def read_together(self) -> int:
+        """How many samples of this rank are in the groups of `together` that are in use at the same
+        time; 0: there are no such groups."""
+        return 0
 
     def batches(self, epoch: int) -> Iterator[list[Any]]:
         """This rank's batches of an epoch, as lists of indices."""

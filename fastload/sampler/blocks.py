@@ -1,0 +1,291 @@
+"""An order that lets samples which lie side by side be read together, for data in a store, where a
+request costs more than the bytes of a sample.
+
+The data set is cut into blocks of consecutive samples, at other places in each epoch. Their order
+is drawn anew, and the sequence of all blocks is cut into as many lanes as the window says. A global
+batch takes as many samples of each lane, one after the other, so that they come from as many blocks
+as there are lanes, and all samples of a block within so many batches. A lane belongs to the same
+rows of every global batch, so that one rank alone reads its blocks, and the batches do not depend
+on how many ranks there are.
+
+Lanes begin at different places of their first blocks. Otherwise all would come to the end of a
+block in the same batch, and as many requests would be made at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from fastload.draws import Draws, Stream
+from fastload.errors import ConfigurationError, counted
+from fastload.sampler.bijection import ROUNDS, Bijection, ComputedOrder
+from fastload.sampler.order import EpochOrder, Int64Array
+
+LEAST_WINDOW = 64
+"""Blocks that samples come from at the same time, unless `BlockShuffle.window` says otherwise."""
+_AT_ONCE = 1 << 20
+"""Samples whose places are computed at once."""
+# Samples. The order of more is computed batch by batch: all of it would take a second or more.
+_LARGEST_IN_MEMORY = 10_000_000
+
+
+@dataclass(frozen=True)
+class BlockShuffle:
+    """A shuffle of blocks of neighbours: `create_loader(..., shuffle=BlockShuffle())`.
+
+    Raises:
+        ConfigurationError: a number is none, or below 1.
+    """
+
+    block: int = 32
+    """Consecutive samples of the data set that are read together."""
+    window: int | None = None
+    """How many blocks the samples come from at the same time, over all ranks: a multiple of the
+    global batch size, or a divisor of it that is a multiple of the number of ranks. None: the least
+    multiple of the global batch size that is at least 64."""
+
+    def __post_init__(self) -> None:
+        for name in ("block", "window"):
+            value: Any = getattr(self, name)
+            number = isinstance(value, Integral) and not isinstance(value, bool)
+            if not (number and value >= 1) and not (name == "window" and value is None):
+                raise ConfigurationError(
+                    f"shuffle: {name} of a BlockShuffle must be an int of at least 1, got "
+                    f"{value!r}."
+                )
+
+    def applied_to(self, order: EpochOrder) -> BlockOrder:
+        """The same samples in batches of the same size. Raises ConfigurationError: the window does
+        not fit them, or the ranks are shared as a DistributedSampler does it."""
+        if order.interleaved:
+            raise ConfigurationError(
+                "shuffle: with a BlockShuffle a rank has the same rows of each global batch, and a "
+                "DistributedSampler decides otherwise; give the framework a loader that is shared "
+                "already (shard='auto')."
+            )
+        whole, ranks = order.global_batch_size, order.shard.world_size
+        window = -(-LEAST_WINDOW // whole) * whole if self.window is None else int(self.window)
+        if window % whole and (whole % window or window % ranks):
+            raise ConfigurationError(
+                f"shuffle: the window of a BlockShuffle must be a multiple of the global batch "
+                f"size, {whole}, or a divisor of it that is a multiple of the "
+                f"{counted(ranks, 'rank')}, got {window}. Leave it out, or give "
+                f"{_nearest(window, whole, ranks)}."
+            )
+        return BlockOrder(
+            order.length,
+            order.batch_size,
+            order.shard,
+            shuffle=True,
+            drop_last=order.drop_last,
+            seed=order.seed,
+            block=int(self.block),
+            window=window,
+        )
+
+
+def _nearest(window: int, whole: int, ranks: int) -> int:
+    """The window that fits and is nearest."""
+    above = -(-window // whole) * whole
+    divisors = [each for each in range(ranks, whole, ranks) if whole % each == 0]
+    return min([above, *divisors], key=lambda each: abs(each - window))
+
+
+class _Pieces(NamedTuple):
+    """Parts of blocks that lie in one lane without a break. Their samples are neighbours on the
+    circle of the data set and come one after the other in the lane."""
+
+    begin: Int64Array
+    """Place of the first sample in the sequence of blocks."""
+    size: Int64Array
+    step: Int64Array
+    """How many samples of the lane come before it."""
+
+
+@dataclass(frozen=True)
+class _BlockEpoch(ComputedOrder):
+    """The order of one epoch.
+
+    A place is one in the sequence of all blocks in the order of this epoch, at the end of which is
+    the last, incomplete block. The data set is taken for a circle, on which the first block begins
+    at another sample in each epoch: so every sample may come at every place.
+    """
+
+    length: int
+    order: BlockOrder
+    number: int
+
+    @cached_property
+    def _keys(self) -> Any:
+        """Random numbers: of the order of blocks, of the first sample, and of where lanes begin."""
+        return Draws(self.order.seed, self.number, np.arange(ROUNDS + 2)).integers(Stream.BLOCKS)
+
+    @cached_property
+    def _first_sample(self) -> int:
+        return int(self._keys[ROUNDS] % np.uint64(self.length))
+
+    @cached_property
+    def _begins(self) -> Int64Array:
+        """(window,): how far from its start each lane begins; it ends just before. All together
+        begin at all places of a block."""
+        order = self.order
+        spread = np.arange(order.window, dtype=np.int64) * order.block // order.window
+        wanted = spread + int(self._keys[ROUNDS + 1] % np.uint64(order.block))
+        found = (wanted - order.starts) % order.block
+        return cast("Int64Array", found % np.maximum(order.sizes, 1))
+
+    def places(self, positions: Int64Array) -> Int64Array:
+        """Of positions in the epoch."""
+        order = self.order
+        lane, step = order.lane_of(positions)
+        within = (step + self._begins[lane]) % order.sizes[lane]
+        return cast("Int64Array", order.starts[lane] + within)
+
+    def pieces(self, places: Int64Array) -> _Pieces:
+        """The pieces that these places lie in."""
+        order = self.order
+        lane = np.searchsorted(order.starts, places, "right") - 1
+        start, size, begins = order.starts[lane], order.sizes[lane], self._begins[lane]
+        back = places % order.block
+        ahead = np.minimum(order.block - back, self.length - places)
+        after = places >= start + begins
+        begin = np.maximum(places - back, np.where(after, start + begins, start))
+        end = np.minimum(places + ahead, np.where(after, start + size, start + begins))
+        return _Pieces(begin, end - begin, (begin - start - begins) % size)
+
+    def _ahead_of_first(self, begins: Int64Array) -> Int64Array:
+        """How far after the first sample on the circle is the one that comes first in pieces that
+        begin at these places."""
+        block, whole = self.order.block, self.length // self.order.block
+        number, within = np.divmod(begins, block)
+        if whole:
+            complete = number < whole
+            number[complete] = Bijection(whole, self._keys[:ROUNDS]).at(number[complete])
+        return cast("Int64Array", number * block + within)
+
+    def at_places(self, places: Int64Array) -> Int64Array:
+        """The samples at these places: those of each piece are shuffled among themselves."""
+        pieces = self.pieces(places)
+        begins, one, which = np.unique(pieces.begin, return_index=True, return_inverse=True)
+        size = pieces.size[one]
+        offsets = np.cumsum(size) - size
+        owner = np.repeat(np.arange(len(size)), size)
+        ahead = np.arange(len(owner)) - offsets[owner] + self._ahead_of_first(begins)[owner]
+        members = (self._first_sample + ahead) % self.length
+        keys = Draws(self.order.seed, self.number, members).integers(Stream.ORDER)
+        # Below the number of the piece, which has at most 21 bits, are 43 random ones.
+        by = owner.astype(np.uint64) << np.uint64(43) | keys >> np.uint64(21)
+        shuffled = members[np.argsort(by, kind="stable")]
+        return cast("Int64Array", shuffled[offsets[which] + places - pieces.begin])
+
+    def at(self, positions: Int64Array) -> Int64Array:
+        return self.at_places(self.places(positions))
+
+    def whole(self) -> Int64Array:
+        """All of it, by parts of which each has whole pieces but for two."""
+        at_place = np.empty(self.length, dtype=np.int64)
+        for start in range(0, self.length, _AT_ONCE):
+            some = np.arange(start, min(start + _AT_ONCE, self.length), dtype=np.int64)
+            at_place[some] = self.at_places(some)
+        return at_place[self.places(np.arange(self.length, dtype=np.int64))]
+
+
+@dataclass(frozen=True)
+class BlockOrder(EpochOrder):
+    """The shuffled order of `EpochOrder`, in which neighbours in the data set come soon after each
+    other, on one rank."""
+
+    block: int = 32
+    window: int = LEAST_WINDOW
+    """Lanes."""
+
+    @property
+    def _width(self) -> int:
+        """Samples of a lane that follow each other in a global batch."""
+        return max(1, self.global_batch_size // self.window)
+
+    @cached_property
+    def sizes(self) -> Int64Array:
+        """(window,): samples of each lane in an epoch."""
+        full, left = divmod(self.length, self.window * self._width)
+        lanes = np.arange(self.window, dtype=np.int64)
+        return full * self._width + np.clip(left - lanes * self._width, 0, self._width)
+
+    @cached_property
+    def starts(self) -> Int64Array:
+        """(window,): where each lane starts in the sequence of blocks."""
+        return cast("Int64Array", np.cumsum(self.sizes) - self.sizes)
+
+    def lane_of(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Of positions in an epoch: the lane, and how many samples of it come before."""
+        turn, within = np.divmod(positions, self.window * self._width)
+        lane, place = np.divmod(within, self._width)
+        return lane, turn * self._width + place
+
+    def position_of(self, lane: Int64Array, step: Int64Array) -> Int64Array:
+        """The inverse of `lane_of`."""
+        turn, place = np.divmod(step, self._width)
+        return (turn * self.window + lane) * self._width + place
+
+    @property
+    def _computed(self) -> bool:
+        return self.length > _LARGEST_IN_MEMORY
+
+    def epoch(self, epoch: int) -> Int64Array:
+        found = _BlockEpoch(self.length, self, epoch)
+        # Who asks for parts gets arrays.
+        return cast("Int64Array", found) if self._computed else found.whole()
+
+    def together(
+        self, epoch: int, step: int, since: int, indices: Int64Array
+    ) -> Sequence[Int64Array]:
+        whole = self.length // self.global_batch_size * self.global_batch_size
+        positions = self.batch(step)
+        positions = positions[positions < whole]  # the last rows may be those of other ranks
+        if not len(positions):
+            return ()
+        found = _BlockEpoch(self.length, self, epoch)
+        lane, at = self.lane_of(positions)
+        pieces = found.pieces(found.places(positions))
+        before = self.position_of(lane, np.maximum(at - 1, 0))
+        begins = (at == pieces.step) | (before < since * self.global_batch_size)
+        lane, at = lane[begins], at[begins]
+        left = pieces.step[begins] + pieces.size[begins] - at
+        owner = np.repeat(np.arange(len(left)), left)
+        each = np.arange(len(owner)) - (np.cumsum(left) - left)[owner] + at[owner]
+        wanted = self.position_of(lane[owner], each)
+        owner, wanted = owner[wanted < whole], wanted[wanted < whole]
+        samples: Int64Array = indices[wanted]
+        counts = np.bincount(owner, minlength=len(left))
+        return [each for each in np.split(samples, np.cumsum(counts)[:-1]) if len(each) > 1]
+
+    @property
+    def read_together(self) -> int:
+        return self.block * -(-self.window // self.shard.world_size)
+
+    def reproducible(self) -> dict[str, Any]:
+        blocks = {"block": self.block, "window": self.window}
+        return super().reproducible() | {"order": "in blocks", "blocks": blocks}
+
+    @property
+    def _kind(self) -> str:
+        return f"shuffled in blocks of {counted(self.block, 'sample')}"
+
+    def explain(self) -> str:
+        batches = -(-self.block * self.window // self.global_batch_size)
+        return (
+            f"{self.describe()}; a global batch has samples of {counted(self._sources, 'block')}, "
+            f"and given up is that the samples of a block come within {counted(batches, 'batch')} "
+            "of each other"
+        )
+
+    @property
+    def _sources(self) -> int:
+        """Blocks that a global batch has samples of."""
+        return min(self.window, self.global_batch_size)
