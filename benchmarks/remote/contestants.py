@@ -33,10 +33,12 @@ class Setting:
 # -- Who takes part: a function of a Setting that gives what can be iterated again and again -----
 
 
-def fastload(setting: Setting, what: str, *, remote: bool, tier: bool = True) -> Any:
+def fastload(
+    setting: Setting, what: str, *, remote: bool, tier: bool = True, blocks: bool = False
+) -> Any:
     from torchvision.transforms import v2
 
-    from fastload import create_loader
+    from fastload import BlockShuffle, create_loader
 
     os.environ["XDG_CACHE_HOME"] = setting.caches
     os.environ["FASTLOAD_TIER_SIZE"] = "20GB" if tier else "0"
@@ -44,7 +46,7 @@ def fastload(setting: Setting, what: str, *, remote: bool, tier: bool = True) ->
     return create_loader(
         f"{place}/{what}",
         BATCH,
-        shuffle=True,
+        shuffle=BlockShuffle() if blocks else True,
         drop_last=True,
         transform=_transform(v2),
         num_workers=len(setting.cores),
@@ -256,11 +258,24 @@ class Row:
 
 LOCAL, LOCAL_TAR = "fastload, local files", "fastload, local tar"
 OBJECTS, TAR, SECOND = "fastload, objects", "fastload, tar", "fastload, objects, epoch 2"
+BLOCKS = "fastload, tar in blocks"
 ROWS = (
     Row(LOCAL, partial(fastload, what="photographs", remote=False), remote=False),
     Row(LOCAL_TAR, partial(fastload, what="tar", remote=False), format="tar", remote=False),
     Row(OBJECTS, partial(fastload, what="photographs", remote=True), beside=LOCAL),
     Row(TAR, partial(fastload, what="tar", remote=True), format="tar", beside=LOCAL_TAR),
+    Row(
+        BLOCKS,
+        partial(fastload, what="tar", remote=True, blocks=True),
+        format="tar",
+        beside=LOCAL_TAR,
+    ),
+    Row(
+        f"{BLOCKS}, no tier",
+        partial(fastload, what="tar", remote=True, tier=False, blocks=True),
+        format="tar",
+        beside=LOCAL_TAR,
+    ),
     Row(SECOND, partial(fastload, what="photographs", remote=True), beside=LOCAL, kept=True),
     Row("fsspec under DataLoader", fsspec, "s3fs"),
     Row("s3torchconnector", s3torchconnector, "s3torchconnector"),

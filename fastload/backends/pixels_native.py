@@ -30,7 +30,7 @@ from fastload.native.pool import Compressed, FusedGeometry, NativePool, Pending,
 from fastload.native.seek import SeekIndexOption, open_seek_index
 from fastload.recipe.recipe import view_column
 from fastload.sources.base import Source
-from fastload.sources.columns import EncodedImages
+from fastload.sources.columns import Buffer, EncodedImages
 from fastload.sources.kinds import PixelKind
 from fastload.stores import Looked
 
@@ -42,6 +42,8 @@ Placements = list["Geometry | FusedGeometry | None"]
 # Bytes of pixels that are copied in 100 microseconds, in which another thread would hardly have
 # started.
 _LITTLE = 1 << 20
+# Images of which each is read by itself where not all can be.
+_FEW = 16
 
 
 class CoreDecoding:
@@ -214,12 +216,13 @@ class NativePixels(PixelMaker):
 
     def _look(self, work: BatchInWork) -> list[Part]:
         """Bytes from a store: where the local tier has all of them it is one call of the core, as
-        of local files."""
+        of local files; and where most of them were read with others before."""
         draws = work.draws
         looked = {
             name: column.looked(draws.indices) for name, column in self._source.encoded.items()
         }
-        if all(found is not None and found.here.all() for found in looked.values()):
+        here = all(found is not None and found.here.all() for found in looked.values())
+        if here or all(column.grouped for column in self._source.encoded.values()):
             pending = self._read(draws, work.buffers, looked)
             return [_CorePart(0, pending, self._threads)]
         return self._start_reading(work, looked)
@@ -457,6 +460,11 @@ def bytes_for_core(
     try:
         return list(column.views(indices)) if looked is None else looked.kept()
     except OSError:
+        if len(indices) > _FEW:
+            data: list[Buffer | bytearray] = []
+            for at in range(0, len(indices), _FEW):
+                data += bytes_for_core(column, indices[at : at + _FEW], None)  # type: ignore[arg-type]
+            return data
         # Of which sample, and in which words, the RowReader finds out: the core refuses an image of
         # no bytes.
         return [_bytes_or_none(column, index) for index in indices.tolist()]

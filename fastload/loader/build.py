@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +42,7 @@ from fastload.sampler import (
     StreamOrder,
 )
 from fastload.sources.base import Source
-from fastload.sources.columns import StreamItems
+from fastload.sources.columns import EncodedFiles, StreamItems
 from fastload.sources.inspection import SeenArchives
 from fastload.sources.kinds import IMAGE, MASK
 
@@ -76,12 +76,27 @@ class LoaderParts:
     archives: SeenArchives | None = None
     """The archives that samples are parts of, as they were when the source was opened; None where
     there are none."""
+    together: Sequence[EncodedFiles] = ()
+    """The columns whose neighbours are read together, where the order lets them."""
 
     def feed(self, config: LoaderConfig) -> Feed:
         """A Feed of their batches; nothing is started yet."""
         plain = self.backend if isinstance(self.backend, PlainBackend) else None
         ahead = not self.renewed and plain is None
-        return Feed(self.backend, self.stage, self.order, config.on_error, ahead=ahead, plain=plain)
+        together = None
+        if self.together:
+            from fastload.loader.together import ReadTogether
+
+            together = ReadTogether(self.order, self.together)
+        return Feed(
+            self.backend,
+            self.stage,
+            self.order,
+            config.on_error,
+            ahead=ahead,
+            plain=plain,
+            together=together,
+        )
 
 
 def assemble(config: LoaderConfig) -> LoaderParts:
@@ -118,6 +133,10 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
     """The parts, with a backend. `reason`: why this one, for a person."""
     opened, recipe, order = served.opened, served.recipe, served.order
     source, split = opened.source, colour.split
+    if order.read_together:
+        from fastload.loader.together import with_own_columns
+
+        source = with_own_columns(source)
     cls = backend_class(backend)
     traits = traits_of(cls)
     config, renewed, notes = _workers_on(traits, served)
@@ -170,6 +189,9 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
             kind=type(config.source).__name__,
         )
     _check_on_backend(backend, traits, served, split)
+    read_together, together = _read_together(
+        order, source, in_processes=traits.processes and built.background
+    )
 
     def explain() -> dict[str, str]:
         rows = {
@@ -178,6 +200,8 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
             "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement)
             or "none",
         }
+        if read_together:
+            rows["read together"] = read_together
         if split.joint is not None:
             rows["samples"] = split.joint.describe(len(source))
         if split.reasons:
@@ -204,7 +228,25 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
         renewed=renewed,
         changed=changes_of(config, opened),
         archives=SeenArchives(source.archives) if source.archives else None,
+        together=together,
     )
+
+
+def _read_together(
+    order: Order, source: Source, *, in_processes: bool
+) -> tuple[str, Sequence[EncodedFiles]]:
+    """(for a person, the columns whose neighbours are read together); "" and none where the order
+    keeps no neighbours together."""
+    if not order.read_together:
+        return "", ()
+    from fastload.loader import together
+
+    columns = together.columns_in(source)
+    if not columns:
+        return "nothing: the samples are no parts of files in a store", ()
+    if in_processes:
+        return "nothing: worker processes share no memory; use a backend of threads", ()
+    return together.explain(order, columns), columns
 
 
 def _workers_on(traits: Traits, served: Served) -> tuple[LoaderConfig, bool, list[str]]:

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from fastload.loader.plain import PlainBackend
 from fastload.loader.production import READY, OnDemand, Prefetcher, Production
 from fastload.sampler import Order, Position, Schedule
 from fastload.spans import SpanLog
+
+if TYPE_CHECKING:
+    from fastload.loader.together import ReadTogether
 
 
 class Feed:
@@ -39,16 +42,17 @@ class Feed:
         *,
         ahead: bool = True,
         plain: PlainBackend | None = None,
+        together: ReadTogether | None = None,
     ) -> None:
         """`ahead`: whether batches are made before their epoch begins; not where its data may
         change until then. `plain`: the backend, if it is a PlainBackend, which calls the user's
-        code."""
+        code. `together`: see `Production`."""
         self._plain = plain
         self._order = order
         self._backend = backend
         self._stage = stage
         self._schedule = Schedule(order, ahead=ahead)
-        self._production = Production(backend, stage, self._schedule, order, on_error)
+        self._production = Production(backend, stage, self._schedule, order, on_error, together)
         self._maker: OnDemand | Prefetcher | None = None
         """None: nothing has been started."""
         self._expected: Position | None = None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastload.backends.base import KILLED_WORKER, Backend, EndOfData, HostBatch
 from fastload.device import DeviceStage, Staged
@@ -25,6 +25,9 @@ from fastload.machine import use_one_thread_here
 from fastload.sampler import Order, Position, Schedule
 from fastload.spans import SpanLog
 from fastload.stores.reads import Reads
+
+if TYPE_CHECKING:
+    from fastload.loader.together import ReadTogether
 
 _NOTHING = nullcontext()
 _CLOSED = "the loader was closed while a batch was waited for; create a new one."
@@ -66,13 +69,16 @@ class Production:
         schedule: Schedule,
         order: Order,
         on_error: OnError = "raise",
+        together: ReadTogether | None = None,
     ) -> None:
-        """`order`: that of the schedule."""
+        """`order`: that of the schedule. `together`: is told which samples the batches need; None:
+        each is read by itself."""
         self._backend = backend
         self._stage = stage
         self._schedule = schedule
         self._order = order
         self._read_ahead = order.read_ahead
+        self._together = together
         self._on_error = on_error
         self._at_once: Callable[[Draws], int] | None = getattr(backend, "at_once", None)
         self.most_at_once = 1
@@ -97,6 +103,8 @@ class Production:
         """Make the batch at this position next; what is in flight is cancelled."""
         self.cancel()
         self._schedule.begin(position)
+        if self._together is not None:
+            self._together.begin(position)
 
     def cancel(self) -> None:
         """Forget all that is in flight. `begin` must follow. May be called after any exception, at
@@ -104,6 +112,8 @@ class Production:
         self._in_flight.end()  # else the backend would wait for reads that nobody needs
         if not self._clean:
             self._backend.cancel()
+        if self._together is not None:
+            self._together.forget()
         self._submitted.clear()
         self._made.clear()
         self._next = None
@@ -141,7 +151,12 @@ class Production:
 
     def _asked(self) -> tuple[Position, Draws] | None:
         asked, self._next = self._next, None
-        return self._schedule.next() if asked is None else asked
+        if asked is None:
+            asked = self._schedule.next()
+            if asked is not None and self._together is not None:
+                position, _ = asked
+                self._together.announce(position, self._schedule.order_of(position[0]))
+        return asked
 
     def _with_neighbours(self, draws: Draws) -> tuple[Draws, tuple[int, ...]]:
         """The draws of this batch and of those after it that are made with it, and how many samples

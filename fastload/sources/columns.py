@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from fastload.files import is_remote
 from fastload.sources.buffers import Int64Array, PathTable, PickledByReference, RowSelection
 from fastload.sources.kinds import Kind, PixelKind, Rows, kind_named, pixel_kind
 from fastload.sources.ragged import Ragged
+
+if TYPE_CHECKING:
+    from fastload.stores.together import Ranges, Together
 
 Buffer = bytes | memoryview | npt.NDArray[np.uint8]
 Storage = Literal["encoded", "pixels", "values", "object"]
@@ -155,6 +158,12 @@ class EncodedImages(ImageColumn):
         """Whether reading them is mostly waiting for a store: then many are requested at once."""
         return False
 
+    @property
+    def grouped(self) -> bool:
+        """Whether a read of one sample brings others that are needed soon, so that most reads do
+        not wait for a store."""
+        return False
+
     def in_files(self, indices: Int64Array) -> EncodedFiles | None:
         """These samples as files or parts of files, if that is what they are: the native core then
         opens them."""
@@ -163,6 +172,12 @@ class EncodedImages(ImageColumn):
     def looked(self, indices: Int64Array) -> stores.Looked | None:
         """These samples, and which of them are in the local tier, where they are read by way of it:
         the native core reads those."""
+        return None
+
+    @property
+    def parts_in_stores(self) -> EncodedFiles | None:
+        """The same samples as parts of remote files, if that is what they are: neighbours are then
+        best read together."""
         return None
 
     def take(self, indices: Int64Array) -> EncodedImages:
@@ -321,6 +336,8 @@ class EncodedFiles(PickledByReference, EncodedImages):
     versions: Int64Array | None = None
     """(N,) int64: of remote files, the version that was there when the data set was opened; 0 where
     the store does not say. None: not checked."""
+    _together: ClassVar[tuple[Together, int] | None] = None
+    """See `read_by`."""
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -356,7 +373,10 @@ class EncodedFiles(PickledByReference, EncodedImages):
         return list(map(stores.Range, paths, starts, lengths, versions))
 
     def views(self, indices: Int64Array) -> Sequence[stores.Data]:
-        return stores.read_views(self.ranges_of(indices))
+        if self._together is None:
+            return stores.read_views(self.ranges_of(indices))
+        together, number = self._together
+        return together.views(number, indices)
 
     @cached_property
     def is_remote(self) -> bool:
@@ -400,7 +420,30 @@ class EncodedFiles(PickledByReference, EncodedImages):
         return stores.Digests(len(self), self.ranges_of)
 
     def looked(self, indices: Int64Array) -> stores.Looked | None:
-        return self._digests.look(indices) if self.is_remote else None
+        if self._together is None:
+            return self._digests.look(indices) if self.is_remote else None
+        together, number = self._together
+        return together.looked(number, indices)
+
+    @property
+    def parts_in_stores(self) -> EncodedFiles | None:
+        return self if self.is_remote and self.offsets is not None else None
+
+    @property
+    def grouped(self) -> bool:
+        return self._together is not None
+
+    @property
+    def ranges(self) -> Ranges:
+        """Of remote files."""
+        from fastload.stores.together import Ranges
+
+        return Ranges(self.ranges_of, self._digests)
+
+    def read_by(self, together: Together | None, number: int = 0) -> None:
+        """From now on its samples are read by the groups that are announced there, where this is
+        the column of that number; None: each by itself. Not in other processes."""
+        object.__setattr__(self, "_together", None if together is None else (together, number))
 
     def take(self, indices: Int64Array) -> EncodedFiles:
         return EncodedFiles(

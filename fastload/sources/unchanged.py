@@ -18,7 +18,7 @@ from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Opened
 from fastload.sources.buffers import Int64Array
-from fastload.sources.columns import EncodedImages, PixelFormat
+from fastload.sources.columns import EncodedFiles, EncodedImages, PixelFormat
 
 _READ = ("JPEG", "PNG", "TIFF", "WEBP", "BMP")
 """Formats, by Pillow's names, that are known to be read without loss. Of others Pillow may read
@@ -127,6 +127,10 @@ class UnchangedImages(EncodedImages):
     @property
     def waits(self) -> bool:
         return self.column.waits
+
+    @property
+    def parts_in_stores(self) -> EncodedFiles | None:
+        return self.column.parts_in_stores
 
     def take(self, indices: Int64Array) -> UnchangedImages:
         return replace(self, column=self.column.take(indices))

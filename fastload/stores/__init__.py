@@ -363,33 +363,36 @@ def read_many(ranges: Sequence[Range], *, by_tier: bool = True) -> list[bytes]:
     return [bytes(data) for data in read_views(ranges, by_tier=by_tier)]
 
 
-def read_views(ranges: Sequence[Range], *, by_tier: bool = True) -> list[Data]:
+def read_views(ranges: Sequence[Range], *, by_tier: bool = True, lean: bool = False) -> list[Data]:
     """The same without a copy: bytes of remote objects stay in memory of the client, where several
-    ranges may share one block."""
+    ranges may share one block. `lean`: see `Store.read_many`."""
     found: list[Data] = [b""] * len(ranges)
     by_store: dict[Store, tuple[list[int], list[Range]]] = {}
+    known: dict[str, tuple[Store, str]] = {}
     for row, each in enumerate(ranges):
-        if is_remote(each.name):
-            store, name = store_of(each.name)
+        if each.name in known or is_remote(each.name):
+            store, name = known.get(each.name) or known.setdefault(each.name, store_of(each.name))
             rows, wanted = by_store.setdefault(store, ([], []))
             rows.append(row)
             wanted.append(Range(name, *each[1:]))
         else:
             found[row] = read(*each)
     for store, (rows, wanted) in by_store.items():
-        data = _by_tier(store, wanted) if by_tier else store.read_many(wanted)
+        data = _by_tier(store, wanted, lean) if by_tier else store.read_many(wanted, lean=lean)
         for row, each_data in zip(rows, data, strict=True):
             found[row] = each_data
     return found
 
 
-def _by_tier(store: Store, wanted: list[Range]) -> list[Data]:
+def _by_tier(store: Store, wanted: list[Range], lean: bool) -> list[Data]:
     """The bytes of ranges of one store: through the local tier if all versions are known."""
     kept = tier() if any(each.version for each in wanted) else None
     if kept is None or not all(each.version for each in wanted):
-        return store.read_many(wanted)
+        return store.read_many(wanted, lean=lean)
     digests = [digest_of(f"{store.url}/{each.name}", *each[1:]) for each in wanted]
-    return kept.read(digests, lambda rows: store.read_many([wanted[row] for row in rows]))
+    return kept.read(
+        digests, lambda rows: store.read_many([wanted[row] for row in rows], lean=lean)
+    )
 
 
 @dataclass(frozen=True)
@@ -405,7 +408,11 @@ class Looked:
     digests: npt.NDArray[np.uint8]
     """(N, 16)."""
     here: npt.NDArray[np.bool_]
-    """(N,)."""
+    """(N,): whether the tier has them, or memory (`taken`)."""
+    taken: Callable[[npt.NDArray[np.int64]], Sequence[Data | None]] | None = None
+    """By rows: the bytes of those that are in memory, which are given once; None: none are."""
+    fetched: Callable[[npt.NDArray[np.int64]], Sequence[Data]] | None = None
+    """By rows: fetches and keeps them, in place of what `kept` does itself."""
 
     def take(self, rows: slice) -> Looked:
         return replace(self, rows=self.rows[rows], digests=self.digests[rows], here=self.here[rows])
@@ -414,19 +421,28 @@ class Looked:
         """All ranges, for the native core; those missing from the tier are fetched, and kept there.
         Raises OSError as `read`."""
         memory: list[Data | None] = [None] * len(self.rows)
-        missing = np.flatnonzero(~self.here)
+        if self.taken is not None:
+            memory = [*self.taken(self.rows)]
+        here = self.here & self.digests.any(axis=1)
+        for row, data in enumerate(memory):
+            here[row] |= data is not None
+        missing = np.flatnonzero(~here)
         if len(missing):
-            wanted = [
-                each._replace(name=store_of(each.name)[1])
-                for each in self.ranges_of(self.rows[missing])
-            ]
-            found = self.tier.fetched(
-                [digest.tobytes() for digest in self.digests[missing]],
-                lambda rows: self.store.read_many([wanted[row] for row in rows]),
-            )
-            for row, data in zip(missing.tolist(), found, strict=True):
+            for row, data in zip(missing.tolist(), self._fetched(missing), strict=True):
                 memory[row] = data
         return Kept(str(self.tier.folder), self.digests, memory)
+
+    def _fetched(self, missing: npt.NDArray[np.intp]) -> Sequence[Data]:
+        if self.fetched is not None:
+            return self.fetched(self.rows[missing])
+        wanted = [
+            each._replace(name=store_of(each.name)[1])
+            for each in self.ranges_of(self.rows[missing])
+        ]
+        return self.tier.fetched(
+            [digest.tobytes() for digest in self.digests[missing]],
+            lambda rows: self.store.read_many([wanted[row] for row in rows]),
+        )
 
 
 class Digests:

@@ -39,6 +39,10 @@ not return so."""
 # Bytes: ranges of one object that are no further apart are one request. To read 64 KiB costs a
 # millisecond, a request some 30.
 _GAP = 64 << 10
+# Bytes between two samples of a tar archive: headers, padding, a label, a few words. Where bytes
+# are to be saved, more are read only while they are less than this share of those that are needed.
+_SMALL_GAP = 4 << 10
+_WASTE = 0.15
 # Bytes of a request that ranges are joined into.
 _LARGEST = 16 << 20
 
@@ -219,10 +223,10 @@ class Store(ABC):
             lambda name: self._checked(name, self._read(name, start, length), version), [name]
         )[0]
 
-    def read_many(self, ranges: Sequence[Range]) -> list[Data]:
+    def read_many(self, ranges: Sequence[Range], *, lean: bool = False) -> list[Data]:
         """Several at once: ranges of one object that lie close together are one request. Raises as
-        `read`."""
-        requests = joined(ranges)
+        `read`. `lean`: see `joined`."""
+        requests = joined(ranges, lean=lean)
         found: list[Data] = [b""] * len(ranges)
         parts = self._all(
             self._whole,
@@ -368,14 +372,19 @@ def flight_for(url: str) -> Flight:
     return Flight(START // share, rate)
 
 
-def joined(ranges: Sequence[Range]) -> list[tuple[Range, list[int]]]:
+def joined(ranges: Sequence[Range], *, lean: bool = False) -> list[tuple[Range, list[int]]]:
     """(what to ask for, which of the ranges are in it): those of one object with at most 64 KiB
     between them as one.
 
     Example: (a, 0, 10), (b, 0, 5), (a, 12, 8) gives (a, 0, 20) of rows 0 and 2, and (b, 0, 5) of
     row 1.
+
+    Args:
+        lean: what lies between is at most a few KiB, or 0.15 of what is asked for: for ranges of
+            which others beside them would be asked for as well, if they were needed.
     """
     found: list[tuple[Range, list[int]]] = []
+    between = 0
     for row in sorted(range(len(ranges)), key=lambda row: ranges[row][:2]):
         name, start, length, version = ranges[row]
         if found and length is not None:
@@ -383,10 +392,15 @@ def joined(ranges: Sequence[Range]) -> list[tuple[Range, list[int]]]:
             same = (whole.name, whole.version) == (name, version) and whole.length is not None
             end = whole.start + (whole.length or 0)
             longer = max(end, start + length) - whole.start
-            if same and start - end <= _GAP and longer <= _LARGEST:
+            gap = start - end
+            more = between + max(0, gap)
+            fits = gap <= _SMALL_GAP or more <= _WASTE * (longer - more) if lean else gap <= _GAP
+            if same and fits and longer <= _LARGEST:
                 found[-1] = (Range(name, whole.start, longer, version), [*rows, row])
+                between = more
                 continue
         found.append((ranges[row], [row]))
+        between = 0
     return found
 
 

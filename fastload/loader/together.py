@@ -1,0 +1,81 @@
+"""Has samples that lie side by side in files of a store read by one request, where the order of the
+batches lets them: `BlockShuffle`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fastload.errors import counted
+from fastload.sampler import Order, Position
+from fastload.sampler.order import Int64Array
+from fastload.sources.base import Source
+from fastload.sources.columns import Column, EncodedFiles
+from fastload.sources.unchanged import UnchangedImages
+from fastload.stores.together import Together
+
+_KEPT = 4
+"""Groups kept for each of those in use at the same time: some short ones follow each other where
+epochs begin and end."""
+_LOOKED_AT = 1000
+"""Samples by whose bytes the memory is estimated."""
+
+
+class ReadTogether:
+    """The groups of an order, announced to the columns of a source as their batches are asked for.
+    One thread at a time."""
+
+    def __init__(self, order: Order, columns: Sequence[EncodedFiles]) -> None:
+        """The columns are those of `columns_in`."""
+        self._order, self._columns = order, columns
+        groups = _KEPT * (order.read_together + order.batch_size)
+        self._together = Together([column.ranges for column in columns], order.length, groups)
+        for number, column in enumerate(columns):
+            column.read_by(self._together, number)
+        self._since: Position = (0, 0)
+
+    def begin(self, position: Position) -> None:
+        """The batches from this position on are asked for next."""
+        self._since = position
+
+    def announce(self, position: Position, indices: Int64Array) -> None:
+        """The batch at this position is asked for; `indices`: the order of its epoch."""
+        epoch, step = position
+        since = self._since[1] if epoch == self._since[0] else 0
+        self._together.announce(self._order.together(epoch, step, since, indices))
+
+    def forget(self) -> None:
+        """What was announced is not asked for any more."""
+        self._together.forget()
+
+
+def with_own_columns(source: Source) -> Source:
+    """The same with columns that no other Loader has: a ReadTogether changes how they are read."""
+    columns = {name: _own(column) for name, column in source.columns.items()}
+    return replace(source, columns=columns)
+
+
+def _own(column: Column) -> Column:
+    if isinstance(column, UnchangedImages):
+        return replace(column, column=_own(column.column))  # type: ignore[arg-type]
+    return replace(column) if isinstance(column, EncodedFiles) else column
+
+
+def columns_in(source: Source) -> list[EncodedFiles]:
+    """The columns whose samples are parts of files in a store."""
+    found = (column.parts_in_stores for column in source.encoded.values())
+    return [files for files in found if files is not None]
+
+
+def explain(order: Order, columns: Sequence[EncodedFiles]) -> str:
+    """For a person: the memory that it takes."""
+    rows = np.unique(np.linspace(0, order.length - 1, _LOOKED_AT).astype(np.int64))
+    lengths = [column.lengths for column in columns if column.lengths is not None]
+    size = sum(float(each[rows].mean()) for each in lengths)
+    samples = min(order.read_together, order.own_samples)
+    return (
+        f"neighbours in files of the store, {counted(samples, 'sample')} of this rank in memory, "
+        f"some {samples * size / 1e6:,.1f} MB"
+    )
