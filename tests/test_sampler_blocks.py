@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fastload
 from fastload.errors import ConfigurationError, StateMismatchError
 from fastload.sampler import BlockOrder, BlockShuffle, EpochOrder, Shard, blocks
+from tests import warm
 
 SHAPES = [  # samples, ranks, batch size, block, window, drop_last
     (1000, 2, 8, 32, None, False),
@@ -213,19 +213,18 @@ def labels(batches: Any) -> list[int]:
 
 
 SECOND = """
-import sys
-import numpy as np
+import torch
 import fastload
 from tests.test_sampler_blocks import arrays, labels
 
 with fastload.create_loader(arrays(), 4, shuffle=fastload.BlockShuffle(8, 16)) as loader:
-    loader.load_state_dict(eval(sys.argv[1]))
+    loader.load_state_dict(torch.load("state.pt", weights_only=False))
     print(labels(loader))
 """
 
 
 @pytest.mark.slow
-def test_a_state_goes_on_in_another_process_and_on_more_ranks() -> None:
+def test_a_state_goes_on_in_another_process_and_on_more_ranks(tmp_path: Path) -> None:
     def loader(rank: int, world: int, shuffle: Any) -> Any:
         shard = Shard(rank, world)
         return fastload.create_loader(arrays(), 4 // world, shuffle=shuffle, shard=shard)
@@ -237,13 +236,9 @@ def test_a_state_goes_on_in_another_process_and_on_more_ranks() -> None:
             next(batches)
         state = one.state_dict()
         rest = labels(batches)
-    done = subprocess.run(
-        [sys.executable, "-c", SECOND, repr(state)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[1],
-    )
+    torch.save(state, tmp_path / "state.pt")
+    (tmp_path / "second.py").write_text(SECOND)
+    done = warm.run("second.py", directory=tmp_path)
     assert done.stdout.strip() == str(rest)
     found = []
     for rank in range(2):

@@ -7,18 +7,25 @@ import io
 import re
 import shutil
 import tarfile
+import threading
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torchvision.transforms import v2
 
 import fastload
-from fastload import BlockShuffle
+from fastload import BlockShuffle, stores
+from fastload.errors import DecodeError
 from fastload.sampler import EpochOrder, Shard
-from tests import images
+from fastload.stores.base import Range, joined
+from fastload.stores.together import Ranges, Together
+from tests import images, warm
 from tests.backends import Contestant, contestants
 from tests.objectserver import ObjectServer
 
@@ -40,7 +47,8 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """120 photographs with masks and labels in three tar shards."""
     folder = tmp_path_factory.mktemp("shards")
-    photos = [images.jpeg(images.photo(24 + row, 40, seed=row)) for row in range(PER_SHARD)]
+    photos = [images.jpeg(images.photo(96 + row, 160, seed=row)) for row in range(PER_SHARD)]
+    assert min(map(len, photos)) > 4096, "what is smaller may be read again between others"
     for number in range(SHARDS):
         write_shard(folder / f"s-{number}.tar", photos, number * PER_SHARD)
     return folder
@@ -110,21 +118,355 @@ def pieces_of(groups: list[list[int]]) -> int:
     return sum(len({row // PER_SHARD for row in group}) for group in groups)
 
 
-@contestants("turbojpeg", "dali")
-def test_the_samples_are_those_of_local_shards_by_few_requests(
+@pytest.mark.slow
+@contestants(spawned=True)
+def test_the_samples_are_those_of_local_shards(
+    contestant: Contestant, shards: Path, server: ObjectServer, tmp_path: Path
+) -> None:
+    upload(shards, server)
+    arguments: dict[str, Any] = {"shuffle": SHUFFLE, "transform": CROP, "seed": 5, "batch_size": 8}
+    # The fork server of the tests has the environment of the test that started it.
+    arguments["multiprocessing_context"] = "spawn"
+    for drop_last in (True, False):
+        more = {**arguments, "batch_size": 9, "shuffle": BlockShuffle(8), "drop_last": drop_last}
+        with contestant.create(str(shards), tmp_path, **more) as loader:
+            local = batches(loader)
+        with contestant.create(SPEC, tmp_path / "x", **more) as loader:
+            check_equal(batches(loader), local)
+            if contestant.name == "torch-2":
+                assert "read together  nothing: worker processes" in loader.explain()
+
+
+@contestants("turbojpeg", "turbojpeg-threads", "torch-0", "dali")
+def test_a_group_is_one_request(
     contestant: Contestant, kept: bool, shards: Path, server: ObjectServer, tmp_path: Path
 ) -> None:
     upload(shards, server)
     arguments: dict[str, Any] = {"shuffle": SHUFFLE, "transform": CROP, "seed": 5, "batch_size": 8}
-    arguments["prefetch_factor"] = 2
-    with contestant.create(str(shards), tmp_path, **arguments) as loader:
-        local = batches(loader)
-    with contestant.create(SPEC, tmp_path / "x", **arguments) as loader:
+    with contestant.create(SPEC, tmp_path, prefetch_factor=2, **arguments) as loader:
         server.requests.clear()
-        check_equal(batches(loader), local)
-        assert "read together  neighbours in files of the store, 64 samples" in loader.explain()
-    found = reads(server)
+        found = batches(loader)
+        asked = reads(server)
+        assert sorted(int(label) for _, labels in found for label in labels) == [*range(SAMPLES)]
+        explained = loader.explain()
+    assert "read together" in explained
+    assert "neighbours in files of the store, 64 samples of this rank in memory" in explained
     # All groups of the epoch, those of a few batches that were made ahead, and nothing else.
     ahead = pieces_of(groups_of(2)) - pieces_of(groups_of(1))
-    assert 0 <= len(found) - pieces_of(groups_of(1)) <= ahead
-    print(len(found), pieces_of(groups_of(1)), ahead, sorted(map(len, groups_of(1))))
+    assert 0 <= len(asked) - pieces_of(groups_of(1)) <= ahead
+    assert len(asked) < SAMPLES // 2
+    if kept:  # and nothing twice
+        both = pairwise(sorted(asked))
+        assert all(one[0] != other[0] or one[2] <= other[1] for one, other in both)
+        server.requests.clear()
+        with contestant.create(SPEC, tmp_path / "x", prefetch_factor=2, **arguments) as again:
+            check_equal(batches(again), found)
+        assert len(reads(server)) < 8, "the second epoch may have been begun, no more is missing"
+
+
+def test_of_what_the_tier_has_little_is_asked_again(shards: Path, server: ObjectServer) -> None:
+    """Less than 0.2 of what is missing."""
+    upload(shards, server)
+    with create(SPEC, shuffle=False, sampler=list(range(0, SAMPLES, 3))) as loader:
+        batches(loader)
+    with create(SPEC, prefetch_factor=1) as loader:
+        server.requests.clear()
+        batches(loader)
+        missing = sum(end - start for _, start, end in reads(server))
+        (column,) = loader._parts.together
+        assert column.lengths is not None
+        left = column.lengths.sum() - column.lengths[::3].sum()
+    assert 0.98 * left < missing < 1.2 * left
+
+
+def test_two_ranks_read_blocks_of_their_own(
+    shards: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTLOAD_TIER_SIZE", "0")
+    upload(shards, server)
+    with create(str(shards), drop_last=True) as alone:
+        wanted = batches(alone)
+    parts, spans = [], []
+    for rank in range(2):
+        more = {"shard": Shard(rank, 2), "drop_last": True, "prefetch_factor": 1}
+        with create(SPEC, batch_size=4, **more) as loader:
+            server.requests.clear()
+            batches_here = iter(loader)
+            parts.append([tuple(one.clone() for one in next(batches_here)) for _ in range(12)])
+        spans.append(reads(server))
+    for one, other, whole in zip(*parts, wanted, strict=False):
+        assert all(
+            torch.equal(torch.cat(pair), a) for *pair, a in zip(one, other, whole, strict=True)
+        )
+    for path, start, end in spans[0]:
+        assert not any(path == one and start < e and s < end for one, s, e in spans[1])
+
+
+SECOND = """
+import sys
+import torch
+from tests.test_stores_together import SPEC, batches, create
+
+with create(SPEC, prefetch_factor=1) as loader:
+    loader.load_state_dict(torch.load("state.pt", weights_only=False))
+    torch.save(batches(loader), "rest.pt")
+"""
+
+
+@pytest.mark.slow
+def test_a_state_goes_on_in_another_process_and_reads_what_is_left(
+    shards: Path, server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTLOAD_TIER_SIZE", "0")
+    upload(shards, server)
+    with create(str(shards)) as loader:
+        going = iter(loader)
+        for _ in range(5):
+            next(going)
+        rest = batches(going)
+    with create(SPEC) as loader:
+        going = iter(loader)
+        for _ in range(5):
+            next(going)
+        state = loader.state_dict()
+    server.requests.clear()
+    torch.save(state, tmp_path / "state.pt")
+    (tmp_path / "second.py").write_text(SECOND)
+    warm.run("second.py", directory=tmp_path)
+    check_equal(torch.load(tmp_path / "rest.pt"), rest)
+    groups = groups_of(1, since=5)
+    needed = {f"/bucket/shards/s-{row // PER_SHARD}.tar" for group in groups for row in group}
+    spans = [span for span in reads(server) if span[0] in needed and span[2] - span[1] > 512]
+    whole = sum(path.stat().st_size for path in shards.iterdir())
+    assert sum(end - start for _, start, end in spans) < whole, "not what came before it"
+
+
+# -- What goes wrong ------------------------------------------------------------------------------
+
+
+def outcomes(loader: Any) -> list[Any]:
+    """What each batch is: its labels, or the error in its place."""
+    found: list[Any] = []
+    with loader:
+        going = iter(loader)
+        for _ in range(len(loader)):
+            try:
+                found.append(next(going)[1].tolist())
+            except DecodeError as error:
+                found.append(re.sub(r" in [0-9.]+(µ|m|)s", "", str(error)))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "gone",
+        "a sample",
+        *(
+            pytest.param(fault, marks=pytest.mark.reliability)
+            for fault in ("cut", "changed", "503", "403")
+        ),
+    ],
+)
+def test_errors_are_those_of_samples_that_are_read_one_by_one(
+    fault: str, kept: bool, shards: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = SHUFFLE.applied_to(EpochOrder(SAMPLES, 8, shuffle=True, seed=5)).epoch(0).tolist()
+    found = []
+    for number, more in enumerate(({}, {"shuffle": False, "sampler": order})):
+        monkeypatch.setenv("FASTLOAD_TIER", str(shards.parent / f"{fault}-{kept}-{number}"))
+        upload(shards, server)
+        server.unversioned = fault == "cut"
+        name, data = "bucket/shards/s-1.tar", server.objects["bucket/shards/s-1.tar"]
+        if fault == "a sample":
+            at = data.index(b"0050.jpg") + 512
+            server.objects[name] = data[:at] + bytes(600) + data[at + 600 :]
+        with create(SPEC, prefetch_factor=1, **more) as loader:
+            if fault == "gone":
+                del server.objects[name]
+            if fault == "cut":
+                server.objects[name] = data[: len(data) // 2]
+            if fault == "changed":
+                server.objects[name] = data[:-1] + b"x"
+            if fault in ("503", "403"):
+                server.faults[name] = [fault] * 100_000
+            found.append(outcomes(loader))
+            server.faults.clear()
+        server.unversioned = False
+    assert found[0] == found[1]
+    bad = [one for one in found[0] if isinstance(one, str)]
+    assert bad
+    assert len(bad) < len(found[0]) or fault != "a sample"
+    assert all("s-1.tar:00" in one for one in bad)
+
+
+def test_a_sample_that_cannot_be_read_is_substituted(shards: Path, server: ObjectServer) -> None:
+    upload(shards, server)
+    name = "bucket/shards/s-1.tar"
+    data = server.objects[name]
+    at = data.index(b"0050.jpg") + 512
+    server.objects[name] = data[:at] + bytes(600) + data[at + 600 :]
+    with create(SPEC, on_error="substitute") as loader:
+        labels = [int(label) for _, some in batches(loader) for label in some]
+        assert loader.stats().substituted == 1
+    assert len(set(labels)) == len(labels) - 1
+    assert 50 not in labels
+
+
+def test_an_epoch_that_is_left_leaves_nothing(shards: Path, server: ObjectServer) -> None:
+    upload(shards, server)
+    with create(SPEC) as loader:
+        wanted = [batches(loader) for _ in range(3)]
+    with create(SPEC) as loader:
+        for epoch in range(3):
+            loader.set_epoch(epoch)
+            for number, _ in enumerate(loader):
+                if number == 4:
+                    break
+        loader.set_epoch(2)
+        check_equal(batches(loader), wanted[2])
+        together = loader._feed._production._together
+        assert together is not None
+    assert not together._together._groups
+    assert not together._together._group_of
+
+
+# -- Groups ---------------------------------------------------------------------------------------
+
+
+class Counted:
+    """Of 40 rows of 1,000 bytes, with 100 between them, what is asked of a store."""
+
+    def __init__(self, server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FASTLOAD_TIER_SIZE", "0")
+        self.data = np.random.default_rng(0).integers(0, 256, 44_000, dtype=np.uint8).tobytes()
+        server.objects["bucket/x"] = self.data
+        self.server = server
+
+    def of(self, rows: Any) -> list[Range]:
+        return [Range("s3://bucket/x", row * 1100, 1000) for row in rows.tolist()]
+
+    def right(self, rows: Any) -> list[bytes]:
+        return [self.data[row * 1100 : row * 1100 + 1000] for row in rows.tolist()]
+
+    def together(self, most: int = 100) -> Together:
+        return Together([Ranges(self.of, stores.Digests(40, self.of))], 40, most)
+
+
+@pytest.fixture
+def counted(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(server, monkeypatch)
+
+
+def test_threads_that_need_one_group_make_one_request(counted: Counted) -> None:
+    together = counted.together()
+    together.announce([np.arange(24)])
+    counted.server.faults["bucket/x"] = ["slow"]
+    found: dict[int, list[bytes]] = {}
+
+    def read(first: int) -> None:
+        rows = np.arange(first, 24, 8)
+        found[first] = [bytes(data) for data in together.views(0, rows)]
+
+    threads = [threading.Thread(target=read, args=(first,)) for first in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for first in range(8):
+        assert found[first] == counted.right(np.arange(first, 24, 8))
+    assert counted.server.reads_of("bucket/x") == ["bytes=0-26299"]
+    assert not together._groups
+    assert not together._group_of
+
+
+def test_who_waits_for_a_group_that_cannot_be_read_reads_by_itself(counted: Counted) -> None:
+    together = counted.together()
+    together.announce([np.arange(4)])
+    failed: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            together.views(0, np.array([0]))
+        except OSError as error:
+            failed.append(error)
+
+    counted.server.faults["bucket/x"] = ["truncated"] * 5
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    assert len(failed) == 1
+    rows = np.array([0, 3])
+    assert [bytes(data) for data in together.views(0, rows)] == counted.right(rows)
+    assert not together._group_of
+
+
+def test_rows_that_nobody_announced_and_rows_asked_twice(counted: Counted) -> None:
+    together = counted.together()
+    together.announce([np.array([3, 4, 5])])
+    for rows in (np.array([4, 30, 3]), np.array([4, 5]), np.array([], dtype=np.int64)):
+        assert [bytes(data) for data in together.views(0, rows)] == counted.right(rows)
+    asked = counted.server.reads_of("bucket/x")
+    assert asked == ["bytes=3300-6499", "bytes=33000-33999", "bytes=4400-5399"]
+
+
+def test_as_many_groups_are_kept_as_may_be(counted: Counted) -> None:
+    together = counted.together(most=2)
+    groups = [np.arange(first, first + 4) for first in range(0, 40, 4)]
+    for group in groups:
+        together.announce([group])
+        assert [bytes(data) for data in together.views(0, group[:1])] == counted.right(group[:1])
+        assert len(together._groups) <= 2
+        assert len(together._group_of) <= 8
+    together.forget()
+    rows = np.arange(40)
+    assert [bytes(data) for data in together.views(0, rows)] == counted.right(rows)
+
+
+def test_what_lies_between_is_read_where_it_is_little() -> None:
+    def asked(*ranges: tuple[int, int]) -> list[tuple[int, int]]:
+        found = joined([Range("a", start, length) for start, length in ranges], lean=True)
+        return [(each.start, each.length or 0) for each, _ in found]
+
+    kib = 1 << 10
+    assert asked((0, 500), (500 + 4 * kib, 500)) == [(0, 1000 + 4 * kib)]
+    assert asked((0, 500), (501 + 4 * kib, 500)) == [(0, 500), (501 + 4 * kib, 500)]
+    # 15 KiB between are 0.15 of 100 KiB, and so are 30 of 200.
+    assert asked((0, 50 * kib), (65 * kib, 50 * kib)) == [(0, 115 * kib)]
+    assert asked((0, 50 * kib), (66 * kib, 50 * kib)) == [(0, 50 * kib), (66 * kib, 50 * kib)]
+    three = ((0, 50 * kib), (60 * kib, 50 * kib), (140 * kib, 100 * kib))
+    assert asked(*three) == [(0, 110 * kib), (140 * kib, 100 * kib)]
+
+
+def test_images_and_masks_of_a_sample_come_together(
+    server: ObjectServer, tmp_path: Path, kept: bool
+) -> None:
+    photos = [images.jpeg(images.photo(24, 40, seed=row)) for row in range(PER_SHARD)]
+    mask = io.BytesIO()
+    Image.fromarray(np.zeros((24, 40), np.uint8)).save(mask, "png")
+    write_shard(tmp_path / "s.tar", photos, 0, mask.getvalue())
+    server.objects["bucket/shards/s.tar"] = (tmp_path / "s.tar").read_bytes()
+    more = {"batch_size": 4, "prefetch_factor": 1}
+    with create(str(tmp_path / "s.tar"), **more) as loader:
+        local = batches(loader)
+    with create(f"{SPEC}/s.tar", **more) as loader:
+        server.requests.clear()
+        check_equal(batches(loader), local)
+        assert len(reads(server)) < PER_SHARD // 2
+
+
+def test_samples_in_order_need_no_groups(shards: Path, server: ObjectServer) -> None:
+    """Neighbours that are asked for at the same time are one request in any case."""
+    upload(shards, server)
+    with create(SPEC, shuffle=False, batch_size=40, prefetch_factor=1, num_workers=2) as loader:
+        server.requests.clear()
+        assert len(batches(loader)) == 3
+        assert "read together" not in loader.explain()
+    assert len(reads(server)) <= 9 + 6  # 16 samples a request, and what was made ahead
+
+
+def test_local_files_are_not_read_together(shards: Path) -> None:
+    with create(str(shards)) as loader:
+        assert "read together  nothing: the samples are no parts of files" in loader.explain()
+        assert len(batches(loader)) == 15
