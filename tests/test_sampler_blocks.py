@@ -173,9 +173,9 @@ def test_groups_begin_evenly() -> None:
     """Of 64 lanes over blocks of 32, two begin a block in each batch."""
     (order,) = orders(64 * 32 * 20, 1, 64, 32, None)
     indices = order.epoch(0)
-    begun = [len(order.together(0, step, 0, indices)) for step in range(1, order.steps)]
-    assert max(begun) <= 5
-    assert sum(begun[:32]) == pytest.approx(64, abs=4)
+    started = [len(order.together(0, step, 0, indices)) for step in range(1, order.steps)]
+    assert max(started) <= 5
+    assert sum(started[:32]) == pytest.approx(64, abs=4)
     assert len(order.together(0, 0, 0, indices)) >= 60  # at the start all do
     ahead = [len(group) for group in order.together(0, 0, 0, indices)]
     assert abs(np.mean(ahead) - 16) < 2, "half of a block, on average"

@@ -161,7 +161,7 @@ def test_a_group_is_one_request(
         server.requests.clear()
         with contestant.create(SPEC, tmp_path / "x", prefetch_factor=2, **arguments) as again:
             check_equal(batches(again), found)
-        assert len(reads(server)) < 8, "the second epoch may have been begun, no more is missing"
+        assert len(reads(server)) < 8, "the second epoch may have been started, no more is missing"
 
 
 def test_of_what_the_tier_has_little_is_asked_again(shards: Path, server: ObjectServer) -> None:

@@ -71,7 +71,7 @@ class Production:
         on_error: OnError = "raise",
         together: ReadTogether | None = None,
     ) -> None:
-        """`order`: that of the schedule. `together`: is told which samples the batches need; None:
+        """`order`: that of the schedule. `together`: hears which samples the batches need; None:
         each is read by itself."""
         self._backend = backend
         self._stage = stage

@@ -1,8 +1,8 @@
 """An order that lets samples which lie side by side be read together, for data in a store, where a
 request costs more than the bytes of a sample.
 
-The data set is cut into blocks of consecutive samples, at other places in each epoch. Their order
-is drawn anew, and the sequence of all blocks is cut into as many lanes as the window says. A global
+The data set is cut into blocks of consecutive samples, in each epoch at other places. The blocks
+come in a random order, and this sequence is cut into as many lanes as the window says. A global
 batch takes as many samples of each lane, one after the other, so that they come from as many blocks
 as there are lanes, and all samples of a block within so many batches. A lane belongs to the same
 rows of every global batch, so that one rank alone reads its blocks, and the batches do not depend
@@ -170,7 +170,13 @@ class _BlockEpoch(ComputedOrder):
         return cast("Int64Array", number * block + within)
 
     def at_places(self, places: Int64Array) -> Int64Array:
-        """The samples at these places: those of each piece are shuffled among themselves."""
+        """The samples at these places."""
+        parts = range(0, len(places), _AT_ONCE)
+        found = [self._at_some(places[start : start + _AT_ONCE]) for start in parts]
+        return np.concatenate([places[:0], *found])
+
+    def _at_some(self, places: Int64Array) -> Int64Array:
+        """The same: those of each piece are shuffled among themselves."""
         pieces = self.pieces(places)
         begins, one, which = np.unique(pieces.begin, return_index=True, return_inverse=True)
         size = pieces.size[one]
@@ -188,12 +194,9 @@ class _BlockEpoch(ComputedOrder):
         return self.at_places(self.places(positions))
 
     def whole(self) -> Int64Array:
-        """All of it, by parts of which each has whole pieces but for two."""
-        at_place = np.empty(self.length, dtype=np.int64)
-        for start in range(0, self.length, _AT_ONCE):
-            some = np.arange(start, min(start + _AT_ONCE, self.length), dtype=np.int64)
-            at_place[some] = self.at_places(some)
-        return at_place[self.places(np.arange(self.length, dtype=np.int64))]
+        """All of it, an array."""
+        every = np.arange(self.length, dtype=np.int64)
+        return self.at_places(every)[self.places(every)]
 
 
 @dataclass(frozen=True)
@@ -258,12 +261,13 @@ class BlockOrder(EpochOrder):
         lane, at = lane[begins], at[begins]
         left = pieces.step[begins] + pieces.size[begins] - at
         owner = np.repeat(np.arange(len(left)), left)
-        each = np.arange(len(owner)) - (np.cumsum(left) - left)[owner] + at[owner]
-        wanted = self.position_of(lane[owner], each)
+        place = np.arange(len(owner)) - (np.cumsum(left) - left)[owner] + at[owner]
+        wanted = self.position_of(lane[owner], place)
         owner, wanted = owner[wanted < whole], wanted[wanted < whole]
         samples: Int64Array = indices[wanted]
         counts = np.bincount(owner, minlength=len(left))
-        return [each for each in np.split(samples, np.cumsum(counts)[:-1]) if len(each) > 1]
+        groups = np.split(samples, np.cumsum(counts)[:-1])
+        return [group for group in groups if len(group) > 1]
 
     @property
     def read_together(self) -> int:

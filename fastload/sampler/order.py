@@ -168,7 +168,7 @@ class Order:
     ) -> Sequence[Int64Array]:
         """Samples that are best read together, of which this rank's batch `step` is the first to
         need some, and the others come soon: a group each. `since`: the step that this rank has
-        begun the epoch with; what came before it is in no group. `indices`: the epoch's order."""
+        started the epoch with; what came before it is in no group. `indices`: the epoch's order."""
         return ()
 
     @property

@@ -37,7 +37,7 @@ class _Group:
         """Those that were not asked for yet."""
         self.found: dict[int, Data] = {}
         """The bytes of these, but for those that are in the local tier."""
-        self.begun = False
+        self.started = False
         self.over = threading.Event()
         """Set when they were read, or could not be."""
 
@@ -119,9 +119,9 @@ class Together:
             groups = dict.fromkeys(
                 group for place in places if (group := self._group_of.get(place)) is not None
             )
-            mine = [group for group in groups if not group.begun]
+            mine = [group for group in groups if not group.started]
             for group in mine:
-                group.begun = True
+                group.started = True
         if mine:
             with self._reading(mine):
                 self._read(mine)
