@@ -46,6 +46,7 @@ TESTS = {
     "test_environment": "cli.environment",
     "test_exif": "exif",
     "test_feed": "loader.feed",
+    "test_files": "files",
     "test_following": "loader.following",
     "test_foreign_batches": "backends.objects",
     "test_from_dataloader": "loader.from_dataloader loader.served",
@@ -63,7 +64,7 @@ TESTS = {
     "test_measure_stored": "tools.measure.stored",
     "test_monitor": "tools.monitor.gpu tools.monitor.idle tools.monitor.profiler "
     "tools.monitor.steps tools.monitor.timeline",
-    "test_native_pool": "files native native.extension native.pool",
+    "test_native_pool": "native native.extension native.pool",
     "test_pack": "cli.pack sources.packed tools.pack.caches tools.pack.contents tools.pack.plan "
     "tools.pack.report tools.pack.run tools.pack.shard tools.pack.target",
     "test_photographs": "tools.measure.photographs",

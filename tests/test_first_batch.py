@@ -55,31 +55,36 @@ FILES = {
     "stores/reads.py": "ends reads when the loader is closed: of which store, is not asked before",
 }
 """The files whose code runs, and what each is for here. The goal is 30. A part that this data set
-does not need has none here: frameworks, the log of spans, boxes, colour on the host, kernels of a
-GPU. Each of these files is about one thing that the first batch needs, and two of them in one
-would be a longer way to read, not a shorter one. What was looked at, and stays:
+does not need has none here: frameworks, stores, the log of spans, boxes, colour on the host,
+kernels of a GPU. Two of these in one file would be over 650 lines, or about two things. What was
+looked at last, and stays:
 
-- `fingerprint`, `files`: states and indexes say which data they are of. Taken later, when one asks,
+- `backends/maker`, `rows` and `pixels_native`: keeping batches in order, reading rows, and the core
+  have each more to it than fits with another (329, 525 and 469 lines). `backends/pixels` chooses
+  among `pixels_native`, `pixels_joined`, which is made of parts of that, and `pixels_python`, for
+  two backends: it imports all three, and `maker` has what all three derive from.
+- `compat/dataloader`: a Loader is a DataLoader from its construction on: the constructor of that
+  assigns sampler, batch sampler and collate function, which are shown in other forms there.
+- `files`, `fingerprint`: states and indexes say which data they are of. Taken later, when one asks,
   it would be of the files as they are then, which may not be those that were served. The index of
   `native/seek` asks for it before the first batch in any case.
-- `compat/dataloader`: a Loader is a DataLoader from its construction on; that calls the constructor
-  of its base class.
-- `backends/pixels` beside `pixels_native`: it chooses among that, `pixels_joined`, which is made of
-  parts of that, and `pixels_python`, for the backends `turbojpeg` and `cache`.
-- `machine`: cores, for all that start threads; the folder of caches, for all that keep files.
 - `known_code`: what a script has put into a class of torchvision's is to run.
-- `native/extension` beside `native/pool`: it is asked where the core was not built, too, and then
-  the pool, which is made of its classes, is of no use.
+- `loader/feed` beside `production`: the first gives the batch of any position, the second makes the
+  next one. `loader/served` beside `build`: what is served, and by what; in one file 720 lines.
+- `machine`: cores, for all that start threads; the folder of caches, for all that keep files.
+- `native/extension` beside `native/pool`: it is asked where the core was not built, too; and by
+  `native/seek`, whose index the pool is given.
+- `native/seek`: points are noted at the first decode already, so that the first batch needs it.
 - `recipe/attributes` beside `crops` and `convert`: what a number, a pair or an interpolation of
   torchvision's may be is read in one way for all operations, with one message.
+- `sources/buffers`, `kinds` and `columns`: paths without an object each; what becomes of rows, open
+  to other packages; where rows are. The last one has 600 lines.
 - `sources/image_files` beside `folders`: it is asked by archives, tables and annotations, too.
-- `sources/kinds` beside `columns`: what becomes of rows, open to other packages, and what rows are.
-- `loader/feed` beside `production`: the first gives the batch of any position, the second makes the
-  next one.
-- `stores/reads`: closing a loader must end what a thread reads, wherever that comes from. Were it
-  made for sources in a store only, the loader would have two cases wherever it cancels. Were it
-  made by the first read from a store, that read would have to find the loader that waits for it,
-  from a thread of the backend: which is what it is for."""
+- `stores/reads`: closing a loader ends what a thread waits for: a store, or processes that read for
+  it (backend "torch"), wherever the data are. Were it made for some loaders only, there would be
+  two cases at each of the five places where the production begins, cancels or ends. Were it made by
+  the first read from a store, that read would have to find the loader that waits for it, from a
+  thread of the backend: which is what it is for."""
 
 SCRIPT = """
 import json, sys, threading

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from fastload.draws import Draws
@@ -34,6 +35,7 @@ from fastload.recipe import (
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomVerticalFlip,
+    Recipe,
     Resize,
     ToDtype,
     TrivialAugmentWide,
@@ -419,3 +421,18 @@ def test_erased_boxes_are_distributed_as_torchvision_draws_them() -> None:
     assert (ours[:, 1] + ours[:, 3]).max() <= width
     erased = RandomErasing(p=0.3).boxes(draws_of(4000), 1, height=height, width=width)[:, 2] > 0
     assert erased.mean() == pytest.approx(0.3, abs=0.03)
+
+
+def test_leading_colour_goes_to_the_host_and_nothing_else() -> None:
+    ends = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+    crop = v2.RandomResizedCrop(16)
+    split = Recipe.from_transform(
+        v2.Compose([crop, v2.ColorJitter(0.4), v2.RandomGrayscale(), *ends])
+    ).split()
+    there = split.with_colour_on_host(masks=True)
+    assert (*there.hosted[0].ops, *there.batch.ops) == split.batch.ops
+    where = ["decode", "host", "host", "device", "device"]
+    assert [row.where for row in there.placement] == where
+    assert [row.transform for row in there.placement] == [row.transform for row in split.placement]
+    plain = Recipe.from_transform(v2.Compose([crop, *ends])).split()
+    assert plain.with_colour_on_host(masks=False) is plain

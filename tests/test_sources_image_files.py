@@ -14,7 +14,7 @@ from PIL import Image
 from torchvision.transforms import v2
 
 import fastload
-from fastload.errors import ConfigurationError, SourceError
+from fastload.errors import SourceError
 from fastload.sources import image_files, open_source
 from fastload.sources.image_files import is_image_name, is_never_data
 from tests import images
@@ -168,25 +168,6 @@ def test_an_archive_made_on_a_mac(tmp_path: Path, suffix: str) -> None:
     assert opened.source.classes == ("a", "b")
     assert len(opened.source) == 2
     assert "left out: 4 files or folders that no data set needs (first ._a)" in opened.notes
-
-
-def test_an_unknown_format_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    touch(tmp_path, "a/1.jpg", "b/1.jpg")
-    with pytest.raises(
-        ConfigurationError,
-        match=r"format='foldr': there is no such format; .*Did you mean 'folder'\?",
-    ):
-        fastload.create_loader(tmp_path, format="foldr")
-    with pytest.raises(
-        SourceError,
-        match=r"is not what format='pairs' .* it looks like 'folder' \(one folder a class",
-    ):
-        open_source(tmp_path, format="pairs")
-    with pytest.raises(
-        ConfigurationError, match=r"format='folder' means nothing to an opened source"
-    ):
-        open_source(open_source(tmp_path), format="folder")
-    assert open_source(tmp_path, format="folder").source.format == "class folder"
 
 
 def test_a_flat_folder_is_what_its_user_says(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from fastload.sources import (
 from fastload.sources.buffers import PathTable
 from tests import images
 from tests.backends import Contestant, contestants
+from tests.test_sources_folders import touch
 
 CROP = v2.Compose([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip()])
 
@@ -311,3 +312,22 @@ def test_the_last_registered_format_comes_first(
     assert fastload.open_source("store://photos").source is numbers
     register_format(Format("everything", lambda spec: False, lambda spec, options: numbers))
     assert fastload.open_source("store://photos").source.name == "store://photos"
+
+
+def test_an_unknown_format_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.jpg", "b/1.jpg")
+    with pytest.raises(
+        ConfigurationError,
+        match=r"format='foldr': there is no such format; .*Did you mean 'folder'\?",
+    ):
+        fastload.create_loader(tmp_path, format="foldr")
+    with pytest.raises(
+        SourceError,
+        match=r"is not what format='pairs' .* it looks like 'folder' \(one folder a class",
+    ):
+        fastload.open_source(tmp_path, format="pairs")
+    with pytest.raises(
+        ConfigurationError, match=r"format='folder' means nothing to an opened source"
+    ):
+        fastload.open_source(fastload.open_source(tmp_path), format="folder")
+    assert fastload.open_source(tmp_path, format="folder").source.format == "class folder"
