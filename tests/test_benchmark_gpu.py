@@ -607,6 +607,10 @@ def test_the_command_writes_results_and_prints_the_goals_last(
                 setting.photos,
                 "--parts",
                 "cifar",
+                "--set",
+                "small_batch_sizes=16,32",
+                "--set",
+                "small_training_turns=2",
                 "--minutes",  # for a machine with other work; less than WHOLE of conftest.py
                 "20",
             ]
@@ -620,6 +624,10 @@ def test_the_command_writes_results_and_prints_the_goals_last(
         cifar.ALONE,
     }
     assert {row.status for row in results.measurements} == {"measured"}
+    assert [results.settings[name] for name in ("small_batch_sizes", "small_training_turns")] == [
+        [16, 32],
+        2,
+    ]
     assert any(
         note.startswith("8 photographs an epoch (8 different ones") for note in results.notes
     )
@@ -709,6 +717,17 @@ def test_a_gpu_that_is_not_there_is_said_with_the_remedy(
     with pytest.raises(SystemExit):
         run.main(["--out", str(tmp_path), "--parts", "idle,nonsense"])
     assert "nonsense" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [("nonsense=1", "no field 'nonsense'"), ("pairs=many", "pairs=many: Exp")]
+)
+def test_what_no_setting_has_is_refused(
+    given: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run.main(["--out", str(tmp_path), "--set", given])
+    assert words in capsys.readouterr().err
 
 
 def test_what_may_end_its_process_is_measured_apart_on_a_gpu() -> None:

@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
+import msgspec
 from msgspec import structs
 
 from benchmarks.gpu.cores import cores_here, keep_to_cores
@@ -164,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     setting = replace(
         DRY if given.dry_run else FULL, out=str(given.out), jpeg_headers=given.jpeg_headers
     )
-    setting = replace(setting, device=given.device or setting.device)
+    setting = replace(setting, device=given.device or setting.device, **given.set)
     import torch
 
     if setting.gpu and not torch.cuda.is_available():
@@ -193,6 +194,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write_text(given.out / "summary.txt", summary(run.results) + "\n")
     print(f"\n{summary(run.results)}")
     return 0
+
+
+def _chosen(text: str) -> tuple[str, Any]:
+    """A field of a Setting and its value. Raises ArgumentTypeError: there is no such field, or it
+    has no such values."""
+    name, _, value = text.partition("=")
+    kind = get_type_hints(Setting).get(name)
+    if kind is None:
+        raise argparse.ArgumentTypeError(f"Setting has no field {name!r}")
+    several = get_origin(kind) is tuple
+    try:
+        return name, msgspec.convert(value.split(",") if several else value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -228,6 +243,14 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         default="",
         help="folder with unpacked packages, for building the native core",
     )
+    add(
+        "--set",
+        type=_chosen,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a field of benchmarks.gpu.setting.Setting: --set networks=resnet50 --set pairs=9",
+    )
     add("--work", type=Path, help="keep input and build here (default: a temporary folder)")
     given = parser.parse_args(arguments)
     planned = CALLS[given.call] if given.call else LEASES[given.lease] if given.lease else None
@@ -248,6 +271,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     if compiled is not None:
         given.parts.insert(compiled, "compile")
+    given.set = dict(given.set)
     given.out, given.work = given.out.absolute(), given.work and given.work.absolute()
     return given
 
