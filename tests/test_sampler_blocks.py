@@ -112,8 +112,8 @@ def test_a_lane_goes_through_blocks_of_its_own(window: int | None) -> None:
         ]
         pieces += runs(np.concatenate(mine).tolist(), 20_480)
     whole = [piece for piece in pieces if len(piece) == 32]
-    assert len(whole) >= 20_480 // 32 - 2 * lanes - 1
-    assert len(pieces) <= 20_480 // 32 + 2 * lanes + 1
+    assert len(whole) >= 20_480 // 32 - 3 * lanes - 1
+    assert len(pieces) <= 20_480 // 32 + 3 * lanes + 1
     assert sum(piece == sorted(piece) for piece in whole) == 0, "shuffled"
 
 
@@ -169,16 +169,19 @@ def test_groups_have_what_a_rank_needs_from_a_step_on_once(shape: Any, since: in
             assert len(grouped) > 0.9 * len(needed)
 
 
-def test_groups_begin_evenly() -> None:
-    """Of 64 lanes over blocks of 32, two begin a block in each batch."""
+def test_groups_begin_evenly_and_small() -> None:
+    """Of 64 lanes over blocks of 32, two begin a block in each batch. The first batch needs no more
+    than four of a block."""
     (order,) = orders(64 * 32 * 20, 1, 64, 32, None)
     indices = order.epoch(0)
-    started = [len(order.together(0, step, 0, indices)) for step in range(1, order.steps)]
+    groups = [order.together(0, step, 0, indices) for step in range(order.steps)]
+    assert len(groups[0]) >= 60
+    assert max(map(len, groups[0])) == 4
+    assert len(groups[4]) >= 50, "what is left of their first blocks"
+    assert np.mean([len(group) for group in groups[4]]) == pytest.approx(14, abs=2)
+    started = [len(each) for each in groups[5:-32]]
     assert max(started) <= 5
-    assert sum(started[:32]) == pytest.approx(64, abs=4)
-    assert len(order.together(0, 0, 0, indices)) >= 60  # at the start all do
-    ahead = [len(group) for group in order.together(0, 0, 0, indices)]
-    assert abs(np.mean(ahead) - 16) < 2, "half of a block, on average"
+    assert sum(started[:32]) == pytest.approx(64, abs=6)
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ rows of every global batch, so that one rank alone reads its blocks, and the bat
 on how many ranks there are.
 
 Lanes begin at different places of their first blocks. Otherwise all would come to the end of a
-block in the same batch, and as many requests would be made at once.
+block in the same batch, and as many requests would be made at once. The first samples of each lane
+are read without the rest of their block, so that the first batch does not wait for all of it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ LEAST_WINDOW = 64
 """Blocks that samples come from at the same time, unless `BlockShuffle.window` says otherwise."""
 _AT_ONCE = 1 << 20
 """Samples whose places are computed at once."""
+# Samples of the first piece of each lane: the first batch of an epoch waits for these of all lanes.
+_FIRST = 4
 # Samples. The order of more is computed batch by batch: all of it would take a second or more.
 _LARGEST_IN_MEMORY = 10_000_000
 
@@ -157,6 +160,9 @@ class _BlockEpoch(ComputedOrder):
         after = places >= start + begins
         begin = np.maximum(places - back, np.where(after, start + begins, start))
         end = np.minimum(places + ahead, np.where(after, start + size, start + begins))
+        first, cut = begin == start + begins, begin + _FIRST
+        end = np.where(first & (places < cut), np.minimum(end, cut), end)
+        begin = np.where(first & (places >= cut), cut, begin)
         return _Pieces(begin, end - begin, (begin - start - begins) % size)
 
     def _ahead_of_first(self, begins: Int64Array) -> Int64Array:
