@@ -133,7 +133,7 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
     """The parts, with a backend. `reason`: why this one, for a person."""
     opened, recipe, order = served.opened, served.recipe, served.order
     source, split = opened.source, colour.split
-    if order.read_together:
+    if order.groups_in_use:
         from fastload.loader.together import with_own_columns
 
         source = with_own_columns(source)
@@ -237,7 +237,7 @@ def _read_together(
 ) -> tuple[str, Sequence[EncodedFiles]]:
     """(for a person, the columns whose neighbours are read together); "" and none where the order
     keeps no neighbours together."""
-    if not order.read_together:
+    if not order.groups_in_use:
         return "", ()
     from fastload.loader import together
 

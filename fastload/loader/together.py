@@ -14,13 +14,16 @@ from fastload.sampler.order import Int64Array
 from fastload.sources.base import Source
 from fastload.sources.columns import Column, EncodedFiles
 from fastload.sources.unchanged import UnchangedImages
+from fastload.stores.base import joined
 from fastload.stores.together import Together
 
 _KEPT = 4
-"""Groups kept for each of those in use at the same time: some short ones follow each other where
-epochs begin and end."""
-_LOOKED_AT = 1000
-"""Samples by whose bytes the memory is estimated."""
+"""Groups kept for each of those in use, and for each sample of a batch: some short ones follow each
+other where epochs begin and end, and batches are asked for ahead."""
+_LOOKED_AT = 64
+"""Groups of neighbours by which memory and requests are estimated."""
+_FEW = 2.0
+"""Samples a request: fewer are hardly worth it."""
 
 
 class ReadTogether:
@@ -30,7 +33,7 @@ class ReadTogether:
     def __init__(self, order: Order, columns: Sequence[EncodedFiles]) -> None:
         """The columns are those of `columns_in`."""
         self._order, self._columns = order, columns
-        groups = _KEPT * (order.read_together + order.batch_size)
+        groups = _KEPT * (order.groups_in_use + order.batch_size)
         self._together = Together([column.ranges for column in columns], order.length, groups)
         for number, column in enumerate(columns):
             column.read_by(self._together, number)
@@ -70,12 +73,24 @@ def columns_in(source: Source) -> list[EncodedFiles]:
 
 
 def explain(order: Order, columns: Sequence[EncodedFiles]) -> str:
-    """For a person: the memory that it takes."""
-    rows = np.unique(np.linspace(0, order.length - 1, _LOOKED_AT).astype(np.int64))
-    lengths = [column.lengths for column in columns if column.lengths is not None]
-    size = sum(float(each[rows].mean()) for each in lengths)
-    samples = min(order.read_together, order.own_samples)
+    """For a person: the samples of a request, and the memory that it takes."""
+    size = min(order.group_size, order.length)
+    firsts = np.unique(np.linspace(0, order.length - size, _LOOKED_AT).astype(np.int64))
+    rows = (firsts[:, None] + np.arange(size)).reshape(-1)
+    lengths = [column.lengths[rows] for column in columns if column.lengths is not None]
+    mean = float(sum(each.mean() for each in lengths))
+    requests = 0
+    for first in firsts.tolist():
+        ranges = [each for column in columns for each in column.ranges_of(first + np.arange(size))]
+        requests += len(joined(ranges, lean=True))
+    samples = min(order.groups_in_use * order.group_size, order.own_samples)
+    together = len(rows) / requests
+    hint = (
+        "; they lie in the files in another order than they are served in: write these again with "
+        "sorted names (tar --sort=name, fastload pack)"
+    )
     return (
-        f"neighbours in files of the store, {counted(samples, 'sample')} of this rank in memory, "
-        f"some {samples * size / 1e6:,.1f} MB"
+        f"neighbours in files of the store, {together:.1f} samples a request; "
+        f"{counted(samples, 'sample')} of this rank in memory, some {samples * mean / 1e6:,.1f} MB"
+        + (hint if together < min(_FEW, size) else "")
     )

@@ -32,8 +32,9 @@ LEAST_WINDOW = 64
 """Blocks that samples come from at the same time, unless `BlockShuffle.window` says otherwise."""
 _AT_ONCE = 1 << 20
 """Samples whose places are computed at once."""
-# Samples of the first piece of each lane: the first batch of an epoch waits for these of all lanes.
-_FIRST = 4
+# Samples of the first piece of each lane. The first batch of an epoch waits for these of all lanes,
+# and the batches that are asked for with it, some five, need no more.
+_FIRST = 8
 # Samples. The order of more is computed batch by batch: all of it would take a second or more.
 _LARGEST_IN_MEMORY = 10_000_000
 
@@ -276,8 +277,12 @@ class BlockOrder(EpochOrder):
         return [group for group in groups if len(group) > 1]
 
     @property
-    def read_together(self) -> int:
-        return self.block * -(-self.window // self.shard.world_size)
+    def groups_in_use(self) -> int:
+        return -(-self.window // self.shard.world_size)
+
+    @property
+    def group_size(self) -> int:
+        return self.block
 
     def reproducible(self) -> dict[str, Any]:
         blocks = {"block": self.block, "window": self.window}

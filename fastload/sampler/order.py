@@ -172,9 +172,13 @@ class Order:
         return ()
 
     @property
-    def read_together(self) -> int:
-        """How many samples of this rank are in the groups of `together` that are in use at the same
-        time; 0: there are no such groups."""
+    def groups_in_use(self) -> int:
+        """How many groups of `together` are in use at the same time; 0: there are none."""
+        return 0
+
+    @property
+    def group_size(self) -> int:
+        """Samples of a group of `together`, at most."""
         return 0
 
     def batches(self, epoch: int) -> Iterator[list[Any]]:
