@@ -152,7 +152,7 @@ def test_a_group_is_one_request(
         assert sorted(int(label) for _, labels in found for label in labels) == [*range(SAMPLES)]
         explained = loader.explain()
     assert "read together" in explained
-    assert re.search(r"files of the store, 7\.\d samples a request; 64 samples of this", explained)
+    assert re.search(r"files of the store, 7\.\d to a request; 64 samples of this", explained)
     # All groups of the epoch, those of a few batches that were made ahead, and nothing else.
     ahead = pieces_of(groups_of(2)) - pieces_of(groups_of(1))
     assert 0 <= len(asked) - pieces_of(groups_of(1)) <= ahead
@@ -501,9 +501,7 @@ def test_where_neighbours_lie_apart_it_is_said(server: ObjectServer, tmp_path: P
             archive.writestr(f"{row % 2}/{row:02}.jpg", one, zipfile.ZIP_STORED)
     server.objects["bucket/data.zip"] = (tmp_path / "data.zip").read_bytes()
     with create("s3://bucket/data.zip") as loader:
-        assert re.search(
-            r"1\.\d samples a request.*write these again with sorted", loader.explain()
-        )
+        assert re.search(r"1\.\d to a request.*write these again with sorted", loader.explain())
 
 
 def test_samples_in_order_need_no_groups(shards: Path, server: ObjectServer) -> None:

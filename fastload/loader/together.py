@@ -90,7 +90,7 @@ def explain(order: Order, columns: Sequence[EncodedFiles]) -> str:
         "sorted names (tar --sort=name, fastload pack)"
     )
     return (
-        f"neighbours in files of the store, {together:.1f} samples a request; "
+        f"neighbours in files of the store, {together:.1f} to a request; "
         f"{counted(samples, 'sample')} of this rank in memory, some {samples * mean / 1e6:,.1f} MB"
         + (hint if together < min(_FEW, size) else "")
     )
