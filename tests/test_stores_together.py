@@ -22,8 +22,11 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload import BlockShuffle, stores
+from fastload.backends.pixels_native import bytes_for_core
 from fastload.errors import DecodeError
 from fastload.sampler import EpochOrder, Shard
+from fastload.sources import open_source
+from fastload.sources.columns import EncodedImages
 from fastload.stores.base import Range, joined
 from fastload.stores.together import Ranges, Together
 from tests import images, warm
@@ -243,6 +246,68 @@ def test_a_state_goes_on_in_another_process_and_reads_what_is_left(
     assert sum(end - start for _, start, end in spans) < whole, "not what came before it"
 
 
+def test_what_came_before_a_state_is_in_no_group(
+    shards: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload(shards, server)
+    announced: list[int] = []
+    announce = Together.announce
+
+    def noted(self: Together, groups: Any) -> None:
+        announced.extend(row for group in groups for row in group.tolist())
+        announce(self, groups)
+
+    monkeypatch.setattr(Together, "announce", noted)
+    with create(SPEC, prefetch_factor=1) as loader:
+        going = iter(loader)
+        before = [int(label) for _ in range(5) for label in next(going)[1]]
+        state = loader.state_dict()
+    announced.clear()
+    with create(SPEC, prefetch_factor=1) as loader:
+        loader.load_state_dict(state)
+        now = next(iter(loader))[1].tolist()
+    assert not {*announced} & {*before}
+    assert len({*announced} & {*now}) > 5, "blocks that are half read go on"
+
+
+def test_loaders_of_one_source_do_not_change_each_others_columns(
+    shards: Path, server: ObjectServer
+) -> None:
+    upload(shards, server)
+    opened = open_source(SPEC)
+    with create(opened) as loader, create(opened, shuffle=True) as other:
+        assert len(batches(loader)) == len(batches(other)) == 15
+        assert not any(column.grouped for column in opened.source.encoded.values())
+
+
+class Partly(EncodedImages):
+    """Forty samples of which one cannot be read."""
+
+    def __init__(self) -> None:
+        self.alone = list[int]()
+
+    def __len__(self) -> int:
+        return 40
+
+    def read(self, index: int) -> bytes:
+        self.alone.append(index)
+        if index == 20:
+            raise OSError("gone")
+        return bytes([index])
+
+    def read_many(self, indices: Any) -> list[bytes]:
+        if 20 in indices:
+            raise OSError("gone")
+        return [bytes([index]) for index in indices.tolist()]
+
+
+def test_of_a_batch_that_fails_few_are_read_one_by_one() -> None:
+    column = Partly()
+    found = bytes_for_core(column, np.arange(40), None)
+    assert found == [b"" if index == 20 else bytes([index]) for index in range(40)]
+    assert column.alone == [*range(16, 32)]
+
+
 # -- What goes wrong ------------------------------------------------------------------------------
 
 
@@ -423,6 +488,27 @@ def test_as_many_groups_are_kept_as_may_be(counted: Counted) -> None:
         assert len(together._group_of) <= 8
     together.forget()
     rows = np.arange(40)
+    assert [bytes(data) for data in together.views(0, rows)] == counted.right(rows)
+
+
+def test_what_the_tier_has_is_left_to_it(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    monkeypatch.setenv("FASTLOAD_TIER_SIZE", "1GB")
+
+    def of(rows: Any) -> list[Range]:
+        return [each._replace(version=version) for each in counted.of(rows)]
+
+    version = stores.noted("s3://bucket/x")
+    assert version
+    stores.read_views(of(np.array([1, 2])))
+    together = Together([Ranges(of, stores.Digests(40, of))], 40, 100)
+    together.announce([np.arange(4)])
+    rows = np.array([3])
+    assert [bytes(data) for data in together.views(0, rows)] == counted.right(rows)
+    if stores.Digests(40, of).look(rows) is not None:  # the native core reads the tier
+        assert set(together._group_of) == {0}, "neither what is used, nor what the tier has"
+    rows = np.arange(4)
     assert [bytes(data) for data in together.views(0, rows)] == counted.right(rows)
 
 
