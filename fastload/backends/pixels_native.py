@@ -460,7 +460,7 @@ def bytes_for_core(
     try:
         return list(column.views(indices)) if looked is None else looked.kept()
     except OSError:
-        if False:
+        if len(indices) > _FEW:
             data: list[Buffer | bytearray] = []
             for at in range(0, len(indices), _FEW):
                 data += bytes_for_core(column, indices[at : at + _FEW], None)  # type: ignore[arg-type]
