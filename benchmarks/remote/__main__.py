@@ -38,7 +38,7 @@ from statistics import median
 from rich.console import Console
 
 from benchmarks.inputs import ROOT, sample_set
-from benchmarks.remote.contestants import BUCKET, OBJECTS, ROWS, Row, Setting
+from benchmarks.remote.contestants import BUCKET, ROWS, Row, Setting
 from benchmarks.remote.formats import copies, upload, write
 from fastload.tools.measure.process import Child
 from fastload.tools.measure.results import (
@@ -232,9 +232,10 @@ def bars(
     others = [by_name[row.name] for row in rows if row.needs != "fastload"]
     for quantity, bound, words in ((_processor, 3.0, "a CPU second"), (_rate, 1.5, "wall clock")):
         best = max(others, key=lambda row: _median(row, quantity), default=None)
-        if best is not None and OBJECTS in by_name:
-            name = f"{OBJECTS} / {best.contestant}, the best of the others, {words}"
-            yield judge(name, ratios(by_name[OBJECTS], best, quantity), bound)
+        for row in ours if best is not None else ():
+            if not row.kept:
+                name = f"{row.name} / {best.contestant}, the best of the others, {words}"
+                yield judge(name, ratios(by_name[row.name], best, quantity), bound)
 
 
 def _rate(r: Round) -> float:
