@@ -175,6 +175,7 @@ def test_the_numbers_of_streams_are_those_of_earlier_versions() -> None:
         "WORKERS": 65527,
         "COMPARED": 65526,
         "PLACEMENT": 65525,
+        "BLOCKS": 65524,
     }
 
 

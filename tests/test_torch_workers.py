@@ -269,7 +269,9 @@ def locked(event: Any) -> Iterator[None]:
 
 def current_iterator() -> Any:
     """Torch's iterator of the loader under way."""
-    (found,) = (o for o in gc.get_objects() if isinstance(o, Batches) and not o._shutdown)
+    # By their types: `isinstance` asks a weak reference for its object, which may be gone.
+    batches = [o for o in gc.get_objects() if issubclass(type(o), Batches)]
+    (found,) = (each for each in batches if not each._shutdown)
     return found
 
 
