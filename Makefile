@@ -15,9 +15,9 @@ VENV   ?= .venv
 EXTRAS ?= dev,dali
 PHOTOS ?=
 PYTEST ?=
-# Processes that run tests side by side: one more than there are cores, as tests wait a fifth of their time. Each imports torch
+# Processes that run tests side by side: two more than there are cores, as tests wait a quarter of their time. Each imports torch
 # (1 GB), so no more than eight by default.
-WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); [ $$cores -lt 8 ] && echo $$((cores + 1)) || echo 8)
+WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); [ $$cores -lt 7 ] && echo $$((cores + 2)) || echo 8)
 DATA   ?=
 CORPORA ?=
 MINUTES ?= 30
