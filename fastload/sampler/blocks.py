@@ -296,8 +296,7 @@ class BlockOrder(EpochOrder):
         batches = -(-self.block * self.window // self.global_batch_size)
         return (
             f"{self.describe()}; a global batch has samples of {counted(self._sources, 'block')}, "
-            f"and given up is that the samples of a block come within {counted(batches, 'batch')} "
-            "of each other"
+            f"and the samples of a block come within {counted(batches, 'batch')} of each other"
         )
 
     @property
