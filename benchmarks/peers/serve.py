@@ -91,7 +91,8 @@ class Contestant:
 
     def epochs(self, seconds: float) -> dict[str, Any]:
         """The longest interval between batches of two epochs, beside the ordinary one within an
-        epoch, for a trainer that never pauses; and memory after each epoch."""
+        epoch and how many of these are at least as long, for a trainer that never pauses; and
+        memory after each epoch."""
         while not self._next():
             pass
         within: list[float] = []
@@ -117,6 +118,7 @@ class Contestant:
                 "ends": len(across),
                 "ordinary_seconds": ordinary,
                 "longest_gap_in_ordinary_intervals": max(across) / ordinary - 1,
+                "within_as_long_share": sum(i >= max(across) for i in within) / len(within),
                 "memory_growth_share": max(memory[1:]) / memory[0] - 1,
                 "most_bytes": max(memory),
             },
