@@ -263,7 +263,7 @@ def wrapped_by(dataset: Any) -> dict[str, Any] | None:
     if found is None or not _counts_and_batches_as_known(dataset, found):
         return None
     values = {role: own_attribute(dataset, name) for role, name in found.items()}
-    if MISSING in values.values():
+    if any(value is MISSING for value in values.values()):  # `in` would compare arrays
         return None
     roles = ("data", "rows", "transform", "target_transform")
     return {role: values.get(f"any_{role}") for role in roles}

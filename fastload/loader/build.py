@@ -32,7 +32,7 @@ from fastload.loader.colour_place import ColourPlace, place_by_rule
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
 from fastload.loader.plain import PlainBackend
-from fastload.loader.served import Served, changes_of, served_for
+from fastload.loader.served import Served, served_for
 from fastload.loader.tune import backend_measured, place_measured, samples_per_second
 from fastload.loader.worker_seeds import ScriptSeeds, WorkerSeeds
 from fastload.recipe import Recipe, SplitRecipe
@@ -70,7 +70,7 @@ class LoaderParts:
     """Whether worker processes are started again with each epoch, so that they get a data set that
     the user has changed."""
     changed: Callable[..., bool] | None = None
-    """Says whether the user's data set has changed since; None where it cannot."""
+    """Says whether the user's data set or transforms have changed since; None where it cannot."""
     stream: streams.StreamPlace | None = None
     """Where a data set is that can only be iterated; None for others."""
     archives: SeenArchives | None = None
@@ -226,7 +226,7 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
         fingerprinted=(recipe.fingerprint,),
         explain=explain,
         renewed=renewed,
-        changed=changes_of(config, opened),
+        changed=served.changes().changed,
         archives=SeenArchives(source.archives) if source.archives else None,
         together=together,
     )

@@ -72,6 +72,8 @@ class Feed:
         if self._plain is not None:
             self._plain.raise_difference()
         expected, self._expected = self._expected, None
+        if position[1] == 0 and self._order.outdated(position[0]):
+            expected = None  # what was made of it ahead is of the order that it had
         if self._maker is not None and self._maker.stopping:
             self._stop()  # which was interrupted
         if self._maker is None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +16,7 @@ from fastload.compat.timm import is_fast_collate, stacks_alike
 from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.known_code import only_seeds
 from fastload.loader import deep
+from fastload.loader.changes import Changes, has_code
 from fastload.loader.config import LoaderConfig
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.operation import qualified_name
@@ -38,8 +37,6 @@ from fastload.sampler import (
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
 from fastload.sources.datasets import COST, is_dataset, open_dataset
-from fastload.sources.huggingface import is_huggingface
-from fastload.sources.inspection import Snapshot
 from fastload.sources.plain import may_be_plain, open_plain_dataset
 
 logger = logging.getLogger("fastload")
@@ -56,6 +53,12 @@ class Served:
     split: SplitRecipe
     """The recipe, split for the source."""
     order: Order
+
+    def changes(self) -> Changes:
+        """For telling later whether the user has changed the data set or its transforms."""
+        return Changes(
+            self.config, self.opened, _both(self.opened.transform, self.config.transform)
+        )
 
 
 def served_for(config: LoaderConfig) -> Served:
@@ -82,7 +85,7 @@ def served_for(config: LoaderConfig) -> Served:
                 notes=(*opened.notes, "what timm's fast_collate does to bytes is done without it"),
             )
     runs_python = config.collate_fn is not None or split.opaque is not None
-    if runs_python and not source.objects and _has_code(config.source):
+    if runs_python and not source.objects and has_code(config.source):
         opened = _opened_by_its_own_code(config, opened, split)
         source = opened.source
         recipe = Recipe.from_transform(_both(opened.transform, config.transform))
@@ -190,25 +193,6 @@ def _opened_by_its_own_code(config: LoaderConfig, native: Opened, split: SplitRe
         made.source, fingerprint=native.source.fingerprint, classes=native.source.classes
     )
     return Opened(source, transform, (*native.notes, *made.notes), bare)
-
-
-def _has_code(source: Any) -> bool:
-    """Whether it is a data set whose own code can make the samples."""
-    return is_dataset(source) or is_huggingface(source)
-
-
-def changes_of(config: LoaderConfig, opened: Opened) -> Callable[..., bool] | None:
-    """A function that says whether the user's data set has changed since this call
-    (`Snapshot.changed`); None for sources that are no data sets.
-
-    Where the data set's own code makes the samples, only its length is looked at: that code sees
-    all other changes itself. Not so if the samples come from a copy without its transform."""
-    a_path = isinstance(config.source, str | os.PathLike)
-    if config.adopted or (not a_path and _has_code(config.source)):
-        return Snapshot(
-            config.source, only_length=bool(opened.source.objects) and opened.bare is None
-        ).changed
-    return None
 
 
 # -- The recipe ------------------------------------------------------------------------------------

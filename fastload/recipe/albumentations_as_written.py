@@ -13,36 +13,36 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from fastload.errors import ConfigurationError
-from fastload.recipe.operation import qualified_name
+from fastload.recipe.operation import CopiedTransform, qualified_name
 
 
-class AsFunction:
+class AsFunction(CopiedTransform):
     """An albumentations transform as a function of an image and its masks. Its random numbers
     follow from Python's generator, which the `torch` backend seeds for each sample; the user's own
     object is left alone."""
 
     def __init__(self, transform: Any, *, is_last: bool = False) -> None:
         """`is_last`: an array that it makes is an image of the batch, a tensor (C, H, W)."""
-        self._given, self._is_last = transform, is_last
+        self.given, self._is_last = transform, is_last
         self._transform: Any = None
 
     def as_last(self) -> AsFunction:
         """The same where no transform follows."""
-        return AsFunction(self._given, is_last=True)
+        return AsFunction(self.given, is_last=True)
 
     def __call__(self, image: Any, *masks: Any) -> Any:
         if self._transform is None:
-            self._transform = copy.deepcopy(self._given)
+            self._transform = copy.deepcopy(self.given)
         if any(not isinstance(mask, tv_tensors.Mask) for mask in masks):
             raise ConfigurationError(
-                f"transform: {qualified_name(self._given)} runs as Python code, on one image "
+                f"transform: {qualified_name(self.given)} runs as Python code, on one image "
                 "and its masks, and samples have several images."
             )
         if isinstance(image, Image.Image) and image.mode not in ("L", "RGB"):
             image = image.convert("RGB")  # as images are that are read here
         if isinstance(image, torch.Tensor):
             raise ConfigurationError(
-                f"transform: {qualified_name(self._given)} is given a tensor (C, H, W), and works "
+                f"transform: {qualified_name(self.given)} is given a tensor (C, H, W), and works "
                 "on arrays (H, W, C); put it before what makes tensors, with ToTensorV2 last."
             )
         seed = random.getrandbits(64)

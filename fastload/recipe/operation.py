@@ -408,6 +408,12 @@ def register_lowering(name: str, transforms: tuple[type, ...], lowering: Lowerin
     _lowerings.update(dict.fromkeys(transforms, (name, lowering)))
 
 
+class CopiedTransform:
+    """What runs a copy of a transform: it does not see what is changed in that one later."""
+
+    given: Any
+
+
 def register_caller(base: type, caller: Callable[[Any], Callable[..., Any]]) -> None:
     """Wrap transforms of this type, and of types derived from it, before they are called:
     `caller(transform)` gives a callable that takes an image and its masks and returns them. For the

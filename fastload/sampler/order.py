@@ -146,6 +146,10 @@ class Order:
         """(samples,) int64: the order of one epoch."""
         raise NotImplementedError
 
+    def outdated(self, epoch: int) -> bool:
+        """Whether an epoch that was drawn before it starts would have another order by now."""
+        return False
+
     def batch(self, step: int) -> Int64Array:
         """Positions in the epoch's order of this rank's batch `step`."""
         raise NotImplementedError
@@ -387,6 +391,9 @@ class Schedule:
     def begin(self, position: Position) -> None:
         """The batch at this position comes next."""
         self._next, self.ended = position, False
+        epoch, step = position
+        if step == 0 and self._order.outdated(epoch):
+            self._epochs = {}
 
     def next(self) -> tuple[Position, Draws] | None:
         """The next batch; None where the next epoch cannot be read before it starts."""

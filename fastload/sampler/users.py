@@ -97,6 +97,8 @@ class ForeignOrder(UsersOrder):
     drop_last: bool = False
     seed: int = 0
     shard: Shard = Shard()  # noqa: RUF009
+    _drawn_by: dict[int, list[Any]] = field(default_factory=dict, compare=False)
+    """By epoch, what its order was drawn from, where it may be drawn ahead."""
 
     @property
     def steps(self) -> int:
@@ -126,9 +128,18 @@ class ForeignOrder(UsersOrder):
         epoch starts."""
         return type(self.sampler) in (list, tuple, range) or type(self.sampler) in _SEEDABLE
 
+    def outdated(self, epoch: int) -> bool:
+        """Whether the sampler has other weights or indices than when an epoch was drawn."""
+        for earlier in [drawn for drawn in tuple(self._drawn_by) if drawn < epoch]:
+            self._drawn_by.pop(earlier, None)
+        seen = self._drawn_by.get(epoch)
+        return seen is not None and not _are_same(seen, _settings_of(self.sampler))
+
     def epoch(self, epoch: int) -> Int64Array:
         sampler = self.sampler
         announce_epoch(epoch, sampler)
+        if self.ahead:
+            self._drawn_by[epoch] = _settings_of(sampler)
         if type(sampler) in _SEEDABLE:
             sampler = copy.copy(sampler)
             bits = Draws(self.seed, epoch, np.array([self.shard.rank], dtype=np.int64)).integers(
@@ -324,6 +335,28 @@ _KNOWN_MODULES = (
 """Modules whose samplers all draw an epoch at its start, or count."""
 
 _SEEDABLE = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
+
+
+def _settings_of(sampler: Any) -> list[Any]:
+    """What the order of such a sampler, or of a list, follows from, beside the random numbers."""
+    if type(sampler) not in _SEEDABLE:
+        return list(sampler)
+    found: list[Any] = []
+    for name in ("weights", "indices", "num_samples", "replacement"):
+        value = getattr(sampler, name, None)
+        if isinstance(value, torch.Tensor | np.ndarray):
+            found.append(np.asarray(value).tobytes())
+        else:
+            found += value if isinstance(value, list | tuple) else [value]
+    return found
+
+
+def _are_same(seen: list[Any], now: list[Any]) -> bool:
+    """Whether they hold the same objects, or equal numbers and bytes."""
+    return len(seen) == len(now) and all(
+        a is b or (type(a) is type(b) and isinstance(a, int | bytes) and a == b)
+        for a, b in zip(seen, now, strict=True)
+    )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from fastload.sources.folders import sampled_bytes, sampled_rows, sampled_sizes
 # Elements of a list that are looked into in turn; of a longer one it is noted which objects they
 # are.
 SOME = 64
-# How far to look into objects within objects.
+# How far to look into objects within objects, from each data set on.
 DEPTH = 6
 # Arrays up to this size [bytes] are copied, to tell later whether they were changed.
 COPIED = 16 << 20
@@ -156,7 +157,7 @@ class Snapshot:
     def __init__(self, dataset: Any, *, only_length: bool) -> None:
         self._dataset, self._only_length = dataset, only_length
         self._length = len(dataset)
-        self._seen = [] if only_length else list(_within(dataset, DEPTH))
+        self._seen = [] if only_length else seen_in(dataset)
 
     def changed(self, *, thoroughly: bool = True) -> bool:
         """`thoroughly`: look at more than the length; it takes some 20 ms for a million samples."""
@@ -164,8 +165,17 @@ class Snapshot:
             return True
         if self._only_length or not thoroughly:
             return False
-        now = list(_within(self._dataset, DEPTH))
-        return len(now) != len(self._seen) or not all(map(_unchanged, self._seen, now))
+        return not are_unchanged(self._seen, seen_in(self._dataset))
+
+
+def seen_in(value: Any) -> list[Any]:
+    """What an object looks like now, and what it holds, for `are_unchanged`."""
+    return list(_within(value, DEPTH, set()))
+
+
+def are_unchanged(seen: list[Any], now: list[Any]) -> bool:
+    """Whether an object looks as it did, by what `seen_in` gave then and gives now."""
+    return len(seen) == len(now) and all(map(_unchanged, seen, now))
 
 
 class SeenArchives:
@@ -211,9 +221,15 @@ class _Elements(tuple[Any, ...]):
     __slots__ = ()
 
 
-def _within(value: Any, depth: int) -> Iterator[Any]:
-    """What is compared: the object itself, and what it holds."""
+def _within(value: Any, depth: int, walked: set[int]) -> Iterator[Any]:
+    """What is compared: the object itself, and what it holds. `walked`: ids of data sets that were
+    met; each is looked into once, and to the full depth wherever it is."""
     yield value
+    if isinstance(value, Dataset):
+        if id(value) in walked:
+            return
+        walked.add(id(value))
+        depth = DEPTH
     if isinstance(value, np.ndarray):
         yield value.tobytes() if value.nbytes <= COPIED and value.dtype != object else None
         return
@@ -234,11 +250,13 @@ def _within(value: Any, depth: int) -> Iterator[Any]:
         inner = [*value, *value.values()]
     else:
         inner = [*getattr(value, "__dict__", {}).values(), *_read_by(value)]
-    if len(inner) > SOME:
+    if len(inner) > SOME and not isinstance(inner[0], Dataset):
         yield _Elements(inner)
+        if isinstance(inner[0], list):  # pairs of path and label that can be written to
+            yield _Elements(chain.from_iterable(part for part in inner if isinstance(part, list)))
         return
     for part in inner:
-        yield from _within(part, depth - 1)
+        yield from _within(part, depth - 1, walked)
 
 
 def _read_by(function: Any) -> Iterator[Any]:
