@@ -80,9 +80,8 @@ def dataloader_of(config: LoaderConfig, shard: Shard) -> DataLoader[Any]:
     arguments = dict(config.shown)
     if not config.adopted:
         if config.transform is not None:
-            assert not isinstance(config.transform, Recipe)  # which was refused
-            known = Recipe.from_transform(config.transform).ops
-            moves = any(op.moves_pixels and not op.is_opaque for op in known)
+            assert not isinstance(config.transform, Recipe)  # `refuse_of_streams` has refused it.
+            moves = Recipe.from_transform(config.transform).moves_pixels
             dataset = TransformedStream(dataset, config.transform, config.seed, moves)
         workers = config.num_workers or 0
         arguments = {

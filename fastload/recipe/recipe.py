@@ -18,7 +18,7 @@ from fastload.geometry.plan import LaterPlan, WarpSampling
 from fastload.recipe.joined import Joint
 from fastload.recipe.lower import Origin, keeps_kind, lower
 from fastload.recipe.operation import GeometryOperation, Operation, Size
-from fastload.recipe.split import BatchProgram, Placement, SplitRecipe, Step
+from fastload.recipe.split import BatchProgram, Placement, SplitRecipe, Step, moves_pixels
 from fastload.recipe.views import Branches
 from fastload.recipe.whole_images import WholeImages
 
@@ -71,6 +71,11 @@ class Recipe:
     def joins(self) -> bool:
         """Whether any operation makes a sample of several."""
         return any(op.joins for path in self._paths for _, op in path)
+
+    @property
+    def moves_pixels(self) -> bool:
+        """See `fastload.recipe.split.moves_pixels`."""
+        return moves_pixels(self._paths)
 
     def split(self, fixed_size: tuple[int, int] | None = None) -> SplitRecipe:
         """Decide where each operation runs. `fixed_size`: (height, width) of all images of the

@@ -8,7 +8,7 @@ batch it is in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -32,6 +32,12 @@ Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 # Pixels that a CPU core works on at a time. Intermediate results in float32 take four times as much
 # and still stay in its cache; whole batches do not, and run several times slower.
 _CACHE_BYTES = 1 << 19
+
+
+def moves_pixels(paths: Iterable[Iterable[Step]]) -> bool:
+    """Whether an operation of one of the views moves pixels, wherever it runs. Opaque transforms do
+    not count: what they do is not known."""
+    return any(op.moves_pixels and not op.is_opaque for path in paths for _, op in path)
 
 
 class Placement(NamedTuple):
@@ -84,9 +90,8 @@ class SplitRecipe:
 
     @property
     def moves_pixels(self) -> bool:
-        """Whether an operation moves pixels, wherever it runs. Opaque transforms do not count: what
-        they do is not known."""
-        return any(op.moves_pixels and not op.is_opaque for path in self.paths for _, op in path)
+        """See `moves_pixels`."""
+        return moves_pixels(self.paths)
 
     @property
     def loses_points(self) -> str:

@@ -188,7 +188,13 @@ def test_boxes_are_not_left_behind_in_silence() -> None:
             }
 
     crop, jitter = v2.RandomCrop(16), v2.ColorJitter(0.5)
-    for transform, refused in ((crop, True), (jitter, False)):
+    for transform, refused in (
+        (crop, True),
+        (jitter, False),
+        (fastload.Views(jitter, crop), True),
+        (fastload.Views(lambda image: image, crop), True),  # one of the views is not known
+        (fastload.Views(jitter, jitter), False),
+    ):
         dataset = datasets.IterableDataset.from_generator(samples)
         with fastload.create_loader(dataset, 2, transform=transform, collate_fn=list) as loader:
             if not refused:
