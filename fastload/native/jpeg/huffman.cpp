@@ -66,8 +66,7 @@ void follow_one(const Entry* singles, FollowingTable<DoubleEntry>& table) {
 
 // For stepping over: the second and the third symbol of a lookup, without their coefficients. The
 // codes must lie within the lookup; the bits of the last coefficient may lie after it.
-template <typename E>
-void follow_two(const Code& ac, FollowingTable<E>& table) {
+void follow_two(const Code& ac, FollowingTable<Entry>& table) {
     Entry singles[kLookups];  // and from bit 16 on the length of the code
     std::fill(singles, singles + kLookups, kLong | Entry{kLookupBits + 1} << 16);
     for_each_code(ac, [&](uint32_t from, uint32_t count, int symbol, int length) {
@@ -86,13 +85,13 @@ void follow_two(const Code& ac, FollowingTable<E>& table) {
         const Entry next = one[(1u << bits) + value];
         const uint32_t used = next & kLengthMask;
         const uint32_t left = (next & kEnd) != 0 || used >= bits ? 1 : 1u << (bits - used);
-        return E{next + one[left + (value & (left - 1))]};
+        return next + one[left + (value & (left - 1))];
     });
 }
 
 // Adds to each entry what follows its first symbol. `firsts`: these alone.
-template <typename E>
-void add_following(const Entry* firsts, const FollowingTable<E>& following, E* entries) {
+template <typename E, typename F>
+void add_following(const Entry* firsts, const FollowingTable<F>& following, E* entries) {
     for (uint32_t i = 0; i < kLookups;) {
         const Entry first = firsts[i];
         const uint32_t used = first & kLengthMask;
@@ -107,8 +106,9 @@ void add_following(const Entry* firsts, const FollowingTable<E>& following, E* e
 
 // The first symbol of each lookup with its coefficient, and what follows it. `singles`: of the
 // code.
-void fill_doubles(const Code& code, const Entry* singles,
-                  const FollowingTable<DoubleEntry>& following, DoubleEntry* doubles) {
+template <typename F>
+void fill_doubles(const Code& code, const Entry* singles, const FollowingTable<F>& following,
+                  DoubleEntry* doubles) {
     for (uint32_t i = 0; i < kLookups; ++i) doubles[i] = doubled(singles[i], i);
     for_each_code(code, [&](uint32_t from, uint32_t count, int symbol, int length) {
         const Entry all = meaning(symbol, code.dc, length);
@@ -185,7 +185,7 @@ void fill_partial(const Code& code, Entry* entries) {
 bool BlockTables::make(const uint8_t* dc, const uint8_t* ac) {
     const bool same = made_ && is_same(dc, dc_source_) && is_same(ac, ac_source_);
     if (same) return true;
-    full_.made = skipping_.made = passing_.made = false;
+    full_.made = skipping_.made = passing_.made = stepped_ = false;
     keep(dc, dc_source_);
     keep(ac, ac_source_);
     return made_ = make_code(dc, true, dc_) && make_code(ac, false, ac_);
@@ -218,25 +218,27 @@ Tables<DoubleEntry> BlockTables::full() {
     });
 }
 
+const Entry (&BlockTables::stepping()) [kLookups] {
+    if (!stepped_) follow_two(ac_, stepping_);
+    stepped_ = true;
+    return stepping_;
+}
+
 Tables<Entry> BlockTables::skipping() {
     return get(skipping_, [&](Entry* dc, Entry* ac) {
-        FollowingTable<Entry> following;
-        follow_two(ac_, following);
         Entry singles[kLookups];
         fill_singles(dc_, singles);
         std::copy(singles, singles + kLookups, dc);
-        add_following(singles, following, dc);
-        fill_runs(ac_, following, ac);
+        add_following(singles, stepping(), dc);
+        fill_runs(ac_, stepping(), ac);
     });
 }
 
 Tables<DoubleEntry> BlockTables::passing() {
     return get(passing_, [&](DoubleEntry* dc, DoubleEntry* ac) {
-        FollowingTable<DoubleEntry> following;
-        follow_two(ac_, following);
         Entry singles[kLookups];
         fill_singles(dc_, singles);
-        fill_doubles(dc_, singles, following, dc);
+        fill_doubles(dc_, singles, stepping(), dc);
         const Entry* const runs = skipping().ac->entries;
         for (uint32_t i = 0; i < kLookups; ++i) ac[i] = doubled(runs[i], i);
     });

@@ -42,11 +42,16 @@ class BlockTables {
     template <typename E, typename Function>
     Tables<E> get(Slot<E>& slot, Function fill);
 
+    // What may follow a first symbol where blocks are stepped over, for `skipping` and `passing`.
+    const Entry (&stepping())[kLookups];
+
     Slot<DoubleEntry> full_, passing_;
     Slot<Entry> skipping_;
     Code dc_, ac_;
     uint8_t dc_source_[16 + 256], ac_source_[16 + 256];  // what the codes were made of
     bool made_ = false;                                  // whether the codes are valid
+    Entry stepping_[kLookups];
+    bool stepped_ = false;  // whether `stepping_` is made
 };
 
 }  // namespace fastload::jpeg
