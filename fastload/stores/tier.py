@@ -337,19 +337,19 @@ class Tier:
             # Some sixteen processes may write at once, each its part of what is left.
             left = max((limit - total) // 16, min(limit - total, self.limit // 64), 0)
             if not left:
-                self._paused_until = time.monotonic() + _PAUSE
-            if not left and most < self.limit:
-                self._pause("a twentieth of the disk stays free, and no more is")
+                full = most < self.limit
+                self._pause("a twentieth of the disk stays free, and no more is" if full else "")
         except OSError:
             left = 0
-            self._paused_until = time.monotonic() + _PAUSE
+            self._pause()
         with self._lock:
             self._left, self._looking = left, False
 
-    def _pause(self, why: str) -> None:
-        """Write nothing for a while."""
+    def _pause(self, why: str = "") -> None:
+        """Write nothing for a while. `why`: for a warning, which is given once; empty: none."""
         self._paused_until = time.monotonic() + _PAUSE
-        self._warn(why)
+        if why:
+            self._warn(why)
         with self._lock:
             self._left = 0
 
