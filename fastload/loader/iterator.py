@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -217,6 +218,20 @@ class Progress:
             self.watcher.epoch_ends()
 
 
+class _State(Enum):
+    """How far an iterator is."""
+
+    NEW = auto()
+    """No batch was asked for."""
+    UNDER_WAY = auto()
+    FAILED = auto()
+    """The batch at the cursor has raised an error."""
+    COMPLETE = auto()
+    """All batches were handed out."""
+    OVER = auto()
+    """`next` raises StopIteration."""
+
+
 class LoaderIterator(Iterator[Any]):
     """The batches of one epoch. An error in one batch ends neither the iterator nor the epoch.
 
@@ -231,12 +246,7 @@ class LoaderIterator(Iterator[Any]):
         self._progress = progress
         self._owner = owner
         self._iteration = progress.iteration
-        self._started = False
-        self._failed = False
-        """Whether the batch at the cursor has raised an error."""
-        self._over = False
-        self._complete = False
-        """Whether all batches of the epoch were handed out."""
+        self._state = _State.NEW
 
     def __len__(self) -> int:
         """Batches of the epoch, those handed out included. Raises TypeError: the number is not
@@ -250,10 +260,12 @@ class LoaderIterator(Iterator[Any]):
         """The next batch. Raises what `Loader.__iter__` documents."""
         asked = time.perf_counter()
         progress = self._progress
-        if self._over:
+        if self._state is _State.OVER:
             raise StopIteration
         if self._iteration != progress.iteration:
-            if self._complete:  # Ignite evaluates on the training loader before it asks once more
+            if (
+                self._state is _State.COMPLETE
+            ):  # Ignite evaluates on the training loader before it asks once more
                 raise StopIteration
             raise FastloadError(
                 "this iterator has ended, because iter() was called again on the same Loader, a "
@@ -261,12 +273,12 @@ class LoaderIterator(Iterator[Any]):
                 "the same time."
             )
         parts, cursor, watcher = progress.parts, progress.cursor, progress.watcher
-        if self._failed:
+        if self._state is _State.FAILED:
             cursor.take()
-            self._failed = False
-        if not self._started and watcher is not None:
+        elif self._state is _State.NEW and watcher is not None:
             watcher.epoch_starts()
-        self._started = True
+        if self._state in (_State.NEW, _State.FAILED):
+            self._state = _State.UNDER_WAY
         epoch, step = cursor.epoch, cursor.step
         if step >= parts.order.steps:
             self._end()
@@ -277,8 +289,8 @@ class LoaderIterator(Iterator[Any]):
             except EndOfData:
                 self._end()
             except Exception as error:
-                self._over = isinstance(error, WorkerError)
-                self._failed = not self._over
+                lost = isinstance(error, WorkerError)
+                self._state = _State.OVER if lost else _State.FAILED
                 raise
         if parts.batch_transform is not None:
             batch = self._transformed(batch, epoch, step)
@@ -288,14 +300,16 @@ class LoaderIterator(Iterator[Any]):
         if progress.spans is not None:
             args = {"epoch": epoch, "step": step}
             progress.spans.add("wait for a batch", asked, now, track="trainer", args=args)
-        self._complete = step + 1 >= parts.order.steps
+        last = step + 1 >= parts.order.steps
+        if last:
+            self._state = _State.COMPLETE
         if watcher is not None:
-            watcher.batch_comes(last=self._complete)
+            watcher.batch_comes(last=last)
         return batch
 
     def _end(self) -> NoReturn:
         """The epoch is over. Raises StopIteration."""
-        self._over = True
+        self._state = _State.OVER
         self._progress.feed.end_epoch(self._progress.cursor.epoch)
         self._progress.end_epoch()
         raise StopIteration
