@@ -81,8 +81,6 @@ class LoaderParts:
 
     def feed(self, config: LoaderConfig) -> Feed:
         """A Feed of their batches; nothing is started yet."""
-        plain = self.backend if isinstance(self.backend, PlainBackend) else None
-        ahead = not self.renewed and plain is None
         together = None
         if self.together:
             from fastload.loader.together import ReadTogether
@@ -93,8 +91,7 @@ class LoaderParts:
             self.stage,
             self.order,
             config.on_error,
-            ahead=ahead,
-            plain=plain,
+            ahead=not self.renewed,
             together=together,
         )
 
@@ -197,23 +194,9 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
         rows = {
             "backend": f"{backend}: {reason}",
             "source": "\n".join([f"{source.name}: {source.summary}", *notes]),
-            "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement)
-            or "none",
+            **_explained(config, split, len(source), read_together, padded=padded),
         }
-        if read_together:
-            rows["read together"] = read_together
-        if split.joint is not None:
-            rows["samples"] = split.joint.describe(len(source))
-        if split.reasons:
-            rows["in Python because of"] = "\n".join(split.reasons)
-        rows["delivered"] = f"on {device}, {config.memory_format}".replace("torch.", "")
-        if config.collate is not None:
-            rows["delivered"] += f", collate={config.shown_collate}"
-        if padded:
-            rows["delivered"] += ", images padded to the largest of a batch"
-        if colour.why:
-            rows["colour"] = colour.why
-        return rows
+        return rows | ({"colour": colour.why} if colour.why else {})
 
     return _parts(
         config,
@@ -230,6 +213,56 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
         archives=SeenArchives(source.archives) if source.archives else None,
         together=together,
     )
+
+
+def _context(
+    config: LoaderConfig, source: Source, split: SplitRecipe, order: Order, *, padded: bool
+) -> Context:
+    """What a backend is built from."""
+    # Page-locked only where the copy to the GPU is ours: of a batch delivered on the CPU, nobody
+    # says when the trainer's own copies are done.
+    ours = config.pinned and config.device.type == "cuda"
+    seeds = (
+        ScriptSeeds(config.shown.get("generator"))
+        if config.script_seeds
+        else WorkerSeeds(config.seed, order.shard.rank)
+    )
+    return Context(
+        source=source,
+        recipe=split,
+        batch_size=order.batch_size,
+        num_workers=config.num_workers,
+        prefetch_factor=config.prefetch_factor,
+        device=config.device,
+        allocate=BufferPool(pinned_for=config.device if ours else None).allocate,
+        collate_fn=config.collate_fn,
+        workers=replace(config.workers, seeds=seeds),
+        opaque_backends=_opaque_backends,
+        takes_pending=all(program.is_identity for program in split.host_programs),
+        padded=padded,
+    )
+
+
+def _explained(
+    config: LoaderConfig, split: SplitRecipe, samples: int, read_together: str, *, padded: bool
+) -> dict[str, str]:
+    """What is done to samples, and how they are delivered, for a person."""
+    rows = {
+        "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement)
+        or "none"
+    }
+    if read_together:
+        rows["read together"] = read_together
+    if split.joint is not None:
+        rows["samples"] = split.joint.describe(samples)
+    if split.reasons:
+        rows["in Python because of"] = "\n".join(split.reasons)
+    rows["delivered"] = f"on {config.device}, {config.memory_format}".replace("torch.", "")
+    if config.collate is not None:
+        rows["delivered"] += f", collate={config.shown_collate}"
+    if padded:
+        rows["delivered"] += ", images padded to the largest of a batch"
+    return rows
 
 
 def _read_together(

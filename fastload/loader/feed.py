@@ -41,17 +41,16 @@ class Feed:
         on_error: OnError = "raise",
         *,
         ahead: bool = True,
-        plain: PlainBackend | None = None,
         together: ReadTogether | None = None,
     ) -> None:
         """`ahead`: whether batches are made before their epoch begins; not where its data may
-        change until then. `plain`: the backend, if it is a PlainBackend, which calls the user's
-        code. `together`: see `Production`."""
-        self._plain = plain
+        change until then. `together`: see `Production`."""
+        self._plain = backend if isinstance(backend, PlainBackend) else None
+        """A backend that asks the user's code at the start of each epoch; None for others."""
         self._order = order
         self._backend = backend
         self._stage = stage
-        self._schedule = Schedule(order, ahead=ahead)
+        self._schedule = Schedule(order, ahead=ahead and self._plain is None)
         self._production = Production(backend, stage, self._schedule, order, on_error, together)
         self._maker: OnDemand | Prefetcher | None = None
         """None: nothing has been started."""
@@ -75,7 +74,7 @@ class Feed:
         if position[1] == 0 and self._order.outdated(position[0]):
             expected = None  # what was made of it ahead is of the order that it had
         if self._maker is not None and self._maker.stopping:
-            self._stop()  # which was interrupted
+            self._stop()  # The last stop was interrupted.
         if self._maker is None:
             self._ask_users_code(position)
             self._maker = self._submitted(position)
