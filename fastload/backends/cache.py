@@ -155,10 +155,8 @@ class CacheBackend(BatchMaker):
         """What is served, once it is open."""
         self._filler: Filler | None = None
         """Fills the cache, until it is whole or cannot be."""
-        self._not_filled = ""
-        """Why it cannot be, by this process."""
-        self._elsewhere = False
-        """Whether filling it is left to another rank of this node."""
+        self._not_filled_here = ""
+        """Why this process does not fill it, for `explain()`."""
         self._pace = Pace()
         self._looked_in = -1
         """The epoch in which it was last checked whether another process has filled it."""
@@ -211,7 +209,7 @@ class CacheBackend(BatchMaker):
         elif self._filler is not None:
             self._keep_pace(self._filler)
         elif draws.epoch != self._looked_in and self._filled_by_another():
-            self._not_filled, self._elsewhere = "", False  # another process has filled it
+            self._not_filled_here = ""
             self._take_over()
         self._looked_in = draws.epoch
         super().submit(draws)
@@ -222,7 +220,7 @@ class CacheBackend(BatchMaker):
 
     def _filled_by_another(self) -> bool:
         """Whether a cache is there that this process does not fill."""
-        return bool(self._not_filled or self._elsewhere) and is_cache(self._directory)
+        return bool(self._not_filled_here) and is_cache(self._directory)
 
     def _keep_pace(self, filler: Filler) -> None:
         """Start the process that fills the cache once its start costs little, and tell it which
@@ -242,16 +240,17 @@ class CacheBackend(BatchMaker):
 
     def _end_filling(self, filler: Filler) -> None:
         """Serve the cache from here on, if there is one now."""
-        self._not_filled = filler.error()
+        error = filler.error()
         filler.stop()
         self._filler = None
-        if not self._not_filled:
+        if not error:
             self._take_over()
             return
+        self._not_filled_here = f"could not be filled: {error}"
         logger.warning(
             "the cache %s could not be filled: %s. Batches are decoded from the files.",
             self._directory,
-            self._not_filled,
+            error,
         )
 
     def _take_over(self) -> None:
@@ -262,8 +261,12 @@ class CacheBackend(BatchMaker):
     def _open(self) -> tuple[RowReader, PixelMaker]:
         if not self._fills or is_cache(self._directory):
             return self._from(self._opened_source())
-        self._elsewhere = not fills_here()
-        if self._filler is None and not self._not_filled and not self._elsewhere:
+        if not fills_here():
+            self._not_filled_here = (
+                "left to the first rank of this node (LOCAL_RANK 0) to fill; batches are decoded "
+                "from the files until it is whole"
+            )
+        if self._filler is None and not self._not_filled_here:
             self._pace = Pace()
             self._filler = Filler(
                 self._context.source,
@@ -368,13 +371,8 @@ class CacheBackend(BatchMaker):
                 f"in {directory}, {self._filler.describe()}; batches are decoded from the files "
                 "until it is whole"
             )
-        if self._elsewhere:
-            return (
-                f"in {directory}, left to the first rank of this node (LOCAL_RANK 0) to fill; "
-                "batches are decoded from the files until it is whole"
-            )
-        if self._not_filled:
-            return f"{directory} could not be filled: {self._not_filled}"
+        if self._not_filled_here:
+            return f"in {directory}, {self._not_filled_here}"
         if self._source is None:
             when = (
                 "while training" if self._options.fill == "while-training" else "at the first batch"
