@@ -85,25 +85,30 @@ class DeviceStage:
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format = torch.channels_last,
         mix: Mix | None = None,
-        hosted: Sequence[BatchProgram] = (),
+        host_programs: Sequence[BatchProgram] = (),
         owned: bool = False,
         pinned: bool = False,
         several_views: bool = False,
         collate: Callable[[dict[Any, Any]], Any] | None = None,
     ) -> None:
-        """`programs`: one for each view of the samples; `hosted`: what is done before them, on
-        batches in host memory; `owned`: whether in that memory itself (`Traits.owns_batches`);
-        `roles`: the names of the kinds of the columns; `several_views`: whether the trainer gets a
-        list of the views; `collate`: makes what the trainer sees from the finished columns by name,
-        in place of `layout`."""
+        """
+        Args:
+            programs: one for each view of the samples.
+            roles: the names of the kinds of the columns.
+            host_programs: what is done before `programs`, on batches in host memory.
+            owned: whether the batches themselves may be written to (`Traits.owns_batches`).
+            several_views: whether the trainer gets a list of the views.
+            collate: makes what the trainer sees from the finished columns by name, in place of
+                `layout`.
+        """
         self.device = device
         self._programs = programs
-        self._hosted, self._owned = hosted, owned
-        self._colour = HostColour() if hosted else None
+        self._host_programs, self._owned = host_programs, owned
+        self._colour = HostColour() if host_programs else None
         pixels = pixel_kinds(roles)
         self._names = list(roles)
         if any(not kind.coloured for kind in pixels.values()):
-            for program in (*programs, *hosted):
+            for program in (*programs, *host_programs):
                 program.require_masks_follow()
         self._views: list[dict[str, str]] = [
             {view_column(name, view): kind.name for name, kind in pixels.items()}
@@ -147,7 +152,7 @@ class DeviceStage:
     def light(self) -> bool:
         """Whether it only converts numbers in ordinary memory, which takes less time than to hand a
         small batch from thread to thread."""
-        programs = (*self._programs, *self._hosted)
+        programs = (*self._programs, *self._host_programs)
         converts = all(op.light for program in programs for _, op in program.ops)
         return self.device.type == "cpu" and not self._pinned and self._mix is None and converts
 
@@ -364,7 +369,7 @@ class DeviceStage:
         """The columns after the operations that have their place on the host: in the memory of the
         batch where nobody else sees it (`Traits.owns_batches`)."""
         made = dict(columns)
-        for program, names in zip(self._hosted, self._views, strict=True):
+        for program, names in zip(self._host_programs, self._views, strict=True):
             for name in names:
                 if name not in columns or not self._pixels[name].coloured:
                     continue

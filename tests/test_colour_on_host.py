@@ -69,7 +69,7 @@ def by_core(transform: Any, images: Any, seed: int) -> Any:
     from fastload.render.host_colour import HostColour
 
     split = Recipe.from_transform(transform).split(images.shape[1:3])
-    (program,) = split.with_colour_on_host(masks=False).hosted
+    (program,) = split.with_colour_on_host(masks=False).host_programs
     made, (count, height, width, channels) = images.copy(), images.shape
     colour = HostColour(2)
     for stream, op in program.ops:
@@ -198,7 +198,7 @@ def hosted(images: Any, transform: Any, **given: Any) -> tuple[DeviceStage, Any]
     stage = DeviceStage(
         device=torch.device("cpu"),
         programs=split.programs,
-        hosted=split.hosted,
+        host_programs=split.host_programs,
         roles={"label": "value", "image": "image", "mask": "mask"},
         layout="dict",
         **given,
@@ -338,7 +338,7 @@ def test_a_mask_follows_what_moves_pixels() -> None:
 def test_tune_measures_the_place(monkeypatch: pytest.MonkeyPatch, faster: str) -> None:
     def rate(order: Any, stage: Any, feed: Any) -> float:
         feed.close()
-        return 9.0 if bool(stage._hosted) == (faster == "host") else 3.0
+        return 9.0 if bool(stage._host_programs) == (faster == "host") else 3.0
 
     monkeypatch.setattr(build, "samples_per_second", rate)
     loader = loader_of(pictures(count=7), JITTER, tune=True)

@@ -118,7 +118,7 @@ def test_boxes_after_any_steps() -> None:
             block = table[:, POINT_COLUMNS * place :][:, :POINT_COLUMNS]
             if step == "warp" and number % 3 == 0:  # one that changes nothing
                 block[:, :3], block[:, 3], block[:, 5] = np.eye(3).ravel()[:6].reshape(3, 2), 0, 1
-            elif step == "sieve":  # such that some boxes pass
+            elif step == "drop":  # such that some boxes pass
                 block[:, 0], block[:, 4] = rng.integers(0, 3, (count, 2)), 50
                 block[:, 1] = rng.choice([0.0, 0.1, 0.9], (count, 2))
                 block[:, 2] = rng.choice([1.0, 2.0, np.inf], (count, 2))
@@ -127,11 +127,11 @@ def test_boxes_after_any_steps() -> None:
         points = PointMap(table, tuple(steps))
         boxes = np.sort(numbers(rng, count, each, 2, 2), axis=2).reshape(count, each, 4)
         given = boxes.copy()
-        found, wanted = points.judged(boxes), points.judged_by_numpy(boxes)
+        found, wanted = points.boxes_and_kept(boxes), points.boxes_and_kept_by_numpy(boxes)
         np.testing.assert_array_equal(found[0], wanted[0], err_msg=str(steps))
         np.testing.assert_array_equal(found[1], wanted[1], err_msg=str(steps))
         np.testing.assert_array_equal(boxes, given)
-        fates |= set(found[1].ravel().tolist()) if points.sieves else set()
+        fates |= set(found[1].ravel().tolist()) if points.drops_boxes else set()
     assert fates == {False, True}
 
 

@@ -430,7 +430,7 @@ def test_leading_colour_goes_to_the_host_and_nothing_else() -> None:
         v2.Compose([crop, v2.ColorJitter(0.4), v2.RandomGrayscale(), *ends])
     ).split()
     there = split.with_colour_on_host(masks=True)
-    assert (*there.hosted[0].ops, *there.batch.ops) == split.batch.ops
+    assert (*there.host_programs[0].ops, *there.batch.ops) == split.batch.ops
     where = ["decode", "host", "host", "device", "device"]
     assert [row.where for row in there.placement] == where
     assert [row.transform for row in there.placement] == [row.transform for row in split.placement]

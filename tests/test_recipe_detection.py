@@ -622,8 +622,8 @@ def test_a_resize_to_any_size_keeps_boxes_that_end_at_the_edge() -> None:
     """47 * (61 / 47) is more than 61 in float64."""
     points, draws = PointMap.identity(np.array([[30, 47]])), Draws(0, 0, np.arange(1))
     for side in range(1, 201):
-        made = Resize((side, side)).move(points, draws, 0).sieved(1.0, 1.0)
-        assert made.judged(np.array([[0.0, 0, 47, 30]]))[1].all()
+        made = Resize((side, side)).move(points, draws, 0).dropping(1.0, 1.0)
+        assert made.boxes_and_kept(np.array([[0.0, 0, 47, 30]]))[1].all()
 
 
 @pytest.mark.parametrize("angle", [90, -90, 180, 270, 450])

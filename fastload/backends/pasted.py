@@ -170,7 +170,7 @@ class Paster:
             failed: samples that are not made; they have no objects any more.
         """
         _, op = self._step
-        name = next(name for name, one in self.source.instances.items() if one.kind.judges)
+        name = next(name for name, one in self.source.instances.items() if one.kind.drops_objects)
         boxes = columns[name].values.copy()
         of_member = taken.rows_of_values
         samples, own = members.samples[of_member], members.layers[of_member] == 0

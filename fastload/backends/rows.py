@@ -112,7 +112,7 @@ class RowReader:
             renderer = PythonRenderer(decoder, settings)
         self._renderer = renderer
         self._padded = padded
-        self._judged = next((c for c in source.instances.values() if c.kind.judges), None)
+        self._boxes = next((c for c in source.instances.values() if c.kind.drops_objects), None)
         self._masks = MaskDrawer(threads, allocate) if source.drawn else None
         traced = self._masks is not None
         self._paster = None
@@ -150,8 +150,8 @@ class RowReader:
         """For each view, where points of images of these (B, 2) sizes go; none where no column is
         moved with them."""
         objects = None
-        if self._judged is not None and any(plan.needs_objects for plan in self._plans):
-            boxes = self._judged.at(draws.indices)
+        if self._boxes is not None and any(plan.needs_objects for plan in self._plans):
+            boxes = self._boxes.at(draws.indices)
             objects = Objects(boxes.values.astype(np.float64), boxes.rows_of_values)
         return tuple(
             self._recipe.points(view, sizes, draws, objects, traced=self._masks is not None)
@@ -241,8 +241,8 @@ class RowReader:
         roles = {name: column.role for name, column in moved.items()}
         if self._paster is not None:
             assert members is not None
-            assert self._judged is not None
-            shapes = next(rows[name] for name, one in moved.items() if one is self._judged)
+            assert self._boxes is not None
+            shapes = next(rows[name] for name, one in moved.items() if one is self._boxes)
             taken = self._paster.taken(draws, members, shapes)
             rows[_TAKEN], roles[_TAKEN] = Ragged(taken, shapes.offsets), "instances"
         columns: dict[str, Any] = {}

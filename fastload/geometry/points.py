@@ -26,7 +26,7 @@ float64, may come to 33.000000000000007 of 33."""
 POINT_COLUMNS = 6
 """Pairs of numbers (x, y) that a step takes."""
 
-PointStep = Literal["move", "warp", "sieve", "within", "grid", "back"]
+PointStep = Literal["move", "warp", "drop", "within", "grid", "back"]
 """What is done to boxes and points, by the block of the table that says how:
 
 - "move": output = clip(scale * input + shift, low, high), for x and for y. Crops, resizes, paddings
@@ -37,7 +37,7 @@ PointStep = Literal["move", "warp", "sieve", "within", "grid", "back"]
 - "warp": a projective map; of a box the corners, and around these a box with upright sides, clipped
   to the image. Where (0, 0) is the centre of the first pixel, points may be counted from the corner
   of the image for it (`Warp.centres`).
-- "sieve": boxes are dropped that are too small, or too little of which is seen.
+- "drop": boxes are dropped that are too small, or too little of which is seen.
 - "within": boxes whose centre is not in a window become its upper left corner.
 - "grid" and "back": which pixel of the image before each pixel shows, for masks. A "grid" is one
   `Geometry`: of x and of y the start and length of its box, the size that this is resampled to, the
@@ -50,7 +50,7 @@ CORE_STEPS: dict[PointStep, int] = {
     "warp": 2,
     "grid": 3,
     "back": 4,
-    "sieve": 5,
+    "drop": 5,
     "within": 6,
 }
 """As the native core counts them (fastload/native/masks.hpp)."""
@@ -75,7 +75,7 @@ class PointMap:
 
     table: Float64Array
     """(B, 6 * steps, 2) float64, x and y. The block of a "move": scale; shift, low, high, size of
-    the output, shift of pixel centres [pixels]; of a "sieve": smallest width and height [pixels],
+    the output, shift of pixel centres [pixels]; of a "drop": smallest width and height [pixels],
     (smallest part that is seen, smallest area [square pixels]), (longest side in parts of the other
     one, 1: what is seen counts from here on); of a "within": upper left and lower right of the
     window; of a "grid": see `PointStep`. The size is at one place in all."""
@@ -102,9 +102,9 @@ class PointMap:
         return len(self.table)
 
     @property
-    def sieves(self) -> int:
-        """How often boxes are dropped."""
-        return self.steps.count("sieve")
+    def drops_boxes(self) -> bool:
+        """Whether there is a "drop" step."""
+        return "drop" in self.steps
 
     @property
     def mirrored(self) -> npt.NDArray[np.bool_]:
@@ -169,24 +169,24 @@ class PointMap:
         low, high = np.clip(low, 0, size), np.clip(high, 0, size)
         return self._open._replaced([scale, shift, low, high, size, centres])
 
-    def sieved(
+    def dropping(
         self,
         min_size: float | tuple[float, float],
         min_area: float,
         min_visibility: float = 0.0,
         *,
         max_ratio: float = np.inf,
-        afresh: bool = False,
+        visibility_from_here: bool = False,
     ) -> PointMap:
         """This map, and after it boxes are dropped that are not in the image as it is by now, or
         have a side below `min_size` (or width and height below two numbers) [pixels] or an area
         below `min_area` [square pixels], or of whose area less than the part `min_visibility` is
-        left, or one of whose sides is more than `max_ratio` times as long as the other. `afresh`:
-        for later ones the area of a box is what is left here."""
+        left, or one of whose sides is more than `max_ratio` times as long as the other.
+        `visibility_from_here`: for later "drop" steps the area of a box is what is left here."""
         block = self._last.copy()
         block[:, 0], block[:, 1] = min_size, (min_visibility, min_area)
-        block[:, 2] = max_ratio, afresh
-        return self._with("sieve", block)
+        block[:, 2] = max_ratio, visibility_from_here
+        return self._with("drop", block)
 
     def within(self, crops: Int64Array, applies: npt.NDArray[np.bool_], stream: int) -> PointMap:
         """This map, and before the crop (B, 4) of a stream, which is still to follow: boxes whose
@@ -200,10 +200,10 @@ class PointMap:
 
     @property
     def present(self) -> Objects:
-        """The objects that no sieve has dropped so far, as they are by now."""
+        """The objects that no "drop" step has dropped so far, as they are by now."""
         assert self.objects is not None, "the loader gives them to recipes that need them"
         of_each = self.take(self.objects.rows)
-        boxes, kept = of_each.judged(self.objects.boxes)
+        boxes, kept = of_each.boxes_and_kept(self.objects.boxes)
         return Objects(boxes[kept], self.objects.rows[kept])
 
     def points(
@@ -226,17 +226,17 @@ class PointMap:
     def boxes(self, boxes: Float64Array) -> Float64Array:
         """(B, ..., 4) float64 boxes (left, top, right, bottom), likewise; clipped to what is shown
         of the image."""
-        return self.judged(boxes)[0]
+        return self.boxes_and_kept(boxes)[0]
 
-    def judged(self, boxes: Float64Array) -> tuple[Float64Array, BoolArray]:
-        """What `boxes` gives; and (B, ...) which of them no sieve drops.
+    def boxes_and_kept(self, boxes: Float64Array) -> tuple[Float64Array, BoolArray]:
+        """What `boxes` gives; and (B, ...) which of them no "drop" step drops.
 
         As torchvision's `sanitize_bounding_boxes` has it: sides and areas of exactly the threshold
-        are enough. The native core, where it is built, does what `judged_by_numpy` does.
+        are enough. The native core, where it is built, does what `boxes_and_kept_by_numpy` does.
         """
         core = native_core()
         if core is None:
-            return self.judged_by_numpy(boxes)
+            return self.boxes_and_kept_by_numpy(boxes)
         moved = boxes.reshape(len(boxes), math.prod(boxes.shape[1:-1]), 4).astype(np.float64)
         kept = np.empty(moved.shape[:2], dtype=np.bool_)
         core.move_boxes(np.ascontiguousarray(self.table), self.core_steps, moved, kept)
@@ -247,24 +247,24 @@ class PointMap:
         """(steps,): see `CORE_STEPS`."""
         return np.array([CORE_STEPS[step] for step in self.steps], dtype=np.int32)
 
-    def judged_by_numpy(self, boxes: Float64Array) -> tuple[Float64Array, BoolArray]:
-        """As `judged`."""
+    def boxes_and_kept_by_numpy(self, boxes: Float64Array) -> tuple[Float64Array, BoolArray]:
+        """As `boxes_and_kept`."""
         if boxes.ndim > 2:
             each = math.prod(boxes.shape[1:-1])
             of_each = self.take(np.repeat(np.arange(len(boxes)), each))
-            moved, judged = of_each.judged_by_numpy(boxes.reshape(-1, 4))
-            return moved.reshape(boxes.shape), judged.reshape(boxes.shape[:-1])
+            moved, kept = of_each.boxes_and_kept_by_numpy(boxes.reshape(-1, 4))
+            return moved.reshape(boxes.shape), kept.reshape(boxes.shape[:-1])
         whole = boxes  # as they would be if nothing had been clipped
         kept = np.ones(len(boxes), dtype=np.bool_)
         for step, block in self._blocks:
-            if step == "sieve":
+            if step == "drop":
                 kept &= _enough(block, boxes, whole)
                 whole = np.where(block[:, 2, 1:] == 1, boxes, whole)
             elif step == "within":
                 boxes = _kept_within(block, boxes)
             elif step in ("move", "warp"):
                 boxes = _box_placed(step, block, boxes, clip=True)
-                if self.sieves:
+                if self.drops_boxes:
                     whole = _box_placed(step, block, whole, clip=False)
         return boxes, kept
 
@@ -411,7 +411,7 @@ def _box_placed(
 
 
 def _enough(block: Float64Array, boxes: Float64Array, whole: Float64Array) -> BoolArray:
-    """(B,) bool: which boxes a "sieve" keeps, that would be the `whole` ones if nothing had been
+    """(B,) bool: which boxes a "drop" keeps, that would be the `whole` ones if nothing had been
     clipped."""
     least, (visible, smallest), ratio = block[:, 0], block[:, 1].T, block[:, 2, 0]
     corners = boxes.reshape(-1, 2, 2)

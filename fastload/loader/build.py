@@ -391,7 +391,7 @@ def _parts(
     stage = DeviceStage(
         device=config.device,
         programs=split.programs,
-        hosted=split.hosted,
+        host_programs=split.host_programs,
         owned=owned,
         # Object samples get these names.
         roles={k.name: k.name for k in (IMAGE, MASK)}

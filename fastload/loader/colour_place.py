@@ -41,7 +41,7 @@ def place_by_rule(
         for kind in pixel_kinds({n: column.role for n, column in source.columns.items()}).values()
     )
     hosted = split.with_colour_on_host(masks=masks)
-    if not hosted.hosted or split.opaque is not None or source.objects or source.deep:
+    if not hosted.host_programs or split.opaque is not None or source.objects or source.deep:
         if place == "host":
             raise ConfigurationError(
                 "place: 'host' is for operations of colour that a batch of uint8 images begins "

@@ -93,9 +93,10 @@ def check_joined(config: LoaderConfig, source: Source) -> None:
         )
 
 
-def check_split(split: SplitRecipe, source: Source, config: LoaderConfig, *, sieves: bool) -> None:
+def check_split(split: SplitRecipe, source: Source, config: LoaderConfig) -> None:
     """Raise ConfigurationError if a transform drops or needs boxes, and there are none, or if it
-    moves images and does not say where points go. `sieves`: whether it drops boxes."""
+    moves images and does not say where points go."""
+    has_boxes = any(column.kind.drops_objects for column in source.instances.values())
     if split.joint is not None:
         check_joined(config, source)
         masks = [name for name, column in source.images.items() if not column.kind.coloured]
@@ -112,8 +113,7 @@ def check_split(split: SplitRecipe, source: Source, config: LoaderConfig, *, sie
                 f"(columns: {', '.join(source.columns)}). Give masks=True, where the source has "
                 "outlines, or leave it out."
             )
-        judged = any(column.kind.judges for column in source.instances.values())
-        if split.joint.pastes and not judged:
+        if split.joint.pastes and not has_boxes:
             raise ConfigurationError(
                 f"transform: {name} hides parts of objects, and {source.name} has no boxes in rows "
                 f"of variable length (columns: {', '.join(source.columns)}). Leave it out, or give "
@@ -121,9 +121,9 @@ def check_split(split: SplitRecipe, source: Source, config: LoaderConfig, *, sie
             )
     ops = [op for path in split.paths for _, op in path]
     wants = f"{split.needs_objects} depends on" if split.needs_objects else ""
-    if sieves and not wants:
-        wants = f"{next(type(op).__name__ for op in ops if op.sieves)} drops"
-    if wants and not any(column.kind.judges for column in source.instances.values()):
+    if split.drops_boxes and not wants:
+        wants = f"{next(type(op).__name__ for op in ops if op.drops_boxes)} drops"
+    if wants and not has_boxes:
         raise ConfigurationError(
             f"transform: {wants} boxes, and {source.name} has none in rows of variable length "
             f"(columns: {', '.join(source.columns)}). Leave it out, or give boxes as a "
@@ -171,7 +171,7 @@ def pads(config: LoaderConfig, source: Source, split: SplitRecipe) -> bool:
         why = f"masks of objects ({source.drawn[0]!r}) are drawn in one size"
     elif len(source.images) > 1:
         why = f"{source.name} has further images for each sample ({', '.join(source.images)})"
-    for program in (*split.hosted, *split.programs):
+    for program in (*split.host_programs, *split.programs):
         dtype = torch.uint8
         for _, op in program.ops:
             if not (op.pointwise or op.rescaling(dtype) is not None):

@@ -214,11 +214,10 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
         )
     else:
         split = recipe.split(None if primary is None else primary.fixed_size)
-    sieves = any(split.sieves(view) for view in range(len(split.paths)))
-    if sieves or source.moved or split.needs_objects or split.joint is not None:
+    if split.drops_boxes or source.moved or split.needs_objects or split.joint is not None:
         from fastload.loader import objects
 
-        objects.check_split(split, source, config, sieves=sieves)
+        objects.check_split(split, source, config)
     return split
 
 

@@ -46,7 +46,7 @@ def place_measured(found: ColourPlace, measure: Callable[[SplitRecipe], float]) 
     """The faster of the two; `measure` returns the samples/s of one."""
     if found.other is None:
         return found
-    there, here = sorted((found.split, found.other), key=lambda split: bool(split.hosted))
+    there, here = sorted((found.split, found.other), key=lambda split: bool(split.host_programs))
     device = measure(there)
     try:
         host = measure(here)

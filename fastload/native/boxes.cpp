@@ -76,7 +76,7 @@ void keep_within(const double* block, Corners& box) {
     }
 }
 
-// A "sieve" step: whether a box is kept. `whole`: the box if nothing had been clipped.
+// A "drop" step: whether a box is kept. `whole`: the box if nothing had been clipped.
 bool is_enough(const double* block, const Corners& box, const Corners& whole) {
     const double visible = block[2], smallest = block[3], ratio = block[4];
     for (int axis = 0; axis < 2; ++axis) {
@@ -128,8 +128,8 @@ void centre_boxes(const CentreTable& table) {
 }
 
 void move_boxes(const BoxTable& table) {
-    const bool sieved = std::count(table.steps, table.steps + table.step_count,
-                                   static_cast<int32_t>(MapStep::sieve)) > 0;
+    const bool drops = std::count(table.steps, table.steps + table.step_count,
+                                  static_cast<int32_t>(MapStep::drop)) > 0;
     for (int64_t n = 0; n < table.count * table.each; ++n) {
         const double* block = table.maps + n / table.each * table.step_count * kStepNumbers;
         Corners box, whole;
@@ -140,13 +140,13 @@ void move_boxes(const BoxTable& table) {
             switch (static_cast<MapStep>(table.steps[i])) {
                 case MapStep::move:
                     move_box(block, box, true);
-                    if (sieved) move_box(block, whole, false);
+                    if (drops) move_box(block, whole, false);
                     break;
                 case MapStep::warp:
                     warp_box(block, box, true);
-                    if (sieved) warp_box(block, whole, false);
+                    if (drops) warp_box(block, whole, false);
                     break;
-                case MapStep::sieve:
+                case MapStep::drop:
                     kept = kept && is_enough(block, box, whole);
                     if (block[5] == 1) whole = box;
                     break;

@@ -16,7 +16,7 @@ struct BoxTable {
     int64_t count = 0;        // of maps
     int64_t each = 0;         // boxes of a map
     double* boxes = nullptr;  // (count, each, 4), changed in place
-    bool* kept = nullptr;  // (count, each): set to false for boxes that a "sieve" drops, else true
+    bool* kept = nullptr;  // (count, each): set to false for boxes that a "drop" drops, else true
 };
 
 // Applies the steps of each map to its boxes.

@@ -11,7 +11,7 @@ namespace fastload {
 
 // The steps of a map from source images to outputs; fastload/geometry/points.py (PointStep,
 // PointMap.table) describes them and the 12 numbers of each.
-enum class MapStep : int32_t { move = 1, warp = 2, grid = 3, back = 4, sieve = 5, within = 6 };
+enum class MapStep : int32_t { move = 1, warp = 2, grid = 3, back = 4, drop = 5, within = 6 };
 constexpr int kStepNumbers = 12;
 
 // Objects to draw. The arrays are borrowed: they must live until the job is done. Offsets ascend

@@ -50,7 +50,7 @@ class SanitizeBoundingBoxes(ColumnOperation):
     """
 
     transforms = (v2.SanitizeBoundingBoxes,)
-    sieves = True
+    drops_boxes = True
 
     min_size: float = 1.0
     """Shortest side that is kept [pixels]."""
@@ -73,7 +73,7 @@ class SanitizeBoundingBoxes(ColumnOperation):
         return cls(float(transform.min_size), float(transform.min_area))
 
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
-        return points.sieved(self.min_size, self.min_area)
+        return points.dropping(self.min_size, self.min_area)
 
 
 @register
@@ -82,7 +82,7 @@ class DropObjects(ColumnOperation):
     """SanitizeBoundingBoxes, and also by how much of a box is still in the picture."""
 
     transforms = (own.DropObjects,)
-    sieves = True
+    drops_boxes = True
 
     min_size: float = 1.0
     min_area: float = 1.0
@@ -93,7 +93,7 @@ class DropObjects(ColumnOperation):
         return cls(transform.min_size, transform.min_area, transform.min_visibility)
 
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
-        return points.sieved(self.min_size, self.min_area, self.min_visibility)
+        return points.dropping(self.min_size, self.min_area, self.min_visibility)
 
 
 @register

@@ -88,7 +88,7 @@ class BboxParams(ColumnOperation):
     """Drops objects as albumentations' `filter_bboxes` does after each transform: by what is left
     of a box that was whole before that transform."""
 
-    sieves = True
+    drops_boxes = True
 
     min_area: float = 0.0
     min_visibility: float = 0.0
@@ -99,13 +99,13 @@ class BboxParams(ColumnOperation):
     """What the user's samples had. A loader's boxes are left, top, right, bottom in pixels."""
 
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
-        return points.sieved(
+        return points.dropping(
             (self.min_width - _EPSILON, self.min_height - _EPSILON),
             # A box without area goes at the next one, the last of all included.
             max(self.min_area - _EPSILON, _EPSILON),
             self.min_visibility,
             max_ratio=np.inf if self.max_accept_ratio is None else self.max_accept_ratio,
-            afresh=True,
+            visibility_from_here=True,
         )
 
 

@@ -64,8 +64,8 @@ class Operation:
     """Whether it may move pixels. Boxes and points in the image must then be moved, too."""
     light: ClassVar[bool] = False
     """Whether it costs no more than a multiplication for each value."""
-    sieves: ClassVar[bool] = False
-    """Whether its `move` drops boxes (`PointMap.sieved`)."""
+    drops_boxes: ClassVar[bool] = False
+    """Whether its `move` drops boxes (`PointMap.dropping`)."""
     only_columns: ClassVar[bool] = False
     """Whether it leaves all pixels alone, and works on columns that go with the images, by
     `move`."""

@@ -73,7 +73,7 @@ class SplitRecipe:
     """Whether batches hold a list of views in place of images (`fastload.Views`)."""
     paths: tuple[tuple[Step, ...], ...] = ()
     """For each view all operations, in order, wherever they run."""
-    hosted: tuple[BatchProgram, ...] = ()
+    host_programs: tuple[BatchProgram, ...] = ()
     """For each view what is done on batches in host memory, before `programs`; (): nothing."""
     joint: Joint | None = None
     """What takes several images of the source; None: a sample is one of them."""
@@ -129,11 +129,14 @@ class SplitRecipe:
             row._replace(where="host") if row.where == "device" and id(op) in chosen else row
             for row, op in zip(self.placement, ops, strict=True)
         )
-        return replace(self, programs=tuple(programs), hosted=tuple(hosted), placement=placement)
+        return replace(
+            self, programs=tuple(programs), host_programs=tuple(hosted), placement=placement
+        )
 
-    def sieves(self, view: int) -> int:
-        """How often the operations of a view drop boxes."""
-        return sum(op.sieves for _, op in self.paths[view])
+    @property
+    def drops_boxes(self) -> bool:
+        """Whether an operation drops boxes."""
+        return any(op.drops_boxes for path in self.paths for _, op in path)
 
     @property
     def resamples_again(self) -> bool:

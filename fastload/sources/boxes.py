@@ -22,7 +22,7 @@ class Boxes(Kind):
     keys = ("boxes",)
     moves = True
     of_instances = True
-    judges = True
+    drops_objects = True
 
     def check(self, rows: AnyArray, name: str) -> None:
         if rows.ndim < 2 or rows.shape[-1] != 4 or rows.dtype.kind not in "iuf":
@@ -42,11 +42,13 @@ class Boxes(Kind):
             )
 
     def transform(self, rows: AnyArray, points: PointMap) -> AnyArray:
-        return self.judged(rows, points)[0]
+        return self.transform_and_kept(rows, points)[0]
 
-    def judged(self, rows: AnyArray, points: PointMap) -> tuple[AnyArray, npt.NDArray[np.bool_]]:
+    def transform_and_kept(
+        self, rows: AnyArray, points: PointMap
+    ) -> tuple[AnyArray, npt.NDArray[np.bool_]]:
         dtype = rows.dtype if rows.dtype.kind == "f" else np.dtype(np.float32)
-        moved, kept = points.judged(rows.astype(np.float64))
+        moved, kept = points.boxes_and_kept(rows.astype(np.float64))
         return moved.astype(dtype), kept
 
 

@@ -75,10 +75,10 @@ def move_together(
     kept: Any = True
     for name, rows in columns.items():
         kind = kinds[name]
-        if kind.judges and isinstance(rows, Ragged) and not isinstance(rows.values, Ragged):
-            values, own = kind.judged(rows.values, points.take(rows.rows_of_values))
+        if kind.drops_objects and isinstance(rows, Ragged) and not isinstance(rows.values, Ragged):
+            values, own = kind.transform_and_kept(rows.values, points.take(rows.rows_of_values))
             made[name] = Ragged(values, rows.offsets)
-            kept = kept & own if points.sieves else kept
+            kept = kept & own if points.drops_boxes else kept
         else:
             made[name] = rows if kind.drawn else transformed(kind, rows, points)
     if kept is True:

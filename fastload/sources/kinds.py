@@ -57,8 +57,8 @@ class Kind:
     python_objects: ClassVar[bool] = False
     """Whether a batch has a list of Python objects, made by `objects`, and no tensor of it."""
 
-    judges: ClassVar[bool] = False
-    """Whether its `judged` decides which objects are dropped."""
+    drops_objects: ClassVar[bool] = False
+    """Whether its `transform_and_kept` decides which objects are dropped."""
 
     def of(self, setting: str) -> Kind:
         """The kind of columns whose role is the name of this one, a colon, and a setting. Raises
@@ -77,10 +77,12 @@ class Kind:
         rows of variable length it is given the elements, and for each the map of its image."""
         return rows
 
-    def judged(self, rows: AnyArray, points: PointMap) -> tuple[AnyArray, npt.NDArray[np.bool_]]:
+    def transform_and_kept(
+        self, rows: AnyArray, points: PointMap
+    ) -> tuple[AnyArray, npt.NDArray[np.bool_]]:
         """What `transform` makes of (B, ...) elements; and (B,) which of them are still objects to
         learn from, as the transform asks (`SanitizeBoundingBoxes`). Only of kinds that
-        `judges`."""
+        `drops_objects`."""
         raise NotImplementedError
 
     def objects(self, rows: Rows) -> list[Any]:
