@@ -137,7 +137,6 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
     cls = backend_class(backend)
     traits = traits_of(cls)
     config, renewed, notes = _workers_on(traits, served)
-    device = config.device
     options = _options_for(backend, cls, config)
     if source.upright:
         options = replace(options, exif_orientation=True)
@@ -150,32 +149,7 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
         collate = objects.collate_of(config, source, several_views=split.several_views)
         padded = traits.pads_images and objects.pads(config, source, split)
         objects.check_pairs(recipe, source)
-    built = cls(
-        Context(
-            source=source,
-            recipe=split,
-            batch_size=order.batch_size,
-            num_workers=config.num_workers,
-            prefetch_factor=config.prefetch_factor,
-            device=device,
-            # Page-locked only where the copy to the GPU is ours: of a batch delivered on the CPU,
-            # nobody says when the trainer's own copies are done.
-            allocate=BufferPool(
-                pinned_for=device if config.pinned and device.type == "cuda" else None
-            ).allocate,
-            collate_fn=config.collate_fn,
-            workers=replace(
-                config.workers,
-                seeds=ScriptSeeds(config.shown.get("generator"))
-                if config.script_seeds
-                else WorkerSeeds(config.seed, order.shard.rank),
-            ),
-            opaque_backends=_opaque_backends,
-            takes_pending=all(program.is_identity for program in split.hosted),
-            padded=padded,
-        ),
-        options,
-    )
+    built = cls(_context(config, source, split, order, padded=padded), options)
     if opened.assumed is not None:
         built = PlainBackend(
             built,
