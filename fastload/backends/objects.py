@@ -103,20 +103,7 @@ class ObjectReader:
         recipe = self._recipe
         if fields is None and recipe.placement:
             raise _without_image(items[0])
-        # What is no image, such as a flat vector or an array (H, W, C), stays as the transform has
-        # made it.
-        made = (
-            fields is not None
-            and recipe.opaque is not None
-            and recipe.batch.is_identity
-            and not _are_images(fields["image"], several=recipe.several_views)
-        )
-        plain = (
-            fields is not None
-            and not recipe.placement
-            and not isinstance(fields["image"], Image.Image)
-        )
-        if fields is None or finished or made or (plain and not recipe.several_views):
+        if fields is None or finished or self._leaves_alone(fields["image"]):
             return HostBatch({}, failures, collated=_collate(items), layout=layout)
         rows = self._rows(items, draws, good_rows)
         columns: dict[str, Any] = {}
@@ -125,31 +112,34 @@ class ObjectReader:
             if name not in ("image", "mask"):
                 columns[name] = _collate(values)
                 continue
-            for view, plan in enumerate(
-                recipe.geometries
-            ):  # which the transform has made already, or are made here
-                seen = (
-                    [value[view] for value in values]
-                    if recipe.several_views and recipe.opaque is not None
-                    else values
-                )
+            # An opaque transform has made the views; else each is made here, of the same image.
+            made = recipe.several_views and recipe.opaque is not None
+            for view, plan in enumerate(recipe.geometries):
+                seen = [value[view] for value in values] if made else values
                 columns[view_column(name, view)] = (
                     self._images(seen, draws.take(good_rows), failures, good_rows, plan)
                     if name == "image"
                     else _masks(seen)
                 )
-        if failures and not all(
-            isinstance(column, np.ndarray | torch.Tensor) for column in columns.values()
-        ):
-            return HostBatch(
-                {}, failures
-            )  # no rows to replace in what is no array: the whole batch is read again
         if failures:
+            arrays = (isinstance(c, np.ndarray | torch.Tensor) for c in columns.values())
+            if not all(arrays):
+                # Rows of what is no array cannot be replaced: the whole batch is read again.
+                return HostBatch({}, failures)
             columns = {
                 name: _spread(column, good_rows, len(draws)) for name, column in columns.items()
             }
         named = type(items[0]) if hasattr(items[0], "_fields") else None
         return HostBatch(columns, failures, layout=layout, named=named)
+
+    def _leaves_alone(self, image: Any) -> bool:
+        """Whether such an image is delivered as it is. So is what an opaque transform has made that
+        is no image, such as a flat vector or an array (H, W, C), if no operation comes after."""
+        recipe, several = self._recipe, self._recipe.several_views
+        finished = recipe.opaque is not None and recipe.batch.is_identity
+        if finished and not _are_images(image, several=several):
+            return True
+        return not recipe.placement and not several and not isinstance(image, Image.Image)
 
     def _rows(self, items: list[Any], draws: Draws, good_rows: list[int]) -> list[dict[str, Any]]:
         """The samples by fields. Raises ConfigurationError: they have different ones."""
@@ -176,9 +166,8 @@ class ObjectReader:
         items: list[Any] = []
         failures: list[Failure] = []
         good_rows: list[int] = []
-        seeds = draws.integers(Stream.OPAQUE) >> np.uint64(
-            1
-        )  # a data set may put torch.initial_seed() into a tensor
+        # 63 bits: a data set may put torch.initial_seed() into a tensor of int64.
+        seeds = draws.integers(Stream.OPAQUE) >> np.uint64(1)
         together: Exception | None = None
         with preserved_random_state():  # with num_workers=0 this is the trainer's own process
             for column in (
@@ -203,9 +192,7 @@ class ObjectReader:
                     good_rows.append(row)
                 except FastloadError as error:
                     failures.append(Failure(row, error))
-                except (
-                    Exception
-                ) as error:  # whatever the user's code raises, with the sample's name
+                except Exception as error:  # Whatever the user's code raises.
                     failures.append(Failure(row, self._explained(index, error)))
         if together is not None and not failures:
             raise together
@@ -270,7 +257,7 @@ class ObjectReader:
         pixels = reader_of(column, self._settings, self._decoder).pixels(index)
         if column.kind.as_stored:
             return tv_tensors.Mask(torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1))
-        if pixels.shape[2] == 3 and pixels.dtype != np.uint8:  # which PIL has no mode for
+        if pixels.shape[2] == 3 and pixels.dtype != np.uint8:  # PIL has no mode for these.
             return tv_tensors.Image(torch.from_numpy(pixels).permute(2, 0, 1))
         return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
 
@@ -447,7 +434,7 @@ def _with_image(item: Any, transform: Callable[[Any], Any]) -> Any:
 def _as_hwc_tensor(image: Any) -> torch.Tensor:
     """(H, W, C): from a PIL image, a (H, W), (H, W, C) array, or a (C, H, W) or (H, W) tensor."""
     if isinstance(image, Image.Image):
-        if image.mode in ("I", "F") or image.mode.startswith("I;16"):  # which convert() would clip
+        if image.mode in ("I", "F") or image.mode.startswith("I;16"):  # convert() would clip them.
             raise ConfigurationError(
                 f"transform: the dataset gives a PIL image of mode {image.mode}, more than 8 bits "
                 "a pixel, and crops and resizes work on 8. Convert it in the dataset, or let the "
