@@ -306,7 +306,7 @@ class DeviceStage:
         mixing = self._mixing_of(parts, columns, whole)
         if not parts.finished:
             for name in self._pixels.keys() & columns.keys():
-                if not isinstance(columns[name], PendingImages):  # which will be (B, C, H, W)
+                if not isinstance(columns[name], PendingImages):  # Those come as (B, C, H, W).
                     columns[name] = columns[name].permute(0, 3, 1, 2)
             for program, names in zip(self._programs, self._views, strict=True):
                 pixels = {name: columns[name] for name in names if name in columns}
@@ -430,7 +430,7 @@ class DeviceStage:
             None,
         )
         targets = None
-        if images is not None and self._mix is not None:  # else nobody asks which the label is
+        if images is not None and self._mix is not None:  # Only mixing needs the label.
             others = [name for name in names if name != images]
             targets = label_among(others, host.layout or self._layout)
         return _Parts(

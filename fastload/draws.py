@@ -275,7 +275,7 @@ def preserved_random_state() -> Iterator[None]:
 
 def seed_generators(seed: int) -> None:
     """Set the seeds of the three."""
-    torch.default_generator.manual_seed(seed)  # and not torch.manual_seed, which would wake up CUDA
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would start CUDA.
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
 

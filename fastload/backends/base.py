@@ -320,7 +320,7 @@ class HostBatch:
         if ragged:
             packed = Packed.of(ragged, allocate, bounds=False)
             self.packed = replace(packed, buffer=torch.from_numpy(packed.buffer))
-            self.columns |= dict.fromkeys(ragged)  # which keeps their places
+            self.columns |= dict.fromkeys(ragged)  # None in their places keeps the order.
 
     def unpack(self) -> None:
         """What `pack` did, undone in the process that has received it."""

@@ -173,9 +173,8 @@ class _Renderer:
             return header.components in (1, 3)
         if header.format != "PNG" or sample.data[_PNG_BIT_DEPTH] > 8:
             return False
-        return (
-            sample.data.find(b"acTL", 0, max(sample.data.find(b"IDAT"), 0)) < 0
-        )  # which comes before the pixels
+        # Animated PNGs have an acTL chunk before the pixels.
+        return sample.data.find(b"acTL", 0, max(sample.data.find(b"IDAT"), 0)) < 0
 
 
 _READ_AHEAD = 2

@@ -195,7 +195,7 @@ class JoinedReader:
             sampling = column.kind.resampling(self.joint.mosaic[1].plan)
             parts, canvases, unknown = self._on_canvases(job)
             bad |= unknown
-        parts.box[np.isin(members.samples, sorted(bad))] = 0  # which the core refuses
+        parts.box[np.isin(members.samples, sorted(bad))] = 0  # The core refuses an empty box.
         ends = np.arange(len(members.of.first) + 1)
         made = Joined(parts, np.searchsorted(members.pictures, ends), canvases, sampling)
         if job.weights is not None:

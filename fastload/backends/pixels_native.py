@@ -383,7 +383,8 @@ class LaterPart:
         self.later.cancel()
 
     def wait(self) -> None:
-        if not self.later.cancelled() and self.later.exception() is None:  # else it has not started
+        # After either of these nothing was handed to the core.
+        if not self.later.cancelled() and self.later.exception() is None:
             _CorePart(self.first, self.later.result(), self.threads).wait()
 
 

@@ -160,9 +160,8 @@ class TorchBackend:
                 batches.kill_workers()
             try:
                 batches._shutdown_workers()
-            except (
-                RuntimeError
-            ) as error:  # from torch's handler of SIGCHLD, which has still ended all workers
+            # From torch's handler of SIGCHLD; all workers have ended all the same.
+            except RuntimeError as error:
                 logger.debug("Ignored while the workers were stopped: %s", error)
 
     def forget(self) -> None:
@@ -195,7 +194,8 @@ class TorchBackend:
         images = context.source.images.values()
         channels = sum(column.channels * column.dtype.itemsize for column in images)
         batch, free = context.batch_size * pixels * channels, free_shared_memory()
-        flying = self._workers * self._prefetch + 1  # and the one that was received last
+        # The batch that was received last has not been freed yet.
+        flying = self._workers * self._prefetch + 1
         if batch * flying <= free:
             return
         fits = int(free // batch) - 1 if batch else 0
@@ -263,9 +263,8 @@ class TorchBackend:
             # Each worker would make a folder of its own, which stays when the worker is killed.
             # This one goes with the trainer, or with its workers after it.
             check_sockets()
-            with torch.device(
-                "cpu"
-            ):  # torch draws its seed on the user's default device, which may have no generator
+            # torch draws its seed on the user's default device, which may have no generator.
+            with torch.device("cpu"):
                 batches.__init__(loader)  # type: ignore[misc]  # as DataLoader's `__iter__` does
                 self._batches = batches
             forget_in_children(self)

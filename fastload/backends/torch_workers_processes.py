@@ -41,7 +41,8 @@ class Batches(_MultiProcessingDataLoaderIter):
 
     def kill_workers(self) -> None:
         """End them, whatever they wait for. To be called before `_shutdown_workers`."""
-        with contextlib.suppress(ValueError):  # else torch would say that they have failed
+        # torch would report the workers as failed.
+        with contextlib.suppress(ValueError):
             torch._C._remove_worker_pids(id(self))
         self._worker_pids_set = False
         for worker in self._workers:

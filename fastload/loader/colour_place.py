@@ -53,7 +53,7 @@ def place_by_rule(
         return ColourPlace(split)
     if not native.available():
         if place == "host":
-            native.load()  # which says how to build it
+            native.load()  # Raises, and says how to build it.
         return ColourPlace(split, "on the device: the native core is not built")
     if place == "host":
         return ColourPlace(hosted, "on the host, as asked")

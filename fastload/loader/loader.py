@@ -367,7 +367,7 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
         epoch = self._cursor.begin()
         if followed is not None:
             if config.sets_epochs or config.sampler is not None or config.batch_sampler is not None:
-                followed.set_epoch(epoch)  # which its order will do, too
+                followed.set_epoch(epoch)  # The order sets it again when it reads the sampler.
             followed.note()
 
     def _warn_of_duplicates(self) -> None:

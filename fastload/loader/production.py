@@ -109,7 +109,7 @@ class Production:
     def cancel(self) -> None:
         """Forget all that is in flight. `begin` must follow. May be called after any exception, at
         any step."""
-        self._in_flight.end()  # else the backend would wait for reads that nobody needs
+        self._in_flight.end()  # The backend would wait for reads that nobody needs.
         if not self._clean:
             self._backend.cancel()
         if self._together is not None:

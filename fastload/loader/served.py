@@ -223,9 +223,8 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
 
 def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:
     """Raise ConfigurationError if images would lose their values in this dtype."""
-    if (
-        wanted is None or wanted.is_floating_point or split.opaque is not None
-    ):  # an opaque one is seen when it has run
+    # What an opaque transform makes is known when it has run: `DeviceStage` checks that.
+    if wanted is None or wanted.is_floating_point or split.opaque is not None:
         return
     for program in split.programs:
         made = program.output_dtype()

@@ -39,7 +39,7 @@ class AsFunction(CopiedTransform):
                 "and its masks, and samples have several images."
             )
         if isinstance(image, Image.Image) and image.mode not in ("L", "RGB"):
-            image = image.convert("RGB")  # as images are that are read here
+            image = image.convert("RGB")  # What fastload reads is RGB.
         if isinstance(image, torch.Tensor):
             raise ConfigurationError(
                 f"transform: {qualified_name(self.given)} is given a tensor (C, H, W), and works "

@@ -338,9 +338,8 @@ def adjust_hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     result = torch.empty_like(pixels)
     for channel, n in enumerate((5.0, 3.0, 1.0)):
         k = hue + n
-        k.sub_(
-            torch.floor(k / 6.0), alpha=6.0
-        )  # mod 6, many times faster than torch.remainder on a CPU
+        # k mod 6, many times faster than torch.remainder on a CPU.
+        k.sub_(torch.floor(k / 6.0), alpha=6.0)
         weight = torch.minimum(k, 4.0 - k).clamp_(0.0, 1.0)
         torch.addcmul(largest, weight, chroma, value=-1.0, out=result[:, channel])
     # As torchvision goes back to integers: 0..1 to 0..255.999, cut.

@@ -149,7 +149,6 @@ def _fill_with_noise(images: torch.Tensor, boxes: Int64Array, keys: UInt64Array)
     plane = torch.arange(channels, device=images.device)[:, None]
     noise = pixel_noise(key.expand(channels, -1), (plane * height + y) * width + x)
     if not images.is_floating_point():
-        noise = noise.to(
-            torch.int32
-        )  # so that negative numbers wrap on every device, as they do on the CPU
+        # By way of int32 negative numbers wrap on every device, as they do on the CPU.
+        noise = noise.to(torch.int32)
     return images.index_put((row, plane, y, x), noise.to(images.dtype))

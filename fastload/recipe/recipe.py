@@ -206,7 +206,7 @@ def _check_dtypes(path: list[Step]) -> None:
 
 
 def _in_order(transforms: list[Callable[..., Any]]) -> Callable[..., Any]:
-    if hasattr(transforms[-1], "as_last"):  # of `register_caller`
+    if hasattr(transforms[-1], "as_last"):  # It was registered by `register_caller`.
         transforms = [*transforms[:-1], transforms[-1].as_last()]
     return transforms[0] if len(transforms) == 1 else v2.Compose(transforms)
 

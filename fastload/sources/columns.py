@@ -201,7 +201,7 @@ class PixelImages(ImageColumn):
             return np.broadcast_to(np.array(self.fixed_size, dtype=np.int32), (len(indices), 2))
         sizes = np.ones((len(indices), 2), dtype=np.int32)
         for position, index in enumerate(indices.tolist()):
-            with contextlib.suppress(DecodeError):  # which `pixels` raises again
+            with contextlib.suppress(DecodeError):  # `pixels` raises it again, when it is served.
                 sizes[position] = self.pixels(index).shape[:2]
         return sizes
 

@@ -285,9 +285,8 @@ def _image_folder(dataset: Any) -> Opened:
         raise NotNativeError(
             f"torchvision's image backend is {backend}; set_image_backend('PIL') frees it"
         )
-    names = [
-        name if isinstance(name, str) else ", ".join(name) for name in dataset.classes
-    ]  # ImageNet has tuples
+    # The classes of torchvision's ImageNet are tuples.
+    names = [name if isinstance(name, str) else ", ".join(name) for name in dataset.classes]
     source = listed_images(dataset.root, dataset.samples, names, "torchvision ImageFolder")
     return relabelled(
         Opened(source, dataset.transform, bare=_bare(dataset)), dataset.target_transform

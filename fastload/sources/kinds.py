@@ -294,7 +294,7 @@ def check_rows(kind: Kind, rows: Rows, name: str) -> None:
     try:
         check_rows(kind, rows.values, name)
     except SourceError:
-        for sample, row in enumerate(rows):  # which one is it?
+        for sample, row in enumerate(rows):  # Find the sample, for the message.
             check_rows(kind, row, f"{name}, sample {sample}")
         raise
 

@@ -145,7 +145,8 @@ class LanceImages(EncodedImages):
         rows = indices.tolist()
         if _is_blob(self.dataset.schema.field(self.field)):
             blobs = self.dataset.take_blobs(self.field, indices=rows)
-            if empty := len(rows) - len(blobs):  # else rows would get the bytes of other rows
+            # Lance leaves empty blobs out: later rows would get the bytes of others.
+            if empty := len(rows) - len(blobs):
                 raise OSError(f"no bytes in {empty} of {counted(len(rows), 'row')}")
             values = [None if blob is None else blob.readall() for blob in blobs]
         else:

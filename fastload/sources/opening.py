@@ -215,7 +215,8 @@ def open_source(
         raise ConfigurationError(f"split: must be the name of a split or None, got {split!r}.")
     names = _strings("fields", fields), _strings("classes", classes)
     options = OpenOptions(split, labels, *names, bool(strict), bool(masks))
-    a_path = isinstance(spec, str | Path) and not is_remote(str(spec))  # else URLs may be in it
+    # Anything else than a local path may contain URLs, such as a list of shards.
+    a_path = isinstance(spec, str | Path) and not is_remote(str(spec))
     with contextlib.nullcontext() if a_path else stores.seen_kept():
         opened = _open(spec, options, format)
     if keypoint_pairs is not None:

@@ -246,7 +246,7 @@ class Segments(PickledByReference):
         """Files. Raises DecodeError: they cannot be read."""
         try:
             return self.files.read_many(indices)
-        except OSError as error:  # which names it
+        except OSError as error:  # It names the file.
             raise DecodeError(f"{self.files.paths[int(indices[0])]} or another: {error}") from error
 
     def ids_of_pixels(self, index: int, data: bytes) -> npt.NDArray[np.int64]:

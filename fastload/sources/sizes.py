@@ -117,7 +117,7 @@ def _groups(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
 def _read(ranges: Sequence[stores.Range], *, by_tier: bool = True) -> list[bytes]:
     try:
         return stores.read_many(ranges, by_tier=by_tier)
-    except OSError as error:  # which names the one
+    except OSError as error:  # It names the file that failed.
         raise SourceError(
             f"{ranges[0].name}: the sizes of this image and others cannot be read: {error}"
         ) from error

@@ -240,9 +240,8 @@ class _Table:
     def labels(self, images: Sequence[str]) -> list[_Label]:
         """The label of each image. Raises SourceError: one has none, or two."""
         column = self._label_column()
-        boxes = (
-            self.header is not None and self.header[column] == "predictionstring"
-        )  # ImageNet on Kaggle
+        # The table of ImageNet on Kaggle has boxes after the label.
+        boxes = self.header is not None and self.header[column] == "predictionstring"
         found: dict[int, _Label] = {}
         for number, place, row in self.rows:
             label = row[column].strip()

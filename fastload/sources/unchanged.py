@@ -163,7 +163,7 @@ def _png_format(data: bytes) -> PixelFormat:
 
 
 def _jpeg_components(data: bytes) -> int:
-    with Image.open(io.BytesIO(data)) as image:  # which reads the header alone
+    with Image.open(io.BytesIO(data)) as image:  # Reads the header alone.
         components = len(image.getbands())
     if components not in (1, 3):
         raise ValueError(f"a JPEG of {counted(components, 'component')} (CMYK) becomes RGB")

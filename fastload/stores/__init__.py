@@ -82,7 +82,9 @@ def store_of(url: str) -> tuple[Store, str]:
     """The store of a URL, and the name of the object in it. Raises SourceError."""
     scheme, _, rest = url.partition("://")
     authority, _, name = rest.partition("/")
-    if name[:1] == "/" and scheme in SCHEMES:  # without it, it would be another object
+    if (
+        name[:1] == "/" and scheme in SCHEMES
+    ):  # The client would drop the slash and read another object.
         raise SourceError(
             f"{url}: two slashes after {authority}; write one. A key that begins with a slash "
             "cannot be read: copy the object to another key."
@@ -108,7 +110,8 @@ def _made(url: str) -> Store:
 
         return FileSystemStore(url)
     except ImportError as error:
-        ours = error.name in ("obstore", "fsspec")  # else one that fsspec needs for the scheme
+        # Another package is one that fsspec needs for the scheme.
+        ours = error.name in ("obstore", "fsspec")
         remedy = install_command("remote") if ours else "install it."
         raise SourceError(
             f"{url}: reading from there needs a package that is not installed ({error}): {remedy}"
@@ -160,7 +163,7 @@ def list_ahead(urls: Sequence[str]) -> None:
     wanted = [url for url in remote if _kept is not None and url not in _kept.folders]
     if len(wanted) < 2 or _kept is None:
         return
-    with contextlib.suppress(OSError):  # which is said when the folder is asked for
+    with contextlib.suppress(OSError):  # It is raised again when the folder is asked for.
         for store, urls in _by_store(wanted).items():
             listed = store.entries_of([store_of(url)[1] for url in urls])
             _kept.folders.update(zip(urls, map(tuple, listed), strict=True))
@@ -171,7 +174,7 @@ def ask_ahead(urls: Sequence[str]) -> None:
     wanted = [url for url in urls if is_web(url) and _kept is not None]
     if len(wanted) < 2 or _kept is None:
         return
-    with contextlib.suppress(OSError):  # which is said when the object is asked for
+    with contextlib.suppress(OSError):  # It is raised again when the object is asked for.
         for store, each in _by_store(wanted).items():
             infos = store.infos_of([store_of(url)[1] for url in each])
             _kept.objects.update(zip(each, infos, strict=True))

@@ -48,7 +48,7 @@ def contents(paths: Sequence[str], most: int) -> list[bytes | None]:
     ranges = [Range(remote[row], version=versions[row]) for row in wanted]
     try:
         read = stores.read_many(ranges, by_tier=False)
-    except OSError as error:  # which names it
+    except OSError as error:  # It names the file.
         raise SourceError(
             f"{remote[0]}: this file, or one beside it, cannot be read: {error}"
         ) from error

@@ -57,7 +57,7 @@ def copied(urls: Sequence[str], top: str) -> Path:
                     "%s: %s (%.0f MB) copied to %s.", top, counted(len(urls), "file"), total, folder
                 )
                 beside = folder.with_suffix(".part")
-                shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed
+                shutil.rmtree(beside, ignore_errors=True)  # A killed process has left it.
                 _copy(urls, sizes, versions, top, beside)
                 os.rename(beside, folder)
     except StoreError as error:

@@ -26,7 +26,7 @@ class FileSystemStore(Store):
     def _list(self, folder: str) -> list[Entry]:
         path = self._path(folder)
         try:
-            self._system.invalidate_cache(path)  # else the listing of the first time comes again
+            self._system.invalidate_cache(path)  # fsspec keeps the first listing.
             found = self._system.ls(path, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []

@@ -87,7 +87,8 @@ class ObjectStore(Store):
         # `Store` repeats requests in one way for all stores, so obstore does not.
         self._of_files = _of_files() if self.url.startswith("s3") else {}
         options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _ANSWER}
-        if tuple(map(int, self._client.__version__.split(".")[:2])) >= (0, 11):  # which has it
+        if tuple(map(int, self._client.__version__.split(".")[:2])) >= (0, 11):
+            # Older clients do not know this option.
             options["read_timeout"] = _SILENCE
         is_s3, url = self.url.startswith("s3"), self.url
         # An endpoint that is given as `http:` is used without TLS, as in a local network.

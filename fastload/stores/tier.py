@@ -416,7 +416,7 @@ class _Locks:
 
     def __exit__(self, *_: object) -> None:
         if self._file >= 0:
-            os.close(self._file)  # and with it all locks
+            os.close(self._file)  # This releases all locks.
 
     def take(self, digest: bytes) -> bool:
         """Whether this lock is held now."""

@@ -97,7 +97,8 @@ def _parameter(field: Field) -> inspect.Parameter:
     # short_side=256.
     kind = bool if field.kind is bool else list[str] if field.kind == tuple[str, ...] else str
     return inspect.Parameter(
-        f"train_{field.name}",  # so that a command may have a parameter of the same name
+        # With a prefix: a command may have a parameter of the same name.
+        f"train_{field.name}",
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
         annotation=Annotated[kind | None, option],

@@ -169,7 +169,8 @@ class PassRunner:
         self._threads = task.threads if decoder.batch == 1 else 1
         self._pool = ThreadPoolExecutor(self._threads, "fastload-bench")
         self._stopping = threading.Event()
-        self._calls: list[tuple[range, float]] = []  # which images, and the seconds that they took
+        self._calls: list[tuple[range, float]] = []
+        """(images, seconds that they took) of each call."""
         self._failures: dict[str, str] = {}
 
     def run(self, seconds: float) -> Work:
@@ -226,7 +227,7 @@ class PassRunner:
                 )
             except (ValueError, OSError) as error:
                 message = str(error) or type(error).__name__
-                if batch > 1:  # which of them it was, the library does not say
+                if batch > 1:  # The library does not say which image failed.
                     message = f"in a batch that failed: {message}"
                 self._failures.update({images.paths[row]: message for row in rows})
             else:

@@ -54,7 +54,7 @@ def main() -> None:
             _parent.send(("error", (kinds, str(error))))
             if verb == "run":
                 traceback.print_exc()
-                sys.exit(1)  # so that a launcher ends the other processes
+                sys.exit(1)  # The launcher then ends the other processes.
             continue
         _parent.send_bytes(message)
         if verb == "run":

@@ -50,14 +50,14 @@ _LOOK = 0.1  # how often to see whether a silent process is still there [seconds
 class Outcome:
     """The outcome of a `run`."""
 
-    # What the function returned, by rank; 0 of one process.
     answers: dict[int, Any] = field(default_factory=dict)
-    # What ranks raised, as "Kind: words", the first one first.
+    """What the function returned, by rank; 0 of one process."""
     errors: list[str] = field(default_factory=list)
-    code: int | None = (
-        None  # exit status, or minus the signal that ended it; None: ended, its time was over
-    )
-    output: str = ""  # what was printed, if it was not sent elsewhere
+    """What ranks raised, as "Kind: words", the first one first."""
+    code: int | None = None
+    """Exit status, or minus the signal that ended it; None: it was ended, as its time was over."""
+    output: str = ""
+    """What was printed, if it was not sent elsewhere."""
 
     @property
     def answer(self) -> Any:

@@ -42,11 +42,11 @@ or it was known to be pointless."""
 class Round(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One stretch of work, after the warm-up."""
 
-    samples: int  # delivered; failed ones do not count
+    samples: int
+    """Delivered; failed ones do not count."""
     seconds: float
-    cpu_seconds: float | None = (
-        None  # user and system time of this process and its children; None: not measured
-    )
+    cpu_seconds: float | None = None
+    """User and system time of this process and its children; None: not measured."""
     metrics: Mapping[str, float | None] = {}
     """Further numbers, named with their unit: `pixels_per_second`, `wait_share`,
     `first_batch_seconds`."""

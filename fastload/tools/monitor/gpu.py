@@ -25,23 +25,25 @@ _PCIE_EVERY = 0.5
 class GpuReading:
     """What was seen of one GPU over some time."""
 
-    busy_share: (
-        float  # mean utilisation, 0 to 1: the share of time in which at least one kernel ran
-    )
-    idle_windows: int  # how often it fell to 0%
-    idle_seconds: float  # how long it was at 0%, together
+    busy_share: float
+    """Mean utilisation, 0 to 1: the share of the time in which at least one kernel ran."""
+    idle_windows: int
+    """How often the utilisation fell to 0%."""
+    idle_seconds: float
+    """How long it was at 0%, together."""
     longest_idle_seconds: float
-    # [bytes] of this process without workers; of the whole GPU where the driver does not know it
     peak_memory: int
-    utilisation: tuple[tuple[float, float], ...]  # (seconds since the start, share 0 to 1)
-    power_watts: float | None = (
-        None  # mean of the whole board; None, here and below: the driver does not tell
-    )
+    """[bytes] Of this process without its workers; of the whole GPU where the driver does not know
+    the process."""
+    utilisation: tuple[tuple[float, float], ...]
+    """(seconds since the start, share 0 to 1)."""
+    power_watts: float | None = None
+    """Mean of the whole board. None, here and below: the driver does not tell."""
     peak_power_watts: float | None = None
-    pcie_rx_bytes: float | None = (
-        None  # mean traffic into the GPU over PCIe [bytes/s], of all its users
-    )
-    pcie_tx_bytes: float | None = None  # and out of it
+    pcie_rx_bytes: float | None = None
+    """Mean traffic into the GPU over PCIe [bytes/s], of all its users."""
+    pcie_tx_bytes: float | None = None
+    """The same out of the GPU."""
 
     def metrics(self) -> dict[str, float]:
         """As results name them; what the driver did not tell is left out."""

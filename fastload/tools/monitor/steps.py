@@ -200,9 +200,8 @@ class TimeStamp(NamedTuple):
     phase: Phase | None  # what begins there; None: nothing, the step ends
     host: float  # time.perf_counter [seconds]
     event: Any = None  # happens on the device when the work queued before it is done
-    anchor: tuple[Any, float] | None = (
-        None  # an event that waits for no work, and the host's time of it
-    )
+    anchor: tuple[Any, float] | None = None
+    """An event that waits for no work, and the host's time of it."""
 
 
 class HostStamps:

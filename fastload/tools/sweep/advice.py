@@ -22,9 +22,8 @@ _MAIN = 0.2  # share of the time from which on a single cause of idleness is the
 _NEAR = 0.9  # of the ideal speed-up, from which on nothing is worth explaining
 _NOTABLE = 0.1  # share of the time lost from which on a cause is named
 
-ROUNDS = (
-    3  # from which on a difference can be distinguished from noise: `statistics.difference_is_real`
-)
+ROUNDS = 3
+"""Fewer rounds cannot distinguish a difference from noise (`statistics.difference_is_real`)."""
 
 _CAUSES: dict[Share, str] = {
     "wait": "data wait",
@@ -240,7 +239,7 @@ def _bigger_batch(rows: Sequence[Row], situation: SweepContext) -> Iterator[str]
         best = max(fitting, key=lambda row: row.speed)
         enough = next(row for row in fitting if _as_fast(row, best))
         if not _enough_rounds(*fitting):
-            pass  # which is faster, nobody knows
+            pass  # It is not known which one is faster.
         elif enough is not largest:
             yield f"{name} {_no_faster(enough, largest, situation)}"
         else:

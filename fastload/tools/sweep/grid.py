@@ -43,9 +43,8 @@ class Cell:
     processes: int  # over which each step is spread: ranks of ddp, GPUs of dp, 1 for none
     batch: int  # samples of a batch on each of them
     accumulate: int = 1  # batches of a step
-    device: str | None = (
-        None  # None, here and below: as the configuration has it; not an axis of this sweep
-    )
+    device: str | None = None
+    """None, here and below: no axis of this sweep; as the configuration has it."""
     backend: str | None = None
     num_workers: int | None = None
     prefetch_factor: int | None = None
@@ -93,39 +92,39 @@ class Row:
     status: Status = "measured"
     """`unavailable`: this machine cannot run the mode with any batch. `not run`: a smaller batch
     did not fit already, or the sweep was stopped before."""
-    note: str = ""  # why there are no numbers
-    rate: float | None = (
-        # samples per second of all processes over the measured steps; the median of the rounds
-        None
-    )
-    rates: tuple[float, ...] = ()  # of each round
-    cpu_seconds: float | None = (
-        None  # of all processes and their workers over the measured steps, all rounds
-    )
-    foreign: float | None = (
-        None  # cores that everything else on the machine took meanwhile, mean of the rounds
-    )
-    steps: int = 0  # measured, in all rounds; those of the warm-up do not count
-    samples: int = 0  # of the training data
+    note: str = ""
+    """Why there are no numbers."""
+    rate: float | None = None
+    """Samples per second of all processes over the measured steps; the median of the rounds."""
+    rates: tuple[float, ...] = ()
+    """The rate of each round."""
+    cpu_seconds: float | None = None
+    """Of all processes and their workers over the measured steps, all rounds."""
+    foreign: float | None = None
+    """Cores that everything else on the machine took meanwhile, mean of the rounds."""
+    steps: int = 0
+    """Measured, in all rounds; those of the warm-up do not count."""
+    samples: int = 0
+    """Of the training data."""
     val_samples: int = 0
     epoch_seconds: float | None = None
     """Of training in an epoch: the mean of those measured, or extrapolated from the rate."""
     run_seconds: float | None = None
     """Of the whole run, validation and saving included; None where only some steps were run."""
-    job_epochs: int | None = None  # that the job has, however many of them were run here
+    job_epochs: int | None = None
+    """Epochs of the job, however many of them were run here."""
     train: Mapping[str, float] = field(default_factory=dict)
     """Results of a whole run's last epoch over the training data."""
-    best: float | None = None  # the best validation of a whole run, by what counts first
+    best: float | None = None
+    """The best validation of a whole run, by what counts first."""
     validation: Mapping[str, float] = field(default_factory=dict)
     """Results of a whole run's last validation, the one that counts first."""
-    memory: tuple[
-        int, ...
-    ] = ()  # peak of every GPU, or of every process on the CPU, in the order of the ranks [bytes]
-    utilisation: tuple[
-        float, ...
-    ] = ()  # of every GPU, as the driver says, 0 to 1; none where it does not
-    # Parts of the time of rank 0; they add up to 1.
+    memory: tuple[int, ...] = ()
+    """Peak of every GPU, or of every process on the CPU, in the order of the ranks [bytes]."""
+    utilisation: tuple[float, ...] = ()
+    """Of every GPU, as the driver says, 0 to 1; none where it does not."""
     shares: Mapping[Share, float] = field(default_factory=dict)
+    """Parts of the time of rank 0; they add up to 1."""
 
     @property
     def speed(self) -> float:

@@ -45,19 +45,25 @@ _NO_MEMORY = re.compile(
 class SweepSettings:
     """What is swept, and how long each cell runs."""
 
-    preset: str  # what the results call it
-    config: TrainConfig  # of every cell, but for batch size, mode and length
-    batch_sizes: Sequence[int]  # of a rank
+    preset: str
+    """The name of the job in the results."""
+    config: TrainConfig
+    """Of every cell, but for batch size, mode and length."""
+    batch_sizes: Sequence[int]
+    """Of a rank."""
     parallel: Sequence[Mode] = ("none", "ddp")
-    # Values of other settings, by the names of `AXES`
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    processes: int | None = (
-        None  # of ddp, and GPUs of dp; None: all GPUs, and 2 where there are fewer
-    )
-    epochs: int | None = None  # run each cell to its end, so many epochs; None: some steps of it
-    rounds: int | None = None  # of all cells in turn; None: 3, and 1 where each is run to its end
-    steps: int = 30  # measured in each cell, where it is not run to its end
-    warmup: int = 5  # steps before those
+    """Values of other settings, by the names of `AXES`."""
+    processes: int | None = None
+    """Ranks of ddp, and GPUs of dp; None: all GPUs, and 2 where there are fewer."""
+    epochs: int | None = None
+    """Run each cell to its end, so many epochs; None: some steps of it."""
+    rounds: int | None = None
+    """How often all cells take turns; None: 3, and 1 where each is run to its end."""
+    steps: int = 30
+    """Measured in each cell, where it is not run to its end."""
+    warmup: int = 5
+    """Steps before those."""
     timeout: float | None = None
     """After which a cell is given up [seconds]. None: 600 for some steps, and never where it is run
     to its end."""

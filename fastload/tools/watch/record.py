@@ -18,37 +18,48 @@ _MOST = 4096
 class GpuMoment(msgspec.Struct, frozen=True):
     """One GPU in a moment. None: the driver does not tell."""
 
-    # 0 to 1: the share of time in which at least one kernel ran, as the driver says.
     utilisation: float | None
-    memory: int | None  # of the whole GPU [bytes]
-    # by a process that is watched; where the driver does not know its processes: by any process
+    """0 to 1: the share of the time in which at least one kernel ran, as the driver says."""
+    memory: int | None
+    """Of the whole GPU [bytes]."""
     used: bool = True
+    """By a process that is watched; where the driver does not know its processes: by any."""
 
 
 class Moment(msgspec.Struct, frozen=True):
     """What was seen in a stretch of time. "Watched" is the process with all that it started."""
 
-    at: float  # the end of it [seconds since the start]
-    seconds: float  # its length
+    at: float
+    """The end of it [seconds since the start]."""
+    seconds: float
+    """Its length."""
     gpus: tuple[GpuMoment, ...]
     feeder: float | None
     """Share of a core, 0 to 1, that the main thread of a process took that holds a GPU (the busiest
     of them): this thread queues the GPU's work. None: no such process is known."""
-    others: float  # cores that all other threads and processes of the watched took
-    feeder_queued: float  # share of the time in which that thread was ready to run, but had no core
-    queued: float  # cores that the others were ready to use, but did not get
-    foreign: float  # cores that everything else on the machine took
-    read: float | None  # from storage, by the watched [bytes/s]; None, here and below: not readable
-    cached: (
-        float | None
-        # by read(), but not from storage: page cache and pipes [bytes/s]; memory maps are not
-        # counted
-    )
-    written: float | None  # to storage [bytes/s]
-    received: float  # over the network, by the machine, loopback left out [bytes/s]
-    memory: int  # of the watched, what processes share counted for each [bytes]
-    page_cache: int  # of the machine [bytes]
-    processes: int = 1  # that are watched
+    others: float
+    """Cores that all other threads and processes of the watched took."""
+    feeder_queued: float
+    """Share of the time in which that thread was ready to run, but had no core."""
+    queued: float
+    """Cores that the others were ready to use, but did not get."""
+    foreign: float
+    """Cores that everything else on the machine took."""
+    read: float | None
+    """From storage, by the watched [bytes/s]. None, here and below: not readable."""
+    cached: float | None
+    """By read(), but not from storage: page cache and pipes [bytes/s]. Memory maps are not
+    counted."""
+    written: float | None
+    """To storage [bytes/s]."""
+    received: float
+    """Over the network, by the machine, loopback left out [bytes/s]."""
+    memory: int
+    """Of the watched; what processes share is counted for each [bytes]."""
+    page_cache: int
+    """Of the machine [bytes]."""
+    processes: int = 1
+    """How many are watched."""
 
     @property
     def lowest(self) -> float | None:

@@ -19,13 +19,20 @@ from fastload.tools.watch.record import GpuMoment, GpuTotals, Moment
 class _Counters:
     """Of one process since its start."""
 
-    cpu: float  # [seconds], user and system, all threads
-    main: float  # of its main thread
-    queued: float  # in which its threads that live were ready to run, but had no core [seconds]
-    main_queued: float  # of its main thread
-    read: int  # from storage [bytes]
-    asked: int  # by read() [bytes]
-    written: int  # to storage [bytes]
+    cpu: float
+    """User and system time of all threads [seconds]."""
+    main: float
+    """The same of its main thread."""
+    queued: float
+    """Time in which its threads that live were ready to run, but had no core [seconds]."""
+    main_queued: float
+    """The same of its main thread."""
+    read: int
+    """From storage [bytes]."""
+    asked: int
+    """By read() [bytes]."""
+    written: int
+    """To storage [bytes]."""
 
 
 class Gpus:
