@@ -87,8 +87,7 @@ class Feed:
         return staged
 
     def end_epoch(self, epoch: int) -> None:
-        """All batches of an epoch were handed out. Raises what is wrong with one of them, or with
-        their number."""
+        """All batches of an epoch were handed out. Raises what is wrong with one of them."""
         if self._plain is not None:
             self._plain.end_epoch()
         self._order.end_epoch(epoch)

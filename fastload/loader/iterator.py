@@ -280,7 +280,7 @@ class LoaderIterator(Iterator[Any]):
         if self._state in (_State.NEW, _State.FAILED):
             self._state = _State.UNDER_WAY
         epoch, step = cursor.epoch, cursor.step
-        if step >= parts.order.steps:
+        if step >= parts.order.steps and not parts.order.goes_on(epoch, step):
             self._end()
         with progress.one_thread:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -433,7 +434,7 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
         # noticed.
         fingerprint = (
             order.fingerprint_at(epoch, step, self._feed.order_of, saving=True)
-            if 0 < step < order.steps
+            if 0 < step < order.steps or (order.open_ended and step > order.steps)
             else None
         )
         stream, served = self._parts.stream, getattr(self._parts.backend, "next", (0, 0))
@@ -479,8 +480,9 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
             "source": self._parts.source.fingerprint,
             "recipe": recipe,
         }
-        (epoch, step), fingerprint, sampler = read_state(state, mine, self._parts.order.steps)
         order, order_of = self._parts.order, self._feed.order_of
+        most = sys.maxsize if order.open_ended else order.steps
+        (epoch, step), fingerprint, sampler = read_state(state, mine, most)
         if (
             fingerprint is not None
             and order.fingerprint_at(epoch, step, order_of, saving=False) != fingerprint

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from fastload.sampler.users import (
     listed,
 )
 
+logger = logging.getLogger("fastload")
+
 
 @dataclass(frozen=True)
 class InStepOrder(UsersOrder):
@@ -39,6 +42,7 @@ class InStepOrder(UsersOrder):
     instead = "a list of indices"
     ahead: ClassVar[bool] = False
     shared: ClassVar[bool] = True
+    open_ended: ClassVar[bool] = True
     sampler: Any
     batch_size: int
     length: int
@@ -50,6 +54,8 @@ class InStepOrder(UsersOrder):
     read_ahead: int = 0
     _readings: dict[int, _Reading] = field(default_factory=dict, compare=False)
     """By epoch; only of the one under way."""
+    _said: list[int] = field(default_factory=list, compare=False)
+    """The epoch whose number of batches was said to be another one."""
 
     @property
     def steps(self) -> int:
@@ -111,24 +117,35 @@ class InStepOrder(UsersOrder):
         batch = list(itertools.islice(given, self.batch_size))
         return batch if len(batch) >= (self.batch_size if self.drop_last else 1) else None
 
+    def goes_on(self, epoch: int, step: int) -> bool:
+        """Asked of it in the trainer's thread, which reads the sampler to its end."""
+        if epoch not in self._readings:  # of a loaded state
+            self.epoch(epoch)
+        try:
+            self._read(epoch, step)
+        except EndOfOrder:
+            return False
+        return True
+
     def end_epoch(self, epoch: int) -> None:
-        """Read to the end, as a DataLoader does, and compare with its length."""
+        """Says, once, if the sampler has given another number than its length, as torch says it of
+        an IterableDataset."""
         reading = self._readings.get(epoch)
-        if reading is None or self.endless:
+        if self.endless or self._said or reading is None or not reading.ended:
             return
-        name, says, steps = type(self.sampler).__name__, len(self.sampler), self.steps
-        unit = "batches" if self.in_batches else "samples"
-        argument = "batch_sampler" if self.in_batches else "sampler"
-        remedy = "Make its __len__ say how many it gives."
-        if reading.ended and reading.steps < steps:
-            raise ConfigurationError(
-                f"{argument}: {name} says that its length is {says}, but its epoch ended after "
-                f"{counted(reading.steps, 'batch')} of {steps}. {remedy}"
-            )
-        if reading.steps >= steps and not reading.ended and reading.goes_on():
-            raise ConfigurationError(
-                f"{argument}: {name} says that its length is {says}, but gave more {unit}. {remedy}"
-            )
+        if reading.steps == self.steps:
+            return
+        self._said.append(epoch)
+        logger.warning(
+            "%s: %s says that its length is %d, which is %s, and gave %d. The epoch ended where it "
+            "did, as under a DataLoader; what counts by len(loader), such as a schedule of the "
+            "learning rate, does not know.",
+            "batch_sampler" if self.in_batches else "sampler",
+            type(self.sampler).__name__,
+            len(self.sampler),
+            counted(self.steps, "batch"),
+            reading.steps,
+        )
 
     def any_sample(
         self, epoch: int, step: int, indices: Int64Array, chance: tuple[float, float]
@@ -265,12 +282,6 @@ class _Reading:
         while step >= self.steps:
             self._read_next()
         return self._kept[step]
-
-    def goes_on(self) -> bool:
-        """Whether it gives more than it was asked for."""
-        more = self._order._next_batch(self._given) is not None
-        self.ended = not more
-        return more
 
     def _read_next(self) -> None:
         if self.ended:

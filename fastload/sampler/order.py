@@ -93,6 +93,9 @@ class Order:
     seed: int
     endless: ClassVar[bool] = False
     """Whether only the data can tell how many batches an epoch has."""
+    open_ended: ClassVar[bool] = False
+    """Whether an epoch may have more batches than `steps`, or fewer: a sampler of the user's says
+    how long it is, and decides when it ends."""
     read_ahead: int | None = None
     """How many batches beyond those handed out may be read of the user's sampler, which is then
     read in the trainer's thread; None: there is none, or it is read when its epoch starts."""
@@ -191,11 +194,13 @@ class Order:
         for step in range(self.steps):
             yield order[self.batch(step)].tolist()
 
-    def end_epoch(self, epoch: int) -> None:
-        """All batches of this epoch were handed out, and one more was asked for.
+    def goes_on(self, epoch: int, step: int) -> bool:
+        """Whether there is a batch `step`, beyond `steps`. Raises what the sampler's own code
+        raises."""
+        return False
 
-        Raises ConfigurationError: the sampler has not given as many as it says.
-        """
+    def end_epoch(self, epoch: int) -> None:
+        """All batches of this epoch were handed out, and one more was asked for."""
 
     def any_sample(
         self, epoch: int, step: int, indices: Int64Array, chance: tuple[float, float]
@@ -412,7 +417,7 @@ class Schedule:
         """The position of the batch that `next` gives after the one at this position; None where
         `next` gives none."""
         epoch, step = position
-        if step + 1 < self._order.steps:
+        if step + 1 < self._order.steps or self._order.open_ended:
             return epoch, step + 1
         return (epoch + 1, 0) if self._ahead else None
 
