@@ -93,6 +93,7 @@ class LoaderParts:
             config.on_error,
             ahead=not self.renewed,
             together=together,
+            survives_fork=all(column.survives_fork for column in self.source.encoded.values()),
         )
 
 

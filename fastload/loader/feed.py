@@ -42,9 +42,11 @@ class Feed:
         *,
         ahead: bool = True,
         together: ReadTogether | None = None,
+        survives_fork: bool = True,
     ) -> None:
         """`ahead`: whether batches are made before their epoch begins; not where its data may
-        change until then. `together`: see `Production`."""
+        change until then. `together`: see `Production`. `survives_fork`: whether a forked process
+        may read the source."""
         self._plain = backend if isinstance(backend, PlainBackend) else None
         """A backend that asks the user's code at the start of each epoch; None for others."""
         self._order = order
@@ -58,16 +60,19 @@ class Feed:
         """The position whose batch comes next without a new start; None: the next call is a new
         start."""
         self._closed = False
+        self._survives_fork = survives_fork
         self._pid = os.getpid()
+        """Of the process that it belongs to: that which made it, until a forked one starts it."""
+        self._untouched = True
+        """Whether nothing was ever started, so that a fork has taken nothing away."""
 
     def batch(self, position: Position) -> Staged:
         """The batch at this position. Raises what went wrong with it."""
         if self._closed:
             raise FastloadError("the loader is closed; create a new one.")
         if os.getpid() != self._pid:
-            raise FastloadError(
-                "the loader was started in another process; create one after the fork."
-            )
+            self._move_here()
+        self._untouched = False
         if self._plain is not None:
             self._plain.raise_difference()
         expected, self._expected = self._expected, None
@@ -85,6 +90,20 @@ class Feed:
         staged = self._maker.next()
         self._expected = self._schedule.after(position)
         return staged
+
+    def _move_here(self) -> None:
+        """This process was forked: it begins with what nobody has started. Raises FastloadError:
+        threads or workers are the parent's."""
+        if self._untouched and self._survives_fork:
+            self._pid = os.getpid()
+            return
+        why = "the loader was started in another process"
+        if self._untouched:
+            why = (
+                "the loader was made in another process, and its data are read by threads of a "
+                "store's client, which a forked process does not have"
+            )
+        raise FastloadError(f"{why}; create one after the fork.")
 
     def end_epoch(self, epoch: int) -> None:
         """All batches of an epoch were handed out. Raises what is wrong with one of them."""

@@ -95,6 +95,36 @@ def test_a_forked_child(contestant: Contestant, tmp_path: Path) -> None:
     assert not ended.survivors
 
 
+def read_it(loader: fastload.Loader) -> None:
+    sys.exit(0 if labels_of(loader) == labels_of(loader) == [*range(SAMPLES)] else 1)
+
+
+def fork_before_the_first_batch(name: str, folder: str) -> list[int]:
+    """What became of two children, and the parent's labels."""
+    torch.set_num_threads(1)  # those of its OpenMP do not fork, whoever uses them
+    with loader_of(name, folder) as loader:
+        loader.explain()
+        found = []
+        for _ in range(2):
+            child = os.fork()
+            if child == 0:
+                read_it(loader)
+            found.append(-os.waitpid(child, 0)[1])
+        return found + labels_of(loader)
+
+
+@contestants()
+def test_a_loader_that_nobody_has_started_works_in_a_forked_child(
+    contestant: Contestant, tmp_path: Path
+) -> None:
+    """As a DataLoader does."""
+    ended = outside(fork_before_the_first_batch, contestant.name, str(tmp_path))
+    assert ended.answer == [0, 0, *range(SAMPLES)]
+    for word in ("Traceback", "nanobind", "Exception ignored", "leaked"):
+        assert word not in ended.output, ended.output
+    assert not ended.survivors
+
+
 # -- a program ends that has a loader under way
 
 MATRIX = torch.ones(400, 400)
