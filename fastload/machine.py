@@ -178,9 +178,16 @@ def system_turbojpeg() -> str | None:
     """The system's TurboJPEG library, which PyTurboJPEG uses: file and version; None if there is
     none. Raises OSError: it is there and does not load."""
     name = find_library("turbojpeg")
-    if name is None:
-        return None
-    library = ctypes.CDLL(name)
+    if name is not None:
+        library = ctypes.CDLL(name)
+    else:
+        # It asks ldconfig, gcc and ld. The loader knows LD_LIBRARY_PATH without them, where
+        # PyTurboJPEG looks for this name, too.
+        name = "libturbojpeg.so.0"
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            return None
     # The library does not tell its version; version 3 brought the functions that begin with tj3.
     return f"{name}, version {'3 or newer' if hasattr(library, 'tj3Init') else '2 or older'}"
 

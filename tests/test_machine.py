@@ -92,3 +92,24 @@ def test_usable_cores(
 
 def test_this_machine() -> None:
     assert 1 <= usable_cores() <= fastload.machine.affinity_cores()
+
+
+class Libraries:
+    """ctypes, of a machine with these libraries."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def CDLL(self, name: str) -> object:  # noqa: N802
+        if name not in self.names:
+            raise OSError(f"{name}: cannot open shared object file")
+        return type("Library", (), {"tj3Init": None})()
+
+
+def test_a_library_that_only_the_loader_finds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By LD_LIBRARY_PATH, where neither gcc nor ld are, which `find_library` asks."""
+    monkeypatch.setattr(fastload.machine, "find_library", lambda name: None)
+    monkeypatch.setattr(fastload.machine, "ctypes", Libraries("libturbojpeg.so.0"))
+    assert fastload.machine.system_turbojpeg() == "libturbojpeg.so.0, version 3 or newer"
+    monkeypatch.setattr(fastload.machine, "ctypes", Libraries())
+    assert fastload.machine.system_turbojpeg() is None
