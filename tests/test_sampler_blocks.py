@@ -12,7 +12,14 @@ import torch
 
 import fastload
 from fastload.errors import ConfigurationError, StateMismatchError
-from fastload.sampler import BlockOrder, BlockShuffle, EpochOrder, Shard, blocks
+from fastload.sampler import (
+    BlockOrder,
+    BlockShuffle,
+    EpochOrder,
+    NodePlacement,
+    Shard,
+    blocks,
+)
 from tests import warm
 
 SHAPES = [  # samples, ranks, batch size, block, window, drop_last
@@ -291,6 +298,20 @@ def test_windows_that_do_not_fit() -> None:
 def test_what_does_not_go_with_it(arguments: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         fastload.create_loader(arrays(), **{"shuffle": BlockShuffle(), **arguments})
+
+
+def test_a_distributed_sampler_is_refused_by_one_sentence() -> None:
+    """Which a framework has put in, and which decides which samples a rank gets, too."""
+    shared = EpochOrder(400, 4, Shard(0, 2), shuffle=True, interleaved=True)
+    said = []
+    for argument, apply in (
+        ("shuffle", BlockShuffle().applied_to),
+        ("placement", NodePlacement(nodes=2).placed),
+    ):
+        with pytest.raises(ConfigurationError, match=rf"^{argument}.*: .*shard='auto'") as refused:
+            apply(shared)
+        said.append(str(refused.value).partition(": ")[2])
+    assert said[0] == said[1]
 
 
 def test_shuffle_is_a_flag_or_a_shuffle_of_blocks() -> None:

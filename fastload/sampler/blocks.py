@@ -67,12 +67,7 @@ class BlockShuffle:
     def applied_to(self, order: EpochOrder) -> BlockOrder:
         """The same samples in batches of the same size. Raises ConfigurationError: the window does
         not fit them, or the ranks are shared as a DistributedSampler does it."""
-        if order.interleaved:
-            raise ConfigurationError(
-                "shuffle: with a BlockShuffle a rank has the same rows of each global batch, and a "
-                "DistributedSampler decides otherwise; give the framework a loader that is shared "
-                "already (shard='auto')."
-            )
+        order.require_own_share("shuffle (BlockShuffle)")
         whole, ranks = order.global_batch_size, order.shard.world_size
         window = -(-LEAST_WINDOW // whole) * whole if self.window is None else int(self.window)
         if window % whole and (whole % window or window % ranks):

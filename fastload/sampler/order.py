@@ -284,6 +284,16 @@ class EpochOrder(Order):
             else -(-self.samples // self.global_batch_size)
         )
 
+    def require_own_share(self, argument: str) -> None:
+        """Raises ConfigurationError: a DistributedSampler says which samples a rank gets, and
+        `argument` of `create_loader` says it, too."""
+        if self.interleaved:
+            raise ConfigurationError(
+                f"{argument}: it decides which samples each rank gets, and so does a "
+                "DistributedSampler. Give the framework a loader that is shared already "
+                "(shard='auto'), so that it puts none in."
+            )
+
     @property
     def _computed(self) -> bool:
         """Whether the order of an epoch is computed position by position, and never an array."""

@@ -46,11 +46,7 @@ class NodePlacement:
     def placed(self, order: EpochOrder) -> PlacedOrder:
         """The same samples in batches of the same size. Raises ConfigurationError: as of
         `nodes_of`, or the ranks are shared as a DistributedSampler does it."""
-        if order.interleaved:
-            raise ConfigurationError(
-                "placement: a DistributedSampler decides which samples each rank gets; give the "
-                "framework a loader that is shared already (shard='auto')."
-            )
+        order.require_own_share("placement")
         return PlacedOrder(
             order.length,
             order.batch_size,
