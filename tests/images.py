@@ -104,6 +104,20 @@ def cmyk_jpeg(pixels: Pixels, *, quality: int = 90) -> bytes:
     return _save(Image.fromarray(pixels).convert("CMYK"), format="JPEG", quality=quality)
 
 
+_ADOBE = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00"
+"""The marker of Adobe's programs, up to its last byte, which says what the components are."""
+
+
+def ycck_jpeg(pixels: Pixels) -> bytes:
+    """As Photoshop writes them: three of the four components are a YCbCr of the inks."""
+    return cmyk_jpeg(pixels).replace(_ADOBE + b"\x00", _ADOBE + b"\x02")
+
+
+def cmyk_jpeg_of_no_program(pixels: Pixels) -> bytes:
+    """Four components, and nothing that says what they are."""
+    return cmyk_jpeg(pixels).replace(_ADOBE + b"\x00", b"")
+
+
 def png(
     pixels: npt.NDArray[Any], *, mode: str | None = None, orientation: int | None = None
 ) -> bytes:

@@ -26,6 +26,7 @@ from fastload.errors import ConfigurationError, DecodeError, SourceError
 from tests.backends import Contestant, contestants
 from tests.images import (
     cmyk_jpeg,
+    cmyk_jpeg_of_no_program,
     corrupt,
     huge_png_header,
     jpeg,
@@ -34,6 +35,7 @@ from tests.images import (
     truncated,
     with_extraneous_bytes,
     write_photo_folder,
+    ycck_jpeg,
 )
 
 RESIZE = v2.Resize((24, 24), antialias=True)
@@ -132,6 +134,8 @@ def test_a_folder_of_nothing_but_bad_files_ends_in_an_error(
 
 UNUSUAL = {
     "cmyk.jpg": cmyk_jpeg(photo(40, 50, seed=3)),
+    "cmyk-of-no-program.jpg": cmyk_jpeg_of_no_program(photo(40, 50, seed=3)),
+    "ycck.jpg": ycck_jpeg(photo(40, 50, seed=3)),
     "grey.jpg": jpeg(photo(40, 50, seed=4, channels=1)),
     "progressive.jpg": jpeg(photo(40, 50, seed=5), progressive=True),
     "extraneous.jpg": with_extraneous_bytes(jpeg(photo(40, 50, seed=6))),
