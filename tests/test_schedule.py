@@ -17,6 +17,10 @@ class Asked:
 
     ahead = False
     steps = 3
+    open_ended = False
+
+    def outdated(self, epoch: int) -> bool:
+        return False
 
     def __init__(self, samples: int = 12) -> None:
         self.samples = samples
