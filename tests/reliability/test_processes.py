@@ -101,7 +101,7 @@ def read_it(loader: fastload.Loader) -> None:
 
 def fork_before_the_first_batch(name: str, folder: str) -> list[int]:
     """What became of two children, and the parent's labels."""
-    torch.set_num_threads(1)  # those of its OpenMP do not fork, whoever uses them
+    torch.set_num_threads(1)  # those of its OpenMP do not fork, no matter who uses them
     with loader_of(name, folder) as loader:
         loader.explain()
         found = []
