@@ -85,7 +85,6 @@ ALLOWED = (
     ("fastload/tools/watch/report.py", r'"begun"'),
     ("benchmarks/gpu/decode.py", r"peek_image_shape"),
     ("*", r"\bwhence: int|\[whence\]"),  # io.RawIOBase.seek
-    ("fastload/backends/base.py", r"^Needs = Dependency"),
     # Texts that a test trains on.
     ("tests/test_train_texts.py", r"story told well|badly told"),
 )

@@ -98,14 +98,11 @@ class Dependency:
     version; empty: as `package`."""
 
 
-Needs = Dependency
-"""The name of `Dependency` in 0.1.0."""
-
-
 @dataclass(frozen=True)
 class Traits:
     """Properties of a backend, as the class attribute `traits`. The defaults are those of a backend
-    that uses threads and renders as torchvision does."""
+    that uses threads and renders as torchvision does. Of one that makes its batches with the code
+    that the built-in ones share, start from `HOST_TRAITS`."""
 
     summary: str = ""
     """One line for people: what it is."""
@@ -119,11 +116,10 @@ class Traits:
     """Whether it makes several views of an image: `recipe.geometries`, each into
     `recipe.recipe.view_column`."""
     moves_columns: bool = False
-    """Whether it moves the columns of `source.moved` with the images, by `recipe.points`. A backend
-    that makes its batches with the code that the built-in ones share does."""
+    """Whether it moves the columns of `source.moved` with the images, by `recipe.points`."""
     draws_masks: bool = False
-    """Whether it puts masks in the place of the shapes of objects (columns whose kind is `drawn`),
-    as backends do that make their batches with the code of the built-in ones."""
+    """Whether it puts masks in the place of the shapes of objects (columns whose kind is
+    `drawn`)."""
     owns_batches: bool = False
     """Whether nobody else uses the memory of its batches, so that operations of colour may write to
     it. Else they work on a copy: the arrays may be those of the data set."""
@@ -134,14 +130,13 @@ class Traits:
     """Whether it does what a `Geometry` has for `colour`. A backend that renders by
     `fastload.render.host.render_row` does."""
     joins_images: bool = False
-    """Whether it makes samples of several images of the source (`recipe.joint`), as backends do
-    that make their batches with the code of the built-in ones."""
+    """Whether it makes samples of several images of the source (`recipe.joint`)."""
     pads_images: bool = False
     """Whether it pads images of several sizes to the largest of a batch where `Context.padded` asks
     for it, and adds the column `SIZES`."""
     deep: bool = False
-    """Whether it makes images that are not `ImageColumn.plain`, as backends do that make their
-    batches with the code of the built-in ones."""
+    """Whether it makes images that are not `ImageColumn.plain`: more than 8 bits, or grey with one
+    channel (`mode="unchanged"`)."""
     tolerance: Tolerance = field(default_factory=Tolerance)
     needs: Dependency | None = None
     """The module of the class must be importable without it."""
@@ -171,6 +166,21 @@ class Traits:
                 "transform: it makes a sample of several images (Mosaic, MixUp), and backend "
                 f"{backend!r} does not; use backend='turbojpeg', 'cache' or 'torch'."
             )
+
+
+HOST_TRAITS = Traits(
+    views=True,
+    moves_columns=True,
+    draws_masks=True,
+    owns_batches=True,
+    resamples_again=True,
+    colours_images=True,
+    joins_images=True,
+    pads_images=True,
+    deep=True,
+)
+"""Of a backend that makes its batches on the host with the code that the built-in ones share
+(`fastload.backends.rows`); `dataclasses.replace` adds what it has of its own."""
 
 
 @dataclass(frozen=True)
@@ -207,10 +217,6 @@ class Workload:
     def arrays(self) -> bool:
         """Whether all samples are arrays already: nothing to decode, no Python to run."""
         return not (self.source.encoded or self.source.objects)
-
-
-Job = Workload
-"""The name of `Workload` in 0.1.0."""
 
 
 @dataclass(frozen=True)

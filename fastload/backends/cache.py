@@ -20,7 +20,14 @@ import numpy as np
 import psutil
 import torch
 
-from fastload.backends.base import BackendOptions, Context, Fit, HostBatch, Traits, Workload
+from fastload.backends.base import (
+    HOST_TRAITS,
+    BackendOptions,
+    Context,
+    Fit,
+    HostBatch,
+    Workload,
+)
 from fastload.backends.maker import BatchInWork, BatchMaker, PixelMaker, Threads
 from fastload.backends.pixels import reader_and_pixels
 from fastload.backends.rows import Buffers, RowReader, settled_size
@@ -96,16 +103,8 @@ class CacheBackend(BatchMaker):
 
     name = "cache"
     Options = CacheOptions
-    traits = Traits(
-        views=True,
-        moves_columns=True,
-        draws_masks=True,
-        owns_batches=True,
-        resamples_again=True,
-        colours_images=True,
-        joins_images=True,
-        pads_images=True,
-        deep=True,
+    traits = replace(
+        HOST_TRAITS,
         summary="samples decoded once, then served from a memory map, from memory or on the GPU",
         prepares=True,
         fits={

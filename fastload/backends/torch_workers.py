@@ -38,12 +38,12 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from fastload.backends.base import (
     DEFAULT_PREFETCH,
+    HOST_TRAITS,
     KILLED_WORKER,
     BackendOptions,
     Context,
     Fit,
     HostBatch,
-    Traits,
 )
 from fastload.backends.forked import forget_in_children
 from fastload.backends.objects import ObjectReader
@@ -80,16 +80,8 @@ class TorchBackend:
 
     name = "torch"
     Options = TorchOptions
-    traits = Traits(
-        views=True,
-        moves_columns=True,
-        draws_masks=True,
-        owns_batches=True,
-        resamples_again=True,
-        colours_images=True,
-        joins_images=True,
-        pads_images=True,
-        deep=True,
+    traits = replace(
+        HOST_TRAITS,
         summary="torch's DataLoader, tuned: worker processes that run any transform and any "
         "Dataset",
         processes=True,

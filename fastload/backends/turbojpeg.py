@@ -3,11 +3,11 @@ processes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fastload import native
-from fastload.backends.base import BackendOptions, Context, Fit, Traits
+from fastload.backends.base import HOST_TRAITS, BackendOptions, Context, Fit
 from fastload.backends.maker import BatchMaker, PixelMaker
 from fastload.backends.pixels import reader_and_pixels
 from fastload.backends.pixels_native import NativePixels
@@ -50,16 +50,8 @@ class TurboJpegBackend(BatchMaker):
 
     name = "turbojpeg"
     Options = TurboJpegOptions
-    traits = Traits(
-        views=True,
-        moves_columns=True,
-        draws_masks=True,
-        owns_batches=True,
-        resamples_again=True,
-        colours_images=True,
-        joins_images=True,
-        pads_images=True,
-        deep=True,
+    traits = replace(
+        HOST_TRAITS,
         summary="JPEG straight from files, decoded by threads: only the crop, no worker processes",
         fits={
             "encoded": Fit(0.9, "compressed images, decoded by threads without worker processes"),
