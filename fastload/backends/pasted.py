@@ -116,7 +116,7 @@ class Paster:
         assert isinstance(op, CutMix)
         own = draws.take(samples)
         points = PointMap.identity(np.tile(np.array(self._size), (len(samples), 1)))
-        for later, step in self.recipe.paths[0]:
+        for later, step in self.recipe.view_steps[0]:
             if later > stream and step.moves_pixels:
                 points = step.move(points, own, later)
         return points.boxes(op.boxes(own, stream, self._size).astype(np.float64))

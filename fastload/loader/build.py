@@ -29,9 +29,9 @@ from fastload.fingerprint import fingerprint_of
 from fastload.host_memory import BufferPool
 from fastload.loader import deep, streams
 from fastload.loader.colour_place import ColourPlace, place_by_rule
+from fastload.loader.compared import ComparedBackend
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
-from fastload.loader.plain import PlainBackend
 from fastload.loader.served import Served, served_for
 from fastload.loader.tune import backend_measured, place_measured, samples_per_second
 from fastload.loader.worker_seeds import ScriptSeeds, WorkerSeeds
@@ -152,7 +152,7 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
         objects.check_pairs(recipe, source)
     built = cls(_context(config, source, split, order, padded=padded), options)
     if opened.assumed is not None:
-        built = PlainBackend(
+        built = ComparedBackend(
             built,
             source,
             opened.assumed,

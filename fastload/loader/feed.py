@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fastload.backends.base import Backend
 from fastload.device import DeviceStage, Staged
 from fastload.errors import FastloadError, OnError
-from fastload.loader.plain import PlainBackend
+from fastload.loader.compared import ComparedBackend
 from fastload.loader.production import READY, OnDemand, Prefetcher, Production
 from fastload.sampler import Order, Position, Schedule
 from fastload.spans import SpanLog
@@ -47,12 +47,12 @@ class Feed:
         """`ahead`: whether batches are made before their epoch begins; not where its data may
         change until then. `together`: see `Production`. `survives_fork`: whether a forked process
         may read the source."""
-        self._plain = backend if isinstance(backend, PlainBackend) else None
+        self._compared = backend if isinstance(backend, ComparedBackend) else None
         """A backend that asks the user's code at the start of each epoch; None for others."""
         self._order = order
         self._backend = backend
         self._stage = stage
-        self._schedule = Schedule(order, ahead=ahead and self._plain is None)
+        self._schedule = Schedule(order, ahead=ahead and self._compared is None)
         self._production = Production(backend, stage, self._schedule, order, on_error, together)
         self._maker: OnDemand | Prefetcher | None = None
         """None: nothing has been started."""
@@ -73,8 +73,8 @@ class Feed:
         if os.getpid() != self._pid:
             self._move_here()
         self._untouched = False
-        if self._plain is not None:
-            self._plain.raise_difference()
+        if self._compared is not None:
+            self._compared.raise_difference()
         expected, self._expected = self._expected, None
         if position[1] == 0 and self._order.outdated(position[0]):
             expected = None  # what was made of it ahead is of the order that it had
@@ -107,26 +107,26 @@ class Feed:
 
     def end_epoch(self, epoch: int) -> None:
         """All batches of an epoch were handed out. Raises what is wrong with one of them."""
-        if self._plain is not None:
-            self._plain.end_epoch()
+        if self._compared is not None:
+            self._compared.end_epoch()
         self._order.end_epoch(epoch)
 
     def _ask_users_code(self, position: Position) -> None:
         """Call the user's code, in the trainer's thread, for what the batches from here on need:
         their order from a sampler, their labels from a data set."""
         self._schedule.ask_sampler(position)
-        if self._plain is None:
+        if self._compared is None:
             return
         epoch, step = position
         if self._order.endless or self._order.read_ahead is not None:
-            self._plain.begin_epoch(epoch, np.arange(self._order.length), 0)
+            self._compared.begin_epoch(epoch, np.arange(self._order.length), 0)
             return
         rows = [self._order.batch(n) for n in range(self._order.steps)]
         indices = self._schedule.order_of(epoch)
         first = rows[step] if len(rows[step]) else rows[0]
         if len(first):
             own = indices[np.concatenate(rows)]
-            self._plain.begin_epoch(epoch, own, int(indices[first[0]]))
+            self._compared.begin_epoch(epoch, own, int(indices[first[0]]))
 
     def order_of(self, epoch: int) -> npt.NDArray[np.int64]:
         """The (global) order of an epoch, kept for the epochs under way."""

@@ -119,17 +119,16 @@ def check_split(split: SplitRecipe, source: Source, config: LoaderConfig) -> Non
                 f"of variable length (columns: {', '.join(source.columns)}). Leave it out, or give "
                 "boxes as a fastload.Ragged."
             )
-    ops = [op for path in split.paths for _, op in path]
     wants = f"{split.needs_objects} depends on" if split.needs_objects else ""
     if split.drops_boxes and not wants:
-        wants = f"{next(type(op).__name__ for op in ops if op.drops_boxes)} drops"
+        wants = f"{next(type(op).__name__ for op in split.ops if op.drops_boxes)} drops"
     if wants and not has_boxes:
         raise ConfigurationError(
             f"transform: {wants} boxes, and {source.name} has none in rows of variable length "
             f"(columns: {', '.join(source.columns)}). Leave it out, or give boxes as a "
             "fastload.Ragged."
         )
-    formats = {op.format for op in ops if isinstance(op, ColumnOperation)} - {PASCAL_VOC}
+    formats = {op.format for op in split.ops if isinstance(op, ColumnOperation)} - {PASCAL_VOC}
     if formats and source.classes is None:
         raise ConfigurationError(
             f"transform: BboxParams(format={formats.pop()!r}), and {source.name} does not say how "

@@ -70,12 +70,12 @@ class Recipe:
     @property
     def joins(self) -> bool:
         """Whether any operation makes a sample of several."""
-        return any(op.joins for path in self._paths for _, op in path)
+        return any(op.joins for steps in self._view_steps for _, op in steps)
 
     @property
     def moves_pixels(self) -> bool:
         """See `fastload.recipe.split.moves_pixels`."""
-        return moves_pixels(self._paths)
+        return moves_pixels(op for steps in self._view_steps for _, op in steps)
 
     def split(self, fixed_size: tuple[int, int] | None = None) -> SplitRecipe:
         """Decide where each operation runs. `fixed_size`: (height, width) of all images of the
@@ -85,7 +85,7 @@ class Recipe:
             ConfigurationError: operations that no image can go through in this order.
             UnsupportedTransformError: a recipe made by hand whose operations cannot all be placed.
         """
-        branches, paths = self._branching, self._paths
+        branches, paths = self._branching, self._view_steps
         joint = Joint.of(paths) if self.joins else None
         placed = [_place(path, fixed_size) for path in paths]
         if joint is not None:
@@ -129,7 +129,7 @@ class Recipe:
             rest=rest,
             reasons=reasons,
             several_views=branches is not None,
-            paths=tuple(map(tuple, paths)),
+            view_steps=tuple(map(tuple, paths)),
             joint=joint,
         )
 
@@ -155,11 +155,11 @@ class Recipe:
             opaque=opaque,
             reasons=() if opaque is None else (f"the transform ({reason})",),
             several_views=self._branching is not None,
-            paths=tuple(map(tuple, self._paths)),
+            view_steps=tuple(map(tuple, self._view_steps)),
         )
 
     @property
-    def _paths(self) -> list[list[Step]]:
+    def _view_steps(self) -> list[list[Step]]:
         """The operations of each view, with the streams that they have in this recipe."""
         return (
             [list(enumerate(self.ops))]

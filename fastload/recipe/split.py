@@ -34,10 +34,10 @@ Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 _CACHE_BYTES = 1 << 19
 
 
-def moves_pixels(paths: Iterable[Iterable[Step]]) -> bool:
-    """Whether an operation of one of the views moves pixels, wherever it runs. Opaque transforms do
-    not count: what they do is not known."""
-    return any(op.moves_pixels and not op.is_opaque for path in paths for _, op in path)
+def moves_pixels(ops: Iterable[Operation]) -> bool:
+    """Whether an operation moves pixels, wherever it runs. Opaque transforms do not count: what
+    they do is not known."""
+    return any(op.moves_pixels and not op.is_opaque for op in ops)
 
 
 class Placement(NamedTuple):
@@ -71,7 +71,7 @@ class SplitRecipe:
     """Why there is an opaque part: each transform that could not be placed, and why not."""
     several_views: bool = False
     """Whether batches hold a list of views in place of images (`fastload.Views`)."""
-    paths: tuple[tuple[Step, ...], ...] = ()
+    view_steps: tuple[tuple[Step, ...], ...] = ()
     """For each view all operations, in order, wherever they run."""
     host_programs: tuple[BatchProgram, ...] = ()
     """For each view what is done on batches in host memory, before `programs`; (): nothing."""
@@ -89,9 +89,14 @@ class SplitRecipe:
         return self.programs[0]
 
     @property
+    def ops(self) -> list[Operation]:
+        """The operations of all views, in order, wherever they run."""
+        return [op for steps in self.view_steps for _, op in steps]
+
+    @property
     def moves_pixels(self) -> bool:
         """See `moves_pixels`."""
-        return moves_pixels(self.paths)
+        return moves_pixels(self.ops)
 
     @property
     def loses_points(self) -> str:
@@ -99,9 +104,7 @@ class SplitRecipe:
         `points` knows."""
         if self.opaque is not None:
             return "; ".join(self.reasons) or "the transform runs as Python code of its own"
-        return next(
-            (op.loses_points for path in self.paths for _, op in path if op.loses_points), ""
-        )
+        return next((op.loses_points for op in self.ops if op.loses_points), "")
 
     @property
     def begins_with_colour(self) -> bool:
@@ -124,10 +127,9 @@ class SplitRecipe:
         if not chosen:
             return self
         # A row of `placement` for each operation of each view.
-        ops = (op for path in self.paths for _, op in path)
         placement = tuple(
             row._replace(where="host") if row.where == "device" and id(op) in chosen else row
-            for row, op in zip(self.placement, ops, strict=True)
+            for row, op in zip(self.placement, self.ops, strict=True)
         )
         return replace(
             self, programs=tuple(programs), host_programs=tuple(hosted), placement=placement
@@ -136,7 +138,7 @@ class SplitRecipe:
     @property
     def drops_boxes(self) -> bool:
         """Whether an operation drops boxes."""
-        return any(op.drops_boxes for path in self.paths for _, op in path)
+        return any(op.drops_boxes for op in self.ops)
 
     @property
     def resamples_again(self) -> bool:
@@ -178,7 +180,7 @@ class SplitRecipe:
         `objects`: of the images, where an operation needs them. `traced`: with the steps of pixels,
         too (`PointMap`)."""
         points = PointMap.identity(sizes, objects, traced=traced)
-        for stream, op in self.paths[view]:
+        for stream, op in self.view_steps[view]:
             points = op.move(points, draws, stream)
         return points
 
@@ -187,7 +189,7 @@ class SplitRecipe:
     ) -> PointMap:
         """As `points`, of the T members of samples: images of these (T, 2) sizes."""
         assert self.joint is not None
-        return self.joint.points(self.paths[0], members, sizes, traced=traced)
+        return self.joint.points(self.view_steps[0], members, sizes, traced=traced)
 
     def require_no_opaque(self, backend: str, capable: Sequence[str]) -> None:
         """For backends that cannot run Python on samples: raises UnsupportedTransformError if there

@@ -20,7 +20,7 @@ import fastload
 from fastload.backends import available_backends
 from fastload.backends.base import BackendOptions
 from fastload.errors import ConfigurationError
-from fastload.loader import plain
+from fastload.loader import compared
 from tests.images import photo, write_exif_folder
 
 RESIZE = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
@@ -193,7 +193,7 @@ def test_arrays_of_a_derived_class(tmp_path: Path) -> None:
 def test_a_loader_that_turns_images_is_found_and_the_option_named(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plain, "EVERY", 10)
+    monkeypatch.setattr(compared, "EVERY", 10)
     dataset = datasets.ImageFolder(folder, RESIZE, loader=upright)
     with adopted(dataset) as loader:
         error = until_compared(loader)
@@ -214,7 +214,7 @@ def test_a_loader_that_turns_images_is_found_and_the_option_named(
 
 
 def test_a_class_that_crops_some_is_found(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "EVERY", 10)
+    monkeypatch.setattr(compared, "EVERY", 10)
     with adopted(CropsSome(folder, RESIZE)) as loader:
         error = until_compared(loader)
     assert error is not None
@@ -320,7 +320,7 @@ def test_one_sample_in_two_hundred_is_compared_in_a_thread(
         assert [index for index, name in seen if name != "fastload-compare"] == [0] * 100
     assert 15 < len(runs[0]) < 50, "30 of 6,000"
     assert runs[0] == runs[1], "by (seed, epoch, index)"
-    monkeypatch.setattr(plain, "EVERY", 1)
+    monkeypatch.setattr(compared, "EVERY", 1)
     seen.clear()
     with adopted(Watched(folder, RESIZE)) as loader:
         list(loader)
@@ -330,7 +330,7 @@ def test_one_sample_in_two_hundred_is_compared_in_a_thread(
 def test_the_last_epoch_does_not_end_before_its_samples_were_compared(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plain, "EVERY", 1)
+    monkeypatch.setattr(compared, "EVERY", 1)
 
     class Last(OpensItself):
         def __getitem__(self, index: int) -> Any:
@@ -374,7 +374,7 @@ class Unreadable:
 def test_a_sample_of_another_kind_is_an_error_and_no_thread_waits(
     folder: str, index: int, odd: Any, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plain, "EVERY", 1)
+    monkeypatch.setattr(compared, "EVERY", 1)
     dataset = Odd(folder, RESIZE)
     dataset.odd = (index, odd)
     with adopted(dataset) as loader, pytest.raises(ConfigurationError, match=said):
@@ -434,7 +434,7 @@ def test_other_backends_find_what_differs(
     folder: str, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require(backend)
-    monkeypatch.setattr(plain, "EVERY", 10)
+    monkeypatch.setattr(compared, "EVERY", 10)
     with adopted(CropsSome(folder, RESIZE), backend=backend) as loader:
         error = until_compared(loader)
     assert error is not None
@@ -463,7 +463,7 @@ def test_two_ranks_get_their_own_labels_in_every_epoch(folder: str, backend: str
 def test_each_rank_compares_its_own_samples(
     folder: str, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plain, "EVERY", 10)
+    monkeypatch.setattr(compared, "EVERY", 10)
     with adopted(CropsSome(folder, RESIZE), shard=fastload.Shard(rank, 2)) as loader:
         error = until_compared(loader)
     # Samples 13, 33 and 53 are cropped; rank 1 of 2 has the odd ones.

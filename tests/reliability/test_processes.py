@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.backends.torch_workers import TorchOptions
 from fastload.errors import FastloadError
-from fastload.loader import plain, production
+from fastload.loader import compared, production
 from tests import images
 from tests.backends import CONTESTANTS, Contestant, contestants
 from tests.reliability.outside import outside
@@ -148,7 +148,7 @@ def end_with_one_under_way(name: str, folder: str, children: int) -> list[int]:
     opaque = any(each.name == name and each.opaque for each in CONTESTANTS)
     transform = v2.Compose([v2.Lambda(multiply), RESIZE]) if opaque else RESIZE
     if name == "compared":
-        plain.EVERY = 1
+        compared.EVERY = 1
         images.write_photo_folder(Path(folder, "data"), classes=2, per_class=30, size=(24, 24))
         data = Multiplies(str(Path(folder, "data")), v2.Compose([v2.ToImage(), RESIZE]))
     else:
@@ -203,7 +203,7 @@ def end_while_a_function_stays_in_torch(folder: str, where: str) -> int:
     """How a child ends."""
     torch.set_num_threads(1)
     images.write_photo_folder(Path(folder, "data"), classes=2, per_class=30, size=(24, 24))
-    plain.EVERY, plain._PATIENCE, production._PATIENCE = 1, 0.1, 0.1
+    compared.EVERY, compared._PATIENCE, production._PATIENCE = 1, 0.1, 0.1
     child = os.fork()
     if child == 0:
         if where == "compare":

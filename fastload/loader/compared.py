@@ -58,7 +58,7 @@ class _Chosen:
     """As served; None: it came from the user's code, so there is nothing to compare."""
 
 
-class PlainBackend:
+class ComparedBackend:
     """A backend whose labels come from the user's code, which also makes some of the samples, to be
     compared with what is served."""
 
