@@ -136,6 +136,19 @@ def own_attribute(thing: Any, name: str) -> Any:
     return own.get(name, MISSING)
 
 
+def code_in(code: CodeType) -> Iterator[str]:
+    """The instructions of a function and of those in it, the constants and the names: the same in
+    any process of one version of Python."""
+    yield code.co_code.hex()
+    yield repr(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from code_in(constant)
+        else:
+            sets = isinstance(constant, frozenset)
+            yield repr(sorted(map(repr, constant)) if sets else constant)
+
+
 # -- Transforms that hand the image on -------------------------------------------------------------
 
 

@@ -9,6 +9,8 @@ import logging
 import os
 import pickle
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -383,6 +385,78 @@ def test_torch_datasets(tmp_path: Path, wrap: Callable[[Any], Any], channels: in
     np.testing.assert_array_equal(cached.columns["label"].array, np.arange(6) * 7)  # type: ignore[union-attr]
     for i in range(6):
         np.testing.assert_array_equal(pixels_of(cached, i), arrays[i])
+
+
+class Coloured(torch.utils.data.Dataset[Any]):
+    def __init__(self, **settings: Any) -> None:
+        vars(self).update(settings)
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((4, 4, 3), self.colour(), np.uint8), index
+
+    def colour(self) -> int:
+        made: int = vars(self)["function"](vars(self)["number"])
+        return made
+
+
+class Redder(Coloured):
+    def colour(self) -> int:
+        return super().colour() + 1
+
+
+SAME: dict[str, Any] = {"number": 7, "function": lambda x: x + 1, "root": "/data/here"}
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (Coloured(**SAME), True),
+        (Coloured(**SAME | {"root": "/data/there"}), True),
+        (Coloured(**SAME | {"number": 8}), False),
+        (Coloured(**SAME | {"function": lambda x: x + 2}), False),
+        (Coloured(**SAME | {"function": v2.Lambda(lambda x: x)}), False),
+        (Redder(**SAME), False),
+    ],
+    ids=["same", "moved", "setting", "function", "transform", "code"],
+)
+def test_what_other_code_or_settings_of_a_dataset_have_made_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Any, same: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    for dataset in (Coloured(**SAME), other):
+        with fastload.create_loader(
+            dataset, 3, backend="cache", options=CacheOptions(progress=False)
+        ) as loader:
+            assert int(next(iter(loader))[0][0, 0, 0, 0]) == dataset.colour()
+    assert len(list((tmp_path / "home" / "fastload").glob("*/*.json"))) == (1 if same else 2)
+
+
+def test_the_code_of_a_dataset_has_one_fingerprint_in_all_processes() -> None:
+    program = (
+        "from tests.test_cache_build import Coloured, SAME; "
+        "from fastload.sources.inspection import maker_of; "
+        "print(maker_of(Coloured(**SAME, words={'one', 'two', 'three'})))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
+
+
+def test_a_directory_with_samples_of_other_settings_is_refused(tmp_path: Path) -> None:
+    build_cache(Coloured(**SAME), tmp_path / "cache")
+    with pytest.raises(CacheError, match="made by other code, or by other settings"):
+        build_cache(Coloured(**SAME | {"number": 9}), tmp_path / "cache")
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ from fastload.fingerprint import FULLY_FINGERPRINTED, fingerprint_of
 from fastload.geometry.points import PointMap
 from fastload.machine import cache_home, usable_cores
 from fastload.sources.base import Source
-from fastload.sources.columns import Column, PixelImages, ValueArray, Values
-from fastload.sources.inspection import refuse_among_samples
+from fastload.sources.columns import Column, DatasetItems, PixelImages, ValueArray, Values
+from fastload.sources.inspection import maker_of, refuse_among_samples
 from fastload.sources.opening import open_source
 from fastload.stores.reads import ReaderPool
 from fastload.terminal import progress
@@ -186,7 +186,18 @@ def _lock_of(target: Path) -> Path:
 
 def default_directory(source: Source, variant: Variant) -> Path:
     """Where the cache of a source is kept unless a directory is given."""
-    return cache_home() / variant.directory_name(source.fingerprint)
+    made_by = _made_by(source)
+    named = fingerprint_of(source.fingerprint, made_by) if made_by else source.fingerprint
+    return cache_home() / variant.directory_name(named)
+
+
+def _made_by(source: Source) -> str:
+    """The code and the settings of a torch Dataset; of sources that fastload reads nothing."""
+    return "".join(
+        maker_of(column.dataset)
+        for column in source.objects.values()
+        if isinstance(column, DatasetItems)
+    )
 
 
 @dataclass
@@ -198,6 +209,10 @@ class _Build:
     progress: bool
     on_error: OnError
     pace: Callable[[int], None] | None = None
+
+    def __post_init__(self) -> None:
+        # Before any sample is made: what the data set keeps of that is no setting.
+        self.made_by = _made_by(self.source)
 
     def existing(self) -> Manifest | None:
         """The manifest of the wanted cache, if it is there. Raises CacheError: damaged, or
@@ -220,6 +235,11 @@ class _Build:
                 f"{target}: holds a cache of {manifest.source} ({manifest.fingerprint}, {found}), "
                 f"not of {self.source.name} ({self.source.fingerprint}, {wanted}). Give another "
                 f"directory, or delete this one (rm -r '{target}')."
+            )
+        if manifest.made_by != self.made_by:
+            raise CacheError(
+                f"{target}: holds samples of {self.source.name} that were made by other code, or "
+                f"by other settings of it. {remedy(target)}"
             )
         columns = source_of(target, manifest).columns
         for name, column in self.source.columns.items():
@@ -390,6 +410,7 @@ class _Build:
             classes=source.classes,
             decoder=samples.decoder,
             seconds=round(time.monotonic() - started, 3),
+            made_by=self.made_by,
         )
         write_manifest(directory, manifest)
         return manifest

@@ -119,6 +119,8 @@ class Manifest:
     decoder: str
     seconds: float
     """Time that building took [seconds]."""
+    made_by: str = ""
+    """The code and the settings of a torch Dataset (`maker_of`)."""
 
     @property
     def failed(self) -> int:

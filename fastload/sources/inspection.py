@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from numbers import Number
+from operator import itemgetter
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,7 @@ from torch.utils.data import Dataset
 from fastload import stores
 from fastload.errors import ConfigurationError, SourceError
 from fastload.fingerprint import fingerprint_of
+from fastload.known_code import code_in
 from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
@@ -120,6 +125,87 @@ def _shown(value: Any, root: str) -> str:
     if isinstance(value, np.ndarray | torch.Tensor):
         return fingerprint_of(*_column(value))
     return type(value).__qualname__
+
+
+def maker_of(dataset: Any) -> str:
+    """A fingerprint of the code and the settings of a data set, 32 hex digits, the same in another
+    process: for what is kept of its samples, which must not be served for those of other settings.
+
+    That is the code of its class, and of the functions that this calls by name; and of its
+    attributes the numbers, texts and arrays, the functions, and the same of data sets and
+    transforms. Paths do not count: a data set may be moved. Nor do the packages installed.
+    """
+    return fingerprint_of(*_made_by(dataset, set()))
+
+
+def _made_by(value: Any, walked: set[int]) -> Iterator[Any]:
+    if isinstance(value, str):
+        yield "" if os.sep in value else value
+    elif isinstance(value, Number | bytes | torch.dtype):
+        yield repr(value)
+    elif isinstance(value, np.ndarray | torch.Tensor):
+        yield from _column(value)
+    elif value is None or id(value) in walked:
+        return
+    elif isinstance(value, list | tuple):
+        walked.add(id(value))
+        yield len(value)
+        if len(value) > SOME:
+            yield from map(_shown_without_paths, value)
+        else:
+            for part in value:
+                yield from _made_by(part, walked)
+    elif isinstance(value, Mapping):
+        walked.add(id(value))
+        # In any order: albumentations fills some of its own from sets.
+        for key, part in sorted(
+            ((_shown_without_paths(key), value[key]) for key in value), key=itemgetter(0)
+        ):
+            yield key
+            yield from _made_by(part, walked)
+    elif isinstance(value, set | frozenset):
+        yield from sorted(map(_shown_without_paths, value))
+    elif callable(value) or isinstance(value, Dataset):
+        walked.add(id(value))
+        yield from _code_of(value, walked)
+
+
+def _code_of(thing: Any, walked: set[int]) -> Iterator[Any]:
+    """Of a function, a class, or an object of one."""
+    kind = thing if isinstance(thing, type) else type(thing)
+    function = getattr(thing, "__func__", thing)
+    if isinstance(function, FunctionType):
+        yield from code_in(function.__code__)
+        parts = [function.__defaults__, function.__kwdefaults__, *_read_by(function)]
+        names = (function.__globals__.get(name) for name in function.__code__.co_names)
+        parts += [part for part in names if isinstance(part, FunctionType | type)]
+    elif isinstance(thing, partial):
+        parts = [thing.func, thing.args, thing.keywords]
+    else:
+        yield f"{kind.__module__}.{kind.__qualname__}"
+        own = [base for base in kind.__mro__ if _is_users(base)]
+        parts = [part for base in own for _, part in sorted(vars(base).items())]
+        parts = [getattr(part, "fget", getattr(part, "__func__", part)) for part in parts]
+        if not isinstance(thing, type):
+            parts += [part for _, part in sorted(_attributes(thing).items())]
+    if isinstance(function, FunctionType) and not _is_users(function):
+        return
+    for part in parts:
+        yield from _made_by(part, walked)
+
+
+def _is_users(thing: Any) -> bool:
+    """Whether a class or function is of no package that is installed, nor of Python's own."""
+    name = getattr(thing, "__module__", None) or ""
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    package = name.partition(".")[0]
+    installed = {"site-packages", "dist-packages"} & set(file.split(os.sep))
+    return package not in sys.stdlib_module_names and not installed
+
+
+def _shown_without_paths(value: Any) -> str:
+    shown = _shown(value, "")
+    return "" if os.sep in shown else shown
 
 
 def refuse_among_samples(argument: str, place: str | Path, source: Source, *folders: str) -> None:
