@@ -10,6 +10,10 @@ import pytest
 from PIL import Image, ImageOps
 
 from fastload import exif
+from fastload.decode.header import read_header
+from fastload.decode.image import decode_image, upright_size
+from fastload.decode.libraries import get_decoder
+from fastload.files import DecodeSettings
 from tests.images import jpeg, photo
 
 PHOTO = photo(31, 47)
@@ -31,6 +35,20 @@ def test_what_is_written_is_read_and_undone_as_by_pillow(orientation: int) -> No
     assert np.array_equal(turned, wanted)
     assert turned.flags.c_contiguous
     assert exif.turned_size((31, 47), orientation) == wanted.shape[:2]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_tiff_is_turned_once(turned: bool) -> None:
+    """By Pillow, with or without our option."""
+    for orientation in ORIENTATIONS:
+        tags, file = Image.Exif(), io.BytesIO()
+        tags[0x0112] = orientation
+        Image.fromarray(PHOTO).save(file, "TIFF", exif=tags)
+        data, settings = file.getvalue(), DecodeSettings(exif_orientation=turned)
+        wanted = np.asarray(opened(data))
+        found = decode_image(data, name="a.tif", decoder=get_decoder("pillow"), settings=settings)
+        assert np.array_equal(found, wanted)
+        assert upright_size(read_header(data, "a.tif"), settings) == wanted.shape[:2]
 
 
 def test_sizes_of_many() -> None:

@@ -262,7 +262,9 @@ def _webp_by_core(data: bytes) -> ImageHeader | None:
 def _other(data: bytes, name: str) -> ImageHeader:
     try:
         with open_lazily(data, "") as image:
-            bands, orientation = len(image.getbands()), orientation_of(image)
+            bands = len(image.getbands())
+            # Pillow turns a TIFF when it reads the pixels, and has exchanged its sides by now.
+            orientation = UPRIGHT if image.format == "TIFF" else orientation_of(image)
             return ImageHeader(str(image.format), image.height, image.width, bands, orientation)
     except UnidentifiedImageError as error:
         raise DecodeError(f"{name}: not an image: {_looks_like(data)}. {REMEDY}") from error
