@@ -445,3 +445,40 @@ def test_dataloaders_other_arguments_mean_what_they_mean_there(
 def test_what_dataloaders_arguments_cannot_mean_is_answered(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(given))):
         fastload.create_loader(Items(int), **given)
+
+
+class Pair(NamedTuple):
+    image: Any
+    label: Any
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: (torch.zeros(3, 4, 4), n),
+        lambda n: {"image": torch.zeros(3, 4, 4), "more": {"label": n}},
+        lambda n: Pair(torch.zeros(3, 4, 4), n),
+        lambda n: (Image.new("RGB", (9, 7)), n),
+    ],
+    ids=["tuple", "dict", "named", "picture"],
+)
+def test_a_rank_without_samples_gets_a_batch_of_the_same_form(make: Any) -> None:
+    """In evaluation: the others of its step have some."""
+    picture = isinstance(make(0)[0] if isinstance(make(0), tuple) else 0, Image.Image)
+    transform = v2.Compose([v2.Resize((4, 4)), v2.ToImage()]) if picture else None
+    arguments = {"num_workers": 0, "batch_size": 2, "transform": transform}
+    empty, full = (
+        next(iter(fastload.create_loader(Items(make, 3), shard=fastload.Shard(n, 8), **arguments)))
+        for n in (0, 2)
+    )
+    assert type(empty) is type(full)
+    for one, other in zip(leaves(empty), leaves(full), strict=True):
+        assert one.shape == (0, *other.shape[1:])
+        assert (len(other), one.dtype) == (1, other.dtype)
+
+
+def leaves(batch: Any) -> list[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    parts = batch.values() if isinstance(batch, dict) else batch
+    return [leaf for part in parts for leaf in leaves(part)]

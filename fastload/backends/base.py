@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -333,6 +334,22 @@ class HostBatch:
         if self.packed is not None:
             self.columns |= self.packed.arrays()
             self.packed = None
+
+    def emptied(self) -> HostBatch:
+        """The same without its samples."""
+        columns = {name: _emptied(column) for name, column in self.columns.items()}
+        collated = None if self.collated is None else _emptied(self.collated)
+        return replace(self, columns=columns, collated=collated)
+
+
+def _emptied(batch: Any) -> Any:
+    """A column, or what torch's `default_collate` has made, without its samples."""
+    if isinstance(batch, Mapping):
+        return {name: _emptied(part) for name, part in batch.items()}
+    if isinstance(batch, list | tuple) and batch and not isinstance(batch[0], str | bytes):
+        parts = map(_emptied, batch)
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch.take(np.zeros(0, np.int64)) if isinstance(batch, Ragged) else batch[:0]
 
 
 class EndOfData(Exception):  # noqa: N818

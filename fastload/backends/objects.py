@@ -89,6 +89,8 @@ class ObjectReader:
     def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch:
         """Failed rows hold copies of a good one until they are replaced; if none could be read
         there are no columns."""
+        if not len(draws):
+            return self._without_samples(draws)
         items, good_rows, failures = self._items(draws)
         if not good_rows:
             return HostBatch({}, failures)
@@ -140,6 +142,13 @@ class ObjectReader:
         if finished and not _are_images(image, several=several):
             return True
         return not recipe.placement and not several and not isinstance(image, Image.Image)
+
+    def _without_samples(self, draws: Draws) -> HostBatch:
+        """A batch of no samples, in the form of one with the first sample; without columns where a
+        collate function makes that, or where it cannot be read."""
+        first = Draws(draws.seed, draws.epoch, np.zeros(1, dtype=np.int64))
+        made = HostBatch({}) if self._collate_fn is not None else self.batch(first)
+        return HostBatch({}) if made.failures else made.emptied()
 
     def _rows(self, items: list[Any], draws: Draws, good_rows: list[int]) -> list[dict[str, Any]]:
         """The samples by fields. Raises ConfigurationError: they have different ones."""
