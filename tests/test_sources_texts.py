@@ -83,6 +83,12 @@ def test_texts_beside_arrays(form: str) -> None:
     assert len(batches) == 6
 
 
+def test_texts_in_a_tuple_are_texts() -> None:
+    images = np.zeros((len(WORDS), 4, 4, 3), np.uint8)
+    with fastload.create_loader((images, np.array(WORDS)), len(WORDS)) as loader:
+        assert next(iter(loader))[1] == list(WORDS)
+
+
 def test_a_dict_of_nothing_but_texts_is_no_data_set() -> None:
     with pytest.raises(SourceError):
         open_source({"caption": WORDS})

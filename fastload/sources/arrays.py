@@ -187,7 +187,10 @@ def _columns(
         name: str
         column: Stored
         if isinstance(array, Ragged):
-            columns["value" if "value" not in columns else f"value_{position}"] = RaggedArray(array)
+            text = is_texts(given[position])
+            name = "text" if text else "value"
+            column = RaggedArray(array, role=TEXT.name) if text else RaggedArray(array)
+            columns[name if name not in columns else f"{name}_{position}"] = column
             continue
         looked_at = size is not None if position else len(arrays) > 1 or array.ndim == 4
         pixels = _images(array, given[position]) if looked_at else None
