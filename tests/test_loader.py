@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import itertools
@@ -41,6 +42,7 @@ from fastload.errors import (
 from fastload.fingerprint import fingerprint_of
 from fastload.host_memory import BufferPool
 from fastload.loader import Loader
+from fastload.loader.iterator import _generators_seeded
 from fastload.machine import use_one_thread_here
 from fastload.recipe import Recipe
 from fastload.sampler import EpochOrder, ForeignOrder, Shard
@@ -559,6 +561,34 @@ def test_batch_transforms_are_mixed_or_called_with_seeded_numbers(tmp_path: Path
         _, labels = next(iter(loader))
         assert labels.shape == (4, 2)
         assert torch.allclose(labels.sum(1), torch.ones(4))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_a_batch_transform_seeds_the_generators_of_its_device_alone(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    """Those of other GPUs are the trainer's: its dropout would be the same in all ranks."""
+    current, seeded = [0], list[tuple[int, int]]()
+
+    @contextlib.contextmanager
+    def use(which: torch.device) -> Iterator[None]:
+        current[0] = which.index
+        yield
+        current[0] = 0
+
+    fork_rng = torch.random.fork_rng
+
+    def fork(devices: list[torch.device]) -> Any:
+        assert [str(one) for one in devices] == [device] * (device != "cpu")
+        return fork_rng(devices=[])
+
+    monkeypatch.setattr(torch.random, "fork_rng", fork)
+    monkeypatch.setattr(torch.cuda, "device", use)
+    monkeypatch.setattr(torch.cuda, "manual_seed", lambda n: seeded.append((current[0], n)))
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda n: seeded.append((-1, n)))
+    with _generators_seeded(7, torch.device(device)):
+        assert torch.initial_seed() == 7
+    assert seeded == [(1, 7)] * (device != "cpu")
 
 
 def test_buffers_return_when_their_last_view_is_gone() -> None:

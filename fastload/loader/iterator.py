@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, NoReturn, Protocol
@@ -318,9 +319,22 @@ class LoaderIterator(Iterator[Any]):
         parts = self._progress.parts
         assert parts.batch_transform is not None
         draws = Draws(parts.order.seed, epoch, np.array([step], dtype=np.int64))
-        device = parts.stage.device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(int(draws.integers(Stream.BATCH_TRANSFORM)[0]) >> 1)
+        seed = int(draws.integers(Stream.BATCH_TRANSFORM)[0]) >> 1
+        with _generators_seeded(seed, parts.stage.device):
             if isinstance(batch, tuple | list):
                 return parts.batch_transform(*batch)
             return parts.batch_transform(batch)
+
+
+@contextmanager
+def _generators_seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Within: torch's generators of the CPU and of the device begin with this seed; afterwards they
+    go on from where they were. Those of other GPUs, on which a trainer may run whose batches come
+    on the CPU, are left alone: `torch.manual_seed` would set all of them."""
+    gpus = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus):
+        torch.default_generator.manual_seed(seed)
+        for gpu in gpus:
+            with torch.cuda.device(gpu):
+                torch.cuda.manual_seed(seed)
+        yield
