@@ -6,6 +6,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,9 @@ from fastload.geometry import Geometry, Resampling
 from fastload.recipe import Recipe
 from fastload.recipe.albumentations_colour import Gamma
 from fastload.recipe.mix import Mix, MixUp, lower_batch_transform
-from fastload.render import fused
+from fastload.render import drawn, fused
+from fastload.render.drawn import DrawnGeometry, OrderOnDevice, PendingImages
+from fastload.render.steps import BlurSteps, ColourSteps, MixtureSteps
 from tests.backends import DEVICE
 from tests.test_render_device import boxed, on_device, photographs, random_resizes, random_windows
 
@@ -374,6 +379,72 @@ def test_no_batch_has_a_kernel_compiled_again(
             first = {name: set(keys) for name, keys in compiled.items()}
     assert first == compiled
     assert first
+
+
+def test_kernels_are_launched_on_the_gpu_of_what_they_work_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Triton takes the current one, which is the first of a thread that has said nothing."""
+    within, launched = list[Any](), list[Any]()
+
+    @contextmanager
+    def device(which: torch.device) -> Iterator[None]:
+        within.append(which)
+        yield
+        within.pop()
+
+    class Kernel:
+        def __getitem__(self, grid: Any) -> Any:
+            return lambda *given, **named: launched.append((grid, list(within)))
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    for where in (torch.device("cuda", 3), torch.device("cpu")):
+        fused.launch(Kernel(), (5,), SimpleNamespace(device=where), 7, BLOCK=8)
+    assert launched == [((5,), [torch.device("cuda", 3)]), ((5,), [])]
+
+
+def test_no_image_has_more_blocks_than_a_grid_has_along_an_axis(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """65,535, along all axes but the first."""
+    grids: dict[str, tuple[int, ...]] = {}
+
+    def spy(kernel: Any, grid: tuple[int, ...], *given: Any, **named: Any) -> None:
+        grids[kernel.fn.__name__] = grid
+
+    for module in (fused, drawn):
+        monkeypatch.setattr(module, "launch", spy)
+    side, meta = 10_000, torch.device("meta")
+    images = torch.empty((2, 3, side, side), dtype=torch.uint8, device=meta)
+    whole = np.array([(0, 0, side, side)] * 2)
+    size, flip = whole[:, 2:] // 2, np.zeros((2, 2), dtype=np.bool_)
+    geometry = Geometry(whole, whole[:, 2:], whole, flip)
+    pixels, ends = images.permute(0, 2, 3, 1).reshape(-1, 3), np.array([0, side * side])
+    rows = np.array([side, side])
+    fused.render(pixels, ends, rows, geometry, Resampling(), (side, side))
+    halved = Geometry(whole, size, np.array([(0, 0, side // 2, side // 2)] * 2), flip)
+    fused.render(pixels, ends, rows, halved, Resampling(), (side // 2, side // 2))
+    fused.normalise(images, *np.ones((2, 3), np.float32), torch.float32)
+    weights = np.ones((3, 2), np.float32)
+    fused.blur(images, BlurSteps(weights, weights))
+    steps = ColourSteps(np.zeros((2, 1), np.int32), np.ones((2, 1, 6), np.float32))
+    fused.mixture(images, MixtureSteps(steps, np.ones((2, 2), np.float32)))
+    draws = Draws(0, 0, np.arange(2))
+    order = OrderOnDevice(draws, draws.indices, draws.indices, meta)
+    one = DrawnGeometry((side, side), (side, side), (), None)
+    PendingImages(pixels, one, Resampling(), order, 0, 2).make()
+    assert set(grids) == {
+        "add_weighted",
+        "blur",
+        "drawn",
+        "normalise",
+        "recolour",
+        "render",
+        "weigh",
+    }
+    for grid in grids.values():
+        assert grid[0] < 1 << 31
+        assert all(count <= 65_535 for count in grid[1:])
 
 
 GPU_CODE = """

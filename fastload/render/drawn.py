@@ -157,7 +157,7 @@ class PendingImages:
             numbers = constants(conversion.scale, device), constants(conversion.offset, device)
         launch(
             _kernels().drawn,
-            (self.count, -(-height * width * channels // _BLOCK)),
+            (self.count * -(-height * width * channels // _BLOCK),),
             *(self.pixels, self.order.table, self.order.rows, self.first),
             *(constants(steps, device), filled, *numbers, out),
             HEIGHT=self.geometry.size[0],

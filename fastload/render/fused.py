@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -71,8 +72,16 @@ def colour_kernels() -> Any:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-    """Queue a kernel on the current stream. Sums of products are rounded as they are written."""
-    kernel[grid](*arguments, enable_fp_fusion=False, **constants)
+    """Queue a kernel on the current stream of the GPU of its first argument. Sums of products are
+    rounded as they are written.
+
+    The blocks of all rows lie along the first axis of a grid: along the others a GPU has 65,535
+    programs at most, and an image of 17 megapixels has more blocks.
+    """
+    device = arguments[0].device
+    # Triton takes the current GPU, which in the trainer's thread may be another one.
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        kernel[grid](*arguments, enable_fp_fusion=False, **constants)
 
 
 def render(
@@ -115,7 +124,7 @@ def render(
     together = 3 if channels == 3 else 1
     launch(
         found.render,
-        (len(geometry), -(-height * width // _RENDER_BLOCK), channels // together),
+        (len(geometry) * -(-height * width // _RENDER_BLOCK), channels // together),
         *(pixels, table, firsts, weights, _constants(fill, pixels.device), out),
         *(height, width, most),
         CHANNELS=channels,
@@ -234,7 +243,7 @@ def mixture(images: torch.Tensor, steps: MixtureSteps) -> torch.Tensor:
     if out.numel():
         launch(
             colour_kernels().add_weighted,
-            (len(images), -(-out[0].numel() // _COLOUR_BLOCK)),
+            (len(images) * -(-out[0].numel() // _COLOUR_BLOCK),),
             *(images, parts, on_device(steps.weights, images.device), out, out[0].numel()),
             PARTS=steps.weights.shape[1] - 1,
             BLOCK=_COLOUR_BLOCK,
@@ -257,7 +266,7 @@ def blur(images: torch.Tensor, steps: BlurSteps) -> torch.Tensor:
     middle, out = torch.empty_like(images, dtype=torch.float32), torch.empty_like(images)
     if not images.numel():
         return out
-    grid, plane = (batch * channels, -(-height * width // _BLOCK)), height * width
+    grid, plane = (batch * channels * -(-height * width // _BLOCK),), height * width
     for source, weights, target, axis in (
         (images, down, middle, (height, width, plane, 1, width)),
         (middle, across, out, (width, 1, plane, width, height)),

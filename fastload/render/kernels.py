@@ -203,9 +203,10 @@ def render(
         fill: (CHANNELS,) float32, whole numbers.
         out: (rows, height, width, CHANNELS) uint8.
     """
-    row = tl.program_id(0)
-    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    channel = tl.program_id(2) * TOGETHER
+    blocks = (height * width + BLOCK - 1) // BLOCK
+    row = tl.program_id(0) // blocks
+    place = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    channel = tl.program_id(1) * TOGETHER
     valid = place < height * width
     place = tl.minimum(place, height * width - 1)
     y, x = place // width, place % width

@@ -490,9 +490,10 @@ def blur(
         stride_line, line_length: the same along the other axis.
         WHOLE: round to bytes.
     """
-    number = tl.program_id(0)
+    blocks = (length * line_length + BLOCK - 1) // BLOCK
+    number = tl.program_id(0) // blocks
     row = number // planes
-    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    place = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     valid = place < length * line_length
     along, line = place // line_length, place % line_length
     base = number.to(tl.int64) * stride_plane + line * stride_line
@@ -516,8 +517,9 @@ def blur(
 def add_weighted(images, parts, weights, out, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     """(B, size) uint8 images times the first of (B, 1 + PARTS) weights, plus their (B * PARTS,
     size) parts times the others, each product and sum rounded; cut to bytes."""
-    row = tl.program_id(0)
-    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    blocks = (size + BLOCK - 1) // BLOCK
+    row = tl.program_id(0) // blocks
+    place = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     valid = place < size
     start = row.to(tl.int64) * size
     weight = weights + row * (1 + PARTS)

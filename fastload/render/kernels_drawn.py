@@ -88,8 +88,9 @@ def drawn(
         scale, offset: (CHANNELS,) float32, if CONVERTS.
         out: (B, OUT_HEIGHT, OUT_WIDTH, CHANNELS): uint8, or floating point if CONVERTS.
     """
-    sample = tl.program_id(0)
-    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    blocks: tl.constexpr = (OUT_HEIGHT * OUT_WIDTH * CHANNELS + BLOCK - 1) // BLOCK
+    sample = tl.program_id(0) // blocks
+    place = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     valid = place < OUT_HEIGHT * OUT_WIDTH * CHANNELS
     at = sample.to(tl.int64) + first
     index = tl.load(order + HEAD + at)
