@@ -328,6 +328,17 @@ def test_the_newer_switch_for_tf32_changes_nothing() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+def test_the_autocast_of_a_trainer_changes_nothing() -> None:
+    """Batches may be made in its thread, within its `with`."""
+    images, rows = photographs(2, 40, 50), np.arange(6) % 2
+    geometry = random_resizes(6, (40, 50), (12, 16), 0)
+    expected = on_device(images, rows, geometry, Resampling("bilinear"))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = on_device(images, rows, geometry, Resampling("bilinear"))
+        assert torch.bmm(torch.ones(1, 1, 1), torch.ones(1, 1, 1)).dtype == torch.bfloat16
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("antialias", [True, False])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize(("length", "size"), [(37, 9), (37, 80), (200, 7), (5, 5), (1, 4)])

@@ -14,8 +14,9 @@ exact in float32, in whatever order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -338,7 +339,15 @@ def _product(weights: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
     ways. So the weights always go in two parts of no more than 8 bits, as pixels have.
     """
     upper = weights.mul(2.0**7).round_().mul_(2.0**-7)
-    return torch.bmm(upper, pixels).add_(torch.bmm(weights - upper, pixels))
+    with _without_autocast(pixels.device.type):
+        return torch.bmm(upper, pixels).add_(torch.bmm(weights - upper, pixels))
+
+
+def _without_autocast(device: str) -> AbstractContextManager[Any]:
+    """In the trainer's thread batches may be made within its autocast, which would round products
+    to half precision."""
+    on = device != "meta" and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if on else nullcontext()
 
 
 def _rounded(pixels: torch.Tensor) -> torch.Tensor:
