@@ -241,7 +241,7 @@ class DeviceStage:
             for tensor in _tensors(staged.batch):
                 if not tensor.is_cuda:
                     continue
-                if tensor.layout != torch.strided:  # no views, and no `nbytes`
+                if tensor.layout != torch.strided:  # jagged: no views, and no `nbytes`
                     tensor.record_stream(stream)
                     continue
                 memory = tensor.untyped_storage()
@@ -472,7 +472,8 @@ class DeviceStage:
             if not tensor.is_pinned():
                 tensor = self._page_lock(tensor)
             keep.append(tensor)
-        return tensor.to(self.device, non_blocking=True)
+        # Without `keep` nobody keeps the memory until a copy to such a device (MPS, XPU) is done.
+        return tensor.to(self.device, non_blocking=keep is not None)
 
     def _page_lock(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy in page-locked memory, with the same strides where the tensor fills its memory."""
@@ -604,11 +605,42 @@ def _rebuilt_sequence(value: list[Any] | tuple[Any, ...], items: list[Any]) -> A
     return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def _tensors(value: Any, seen: frozenset[int] = frozenset()) -> Iterator[torch.Tensor]:
+    """All that there are, those in objects that a collate function has made too: the memory of each
+    is to be kept. `seen`: the objects that this one is in."""
     if isinstance(value, torch.Tensor):
-        yield value
+        yield from _SPARSE[value.layout](value) if value.layout in _SPARSE else (value,)
     elif isinstance(value, Ragged | PendingImages):
         yield from _tensors(list(value.arrays()))  # a Ragged may hold numpy's
     elif isinstance(value, Mapping | list | tuple):
         for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(item)
+            if not isinstance(item, str | bytes | int | float):
+                yield from _tensors(item, seen)
+    elif id(value) not in seen:
+        for item in _attributes(value):
+            yield from _tensors(item, seen | {id(value)})
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+    """Of an object; none of a number, a string, an array, a function or a class."""
+    if isinstance(value, type) or type(value).__module__ in ("builtins", "numpy"):
+        return
+    yield from getattr(value, "__dict__", {}).values()
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            yield getattr(value, slot, None)
+
+
+_SPARSE: Mapping[torch.layout, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    torch.sparse_coo: lambda one: (one._indices(), one._values()),
+    **dict.fromkeys(
+        (torch.sparse_csr, torch.sparse_bsr),
+        lambda one: (one.crow_indices(), one.col_indices(), one.values()),
+    ),
+    **dict.fromkeys(
+        (torch.sparse_csc, torch.sparse_bsc),
+        lambda one: (one.ccol_indices(), one.row_indices(), one.values()),
+    ),
+}
+"""The tensors that one is made of; of itself no stream can take note."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import mmap
@@ -152,7 +153,9 @@ def _page_locked(nbytes: int) -> torch.Tensor:
     cuda = torch.cuda.cudart()
     if int(cuda.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)) != 0:
         # Some systems allow no registering; torch's allocator has other ways, and says what it
-        # lacks.
+        # lacks. CUDA keeps the error until somebody asks: the next launch of a kernel would.
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device="cuda")
         return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
     weakref.finalize(memory, cuda.cudaHostUnregister, memory.data_ptr()).atexit = False
     return memory

@@ -10,7 +10,7 @@ import weakref
 from collections import UserDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -26,9 +26,9 @@ from fastload import host_memory
 from fastload.backends.base import SIZES, HostBatch
 from fastload.backends.cache import fits_on_gpu
 from fastload.cache import resident
-from fastload.device import DeviceStage, Staged
+from fastload.device import DeviceStage, Staged, _tensors
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError
+from fastload.errors import CacheError, ConfigurationError
 from fastload.geometry import Resampling
 from fastload.host_memory import BufferPool
 from fastload.recipe import Recipe
@@ -37,6 +37,7 @@ from fastload.render import device as device_rendering
 from fastload.render import transfer
 from fastload.sources import Ragged, open_source
 from fastload.spans import SpanLog
+from tests import simulated_gpu
 from tests.simulated_gpu import GPU, LazyGpu, LazyStream
 
 
@@ -257,13 +258,19 @@ def test_page_locked_buffers_are_registered_once_at_their_size(
         registered[address] = nbytes
         return 0 if allowed else 801
 
-    empty, torchs = torch.empty, []
+    empty, torchs, asked = torch.empty, [], list[Any]()
+
+    def launch(*size: Any, device: Any) -> None:
+        """The next kernel: CUDA tells it of a call before that has failed."""
+        asked.append(device)
+        raise RuntimeError("CUDA error: operation not supported")
 
     def spy(*size: Any, pin_memory: bool = False, **given: Any) -> torch.Tensor:
         torchs.append(pin_memory)
         return empty(*size, **given)
 
     monkeypatch.setattr(torch, "empty", spy)
+    monkeypatch.setattr(torch, "zeros", launch)
     monkeypatch.setattr(
         torch.cuda,
         "cudart",
@@ -274,7 +281,9 @@ def test_page_locked_buffers_are_registered_once_at_their_size(
     assert within == [[GPU], [GPU]], "page-locking opens a context on the current GPU"
     if not allowed:
         assert torchs == [True, True], "torch has other ways"
+        assert asked == ["cuda", "cuda"], "the error is not left to a kernel of the trainer's"
         return
+    assert not asked
     assert sorted(registered) == sorted(array.ctypes.data for array in (first, second))
     assert set(registered.values()) == {38 << 20}
     del first, second
@@ -442,20 +451,79 @@ def test_memory_of_many_views_is_kept_by_one_note(lazy: LazyGpu) -> None:
     assert noted == [160, 12]
     assert back is here
 
-    class Sparse(OnGpu):
-        layout = torch.sparse_coo  # type: ignore[assignment]
-
-        @property
-        def nbytes(self) -> int:  # type: ignore[override]
-            raise RuntimeError("nbytes is not defined for sparse tensors")
+    class Jagged(OnGpu):
+        layout = torch.jagged  # type: ignore[assignment]
 
         def untyped_storage(self) -> Any:
-            raise NotImplementedError("Cannot access storage of SparseTensorImpl")
+            raise NotImplementedError("Cannot access storage of NestedTensor")
 
-    stage.deliver(Staged([torch.eye(2).as_subclass(Sparse)], ready))
+    stage.deliver(Staged([torch.eye(2).as_subclass(Jagged)], ready))
     assert noted[2:] == [-1]
     stage.deliver(Staged([torch.zeros(8, 5).as_subclass(OnGpu)], ready, sharing=4))
     assert [nbytes for _, nbytes in stage._delivered] == [172, 0, 40]
+
+
+@dataclass(slots=True)
+class Slots:
+    images: Any
+    others: Any
+
+
+class Attributes:
+    def __init__(self, **given: Any) -> None:
+        self.__dict__.update(given)
+        self.me = self
+
+
+def test_memory_is_kept_of_tensors_in_whatever_a_collate_function_makes(lazy: LazyGpu) -> None:
+    """In objects; and of sparse tensors, of which no stream of CUDA can take note."""
+    program, roles = Recipe.from_transform(None).split().batch, {"a": "value"}
+    pool, others = BufferPool(pinned_for=GPU, least=1), [on_gpu() for _ in range(3)]
+
+    class Sparse(OnGpu):
+        layout = torch.sparse_csr  # type: ignore[assignment]
+
+        def record_stream(self, stream: Any) -> None:
+            raise NotImplementedError("Could not run 'aten::record_stream' from 'SparseCsrCUDA'")
+
+        def crow_indices(self) -> Any:
+            return others[0]
+
+        def col_indices(self) -> Any:
+            return others[1]
+
+        def values(self) -> Any:
+            return others[2]
+
+    def collate(columns: Any) -> Any:
+        sparse = torch.eye(2).as_subclass(Sparse)
+        return Slots(columns["a"], {"b": [Attributes(c=Attributes(d=sparse)), "text", 3]})
+
+    stage = DeviceStage(
+        device=GPU, programs=[program], roles=roles, layout="tuple", collate=collate
+    )
+    staged = stage.run(filled(pool, 1), Draws(0, 0, np.arange(2)), 0)
+    made = stage.deliver(staged)
+    assert made.images.recorded == [lazy.trainer]
+    assert [other.recorded for other in others] == [[lazy.trainer]] * 3
+    assert [nbytes for _, nbytes in stage._delivered] == [64 + 3 * 4]
+
+
+def on_gpu() -> Any:
+    made = torch.zeros(1).as_subclass(simulated_gpu.OnGpu)
+    made.recorded = []
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+def test_a_sparse_tensor_is_its_parts(layout: torch.layout) -> None:
+    matrix = torch.zeros(3, 4)
+    matrix[0, 1], matrix[2, 2], matrix[1, 3] = 1, 2, 3
+    found = list(_tensors([matrix.to_sparse(layout=layout)]))
+    assert all(one.layout == torch.strided for one in found)
+    assert len(found) == (2 if layout == torch.sparse_coo else 3)
+    assert sorted(found[-1].tolist()) == [1, 2, 3]
 
 
 def test_only_what_is_done_sample_by_sample_is_taken_apart() -> None:
@@ -700,6 +768,20 @@ def test_where_a_cache_is_served_from_is_the_same_on_every_rank(
     assert not fits_on_gpu(total // 4 + 1, GPU)
 
 
+def test_memory_that_torch_keeps_for_new_tensors_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a loader that was closed: the driver takes it to be used."""
+    source = open_source((np.zeros((4, 8, 8, 3), np.uint8), np.arange(4))).source  # 800 bytes
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (500, 9000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 1300)
+    for allocated, fits in ((1000, True), (1001, False)):
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device, n=allocated: n)
+        if fits:
+            resident._check_free_memory(source, GPU)
+        else:
+            with pytest.raises(CacheError, match="needs 800 bytes .* which has 799"):
+                resident._check_free_memory(source, GPU)
+
+
 # -- on the CPU ------------------------------------------------------------------------------------
 
 
@@ -806,7 +888,7 @@ def test_a_collate_function_gets_the_columns_by_name() -> None:
         assert seen[-1]["boxes"].tolist() == [0, 1]
 
 
-def test_images_of_another_device_are_converted_there() -> None:
+def test_images_of_another_device_are_converted_there(monkeypatch: pytest.MonkeyPatch) -> None:
     program = Recipe.from_transform(v2.ToDtype(torch.float32)).split((4, 5)).programs[0]
     stage = DeviceStage(
         device=torch.device("meta"), programs=[program], roles={"image": "image"}, layout="dict"
@@ -814,7 +896,16 @@ def test_images_of_another_device_are_converted_there() -> None:
     host = HostBatch(
         {"image": np.zeros((2, 4, 5, 3), np.uint8), "boxes": Ragged.of([[1.0], [2.0, 3.0]])}
     )
+    to, unwaited = torch.Tensor.to, list[bool]()
+
+    def spy(tensor: torch.Tensor, *where: Any, **given: Any) -> torch.Tensor:
+        unwaited.append(bool(given.get("non_blocking")))
+        return to(tensor, *where, **given)
+
+    monkeypatch.setattr(torch.Tensor, "to", spy)
     batch = stage.deliver(stage.run(host, Draws(0, 0, np.arange(2)), 0))
+    assert unwaited
+    assert not any(unwaited), "the memory is the next batch's before MPS or XPU have copied it"
     assert batch["image"].device.type == batch["boxes"].values.device.type == "meta"
     assert batch["image"].shape == (2, 3, 4, 5)
     assert batch["boxes"].on_host.tolist() == [0, 1, 3]

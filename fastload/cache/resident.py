@@ -254,6 +254,8 @@ def _check_free_memory(source: Source, device: torch.device) -> None:
         return
     needed = nbytes_of(source)
     free, total = torch.cuda.mem_get_info(device)
+    # What torch keeps of tensors that are gone it gives back where it needs other memory.
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if needed > free:
         raise CacheError(
             f"storage='device': {source.name} needs {needed:,} bytes ({needed / 1e9:.1f} GB) on "
