@@ -3,18 +3,44 @@ nothing else."""
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms import v2
 
 import fastload
 from fastload import native
 from fastload.backends.cache import CacheOptions
+from fastload.draws import Draws
+from fastload.recipe import (
+    HSV,
+    JPEG,
+    AugMix,
+    Normalize,
+    Operation,
+    RandomAffine,
+    RandomChannelPermutation,
+    RandomPerspective,
+    RandomPhotometricDistort,
+    RandomRotation,
+)
+from fastload.recipe.albumentations_colour import (
+    BrightnessContrast,
+    CoarseDropout,
+    Gamma,
+    PixelNoise,
+)
+from fastload.recipe.split import BatchProgram
+from fastload.render import transfer
 from tests.backends import DEVICE
+from tests.test_recipe_batch import EVERY_OP
 
 
 def served(storage: Any, transform: Any, images: np.ndarray, **arguments: Any) -> torch.Tensor:
@@ -103,3 +129,128 @@ def test_batches_made_on_a_gpu_do_not_wait_for_the_trainer(transform: Any) -> No
         assert time.perf_counter() - started < 1
         assert not torch.cuda.current_stream().query(), "the trainer was busy all the while"
         torch.cuda.synchronize()
+
+
+# -- operations of torch, where there is no kernel of ours -----------------------------------------
+
+OPERATIONS: tuple[Operation, ...] = (
+    *(op for op in EVERY_OP if not isinstance(op, JPEG)),  # which is made on the host
+    HSV(),
+    AugMix(),
+    RandomPhotometricDistort(),
+    RandomChannelPermutation(),
+    RandomRotation(degrees=(-20.0, 20.0), fill=(9.0,)),
+    RandomRotation(degrees=(-20.0, 20.0), fill=(9.0, 8.0, 7.0), interpolation="bilinear"),
+    RandomAffine(degrees=(-20.0, 20.0), fill=(9.0,), interpolation="bilinear", fades=False),
+    RandomPerspective(p=1.0),
+    CoarseDropout((1, 3), (4, 9), (3, 8), fill=(7.0, 8.0, 9.0), mask_fill=(3.0,)),
+    BrightnessContrast((-0.2, 0.2), (-0.2, 0.2)),
+    BrightnessContrast((-0.2, 0.2), (-0.2, 0.2), by_max=False),
+    Gamma((0.8, 1.2)),
+    PixelNoise((0.1, 0.2), (0.0, 0.0)),
+    Normalize((0.5,), (0.2,)),
+)
+ON_BYTES = (Gamma, HSV, PixelNoise)
+
+
+class Copies(TorchDispatchMode):
+    """Notes what goes from the host to the meta device, which stands for a GPU. What would have the
+    host wait for a number of it is an error there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        tensors = torch.utils._pytree.tree_leaves((args, kwargs, result))
+        tensors = [one for one in tensors if isinstance(one, torch.Tensor)]
+        there = any(one.device.type == "meta" for one in tensors)
+        # Of a CPU's tensor of one number all kernels take the number.
+        if there and any(one.device.type == "cpu" and one.ndim for one in tensors):
+            self.found.append(str(function))
+        return result
+
+
+@contextmanager
+def copies_watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What goes to the device by another way than `on_device`, whose copies are page-locked."""
+
+    def on_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
+        like = torch.from_numpy(np.zeros(0, values.dtype))
+        return torch.empty(values.shape, dtype=like.dtype, device=device)
+
+    for module in [m for name, m in sys.modules.items() if name.startswith("fastload.")]:
+        if getattr(module, "on_device", None) is transfer_on_device:
+            monkeypatch.setattr(module, "on_device", on_device)
+    transfer._constants.cache_clear()
+    with Copies() as copies:
+
+        def noting(make: Callable[..., Any]) -> Callable[..., Any]:
+            def made(*given: Any, device: Any = None, **named: Any) -> Any:
+                if device is not None and torch.device(device).type != "cpu":
+                    copies.found.append(f"torch.{make.__name__}")
+                return make(*given, device=device, **named)
+
+            return made
+
+        for name in ("tensor", "as_tensor"):  # no operator is seen of the copy in these
+            monkeypatch.setattr(torch, name, noting(getattr(torch, name)))
+        yield copies.found
+    monkeypatch.undo()
+    transfer._constants.cache_clear()
+
+
+transfer_on_device = transfer.on_device
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("op", OPERATIONS, ids=repr)
+def test_no_operation_on_a_batch_waits_for_the_device(
+    op: Operation, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if dtype != torch.uint8 and isinstance(op, ON_BYTES):
+        pytest.skip("for bytes alone")
+    if dtype == torch.uint8 and isinstance(op, Normalize):
+        pytest.skip("not for bytes")
+    images = torch.empty((5, 3, 37, 45), dtype=dtype, device="meta")
+    columns = {"image": images.contiguous(memory_format=torch.channels_last)}
+    if not op.loses_masks:
+        columns["mask"] = torch.empty((5, 37, 45), dtype=torch.uint8, device="meta")
+    with copies_watched(monkeypatch) as found:
+        made = BatchProgram(((3, op),))(columns, {n: n for n in columns}, Draws(1, 0, np.arange(5)))
+    assert all(one.device.type == "meta" for one in made.values())
+    assert not found
+
+
+def test_copies_that_wait_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = torch.empty(3, device="meta")
+    waits: list[Callable[[], Any]] = [
+        lambda: torch.tensor([1.0], device="meta"),
+        lambda: torch.zeros(3).to("meta"),
+        lambda: there.copy_(torch.zeros(3)),
+        lambda: there[torch.tensor([1])],
+    ]
+    for wait in waits:
+        with copies_watched(monkeypatch) as found:
+            wait()
+        assert found
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("op", OPERATIONS, ids=repr)
+def test_batches_do_not_depend_on_the_default_dtype(op: Operation, default: torch.dtype) -> None:
+    dtype = torch.float32 if isinstance(op, Normalize) else torch.uint8
+    images = torch.randint(0, 256, (5, 3, 37, 45)).to(dtype)
+    program, draws = BatchProgram(((3, op),)), Draws(1, 0, np.arange(5))
+    expected = program({"image": images}, {"image": "image"}, draws)["image"]
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        found = program({"image": images}, {"image": "image"}, draws)["image"]
+    finally:
+        torch.set_default_dtype(before)
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)

@@ -121,7 +121,7 @@ def _unwidened(
     if support == 1:
         position = torch.clamp(position, min=0.0)
     below = torch.floor(position)
-    weights = torch.zeros((*center.shape, len(taps)), device=center.device)
+    weights = center.new_zeros((*center.shape, len(taps)))
     last = length[:, None] - 1
     for offset in range(1 - support, support + 1):
         tap = torch.minimum(torch.clamp(below.to(torch.int64) + offset, min=0), last)

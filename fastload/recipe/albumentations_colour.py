@@ -17,7 +17,7 @@ from fastload.render.device import column
 from fastload.render.gamma import adjust_gamma, gamma_tables
 from fastload.render.noise import add_noise
 from fastload.render.steps import KINDS, NUMBERS, ColourSteps, NoiseSteps, Steps
-from fastload.render.transfer import on_device
+from fastload.render.transfer import constants, on_device
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ class CoarseDropout(PixelOperation):
         top, left, bottom, right = ends[..., None].unbind(2)
         rows, columns = (top <= down) & (down < bottom), (left <= across) & (across < right)
         holes = (rows[:, :, :, None] & columns[:, :, None, :]).any(dim=1)[:, None]
-        colour = torch.tensor(fill, dtype=pixels.dtype, device=pixels.device).view(1, -1, 1, 1)
-        return torch.where(holes, colour, pixels)
+        colour = constants(np.array(fill, dtype=np.float32), pixels.device).to(pixels.dtype)
+        return torch.where(holes, colour.view(1, -1, 1, 1), pixels)
 
     def ends(self, draws: Draws, stream: int, height: int, width: int) -> np.ndarray:
         """(B, most holes, 4) int64: top, left, bottom, right of each; empty ones where there are

@@ -220,14 +220,23 @@ def _magnitude_table(
 ) -> Float64Array:
     """(operations, bins) float64: the magnitudes that torchvision lists, float32 as there, from the
     largest ones of the five geometric operations, and of the others."""
-    with torch.device("cpu"):  # whatever the process's default device is
-        none = torch.zeros(bins)
-        rows = [none, *(torch.linspace(0.0, end, bins) for end in geometric)]
-        rows += [torch.linspace(0.0, strength, bins)] * 4
-        bits = (8 - torch.arange(bins) / ((bins - 1) / lost_bits)).round()
-        rows += [bits, torch.linspace(1.0, 0.0, bins), none, none]
+    none = torch.zeros(bins, dtype=torch.float32, device="cpu")
+    rows = [none, *(evenly(0.0, end, bins) for end in geometric)]
+    rows += [evenly(0.0, strength, bins)] * 4
+    rows += [bits_kept(8, bins, lost_bits), evenly(1.0, 0.0, bins), none, none]
     result: Float64Array = torch.stack(rows).numpy().astype(np.float64)
     return result
+
+
+def evenly(first: float, last: float, count: int) -> torch.Tensor:
+    """(count,) float32 as torch.linspace, whatever the default device and dtype of the process."""
+    return torch.linspace(first, last, count, dtype=torch.float32, device="cpu")
+
+
+def bits_kept(most: int, bins: int, lost: int) -> torch.Tensor:
+    """(bins,) float32: what Posterize keeps of 8 bits, from `most` to as many less as are lost."""
+    places = torch.arange(bins, dtype=torch.float32, device="cpu")
+    return (most - places / ((bins - 1) / lost)).round()
 
 
 def _parameters(step: AugmentStep, height: int, width: int) -> Float64Array:
@@ -360,14 +369,18 @@ def _grid(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
     for another batch size, and a position half way between two pixels would then turn to the other
     one.
     """
-    device = matrices.device
-    x = torch.linspace((1.0 - width) * 0.5, (width - 1.0) * 0.5, steps=width, device=device).view(
-        1, 1, -1
+    y, x = (
+        torch.linspace(
+            (1.0 - side) * 0.5,
+            (side - 1.0) * 0.5,
+            steps=side,
+            dtype=matrices.dtype,
+            device=matrices.device,
+        )
+        for side in (height, width)
     )
-    y = torch.linspace(
-        (1.0 - height) * 0.5, (height - 1.0) * 0.5, steps=height, device=device
-    ).view(1, -1, 1)
-    grid = torch.empty(len(matrices), height, width, 2, device=device)
+    x, y = x.view(1, 1, -1), y.view(1, -1, 1)
+    grid = matrices.new_empty((len(matrices), height, width, 2))
     for axis, size in enumerate((width, height)):
         from_x, from_y, offset = (matrices[:, axis] / (0.5 * size)).view(-1, 3, 1, 1).unbind(1)
         torch.add((from_x * x).expand(-1, height, -1), from_y * y, out=grid[..., axis])

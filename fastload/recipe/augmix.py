@@ -18,6 +18,8 @@ from fastload.recipe.augment import (
     AUGMENTATIONS,
     SIGNED,
     AugmentStep,
+    bits_kept,
+    evenly,
     numbers_of,
     read_settings,
     run_steps,
@@ -172,13 +174,12 @@ class AugMix(PixelOperation):
 def _magnitudes(height: int, width: int) -> Float64Array:
     """(operations, bins) float64: the magnitudes that torchvision lists, float32 as there; rows as
     AUGMENTATIONS."""
-    with torch.device("cpu"):
-        spread = {"ShearX": 0.3, "ShearY": 0.3, "TranslateX": width / 3.0}
-        spread |= {"TranslateY": height / 3.0, "Rotate": 30.0} | dict.fromkeys(_COLOURS, 0.9)
-        rows = {name: torch.linspace(0.0, end, _BINS) for name, end in spread.items()}
-        rows["Posterize"] = (4 - torch.arange(_BINS) / ((_BINS - 1) / 4)).round()
-        rows["Solarize"] = torch.linspace(1.0, 0.0, _BINS)
-        table = torch.stack([rows.get(name, torch.zeros(_BINS)) for name in AUGMENTATIONS])
+    spread = {"ShearX": 0.3, "ShearY": 0.3, "TranslateX": width / 3.0}
+    spread |= {"TranslateY": height / 3.0, "Rotate": 30.0} | dict.fromkeys(_COLOURS, 0.9)
+    rows = {name: evenly(0.0, end, _BINS) for name, end in spread.items()}
+    rows["Posterize"] = bits_kept(4, _BINS, 4)
+    rows["Solarize"] = evenly(1.0, 0.0, _BINS)
+    table = torch.stack([rows.get(name, evenly(0.0, 0.0, _BINS)) for name in AUGMENTATIONS])
     result: Float64Array = table.numpy().astype(np.float64)
     return result
 

@@ -368,8 +368,10 @@ def grayscale(images: torch.Tensor) -> torch.Tensor:
     they are."""
     if images.shape[1] == 1:
         return images
-    grey: torch.Tensor = functional.rgb_to_grayscale(images, num_output_channels=1)
-    return grey
+    # Of bytes torch makes numbers of the process's default dtype, bfloat16 perhaps.
+    pixels = images if images.is_floating_point() else images.to(torch.float32)
+    grey: torch.Tensor = functional.rgb_to_grayscale(pixels, num_output_channels=1)
+    return grey.to(images.dtype)
 
 
 def posterize(images: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:

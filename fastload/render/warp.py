@@ -19,7 +19,7 @@ from torch.nn import functional
 from fastload import native
 from fastload.draws import Float64Array
 from fastload.geometry.plan import Warp, WarpSampling
-from fastload.render.transfer import on_device
+from fastload.render.transfer import constants, on_device
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -128,7 +128,7 @@ def warp_batch(pixels: torch.Tensor, warp: Warp, sampling: WarpSampling) -> torc
     bilinear = sampling.interpolation == "bilinear"
     low = -0.5 if bilinear and sampling.fades else 0.0
     good = (u >= low) & (v >= low) & (u < width - low) & (v < height - low)
-    fill = torch.tensor(sampling.fill, dtype=torch.float32, device=pixels.device).view(1, -1, 1, 1)
+    fill = constants(np.array(sampling.fill, dtype=np.float32), pixels.device).view(1, -1, 1, 1)
     if not bilinear:
         places = torch.where(good, v.floor() * width + u.floor(), 0.0).long().view(count, 1, -1)
         flat = pixels.reshape(count, channels, -1)
@@ -140,7 +140,7 @@ def warp_batch(pixels: torch.Tensor, warp: Warp, sampling: WarpSampling) -> torc
     grid = torch.where(good[..., None], grid, 2.0).to(torch.float32)
     values = pixels.to(torch.float32)
     if sampling.fades:
-        ones = torch.ones((count, 1, height, width), device=pixels.device)
+        ones = values.new_ones((count, 1, height, width))
         values = torch.cat([values, ones], dim=1)
     outside: Literal["zeros", "border"] = "zeros" if sampling.fades else "border"
     made = functional.grid_sample(values, grid, padding_mode=outside, align_corners=False)
