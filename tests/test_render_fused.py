@@ -3,11 +3,13 @@ the place of: the very bits. On a GPU (FASTLOAD_TEST_DEVICE=cuda) the kernels th
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -445,6 +447,17 @@ def test_no_image_has_more_blocks_than_a_grid_has_along_an_axis(
     for grid in grids.values():
         assert grid[0] < 1 << 31
         assert all(count <= 65_535 for count in grid[1:])
+
+
+def test_kernels_ask_for_nothing_that_the_oldest_triton_has_not() -> None:
+    """That of torch 2.5 is 3.1, and until 3.3 a histogram took no mask."""
+    calls = [
+        node
+        for node in ast.walk(ast.parse(Path(fused.__file__).with_name("kernels_colour.py").read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.histogram"
+    ]
+    assert len(calls) == 1
+    assert not calls[0].keywords
 
 
 GPU_CODE = """

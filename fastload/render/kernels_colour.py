@@ -266,7 +266,9 @@ def _equalize_plane(source, target, table, plane, stride_pixel, BLOCK: tl.conste
         pixel = begin + tl.arange(0, BLOCK)
         valid = pixel < plane
         value = tl.load(source + pixel * stride_pixel, mask=valid, other=0).to(tl.int32)
-        counts += tl.histogram(value, 256, mask=valid)
+        counts += tl.histogram(value, 256)  # which takes no mask in Triton before 3.4
+    beyond = (plane + BLOCK - 1) // BLOCK * BLOCK - plane
+    counts -= tl.where(level == 0, beyond, 0)
     last = tl.max(tl.where(counts > 0, level, 0))
     step = (plane - tl.sum(tl.where(level == last, counts, 0))) // 255
     below = tl.cumsum(counts) - counts
