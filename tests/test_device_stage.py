@@ -394,6 +394,7 @@ def test_the_log_has_when_the_gpu_worked_on_each_batch(lazy: LazyGpu) -> None:
     first, second = log
     assert [span.args for span in (first, second)] == [{"epoch": 0, "step": n} for n in (1, 2)]
     assert first.begin < first.end < second.begin < second.end
+    assert lazy.spinning == 0
 
 
 @pytest.mark.slow

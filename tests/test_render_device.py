@@ -328,6 +328,24 @@ def test_the_newer_switch_for_tf32_changes_nothing() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+def test_the_default_dtype_changes_nothing(default: torch.dtype, antialias: bool) -> None:
+    images, rows = photographs(2, 40, 50), np.arange(6) % 2
+    geometry, resampling = (
+        random_resizes(6, (40, 50), (12, 16), 0),
+        Resampling("bilinear", antialias),
+    )
+    expected = on_device(images, rows, geometry, resampling)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        found = on_device(images, rows, geometry, resampling)
+    finally:
+        torch.set_default_dtype(before)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_the_autocast_of_a_trainer_changes_nothing() -> None:
     """Batches may be made in its thread, within its `with`."""
     images, rows = photographs(2, 40, 50), np.arange(6) % 2

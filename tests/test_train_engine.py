@@ -532,6 +532,17 @@ def test_the_same_source_with_prefetch_costs_no_waiting(
     assert summary.idle.compute_seconds >= sum(network.took[1:])
 
 
+def test_a_run_says_how_many_gpus_it_leaves_idle(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "3 GPUs of this machine are idle: --processes all trains on all."
+    monkeypatch.setattr(trainer, "idle_gpus", lambda world: words)
+    use_network(monkeypatch)
+    console = quiet()
+    train(config(**data, out=tmp_path, epochs=1, max_steps=1), console=console)
+    assert words in printed(console)
+
+
 # -- What never waits for the GPU ------------------------------------------------------------------
 
 _READS = {

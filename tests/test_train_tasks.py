@@ -24,9 +24,10 @@ from fastload.sources import open_source
 from fastload.train.config import DataConfig, OptimizerConfig, TrainConfig
 from fastload.train.data import open_data
 from fastload.train.masks import mask_classes
-from fastload.train.tasks import MetricSums, Task, create_task, draws_of
+from fastload.train.tasks import MetricSums, PendingSums, Task, create_task, draws_of
 from fastload.train.trainer import validate
 from tests import images, warm
+from tests.simulated_gpu import LazyGpu
 
 CPU = torch.device("cpu")
 
@@ -645,3 +646,29 @@ def test_three_ranks_validate_as_one(tmp_path: Path) -> None:
     assert ranks[0] == ranks[1] == ranks[2]
     for ours, theirs in zip(ranks[0], alone, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-6)
+
+
+def test_sums_come_from_a_gpu_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into page-locked memory; who wants them before they are there waits without spinning."""
+    gpu, asked, copy = LazyGpu(monkeypatch), list[dict[str, Any]](), torch.Tensor.copy_
+    sums = torch.tensor([6.0, 3.0], dtype=torch.float64)
+    there = gpu.copy(sums)
+
+    def empty_like(tensor: torch.Tensor, **given: Any) -> torch.Tensor:
+        asked.append(given)
+        return torch.full((len(tensor),), -1.0, dtype=tensor.dtype)
+
+    def copy_(host: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> None:
+        asked.append({"non_blocking": non_blocking})
+        plain = source.as_subclass(torch.Tensor)
+        gpu.current.work.append(lambda: copy(host, plain))
+
+    monkeypatch.setattr(torch, "empty_like", empty_like)
+    monkeypatch.setattr(torch.Tensor, "copy_", copy_)
+    found = PendingSums(["loss", "samples"], there)
+    assert asked == [{"device": "cpu", "pin_memory": True}, {"non_blocking": True}]
+    assert not found.ready
+    assert gpu.waits == 0
+    assert found.values() == {"loss": 6.0, "samples": 3.0}
+    assert found.ready
+    assert (gpu.waits, gpu.spinning) == (1, 0)
