@@ -563,7 +563,7 @@ def test_batch_transforms_are_mixed_or_called_with_seeded_numbers(tmp_path: Path
         assert torch.allclose(labels.sum(1), torch.ones(4))
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+@pytest.mark.parametrize("device", ["cpu", "cuda:1", "mps"])
 def test_a_batch_transform_seeds_the_generators_of_its_device_alone(
     monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
@@ -579,16 +579,18 @@ def test_a_batch_transform_seeds_the_generators_of_its_device_alone(
     fork_rng = torch.random.fork_rng
 
     def fork(devices: list[torch.device]) -> Any:
-        assert [str(one) for one in devices] == [device] * (device != "cpu")
+        assert [str(one) for one in devices] == [device] * (device == "cuda:1")
         return fork_rng(devices=[])
 
     monkeypatch.setattr(torch.random, "fork_rng", fork)
     monkeypatch.setattr(torch.cuda, "device", use)
     monkeypatch.setattr(torch.cuda, "manual_seed", lambda n: seeded.append((current[0], n)))
-    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda n: seeded.append((-1, n)))
+    seeded_all: list[int] = []
+    monkeypatch.setattr(torch, "manual_seed", seeded_all.append)
     with _generators_seeded(7, torch.device(device)):
         assert torch.initial_seed() == 7
-    assert seeded == [(1, 7)] * (device != "cpu")
+    assert seeded == [(1, 7)] * (device == "cuda:1")
+    assert seeded_all == [7] * (device == "mps")
 
 
 def test_buffers_return_when_their_last_view_is_gone() -> None:

@@ -333,6 +333,8 @@ def _generators_seeded(seed: int, device: torch.device) -> Iterator[None]:
     on the CPU, are left alone: `torch.manual_seed` would set all of them."""
     gpus = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=gpus):
+        if device.type not in ("cpu", "cuda"):  # MPS, XPU: of these nothing is put back
+            torch.manual_seed(seed)
         torch.default_generator.manual_seed(seed)
         for gpu in gpus:
             with torch.cuda.device(gpu):
