@@ -577,6 +577,19 @@ def test_the_page_of_several_calls(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "no.json: cannot be read" in capsys.readouterr().err
 
 
+def test_a_table_by_cores_has_a_column_of_each_and_says_whose_a_note_is() -> None:
+    share = {"of_synthetic_share": 0.5}
+    rows = [
+        Measurement("mine", "by", {"cores": n}, note="known", rounds=(Round(1, 1.0, 0.0, share),))
+        for n in (1, 2)
+    ]
+    lines = summary(new_results("gpu", {"device": "cpu"}, rows)).splitlines()
+    (heading,) = (number for number, line in enumerate(lines) if line.startswith("by "))
+    assert lines[heading].split() == ["by", "1", "core", "2", "cores"]
+    assert lines[heading + 1].split() == ["mine", "50.0%", "50.0%"]
+    assert lines[heading + 2 : heading + 4] == ["  mine, cores 1: known", "  mine, cores 2: known"]
+
+
 def test_what_many_rows_say_is_said_once() -> None:
     rows = [
         Measurement("DALI", decode.CROPS, {"threads": n}, status="failed", note="it broke")

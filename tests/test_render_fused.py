@@ -453,7 +453,9 @@ def test_kernels_ask_for_nothing_that_the_oldest_triton_has_not() -> None:
     """That of torch 2.5 is 3.1, and until 3.3 a histogram took no mask."""
     calls = [
         node
-        for node in ast.walk(ast.parse(Path(fused.__file__).with_name("kernels_colour.py").read_text()))
+        for node in ast.walk(
+            ast.parse(Path(fused.__file__).with_name("kernels_colour.py").read_text())
+        )
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.histogram"
     ]
     assert len(calls) == 1

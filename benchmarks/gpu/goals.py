@@ -16,7 +16,7 @@ from rich.console import Console
 
 from benchmarks.gpu import checks, cifar, cores, idle, pairs, soak, streams, trainer
 from benchmarks.gpu.kernels import KERNELS
-from fastload.errors import FastloadError
+from fastload.errors import FastloadError, counted
 from fastload.tools.measure.results import Measurement, Results, read_json
 from fastload.tools.measure.statistics import Verdict, judge, summarise
 from fastload.tools.measure.table import (
@@ -173,7 +173,7 @@ def summary(results: Results) -> str:
             print_fitting(console, _table(mode, rows))
         for row in rows:
             if row.note and row.status == "measured":
-                console.print(f"  {row.contestant}: {row.note}", soft_wrap=True)
+                console.print(f"  {_named(row)}: {row.note}", soft_wrap=True)
     console.print()
     print_problems(results, console, lambda row: f"{row.contestant} ({row.mode})")
     if needed := cores_needed(results.measurements):
@@ -199,20 +199,19 @@ def _by_number(mode: str, rows: Rows, parameter: str) -> list[dict[str, str]]:
     """One contestant a row, one number of threads or cores a column: the share of the synthetic
     rate, the length of a step, or the rate."""
     counts = sorted({int(row.parameters[parameter]) for row in rows})
+    columns = {n: counted(n, parameter.removesuffix("s")) for n in counts}
     cells = {
-        row.contestant: {mode: row.contestant} | {f"{n} {parameter}": "" for n in counts}
-        for row in rows
+        row.contestant: {mode: row.contestant} | dict.fromkeys(columns.values(), "") for row in rows
     }
     for row in rows:
         shown = metric(row, pairs.OF_SYNTHETIC, "{:.1%}".format)
         shown = shown or metric(row, "median_step_seconds", milliseconds) or f"{row.speed:,.0f}"
-        cells[row.contestant][f"{row.parameters[parameter]} {parameter}"] = shown
+        cells[row.contestant][columns[int(row.parameters[parameter])]] = shown
     return list(cells.values())
 
 
 def line(row: Measurement) -> str:
     """A row as it is made, for the log of a run."""
-    parameters = "".join(f", {name} {value}" for name, value in row.parameters.items())
     found = [row.status] if row.status != "measured" else []
     found += [f"{row.speed:,.0f} a second"] if row.speed else []
     names = dict.fromkeys(name for r in row.rounds for name in r.metrics)
@@ -224,7 +223,12 @@ def line(row: Measurement) -> str:
     ]
     rounds = f" ({len(row.rounds)} rounds)" if len(row.rounds) > 1 else ""
     note = f"; {row.note}" if row.note else ""
-    return f"{row.mode}: {row.contestant}{parameters}{rounds}: {', '.join(found)}{note}"
+    return f"{row.mode}: {_named(row)}{rounds}: {', '.join(found)}{note}"
+
+
+def _named(row: Measurement) -> str:
+    """The contestant and the parameters of a row."""
+    return ", ".join([row.contestant, *(f"{name} {v}" for name, v in row.parameters.items())])
 
 
 def joined(several: Sequence[Results]) -> Results:
