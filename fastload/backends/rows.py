@@ -24,6 +24,7 @@ from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan, View
 from fastload.geometry.points import POINT_COLUMNS, Objects, PointMap, PointStep
 from fastload.recipe import SplitRecipe
+from fastload.recipe.joined import Members
 from fastload.recipe.recipe import view_column
 from fastload.render.host import EncodedRenderer, EncodedRow, PythonRenderer, render_row
 from fastload.sources.base import Source
@@ -78,6 +79,25 @@ class Placed:
 _TAKEN = ""
 """In place of a column: which objects of samples of several may be seen. No source has such a
 name."""
+
+
+@dataclass(frozen=True)
+class _Pasted:
+    """Objects of other samples that are pasted into those of a batch, and hide parts of theirs."""
+
+    paster: Paster
+    draws: Draws
+    members: Members
+    failed: list[int]
+    """The samples that have no pixels."""
+
+    def taken(self, shapes: Ragged) -> Ragged:
+        """Which of these objects may be seen in their sample."""
+        return Ragged(self.paster.taken(self.draws, self.members, shapes), shapes.offsets)
+
+    def hidden(self, columns: dict[str, Any], taken: Any, points: PointMap) -> dict[str, Any]:
+        """The columns without what is hidden."""
+        return self.paster.hide(self.draws, self.members, columns, taken, points, self.failed)
 
 
 class RowReader:
@@ -230,25 +250,41 @@ class RowReader:
     ) -> tuple[dict[str, Any], dict[int, str]]:
         """The columns that are moved with the images, see `finish`; and of images whose masks
         cannot be drawn, why not."""
+        if self.joined is None:
+            return self._moved_with(draws.indices, points, failed)
+        members = self.joined.members(draws)
+        of_members = [table[members.samples, members.slots] for table in points]
+        lost = np.flatnonzero(np.isin(members.samples, failed)).tolist()
+        pasted = None if self._paster is None else _Pasted(self._paster, draws, members, failed)
+        columns, bad = self._moved_with(members.indices, of_members, lost, pasted)
+        # A sample has the rows of its members. All are Ragged: `loader.objects` has checked that.
+        columns = {
+            name: Ragged(found.values, found.offsets[members.offsets])
+            for name, found in columns.items()
+        }
+        return columns, {int(members.samples[row]): why for row, why in bad.items()}
+
+    def _moved_with(
+        self,
+        indices: Int64Array,
+        points: Sequence[npt.NDArray[np.float64]],
+        failed: list[int],
+        pasted: _Pasted | None = None,
+    ) -> tuple[dict[str, Any], dict[int, str]]:
+        """As `_moved`, of images of the source: one of each index, moved by the tables of one
+        `PointMap` a view. `pasted`: hides parts of their objects."""
         moved = self._source.moved
-        members = None if self.joined is None else self.joined.members(draws)
-        indices, lost = draws.indices, failed
-        if members is not None:  # their rows in place of those of samples
-            indices = members.indices
-            points = [table[members.samples, members.slots] for table in points]
-            failed = np.flatnonzero(np.isin(members.samples, failed)).tolist()
         rows = {name: column.at(indices) for name, column in moved.items()}
         roles = {name: column.role for name, column in moved.items()}
-        if self._paster is not None:
-            assert members is not None
-            assert self._boxes is not None
+        if pasted is not None:
             shapes = next(rows[name] for name, one in moved.items() if one is self._boxes)
-            taken = self._paster.taken(draws, members, shapes)
-            rows[_TAKEN], roles[_TAKEN] = Ragged(taken, shapes.offsets), "instances"
+            rows[_TAKEN], roles[_TAKEN] = pasted.taken(shapes), "instances"
+        moves = [PointMap(*one) for one in zip(points, self._steps, strict=bool(points))]
+        if not moves:  # a source without images
+            moves = [PointMap.identity(np.ones((len(indices), 2)))]
         columns: dict[str, Any] = {}
         bad: dict[int, str] = {}
-        moves = [PointMap(*one) for one in zip(points, self._steps, strict=bool(points))]
-        for view, one in enumerate(moves or [PointMap.identity(np.ones((len(indices), 2)))]):
+        for view, one in enumerate(moves):
             for name, found in move_together(rows, roles, one).items():
                 if isinstance(found, Ragged):
                     found = found.emptied(failed)
@@ -259,17 +295,8 @@ class RowReader:
                     found, undrawn = self._masks.draw(found, one)
                     bad |= undrawn
                 columns[view_column(name, view)] = found
-            if self._paster is not None:
-                assert members is not None
-                taken = columns.pop(_TAKEN)
-                columns = self._paster.hide(draws, members, columns, taken, one, lost)
-        if members is not None:  # all of them are Ragged: `loader.objects` has checked
-            columns = {
-                name: Ragged(found.values, found.offsets[members.offsets])
-                for name, found in columns.items()
-            }
-        if members is not None:
-            bad = {int(members.samples[row]): why for row, why in bad.items()}
+            if pasted is not None:
+                columns = pasted.hidden(columns, columns.pop(_TAKEN), one)
         return columns, bad
 
     def _without(
