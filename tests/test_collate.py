@@ -329,3 +329,14 @@ def test_arrays_on_the_host_and_tensors_elsewhere(
     for one, other in zip(*rounds[1:], strict=True):
         assert one.shape == other.shape
         assert torch.allclose(one.double(), other.double(), rtol=tolerance, atol=tolerance)
+
+
+def test_an_image_of_a_list_is_a_view_that_is_saved_whole_unless_it_is_cloned() -> None:
+    """As the manual says (docs/guarantees.md)."""
+    pixels = np.zeros((4, 16, 16, 3), np.uint8)
+    boxes = fastload.Ragged.of([[[0.0, 0, 8, 8]]] * 4)
+    arrays = {"image": pixels, "boxes": boxes, "labels": fastload.Ragged.of([[0]] * 4)}
+    with fastload.create_loader(arrays, 4, collate="torchvision") as loader:
+        images, _ = next(iter(loader))
+    assert images[0].untyped_storage().nbytes() == pixels.nbytes
+    assert images[0].clone().untyped_storage().nbytes() == pixels.nbytes // 4

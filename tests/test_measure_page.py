@@ -315,6 +315,7 @@ def test_charts_are_as_wide_as_the_page_and_no_line_crosses_their_labels(tmp_pat
         assert chart.rindex("stroke-dasharray") < chart.index("fill: var(--paper)")
 
 
+@needs_charts
 def test_tables_say_that_they_go_on_where_a_phone_cannot_show_them() -> None:
     wide = pages.table([{f"h{n}": "1" for n in range(9)}], text_columns=())
     assert "Scroll sideways: 9 columns." in wide

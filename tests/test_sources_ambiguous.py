@@ -196,6 +196,7 @@ def test_pairs_say_that_there_are_objects(tmp_path: Path) -> None:
 
 
 def test_class_folders_with_a_data_yaml_are_not_images_without_objects(tmp_path: Path) -> None:
+    pytest.importorskip("yaml", reason="data.yaml is read by PyYAML: pip install pyyaml")
     for split in ("train", "val"):
         write_classes(tmp_path / split)
     written(tmp_path / "data.yaml", "train: train\nval: val\nnames: [cat, dog, fox]\n")

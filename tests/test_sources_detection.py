@@ -121,6 +121,7 @@ def yolo_lines(number: int) -> str:
 
 
 def write_yolo(root: Path) -> None:
+    pytest.importorskip("yaml", reason="data.yaml is read by PyYAML: pip install pyyaml")
     write_images(root / "images" / "train")
     (root / "labels" / "train").mkdir(parents=True)
     for number in (0, 2, 3, 4):

@@ -1081,6 +1081,7 @@ def test_what_is_larger_than_what_did_not_fit_is_not_tried(monkeypatch: pytest.M
 def test_a_sweep_in_which_nothing_ran_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("matplotlib", reason="--png is drawn by matplotlib")
     monkeypatch.setattr(
         "fastload.tools.sweep.run.run_cell",
         lambda cell, *a, **k: Row(cell, "failed", "SourceError: gone"),
