@@ -6,7 +6,6 @@ from __future__ import annotations
 TESTS = {
     "clients/test_accelerate": "compat.accelerate",
     "clients/test_assume_plain": "loader.compared sources.plain",
-    "clients/test_changes": "loader.changes",
     "clients/test_feedback_samplers": "sampler.in_step",
     "clients/test_huggingface_streams": "loader.streams sources.huggingface_streams",
     "clients/test_lightning": "compat.lightning",

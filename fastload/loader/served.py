@@ -1,10 +1,12 @@
 """What a Loader serves: the data set, opened by fastload or as its own code makes it; the recipe,
-split for it; and the order, ours or that of a sampler. No backend is chosen yet."""
+split for it; and the order, ours or that of a sampler. No backend is chosen yet. And whether the
+user has changed the data set or the transform since."""
 
 from __future__ import annotations
 
 import functools
 import logging
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,10 +18,10 @@ from fastload.compat.timm import is_fast_collate, stacks_alike
 from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.known_code import only_seeds
 from fastload.loader import deep
-from fastload.loader.changes import Changes, has_code
 from fastload.loader.config import LoaderConfig
 from fastload.recipe import Recipe, SplitRecipe
-from fastload.recipe.operation import qualified_name
+from fastload.recipe.lower import Origin
+from fastload.recipe.operation import CopiedTransform, Operation, qualified_name
 from fastload.sampler import (
     BatchOrder,
     BlockShuffle,
@@ -37,6 +39,8 @@ from fastload.sampler import (
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
 from fastload.sources.datasets import COST, is_dataset, open_dataset
+from fastload.sources.huggingface import is_huggingface
+from fastload.sources.inspection import Snapshot, are_unchanged, seen_in
 from fastload.sources.plain import may_be_plain, open_plain_dataset
 
 logger = logging.getLogger("fastload")
@@ -85,7 +89,7 @@ def served_for(config: LoaderConfig) -> Served:
                 notes=(*opened.notes, "what timm's fast_collate does to bytes is done without it"),
             )
     runs_python = config.collate_fn is not None or split.opaque is not None
-    if runs_python and not source.objects and has_code(config.source):
+    if runs_python and not source.objects and _has_code(config.source):
         opened = _opened_by_its_own_code(config, opened, split)
         source = opened.source
         recipe = Recipe.from_transform(_both(opened.transform, config.transform))
@@ -193,6 +197,69 @@ def _opened_by_its_own_code(config: LoaderConfig, native: Opened, split: SplitRe
         made.source, fingerprint=native.source.fingerprint, classes=native.source.classes
     )
     return Opened(source, transform, (*native.notes, *made.notes), bare)
+
+
+# -- What the user may change ----------------------------------------------------------------------
+
+
+class Changes:
+    """What the data set and the transforms look like now, for telling later whether they were
+    changed.
+
+    Where the data set's own code makes the samples, only its length is looked at: that code sees
+    all other changes itself. Not so if the samples come from a copy without its transform. Of the
+    transforms the operations are compared that they are lowered to: a transform that runs as it was
+    written sees changes of itself.
+    """
+
+    def __init__(self, config: LoaderConfig, opened: Opened, transform: Any) -> None:
+        """`transform`: all that is done to an image, the data set's own part included."""
+        self._snapshot: Snapshot | None = None
+        a_path = isinstance(config.source, str | os.PathLike)
+        if config.adopted or (not a_path and _has_code(config.source)):
+            only_length = bool(opened.source.objects) and opened.bare is None
+            self._snapshot = Snapshot(config.source, only_length=only_length)
+        self._transform = transform
+        self._seen = _operations_of(Recipe.from_transform(transform))
+
+    def changed(self, *, thoroughly: bool = True) -> bool:
+        """`thoroughly`: look at more than the length; it takes some 20 ms for a million samples."""
+        if self._snapshot is not None and self._snapshot.changed(thoroughly=thoroughly):
+            return True
+        if not thoroughly:
+            return False
+        try:
+            now = _operations_of(Recipe.from_transform(self._transform))
+        except Exception:  # making the Loader's parts again raises it
+            return True
+        return len(now) != len(self._seen) or not all(map(_is_equal, self._seen, now))
+
+
+def _has_code(source: Any) -> bool:
+    """Whether it is a data set whose own code can make the samples."""
+    return is_dataset(source) or is_huggingface(source)
+
+
+def _operations_of(recipe: Recipe) -> list[Any]:
+    """The operations in order; in place of one that runs as it was written the transform itself, or
+    what a copy of it was made of."""
+    if not recipe.origins:
+        return [recipe]
+    return [part for origin in recipe.origins for part in _compared_of(origin)]
+
+
+def _compared_of(origin: Origin) -> tuple[Any, ...]:
+    if not any(op.is_opaque for op in origin.ops):
+        return origin.ops
+    run = origin.transform
+    return (seen_in(run.given),) if isinstance(run, CopiedTransform) else (run,)
+
+
+def _is_equal(mine: Any, its: Any) -> bool:
+    if isinstance(mine, list) and isinstance(its, list):
+        return are_unchanged(mine, its)
+    known = isinstance(mine, Operation | Recipe) and type(mine) is type(its)
+    return mine is its or bool(known and mine == its)
 
 
 # -- The recipe ------------------------------------------------------------------------------------
