@@ -170,6 +170,19 @@ def test_rows_of_a_wrapper_may_be_an_array(folder: str, convert: Any) -> None:
         ]
 
 
+def test_pixels_that_cifar_keeps_in_another_layout_may_be_written_to() -> None:
+    dataset = datasets.CIFAR10.__new__(datasets.CIFAR10)
+    pixels = np.zeros((6000, 3, 32, 32), np.uint8)  # 18 MB
+    values = {"data": pixels.transpose(0, 2, 3, 1), "targets": [0] * 6000, "classes": ["a"]}
+    vars(dataset).update(values, transform=v2.ToImage(), target_transform=None)
+    with fastload.from_dataloader(DataLoader(dataset, 2000)) as loader:
+        assert "cache" in loader.explain()
+        for number in (0, 1, 2):
+            dataset.data[5999] = number
+            last = [images for images, _ in loader][-1]
+            assert int(last[-1].min()) == int(last[-1].max()) == number
+
+
 def test_what_was_not_changed_is_not_made_again(folder: str) -> None:
     dataset = deep(folder, {})
     with fastload.from_dataloader(DataLoader(dataset, 5)) as loader:
