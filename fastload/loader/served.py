@@ -38,6 +38,7 @@ from fastload.sampler import (
 )
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
+from fastload.sources.columns import DatasetItems
 from fastload.sources.datasets import COST, is_dataset, open_dataset
 from fastload.sources.huggingface import is_huggingface
 from fastload.sources.inspection import Snapshot, are_unchanged, seen_in
@@ -94,10 +95,23 @@ def served_for(config: LoaderConfig) -> Served:
         source = opened.source
         recipe = Recipe.from_transform(_both(opened.transform, config.transform))
         split = _split(recipe, config, source)
+    if config.unbatched:
+        opened = replace(opened, source=_one_by_one(source))
+        source = opened.source
     order = _order_of(config, source, config.shard_here())
     if source.deep:
         deep.check(config, source, split)
     return Served(config, opened, recipe, split, order)
+
+
+def _one_by_one(source: Source) -> Source:
+    """The source whose data set makes each sample by itself, as under a DataLoader with
+    batch_size=None."""
+    columns = {
+        name: replace(column, one_by_one=True) if isinstance(column, DatasetItems) else column
+        for name, column in source.columns.items()
+    }
+    return replace(source, columns=columns)
 
 
 # -- The data set ----------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def _from_tensor(tensor: torch.Tensor, name: str) -> AnyArray:
             "give a dense one in host memory: tensor.to_dense().cpu()."
         )
     try:
-        array: AnyArray = tensor.detach().numpy()
+        array: AnyArray = tensor.detach().resolve_conj().resolve_neg().numpy()
     except TypeError as error:
         raise SourceError(
             f"{name}: {tensor.dtype} has no counterpart in numpy; convert it: tensor.float()."

@@ -600,6 +600,8 @@ class DatasetItems(RowSelection, Objects):
     dataset: Any
     """Has `__getitem__(int)` and `__len__`."""
     rows: Int64Array | None = None
+    one_by_one: bool = False
+    """Whether its `__getitems__` is not called."""
 
     @property
     def producer(self) -> str:
@@ -615,7 +617,7 @@ class DatasetItems(RowSelection, Objects):
         """By the dataset's `__getitems__`, if it has one. A list has the keys that a user's sampler
         gave."""
         inner = self.dataset.dataset if isinstance(self.dataset, Subset) else self.dataset
-        if not callable(getattr(inner, "__getitems__", None)):
+        if self.one_by_one or not callable(getattr(inner, "__getitems__", None)):
             return None  # a Subset always has one, of one item at a time
         if isinstance(indices, list):
             return self.dataset.__getitems__(indices)

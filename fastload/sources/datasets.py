@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -285,6 +286,8 @@ def _image_folder(dataset: Any) -> Opened:
         raise NotNativeError(
             f"torchvision's image backend is {backend}; set_image_backend('PIL') frees it"
         )
+    if not isinstance(dataset.classes, list | tuple | dict):
+        raise NotNativeError(f"its classes are a {type(dataset.classes).__name__}, not a list")
     # The classes of torchvision's ImageNet are tuples.
     names = [name if isinstance(name, str) else ", ".join(name) for name in dataset.classes]
     source = listed_images(dataset.root, dataset.samples, names, "torchvision ImageFolder")
@@ -328,12 +331,15 @@ def listed_images(root: Any, samples: Any, classes: list[str], kind: str) -> Sou
         raise NotNativeError(f"its samples are a {type(samples).__name__}, not a list")
     if not all(type(label) is int for _, label in samples):
         raise NotNativeError("its samples have labels that are not integers")
+    if not all(isinstance(path, str | Path) for path, _ in samples):
+        raise NotNativeError("its samples have no paths")
+    files = [str(path) for path, _ in samples]
     root = os.fspath(root)
     # With paths below the root stored relative to it, the fingerprint is that of the folder opened
     # by its path.
     prefix = os.path.join(root, "")
-    inside = all(path.startswith(prefix) for path, _ in samples)
-    names = (path[len(prefix) :] if inside else os.path.abspath(path) for path, _ in samples)
+    inside = all(path.startswith(prefix) for path in files)
+    names = (path[len(prefix) :] if inside else os.path.abspath(path) for path in files)
     table = PathTable.of(names, os.path.abspath(root) if inside else "")
     labels = np.fromiter((label for _, label in samples), dtype=np.int64, count=len(samples))
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):

@@ -470,3 +470,57 @@ def test_changes_reach_data_sets_that_are_read_natively(tmp_path: Path) -> None:
         data.samples = data.imgs = kept
         assert len(loader) == 2
         assert sum(len(labels) for _, labels in loader) == 3
+
+
+def with_paths(folder: str) -> Any:
+    dataset = ImageFolder(folder, RESIZED)
+    dataset.samples = [(Path(path), label) for path, label in dataset.samples]
+    return dataset
+
+
+def without_classes(folder: str) -> Any:
+    dataset = ImageFolder(folder, RESIZED)
+    dataset.classes = None
+    return dataset
+
+
+class TensTogether(Dataset[Any]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return index
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return [10 * index for index in indices]
+
+
+COMPLEX = torch.arange(8.0).view(4, 2)
+RESIZED = v1.Compose([v1.Resize((8, 8)), v1.PILToTensor()])
+ODD: dict[str, Any] = {
+    "paths that are no words": with_paths,
+    "no classes": without_classes,
+    "a conjugate tensor": lambda folder: TensorDataset(torch.view_as_complex(COMPLEX).conj()),
+    "a negative tensor": lambda folder: TensorDataset(torch.view_as_complex(COMPLEX).conj().imag),
+    "several at once": lambda folder: TensTogether(),
+}
+
+
+@pytest.mark.parametrize("batch_size", [3, None])
+@pytest.mark.parametrize("name", ODD)
+def test_odd_ones_give_what_they_give_a_dataloader(
+    name: str, batch_size: int | None, tmp_path: Path
+) -> None:
+    dataset = ODD[name](str(write_photo_folder(tmp_path / "data", classes=2, per_class=2)))
+    wanted = list(DataLoader(dataset, batch_size))
+    with fastload.from_dataloader(DataLoader(dataset, batch_size)) as loader:
+        found = list(loader)
+    for mine, its in zip(found, wanted, strict=True):
+        for one, other in zip(parts(mine), parts(its), strict=True):
+            assert (one.shape, one.dtype) == (other.shape, other.dtype)
+            assert torch.allclose(one.to(torch.cfloat), other.to(torch.cfloat), atol=2)
+
+
+def parts(batch: Any) -> list[torch.Tensor]:
+    given = batch if isinstance(batch, list | tuple) else [batch]
+    return [torch.as_tensor(part).as_subclass(torch.Tensor).resolve_conj() for part in given]
