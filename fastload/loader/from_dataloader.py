@@ -196,8 +196,9 @@ def _refuse_unsupported(existing: Any) -> None:
         if _iterates_as_torchs(type(existing)) or _is_stateful(existing):
             return
         said = (
-            f"its class {kind} overrides __iter__, which would be bypassed, so it cannot be "
-            "taken over."
+            f"its class {kind} overrides __iter__, which would be bypassed. If that only makes "
+            "batches ahead, or keeps workers from epoch to epoch, leave it out: give torch's own "
+            "DataLoader with the same arguments, and fastload does both."
         )
         said = already_prepared(type(existing)) or said
     elif isinstance(getattr(existing, "loader", None), DataLoader):  # as timm's PrefetchLoader
