@@ -48,7 +48,7 @@ USUAL: Mapping[str, Any] = {
     "persistent_workers": True,
     "drop_last": False,
 }
-"""What a row has but for the one setting in its name."""
+"""What a row has except for the one setting in its name."""
 
 KNOBS: tuple[Mapping[str, Any], ...] = (
     {},

@@ -13,7 +13,7 @@ and draws both on one scale of time. Nothing else should be running.
 
 `fashion` trains both in turn, each run in a process of its own, once for each seed, and the modern
 preset once. FOLDER has the four files of Fashion-MNIST (Debian: dataset-fashion-mnist). Times are
-of the whole job but for the imports.
+of the whole job except for the imports.
 
 `texts` writes train.tsv (10,000) and dev.tsv (1,000): paragraphs from the docstrings of torch
 (label 0) and of transformers (label 1). The same versions of the two packages give the same files.

@@ -95,7 +95,7 @@ def _same(
 
 
 def _signature(code: CodeType) -> tuple[Any, ...]:
-    """Numbers of arguments, flags but for those of `from __future__`, and where exceptions are
+    """Numbers of arguments, flags except for those of `from __future__`, and where exceptions are
     caught."""
     flags = code.co_flags & ~0x1FF0000
     table = getattr(code, "co_exceptiontable", b"")

@@ -196,7 +196,7 @@ def test_a_network_whose_process_dies_costs_itself_alone(
         "idle: small: reckless: complete",
     ]
     assert len(found.results.measurements) == 4
-    # All of the part's time, but for what later parts need, is for what is still to come.
+    # All of the part's time, except for what later parts need, is for what is still to come.
     assert started.seconds[0] == pytest.approx(1000 * 60 / 70 / 2.3, rel=0.01)
     assert "  training large: large: done 1\n" in capsys.readouterr().err
 

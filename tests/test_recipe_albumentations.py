@@ -531,7 +531,7 @@ def test_what_is_not_known_runs_as_it_was_written(contestant: Contestant, tmp_pa
     images, masks = one_of_each(found)
     lines = (images == 255).all(dim=1).all(dim=1)
     assert lines.any(dim=1).all()
-    # The mask is that of the image, but for the line: so both were cut and turned alike.
+    # The mask is that of the image, except for the line: so both were cut and turned alike.
     assert (images[:, 0] != masks).any(dim=1).sum(dim=1).max() <= 1
     at = lines.double().argmax(dim=1)
     assert len(at.unique()) > 8

@@ -57,7 +57,7 @@ def pictures(
 
 
 def compare(ours: torch.Tensor, theirs: torch.Tensor, *, share: float = 0.0) -> None:
-    """uint8 pixels equal but for `share` of them, which may differ by 1; floats to within
+    """uint8 pixels equal except for `share` of them, which may differ by 1; floats to within
     rounding."""
     assert ours.dtype == theirs.dtype
     assert ours.shape == theirs.shape

@@ -223,7 +223,7 @@ def by_torchvision(transforms: list[Any], sample: list[Any], draws: Draws) -> li
 
 
 def reference_crop(one: Any, plan: Any, transform: Any) -> Any:
-    """RandomCrop, RandomResizedCrop and CenterCrop, whose geometry other tests hold against
+    """RandomCrop, RandomResizedCrop and CenterCrop, whose geometry other tests check against
     torchvision. (Its CenterCrop, where it pads by an odd number, moves boxes a pixel further than
     the picture.)"""
     fill = getattr(transform, "fill", 0) or 0
@@ -737,8 +737,8 @@ def test_a_safe_crop_holds_all_boxes(source: Source) -> None:
             for row, boxes in enumerate(BOXES):
                 found, size = batch["boxes"][row].numpy(), np.array(SIZES[row])[::-1]
                 spans, wanted = (one[:, 2:] - one[:, :2] for one in (found, boxes))
-                # The crop is no larger than the image: boxes are no smaller, in its parts, but for
-                # the pixel that the crop ends in.
+                # The crop is no larger than the image: boxes are no smaller, in its parts, except
+                # for the pixel that the crop ends in.
                 assert (spans / (44, 36) >= (wanted - 1) / size - 1e-6).all()
                 cut += int((spans / (44, 36) > 1.1 * wanted / size).any())
     assert cut > 10

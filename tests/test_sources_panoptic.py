@@ -114,7 +114,7 @@ def test_the_class_of_each_pixel(contestant: Contestant, tmp_path: Path) -> None
 
 @contestants("torch-0", "turbojpeg", "cache")
 def test_a_mask_of_each_segment(contestant: Contestant, tmp_path: Path) -> None:
-    """Of what a transform drops there is none: here the cat, hidden but for some rows."""
+    """Of what a transform drops there is none: here the cat, hidden except for some rows."""
     write(tmp_path / "data")
     transform = v2.Compose([v2.RandomHorizontalFlip(1.0), v2.SanitizeBoundingBoxes(min_area=300)])
     with contestant.create(

@@ -84,8 +84,8 @@ class CacheOptions(BackendOptions):
     """Say on standard error how long building will take and how far it is: a bar, or lines if that
     is no terminal."""
     verify: bool = False
-    """Read the whole cache before the first batch and hold it against its checksums, like `fastload
-    cache verify`."""
+    """Read the whole cache before the first batch and check it against its checksums, like
+    `fastload cache verify`."""
 
     @property
     def may_be_declined(self) -> bool:

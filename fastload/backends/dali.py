@@ -431,7 +431,7 @@ def _prepared(
     allocate: BufferAllocator | None,
     check: bool,
 ) -> tuple[HostBatch, list[_Rows]]:
-    """A batch but for what DALI makes, in a reader's thread. No method of the backend, which it
+    """A batch except for what DALI makes, in a reader's thread. No method of the backend, which it
     would keep alive."""
     renderer = _Renderer(plans, python, check)
     reader = RowReader(context.source, context.recipe, settings=python.settings, renderer=renderer)

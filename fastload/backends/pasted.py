@@ -164,7 +164,7 @@ class Paster:
         """The columns of objects, rows of members, without what is hidden.
 
         Args:
-            columns: by name, finished but for that; masks are changed in place.
+            columns: by name, finished except for that; masks are changed in place.
             taken: as `taken` gives it, of the objects that are left by now.
             points: of the members, traced where masks are drawn.
             failed: samples that are not made; they have no objects any more.

@@ -29,8 +29,8 @@ from fastload.sources.kinds import pixel_kind
 from fastload.sources.ragged import Ragged
 
 _CHECKED = 16 << 20
-"""Bytes: labels, sizes, offsets and names that take no more are held against their checksums when a
-cache is opened. 16 MiB are two million labels, and take some 10 ms."""
+"""Bytes: labels, sizes, offsets and names that take no more are checked against their checksums
+when a cache is opened. 16 MiB are two million labels, and take some 10 ms."""
 
 
 def is_built_cache(spec: object) -> bool:

@@ -235,7 +235,7 @@ def _save(path: str, array: npt.NDArray[Any]) -> ArrayFile:
 
 
 def verify_cache(directory: str | os.PathLike[str]) -> Manifest:
-    """Read a cache whole and hold every file against the checksum (CRC-32) that was noted when it
+    """Read a cache whole and check every file against the checksum (CRC-32) that was noted when it
     was written.
 
     It takes as long as reading takes, or a second a gigabyte. Returns what the cache says of

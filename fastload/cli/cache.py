@@ -179,7 +179,7 @@ def verify(
         Path, typer.Argument(help="A directory that `fastload cache build` printed.")
     ],
 ) -> None:
-    """Read a cache whole and hold every file against the checksum that was noted when it was
+    """Read a cache whole and check every file against the checksum that was noted when it was
     written."""
     with plain_errors():
         from fastload.cache import verify_cache

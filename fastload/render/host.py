@@ -1,5 +1,5 @@
 """One decoded image after the other into its row of the batch: the reference that other renderers
-are held against.
+are checked against.
 
 The steps are those of `fastload.geometry.Geometry`; the arithmetic is torchvision's for uint8
 tensors (maximum difference 1). Called from several threads at once.

@@ -185,5 +185,5 @@ class PlacedOrder(EpochOrder):
             f"{self.describe()}; node {node} of {self.nodes} reads {self.sizes[node]:,} of "
             f"{counted(self.length, 'sample')} in an epoch, {step:,} of them new in each; given "
             f"up: each global batch has 1/{self.nodes} of its samples from each part, and samples "
-            "of one part stay together but for those that move"
+            "of one part stay together except for those that move"
         )

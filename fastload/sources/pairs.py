@@ -55,7 +55,7 @@ def has_masks(root: str) -> bool:
 def open_pairs(root: str, options: OpenOptions) -> Opened:
     """Open image and mask pairs: columns `image` and `mask`, sorted by the image's path.
 
-    Partners have the same path below their folders but for the extension, and for an ending that
+    Partners have the same path below their folders except for the extension, and for an ending that
     all masks have (`1.png` and `1_L.png`); `11.png` is no mask of `1.png`. Two folders of masks, or
     of images, are refused. Where both folders have folders of splits in them, or
     lists say which image is in which split, `options.split` must name one.

@@ -36,7 +36,7 @@ class _Group:
         self.left = set(places)
         """Those that were not asked for yet."""
         self.found: dict[int, Data] = {}
-        """The bytes of these, but for those that are in the local tier."""
+        """The bytes of these, except for those that are in the local tier."""
         self.started = False
         self.over = threading.Event()
         """Set when they were read, or could not be."""

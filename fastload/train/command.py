@@ -210,7 +210,7 @@ def _typed(argv: Sequence[str]) -> Sequence[str]:
 
 
 def without_processes(arguments: Sequence[str]) -> list[str]:
-    """What was typed after `train`, but for --processes and its value."""
+    """What was typed after `train`, except for --processes and its value."""
     rest = iter(arguments)
     kept = []
     for word in rest:

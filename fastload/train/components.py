@@ -38,7 +38,7 @@ class LearningRate(NamedTuple):
 
 class Components:
     """All that is stepped, validated and saved, as it is before the first step. The same on every
-    rank, but for the data. The loaders are closed by `stack`."""
+    rank, except for the data. The loaders are closed by `stack`."""
 
     def __init__(self, config: TrainConfig, world: World, stack: ExitStack) -> None:
         self.data = open_data(config, shard=world.shard, device=world.device)

@@ -312,7 +312,7 @@ def _toml_value(value: Any) -> str:
         return repr(value)  # also inf, which JSON has not
     return msgspec.json.encode(
         NONE if value is None else value
-    ).decode()  # TOML has JSON's strings, but for DEL
+    ).decode()  # TOML has JSON's strings, except for DEL
 
 
 # -- Presets ---------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class Model:
 
 
 class Machine(RuleBasedStateMachine):
-    """Rules are calls; what comes of each is held against the model."""
+    """Rules are calls; what comes of each is checked against the model."""
 
     backend, arguments = "turbojpeg", {"num_workers": 2}
 

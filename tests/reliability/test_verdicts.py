@@ -88,8 +88,8 @@ READ: dict[str, Callable[[], bytes]] = {
     "tiff.tiff": lambda: saved("TIFF"),
 }
 AFTER_PIXELS: dict[str, Callable[[], bytes]] = {
-    # What follows the last pixel is not looked at, but for the end marker. Pillow and djpeg refuse
-    # these.
+    # What follows the last pixel is not looked at, except for the end marker. Pillow and djpeg
+    # refuse these.
     "a second scan after its pixels.jpg": lambda: (
         JPEG[:-2] + JPEG[JPEG.index(b"\xff\xda") :][:14] + b"\x12\xff\xd9"
     ),

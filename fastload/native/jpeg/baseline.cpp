@@ -202,7 +202,7 @@ bool BaselineDecoder::seek(Stream& stream, int row, int column) {
     if (frame_.restart_interval != 0) {
         const int64_t interval = stream.mcu / frame_.restart_interval;
         const int64_t in_interval = stream.mcu % frame_.restart_interval;
-        // A point between two intervals is before the marker, but for the first.
+        // A point between two intervals is before the marker, except for the first.
         const bool before_marker = in_interval == 0 && stream.mcu > 0;
         stream.until_restart = before_marker ? 0 : frame_.restart_interval - in_interval;
         stream.restart_number = static_cast<int>((interval - (before_marker ? 1 : 0)) & 7);

@@ -100,7 +100,7 @@ def style_sheet() -> str:
 
 def table(rows: Sequence[Mapping[str, str | Text]], *, text_columns: Sequence[str]) -> str:
     """HTML of a table that scrolls sideways within itself where the screen is narrow; rows as for
-    `print_fitting`. Columns of numbers, but for `text_columns`."""
+    `print_fitting`. Columns of numbers, except for `text_columns`."""
     if not rows:
         return ""
     headings = [name for name in rows[0] if any(str(row[name]) for row in rows)]

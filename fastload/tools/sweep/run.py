@@ -48,7 +48,7 @@ class SweepSettings:
     preset: str
     """The name of the job in the results."""
     config: TrainConfig
-    """Of every cell, but for batch size, mode and length."""
+    """Of every cell, except for batch size, mode and length."""
     batch_sizes: Sequence[int]
     """Of a rank."""
     parallel: Sequence[Mode] = ("none", "ddp")
