@@ -63,7 +63,7 @@ def turned_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
 
 
 def turned_sizes(sizes: Int64Array, orientations: npt.NDArray[Any]) -> Int64Array:
-    """The same of (N, 2) sizes and (N,) orientations."""
+    """`turned_size` of (N, 2) sizes and (N,) orientations."""
     return np.where((orientations >= _SIDES)[:, None], sizes[:, ::-1], sizes)
 
 

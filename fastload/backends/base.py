@@ -336,7 +336,7 @@ class HostBatch:
             self.packed = None
 
     def emptied(self) -> HostBatch:
-        """The same without its samples."""
+        """This batch without its samples."""
         columns = {name: _emptied(column) for name, column in self.columns.items()}
         collated = None if self.collated is None else _emptied(self.collated)
         return replace(self, columns=columns, collated=collated)

@@ -107,7 +107,7 @@ class LoaderSampler(Sampler[int]):
             owner.set_epoch(epoch)
 
     def batches(self) -> Iterator[list[int]]:
-        """The same, cut into this rank's batches."""
+        """The indices of this epoch in batches, this rank's."""
         return self.order.batches(self.epoch)
 
     @property
@@ -126,7 +126,7 @@ class LoaderSampler(Sampler[int]):
 
 
 class _DistributedLoaderSampler(LoaderSampler, DistributedSampler[Any]):  # type: ignore[override]
-    """The same, recognised as a DistributedSampler."""
+    """A LoaderSampler that frameworks take for a DistributedSampler."""
 
 
 class _StreamSampler(LoaderSampler):
@@ -357,7 +357,8 @@ class ShownAsDataLoader(DataLoader[Any]):
 
     @property  # type: ignore[override]
     def batch_sampler(self) -> LoaderBatchSampler | None:
-        """The same, a list for each batch; None where samples are handed out one by one."""
+        """This rank's indices, a list for each batch; None where samples are handed out one by
+        one."""
         self._settle()
         batches: LoaderBatchSampler | None = vars(self)["batch_sampler"]
         return batches

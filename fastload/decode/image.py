@@ -353,7 +353,7 @@ class EncodedReader:
         return self.accept(index, data)
 
     def fetch_many(self, indices: npt.NDArray[np.int64]) -> list[Fetched | DecodeError]:
-        """The same of several samples, or why there are none."""
+        """`fetch` of several samples, or why one cannot be fetched."""
         try:
             found = self.column.read_many(indices)
         except OSError:  # one of them failed; read singly, each has its own message

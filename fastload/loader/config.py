@@ -293,7 +293,7 @@ class LoaderConfig:
         return Shard() if alone else Shard.detect()
 
     def with_sampler(self, sampler: Any, length: int, *, rebuilt: bool) -> LoaderConfig:
-        """The same, in the order of a torch sampler, over a data set of that length.
+        """This configuration in the order of a torch sampler, over a data set of that length.
 
         torch's own become fastload's order, which is a function of (seed, epoch); any other is
         asked, once an epoch, for this rank's indices. One that a framework has put in place of ours

@@ -55,7 +55,8 @@ class ReadTogether:
 
 
 def with_own_columns(source: Source) -> Source:
-    """The same with columns that no other Loader has: a ReadTogether changes how they are read."""
+    """The source with columns that no other Loader has: a ReadTogether changes how they are
+    read."""
     columns = {name: _own(column) for name, column in source.columns.items()}
     return replace(source, columns=columns)
 

@@ -437,7 +437,7 @@ class NativePool:
         rows: npt.NDArray[np.bool_] | None = None,
         fused: bool = True,
     ) -> Pending:
-        """The same for a blur with (taps, B) weights down and across."""
+        """Blur (B, H, W, C) images in place, with (taps, B) weights down and across."""
         down, across = np.ascontiguousarray(down), np.ascontiguousarray(across)
         return Pending(self._pool.blur(images, down, across, rows, fused))
 
@@ -453,7 +453,7 @@ class NativePool:
         shared: bool = False,
         here: bool = False,
     ) -> Pending:
-        """The same for normal noise, of images of any number of channels; see
+        """Add normal noise to (B, H, W, C) images of any C, in place; see
         `fastload.render.steps.NoiseSteps`."""
         return Pending(
             self._pool.add_noise(images, keys, scales, shifts, rows, clips, shared, here)
@@ -522,7 +522,7 @@ def _column(images: Compressed, views: Sequence[View]) -> tuple[_core.Encoded, l
 
 
 def _view(view: View, *, channels: int, **lengths: int) -> _core.View:
-    """The same for the extension, which relies on what is checked here."""
+    """A view as the extension takes it, which relies on what is checked here."""
     core, out, sampling = load(), view.out, view.resampling
     good = out.dtype == np.uint8 and out.ndim == 4 and out.shape[3] == channels
     if not (good and out.flags.c_contiguous and out.flags.writeable):

@@ -27,7 +27,7 @@ class AsFunction(CopiedTransform):
         self._transform: Any = None
 
     def as_last(self) -> AsFunction:
-        """The same where no transform follows."""
+        """This transform, where none follows it."""
         return AsFunction(self.given, is_last=True)
 
     def __call__(self, image: Any, *masks: Any) -> Any:

@@ -170,7 +170,7 @@ class Operation:
         return None
 
     def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
-        """The same for the (B, 1, H, W) masks of the same samples. Here: masks stay as they are."""
+        """`apply` to the (B, 1, H, W) masks of the same samples. Here: masks stay as they are."""
         return masks
 
     @property

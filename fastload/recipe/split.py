@@ -112,7 +112,7 @@ class SplitRecipe:
         return any(program.ops[0][1].has_steps for program in self.programs if program.ops)
 
     def with_colour_on_host(self, *, masks: bool) -> SplitRecipe:
-        """The same, with the leading operations of colour of batches on the host. `masks`: there
+        """This recipe with the leading operations of colour of batches on the host. `masks`: there
         are masks, on which operations that move pixels must work too, on the device."""
         hosted, programs, chosen = [], [], set()
         for program in self.programs:

@@ -23,8 +23,8 @@ def on_device(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
 
 
 def constants(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """The same for numbers that belong to an operation, not to a batch: sent once. Not to be
-    changed.
+    """Numbers that belong to an operation, not to a batch, as a tensor on `device`: sent once. Not
+    to be changed.
 
     On CUDA there is one copy for each stream: another stream could read it before it is there.
     """

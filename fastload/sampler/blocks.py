@@ -178,7 +178,7 @@ class _BlockEpoch(ComputedOrder):
         return np.concatenate([places[:0], *found])
 
     def _at_some(self, places: Int64Array) -> Int64Array:
-        """The same: those of each piece are shuffled among themselves."""
+        """`at_places` of a few: the samples of each piece are shuffled among themselves."""
         pieces = self.pieces(places)
         begins, one, which = np.unique(pieces.begin, return_index=True, return_inverse=True)
         size = pieces.size[one]

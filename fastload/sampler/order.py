@@ -277,7 +277,7 @@ class EpochOrder(Order):
 
     @cached_property
     def steps(self) -> int:
-        """The same on every rank."""
+        """Batches of an epoch, as many on every rank."""
         return (
             self.samples // self.global_batch_size
             if self.drop_last

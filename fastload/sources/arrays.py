@@ -52,8 +52,8 @@ def open_arrays(spec: Any, options: OpenOptions) -> Opened:
 
     A dict gives dicts, and every array is passed on as it is (token ids), except for the keys
     `image`, `images`, `mask` and `masks`, which are read as above when they are uint8, and those of
-    other kinds (`boxes`), which geometry moves. A `Ragged`, or an array of lists of pyarrow, has rows of
-    variable length. A list of `str`, or a numpy array of them, is a column of texts.
+    other kinds (`boxes`), which geometry moves. A `Ragged`, or an array of lists of pyarrow, has
+    rows of variable length. A list of `str`, or a numpy array of them, is a column of texts.
     """
     named = isinstance(spec, Mapping)
     items = (

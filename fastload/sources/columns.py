@@ -139,8 +139,8 @@ class EncodedImages(ImageColumn):
         return [self.read(index) for index in indices.tolist()]
 
     def views(self, indices: Int64Array) -> Sequence[Buffer]:
-        """The same for the native core, without a copy: memory of the client of a store, or uint8
-        arrays (length,) in a mapped file."""
+        """`read_many` for the native core, without a copy: memory of the client of a store, or
+        uint8 arrays (length,) in a mapped file."""
         return self.read_many(indices)
 
     def read_start(self, index: int, length: int) -> bytes:
@@ -361,7 +361,7 @@ class EncodedFiles(PickledByReference, EncodedImages):
         return [bytes(data) for data in self.views(indices)]
 
     def ranges_of(self, indices: Int64Array) -> list[stores.Range]:
-        """The same for several samples."""
+        """The ranges of several samples."""
         count = len(indices)
         starts, lengths, versions = [0] * count, list[int | None]([None]) * count, [0] * count
         if self.offsets is not None and self.lengths is not None:

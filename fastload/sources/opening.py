@@ -308,7 +308,7 @@ def make_index(
 
 
 def with_versions(opened: Opened) -> Opened:
-    """The same with the versions of its remote files, as the store has just said."""
+    """What was opened, with the versions of its remote files, as the store has just said."""
     columns = {
         name: replace(column, versions=_versions(column.paths))
         if isinstance(column, EncodedFiles) and column.is_remote

@@ -199,7 +199,7 @@ def _named_split(path: str) -> str | None:
 
 
 def _split_of(path: str) -> str | None:
-    """The same, or what the name of its folder says."""
+    """The split that the name of a file says, or that of its folder."""
     return _named_split(path) or folders.split_of(os.path.basename(os.path.dirname(path)))
 
 

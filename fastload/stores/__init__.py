@@ -367,8 +367,8 @@ def read_many(ranges: Sequence[Range], *, by_tier: bool = True) -> list[bytes]:
 
 
 def read_views(ranges: Sequence[Range], *, by_tier: bool = True, lean: bool = False) -> list[Data]:
-    """The same without a copy: bytes of remote objects stay in memory of the client, where several
-    ranges may share one block. `lean`: see `Store.read_many`."""
+    """`read_many` without a copy: bytes of remote objects stay in memory of the client, where
+    several ranges may share one block. `lean`: see `Store.read_many`."""
     found: list[Data] = [b""] * len(ranges)
     by_store: dict[Store, tuple[list[int], list[Range]]] = {}
     known: dict[str, tuple[Store, str]] = {}

@@ -218,7 +218,7 @@ class Store(ABC):
         return self.read_many([Range(name, start, length, version)])[0]
 
     def read_up_to(self, name: str, start: int, length: int, version: int = 0) -> Data:
-        """The same, fewer bytes where the object ends before."""
+        """`read`, but fewer bytes where the object ends before."""
         return self._all(
             lambda name: self._checked(name, self._read(name, start, length), version), [name]
         )[0]

@@ -131,7 +131,7 @@ class Tier:
         self.put_many([digest], [data])
 
     def put_many(self, digests: Sequence[bytes], data: Sequence[Data]) -> None:
-        """The same for several."""
+        """Keep the bytes of several ranges, see `put`."""
         if time.monotonic() < self._paused_until:
             return
         if any(len(each) + _LINE.size > self.limit for each in data):
@@ -209,7 +209,7 @@ class Tier:
     def fetched(
         self, digests: Sequence[bytes], fetch: Callable[[list[int]], Sequence[Data]]
     ) -> list[Data]:
-        """The same for ranges that were not here a moment ago."""
+        """`read` of ranges that were not here a moment ago."""
         found: list[Data | None] = [None] * len(digests)
         with _Locks(self.folder) as locks:
             mine = [row for row, digest in enumerate(digests) if locks.take(digest)]

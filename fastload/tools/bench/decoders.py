@@ -310,7 +310,7 @@ class DaliCpu(Contestant):
 
 
 class DaliMixed(DaliCpu):
-    """The same, decoded on the GPU."""
+    """A DALI graph as that of `DaliCpu`, decoded on the GPU."""
 
     name = "dali-mixed"
     gpu = True

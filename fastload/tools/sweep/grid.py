@@ -170,7 +170,7 @@ class Row:
         return self.shares.get(share, 0.0) * self.step_seconds
 
     def measurement(self) -> Measurement:
-        """The same for `Results`; the shares and all else are metrics of the first round, which are
+        """The row for `Results`; the shares and all else are metrics of the first round, which are
         of all rounds."""
         rounds: tuple[Round, ...] = ()
         if self.rate:

@@ -75,7 +75,7 @@ class SweepSettings:
 
     @property
     def limit(self) -> float:
-        """The same, as a number."""
+        """The timeout, as a number [seconds]."""
         return self.timeout or (600.0 if self.epochs is None else math.inf)
 
 

@@ -22,11 +22,11 @@ class _Counters:
     cpu: float
     """User and system time of all threads [seconds]."""
     main: float
-    """The same of its main thread."""
+    """User and system time of its main thread [seconds]."""
     queued: float
     """Time in which its threads that live were ready to run, but had no core [seconds]."""
     main_queued: float
-    """The same of its main thread."""
+    """Time in which its main thread was ready to run, but had no core [seconds]."""
     read: int
     """From storage [bytes]."""
     asked: int

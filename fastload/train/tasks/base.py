@@ -67,7 +67,7 @@ class MetricSums:
         return self.total_later().values()
 
     def total_later(self) -> PendingSums:
-        """The same as of now, without waiting for the device. A collective."""
+        """`total` as of now, without waiting for the device. A collective."""
         sums = self._sums.clone()
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(sums)
