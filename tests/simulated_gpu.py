@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-__all__ = ["GPU", "LazyGpu", "SimulatedGpu"]
+__all__ = ["GPU", "LazyGpu", "LazyStream", "OnGpu", "SimulatedGpu"]
 
 
 class _Stream:

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import PIL
@@ -21,6 +22,7 @@ from torchvision.transforms import v2
 from typer.testing import CliRunner
 
 from fastload import native
+from fastload.backends.dali_graph import decode_regions
 from fastload.cli.app import app
 from fastload.decode.libraries import core_formats
 from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, WorkerError
@@ -659,3 +661,14 @@ def test_a_build_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
         process.wait()
     wait_until(lambda: not folder.exists())
     assert has_ended(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize("places", [True, False])
+def test_dali_decodes_on_a_gpu_without_its_hardware_engine(places: bool) -> None:
+    """Which is reported not to keep to the order of the stream."""
+    made: Any = decoders.DaliMixed.__new__(decoders.DaliMixed)
+    made._dali, made._threads, made._places = MagicMock(), 1, places
+    made._decode_regions = decode_regions
+    made._build()
+    given = made._dali.fn.decoders.image.call_args.kwargs
+    assert (given["device"], given["hw_decoder_load"]) == ("mixed", 0.0)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ from benchmarks.gpu import goals as page
 from benchmarks.gpu.feeds import Variant, every_variant, synthetic, variants
 from benchmarks.gpu.goals import goals, summary
 from benchmarks.gpu.pairs import OF_SYNTHETIC, resolution
-from benchmarks.gpu.setting import DRY, Found, Setting
+from benchmarks.gpu.setting import DRY, FULL, Found, Setting
 from benchmarks.gpu.training import small_resnet
 from benchmarks.inputs import ROOT
 from fastload.backends.base import HostBatch
@@ -433,6 +434,19 @@ def test_decoders_have_rates(setting: Setting) -> None:
     }
 
 
+def test_dali_decodes_whole_photographs_without_its_hardware_engine(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is reported not to keep to the order of the stream."""
+    dali = MagicMock()
+    dali.readers.file.return_value = dali.random_crop_generator.return_value = 1, 2
+    monkeypatch.setattr(decode, "_package", lambda module: dali)
+    monkeypatch.setattr(decode, "rate_of", lambda *sizes, **given: None)
+    decode._dali_graph(replace(setting, device="cuda"), False, 1)
+    given = dali.decoders.image.call_args.kwargs
+    assert (given["device"], given["hw_decoder_load"]) == ("mixed", 0.0)
+
+
 def test_two_loaders_are_emptied_side_by_side(setting: Setting) -> None:
     first, second = (v for v in every_variant(setting) if v.name in ("turbojpeg", "cache, disk"))
     assert decode._crops(setting, (first, second), 2).samples > 0
@@ -756,6 +770,28 @@ def test_what_may_end_its_process_is_measured_apart_on_a_gpu() -> None:
     } <= {*decoders}
     assert {"torchvision, device", "torchcodec, device"} <= {*decoders}
     assert "fastload turbojpeg" not in decoders
+
+
+def test_what_has_a_process_of_its_own_has_the_time_to_import_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """45 s, where there are so many: opening a GPU takes up to 20."""
+    given: dict[str, float] = {}
+    monkeypatch.setattr(
+        run.Run, "_process", lambda self, name, title, setting, left: given.update({title: left})
+    )
+    part = run.Part("", "", 1.0, apart=lambda setting: ["one", "two"])
+    monkeypatch.setitem(run.PARTS, "decode", part)
+    for left, least in ((70, 45), (30, 29)):
+        found = run.Run(replace(SETTING, out=str(tmp_path)), time.monotonic() + left, dry=True)
+        found.part("decode", [])
+        assert given["decode: one"] >= least
+        assert given["decode: two"] >= least
+        assert max(given.values()) <= left
+
+
+def test_a_share_of_99_5_per_cent_is_told_from_99_by_twelve_pairs() -> None:
+    assert FULL.pairs >= 12
 
 
 def test_every_part_is_a_module_and_documented() -> None:

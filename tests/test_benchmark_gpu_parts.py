@@ -201,6 +201,26 @@ def test_a_network_whose_process_dies_costs_itself_alone(
     assert "  training large: large: done 1\n" in capsys.readouterr().err
 
 
+def test_a_network_that_cannot_be_warmed_up_leaves_those_after_it(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+
+    def network(name: str, device: torch.device) -> Any:
+        if name == "large":
+            raise RuntimeError("CUDA out of memory")
+        return SimpleNamespace(warm_up=lambda *given, **named: None, note="")
+
+    monkeypatch.setattr(idle, "of_torchvision", network)
+    monkeypatch.setattr(idle, "_measure", lambda what, *given: measured.append(what.network))
+    found = Found(60)
+    idle.compare(replace(setting, networks=("large", "small")), found, {})
+    (row,) = found.rows.values()
+    assert (row.mode, row.status) == (idle.mode("large"), "failed")
+    assert row.note == "warming up: RuntimeError: CUDA out of memory"
+    assert measured == ["small"]
+
+
 def test_rows_are_printed_and_written_when_they_are_made_and_only_if_they_are_new(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

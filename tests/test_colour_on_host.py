@@ -21,10 +21,12 @@ from fastload.device import DeviceStage
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.loader import build
+from fastload.loader.colour_place import place_by_rule
 from fastload.native import NativePool
 from fastload.recipe import Recipe
 from fastload.recipe.albumentations_colour import Gamma
 from fastload.render.steps import KINDS, ColourSteps
+from fastload.sources import open_source
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs the native core")
 
@@ -310,6 +312,29 @@ def test_views_have_colours_of_their_own_on_the_host() -> None:
     ):
         for one, other in zip(found["image"], expected["image"], strict=True):
             assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("place", "device", "hosted"),
+    [
+        ("host", "cuda", True),
+        ("device", "cuda", False),
+        ("auto", "cuda", False),
+        ("host", "cpu", True),
+        ("device", "cpu", False),
+        ("auto", "cpu", True),
+    ],
+)
+def test_the_place_is_the_one_that_was_asked_for(place: Any, device: str, hosted: bool) -> None:
+    """Not only in words: the pixels are the same in both."""
+    source = open_source((np.zeros((2, 8, 8, 3), np.uint8), np.arange(2))).source
+    split = Recipe.from_transform(v2.ColorJitter(0.4)).split((8, 8))
+    found = place_by_rule(place, split, source, torch.device(device))
+    assert bool(found.split.host_programs) == hosted
+    assert bool(found.split.batch.ops) == (not hosted)
+    assert ("on the host" in found.why) == hosted
+    other = None if place != "auto" else bool(found.other and found.other.host_programs)
+    assert other in (None, not hosted)
 
 
 def test_what_cannot_be_done_on_the_host_is_refused() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,14 @@ from fastload.backends import cache
 from fastload.backends.cache import CacheOptions
 from fastload.cache import resident
 from fastload.draws import Draws
-from fastload.geometry import GeometryPlan
+from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.recipe import Recipe
 from fastload.render import drawn, fused
 from fastload.render.device import render_on_device
 from fastload.render.drawn import DrawnGeometry, OrderOnDevice, PendingImages
 from fastload.sources import open_source
 from tests.backends import DEVICE
+from tests.simulated_gpu import LazyGpu, LazyStream, OnGpu
 
 pytestmark = pytest.mark.skipif(
     DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1",
@@ -324,3 +326,75 @@ def test_explain_says_so(launched: list[str], monkeypatch: pytest.MonkeyPatch) -
         assert "one kernel, which draws, cuts, mirrors and converts" in made.explain()
         monkeypatch.setenv(fused.SWITCH, "0")
         assert "batched tensor operations" in made.explain()
+
+
+@pytest.mark.skipif(DEVICE.type != "cpu", reason="memory that nobody writes to takes none there")
+@pytest.mark.parametrize("resized", [True, False])
+def test_images_are_found_that_lie_beyond_2_gib(resized: bool) -> None:
+    """The numbers of their bytes are more than 31 bits hold."""
+    side, last = 16, (1 << 31) // (16 * 16 * 3) + 1
+    memory = np.zeros((last + 1, side, side, 3), np.uint8)
+    memory[last] = np.random.default_rng(0).integers(0, 256, memory[0].shape)
+    flat = torch.from_numpy(memory).view(-1, 3)
+    assert flat.numel() > 1 << 31
+    if resized:
+        whole = np.array([(0, 0, side, side)])
+        half = Geometry(whole, whole[:, 2:] // 2, whole // 2, np.zeros((1, 2), dtype=np.bool_))
+        resampling, width = Resampling("bilinear"), np.array([side])
+
+        def render(pixels: torch.Tensor, first: int) -> torch.Tensor:
+            start = np.array([first * side * side])
+            return fused.render(pixels, start, width, half, resampling, (side // 2, side // 2))
+
+        alone = torch.from_numpy(memory[last:].copy()).view(-1, 3)
+        assert torch.equal(render(flat, last), render(alone, 0))
+        return
+    draws, rows = Draws(0, 0, np.arange(2)), np.array([last, 0])
+    order = OrderOnDevice(draws, draws.indices, rows, DEVICE)
+    geometry = DrawnGeometry((side, side), (side, side), (), None)
+    made = PendingImages(flat, geometry, Resampling(), order, 0, 2).make()
+    assert np.array_equal(made.permute(0, 2, 3, 1).numpy(), memory[[last, 0]])
+
+
+def test_an_order_is_sent_once_for_each_stream_that_reads_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On another stream than that of its copy it might not be there yet."""
+    stream = [1]
+    for module in (resident, drawn):
+        monkeypatch.setattr(module, "stream_of", lambda device: stream[0])
+    source = open_source((pixels(), np.arange(COUNT))).source
+    plan = Recipe.from_transform(v2.Identity()).split(SIZE).geometry
+    held = resident.ResidentSource(source, [plan], torch.device("cpu"))
+    whole = np.arange(COUNT)
+    draws = Draws(0, 0, whole[2:5])
+    first = held._order(draws, whole, "image")
+    assert held._order(draws, whole, "image") is first
+    stream[0] = 2
+    second = held._order(draws, whole, "image")
+    assert second is not first
+    assert (first.stream, second.stream) == (1, 2)
+
+
+def test_an_order_that_is_read_on_another_stream_is_kept_until_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu, other = LazyGpu(monkeypatch), LazyStream(9)
+
+    def there(values: Any) -> Any:
+        made = torch.as_tensor(values).as_subclass(OnGpu)
+        made.recorded = []
+        return made
+
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, device, **given: empty(*size, **given))
+    monkeypatch.setattr(drawn, "constants", lambda values, device: values)
+    monkeypatch.setattr(drawn, "launch", lambda *given, **named: None)
+    order: Any = SimpleNamespace(table=there([0]), rows=None, stream=gpu.current.cuda_stream)
+    geometry = DrawnGeometry(SIZE, SIZE, (), None)
+    images = PendingImages(there(pixels().reshape(-1, 3)), geometry, Resampling(), order, 0, 2)
+    images.make()
+    assert not order.table.recorded
+    with torch.cuda.stream(other):  # type: ignore[arg-type]
+        images.make()
+    assert order.table.recorded == [other]

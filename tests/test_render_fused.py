@@ -383,6 +383,20 @@ def test_no_batch_has_a_kernel_compiled_again(
     assert first
 
 
+@pytest.mark.parametrize(
+    ("device", "used"), [("cuda", {None, "1"}), ("cpu", {"1"}), ("meta", set()), ("mps", set())]
+)
+def test_where_kernels_are_used(
+    device: str, used: set[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor: Any = SimpleNamespace(device=torch.device(device))
+    for switch in (None, "0", "1"):
+        monkeypatch.setenv(fused.SWITCH, switch or "")
+        assert fused.active(tensor) == (switch in used)
+    monkeypatch.setattr(fused, "_has_triton", lambda: False)
+    assert not fused.active(tensor)
+
+
 def test_kernels_are_launched_on_the_gpu_of_what_they_work_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
