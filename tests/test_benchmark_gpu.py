@@ -790,7 +790,7 @@ def test_what_has_a_process_of_its_own_has_the_time_to_import_torch(
         assert max(given.values()) <= left
 
 
-def test_a_share_of_99_5_per_cent_is_told_from_99_by_twelve_pairs() -> None:
+def test_twelve_pairs_distinguish_99_5_per_cent_from_99() -> None:
     assert FULL.pairs >= 12
 
 

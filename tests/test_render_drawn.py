@@ -365,13 +365,13 @@ def test_an_order_is_sent_once_for_each_stream_that_reads_it(
         monkeypatch.setattr(module, "stream_of", lambda device: stream[0])
     source = open_source((pixels(), np.arange(COUNT))).source
     plan = Recipe.from_transform(v2.Identity()).split(SIZE).geometry
-    held = resident.ResidentSource(source, [plan], torch.device("cpu"))
+    served_from = resident.ResidentSource(source, [plan], torch.device("cpu"))
     whole = np.arange(COUNT)
     draws = Draws(0, 0, whole[2:5])
-    first = held._order(draws, whole, "image")
-    assert held._order(draws, whole, "image") is first
+    first = served_from._order(draws, whole, "image")
+    assert served_from._order(draws, whole, "image") is first
     stream[0] = 2
-    second = held._order(draws, whole, "image")
+    second = served_from._order(draws, whole, "image")
     assert second is not first
     assert (first.stream, second.stream) == (1, 2)
 

@@ -411,12 +411,14 @@ def test_kernels_are_launched_on_the_gpu_of_what_they_work_on(
 
     class Kernel:
         def __getitem__(self, grid: Any) -> Any:
-            return lambda *given, **named: launched.append((grid, list(within)))
+            return lambda *given, **named: launched.append((grid, list(within), named))
 
     monkeypatch.setattr(torch.cuda, "device", device)
     for where in (torch.device("cuda", 3), torch.device("cpu")):
         fused.launch(Kernel(), (5,), SimpleNamespace(device=where), 7, BLOCK=8)
-    assert launched == [((5,), [torch.device("cuda", 3)]), ((5,), [])]
+    # A product and a sum that are rounded together are other bits than those of the CPU.
+    named = {"BLOCK": 8, "enable_fp_fusion": False}
+    assert launched == [((5,), [torch.device("cuda", 3)], named), ((5,), [], named)]
 
 
 def test_no_image_has_more_blocks_than_a_grid_has_along_an_axis(
