@@ -222,6 +222,26 @@ def test_what_would_lose_its_meaning_is_refused_by_name() -> None:
         )
 
 
+class Unending(Dataset[int]):
+    """Has every number, and no length."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Counted(Unending):
+    def __len__(self) -> int:
+        return 1 << 31
+
+
+@pytest.mark.parametrize("given", [{"sampler": [3, 1 << 30]}, {"batch_sampler": [[3], [1 << 30]]}])
+def test_a_data_set_without_a_length_is_refused_with_what_to_do(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match="Unending, has no __len__.* a number above"):
+        fastload.from_dataloader(DataLoader(Unending(), **given))
+    with fastload.from_dataloader(DataLoader(Counted(), **given)) as loader:
+        assert [batch.tolist() for batch in loader] == [[3], [1 << 30]]
+
+
 def test_the_generators_seed_is_taken() -> None:
     data = TensorDataset(torch.arange(100))
 

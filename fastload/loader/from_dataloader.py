@@ -18,7 +18,7 @@ from fastload.loader.colour_place import Place
 from fastload.loader.config import LoaderConfig
 from fastload.loader.loader import Loader
 from fastload.loader.streams import refuse_of_streams
-from fastload.sampler import Shard
+from fastload.sampler import Shard, has_length
 
 logger = logging.getLogger("fastload")
 
@@ -129,6 +129,11 @@ def from_dataloader(
             if getattr(existing, name, None) is not None
         },
     )
+    if not streamed and not has_length(existing.dataset):
+        raise ConfigurationError(
+            f"existing: its dataset, a {type(existing.dataset).__name__}, has no __len__. Give it "
+            "one; beside a sampler of your own, a number above the indices that this gives."
+        )
     if own_batches:
         if shard is not None:
             raise ConfigurationError(
