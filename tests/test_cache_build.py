@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -407,7 +408,19 @@ class Redder(Coloured):
         return super().colour() + 1
 
 
-SAME: dict[str, Any] = {"number": 7, "function": lambda x: x + 1, "root": "/data/here"}
+@dataclasses.dataclass
+class Setup:
+    side: int
+
+
+SAME: dict[str, Any] = {
+    "number": 7,
+    "function": lambda x: x + 1,
+    "root": "/data/here",
+    "resize": v2.Resize(3),
+    "setup": Setup(8),
+    "space": SimpleNamespace(side=8),
+}
 
 
 @pytest.mark.parametrize(
@@ -418,9 +431,16 @@ SAME: dict[str, Any] = {"number": 7, "function": lambda x: x + 1, "root": "/data
         (Coloured(**SAME | {"number": 8}), False),
         (Coloured(**SAME | {"function": lambda x: x + 2}), False),
         (Coloured(**SAME | {"function": v2.Lambda(lambda x: x)}), False),
+        (Coloured(**SAME | {"resize": v2.Resize(4)}), False),
+        (Coloured(**SAME | {"resize": v2.Resize(3, v2.InterpolationMode.NEAREST)}), False),
+        (Coloured(**SAME | {"setup": Setup(9)}), False),
+        (Coloured(**SAME | {"space": SimpleNamespace(side=9)}), False),
         (Redder(**SAME), False),
     ],
-    ids=["same", "moved", "setting", "function", "transform", "code"],
+    ids=[
+        *("same", "moved", "setting", "function", "transform"),
+        *("size", "filter", "dataclass", "namespace", "code"),
+    ],
 )
 def test_what_other_code_or_settings_of_a_dataset_have_made_is_not_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Any, same: bool

@@ -10,13 +10,16 @@ from __future__ import annotations
 import operator
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from enum import Enum
 from functools import partial
 from itertools import chain
 from numbers import Number
 from operator import itemgetter
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -145,7 +148,7 @@ def maker_of(dataset: Any) -> str:
 def _made_by(value: Any, walked: set[int]) -> Iterator[Any]:
     if isinstance(value, str):
         yield "" if os.sep in value else value
-    elif isinstance(value, Number | bytes | torch.dtype):
+    elif isinstance(value, Number | bytes | np.generic | torch.dtype | Enum | range | slice):
         yield repr(value)
     elif isinstance(value, np.ndarray | torch.Tensor):
         yield from _column(value)
@@ -169,9 +172,15 @@ def _made_by(value: Any, walked: set[int]) -> Iterator[Any]:
             yield from _made_by(part, walked)
     elif isinstance(value, set | frozenset):
         yield from sorted(map(_shown_without_paths, value))
-    elif callable(value) or isinstance(value, Dataset):
+    elif callable(value) or isinstance(value, Dataset) or _holds_settings(value):
         walked.add(id(value))
         yield from _code_of(value, walked)
+
+
+def _holds_settings(value: Any) -> bool:
+    """Whether an object that nobody calls may be a part of how a data set is set up."""
+    spaces = SimpleNamespace | Namespace
+    return isinstance(value, spaces) or is_dataclass(value) or _is_users(type(value))
 
 
 def _code_of(thing: Any, walked: set[int]) -> Iterator[Any]:
@@ -188,10 +197,10 @@ def _code_of(thing: Any, walked: set[int]) -> Iterator[Any]:
     else:
         yield f"{kind.__module__}.{kind.__qualname__}"
         own = [base for base in kind.__mro__ if _is_users(base)]
-        parts = [part for base in own for _, part in sorted(vars(base).items())]
+        parts = [vars(base)[name] for base in own for name in sorted(vars(base))]
         parts = [getattr(part, "fget", getattr(part, "__func__", part)) for part in parts]
         if not isinstance(thing, type):
-            parts += [part for _, part in sorted(_attributes(thing).items())]
+            parts += chain.from_iterable(sorted(_attributes(thing).items(), key=itemgetter(0)))
     if isinstance(function, FunctionType) and not _is_users(function):
         return
     for part in parts:
