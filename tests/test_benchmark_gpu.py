@@ -757,6 +757,12 @@ def test_what_no_setting_has_is_refused(
     assert words in capsys.readouterr().err
 
 
+def test_values_have_commas_without_spaces_between_them() -> None:
+    assert run._chosen("core_counts=1,2,8") == ("core_counts", (1, 2, 8))
+    assert run._chosen("only=dali, cpu,torch") == ("only", ("dali, cpu", "torch"))
+    assert run._chosen("kept_steps=40") == ("kept_steps", 40)
+
+
 def test_what_may_end_its_process_is_measured_apart_on_a_gpu() -> None:
     gpu = replace(SETTING, device="cuda")
     assert "dali, mixed" in run._backends(gpu)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -197,15 +198,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _chosen(text: str) -> tuple[str, Any]:
-    """A field of a Setting and its value. Raises ArgumentTypeError: there is no such field, or it
-    has no such values."""
+    """A field of a Setting and its value; several values have commas between them, without spaces:
+    "dali, cpu" is one. Raises ArgumentTypeError: there is no such field, or it has no such
+    values."""
     name, _, value = text.partition("=")
     kind = get_type_hints(Setting).get(name)
     if kind is None:
         raise argparse.ArgumentTypeError(f"Setting has no field {name!r}")
     several = get_origin(kind) is tuple
     try:
-        return name, msgspec.convert(value.split(",") if several else value, kind, strict=False)
+        return name, msgspec.convert(
+            re.split(",(?! )", value) if several else value, kind, strict=False
+        )
     except msgspec.ValidationError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from None
 
