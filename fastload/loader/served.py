@@ -237,7 +237,7 @@ class Changes:
         self._seen = _operations_of(Recipe.from_transform(transform))
 
     def changed(self, *, thoroughly: bool = True) -> bool:
-        """`thoroughly`: look at more than the length; it takes some 20 ms for a million samples."""
+        """`thoroughly`: look at more than the length; it takes some 50 ms for a million samples."""
         if self._snapshot is not None and self._snapshot.changed(thoroughly=thoroughly):
             return True
         if not thoroughly:
