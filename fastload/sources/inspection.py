@@ -200,8 +200,8 @@ def _code_of(thing: Any, walked: set[int]) -> Iterator[Any]:
         parts = [vars(base)[name] for base in own for name in sorted(vars(base))]
         parts = [getattr(part, "fget", getattr(part, "__func__", part)) for part in parts]
         if not isinstance(thing, type):
-            held = _attributes(thing)
-            parts += [part for name in sorted(held) for part in (name, held[name])]
+            attributes = _attributes(thing)
+            parts += [part for name in sorted(attributes) for part in (name, attributes[name])]
     if isinstance(function, FunctionType) and not _is_users(function):
         return
     for part in parts:
