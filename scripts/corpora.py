@@ -62,9 +62,8 @@ def with_pillow(path: Path) -> Any:
     from PIL import Image
 
     with Image.open(path) as image:
-        if image.mode.startswith(
-            "I;16"
-        ):  # which Pillow would clip at 255; the high byte is what torchvision takes
+        # Pillow would clip these at 255; torchvision takes the high byte.
+        if image.mode.startswith("I;16"):
             array = np.repeat((np.asarray(image) >> 8).astype(np.uint8)[..., None], 3, axis=2)
         else:
             array = np.array(image.convert("RGB"))

@@ -303,9 +303,9 @@ def test_the_commands_of_a_page_are_commands(page: Path) -> None:
             for parameter in command.params
             for option in (*parameter.opts, *parameter.secondary_opts)
         }
-        for word in (
-            words[: words.index("--")] if "--" in words else words
-        ):  # after it is another program
+        if "--" in words:  # what follows is another program
+            words = words[: words.index("--")]
+        for word in words:
             if word.startswith("--"):
                 assert word.partition("=")[0] in known, (
                     f"{page.name}:{line}: fastload {' '.join(names)} has no {word}"

@@ -264,9 +264,8 @@ class LoaderIterator(Iterator[Any]):
         if self._state is _State.OVER:
             raise StopIteration
         if self._iteration != progress.iteration:
-            if (
-                self._state is _State.COMPLETE
-            ):  # Ignite evaluates on the training loader before it asks once more
+            # Ignite evaluates on the training loader before it asks once more.
+            if self._state is _State.COMPLETE:
                 raise StopIteration
             raise FastloadError(
                 "this iterator has ended, because iter() was called again on the same Loader, a "

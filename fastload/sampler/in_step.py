@@ -55,7 +55,7 @@ class InStepOrder(UsersOrder):
     _readings: dict[int, _Reading] = field(default_factory=dict, compare=False)
     """By epoch; only of the one under way."""
     _said: list[int] = field(default_factory=list, compare=False)
-    """The epoch whose number of batches was said to be another one."""
+    """The epoch of the warning about a wrong length; empty until there is one."""
 
     @property
     def steps(self) -> int:

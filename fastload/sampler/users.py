@@ -340,7 +340,7 @@ _SEEDABLE = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
 def _settings_of(sampler: Any) -> list[Any]:
     """What the order of such a sampler, or of a list, follows from, beside the random numbers."""
     if type(sampler) not in _SEEDABLE:
-        return list(sampler)
+        return list(sampler) if type(sampler) is list else [sampler]  # others cannot change
     found: list[Any] = []
     for name in ("weights", "indices", "num_samples", "replacement"):
         value = getattr(sampler, name, None)

@@ -82,9 +82,8 @@ def store_of(url: str) -> tuple[Store, str]:
     """The store of a URL, and the name of the object in it. Raises SourceError."""
     scheme, _, rest = url.partition("://")
     authority, _, name = rest.partition("/")
-    if (
-        name[:1] == "/" and scheme in SCHEMES
-    ):  # The client would drop the slash and read another object.
+    # The client would drop the slash and read another object.
+    if name[:1] == "/" and scheme in SCHEMES:
         raise SourceError(
             f"{url}: two slashes after {authority}; write one. A key that begins with a slash "
             "cannot be read: copy the object to another key."
