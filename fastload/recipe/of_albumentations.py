@@ -193,7 +193,7 @@ def _compose(transform: Any, image: ImageState) -> Operations:
         ops = _lowered(transform.transforms, inside, None)
     else:
         moved = _lowered(transform.transforms, inside, rules)
-        # The last judges once more, and of no transforms for the first time.
+        # The rules drop boxes at the end too: once more, or, where it has no transforms, once.
         ops = (ClampBoundingBoxes(), *moved, *(() if rules in moved[-1:] else (rules,)))
         if any(isinstance(op, CoarseDropout) for op in _flat(ops)):
             raise NotLowerableError(
