@@ -193,12 +193,12 @@ def test_what_was_not_changed_is_not_made_again(folder: str) -> None:
         assert loader._parts is parts
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_order_that_cannot_change_is_not_copied() -> None:
     many = range(10**12)
     assert _settings_of(many) == [many]
 
 
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ["weights", "new weights", "indices", "list"])
 def test_a_sampler_that_is_changed_between_epochs_gives_what_it_says_then(
     how: str, workers: int
