@@ -344,9 +344,7 @@ def test_what_can_be_compiled_is() -> None:
 def test_every_contestant_has_a_rate_and_the_synthetic_one_is_all_of_itself(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip(
-        "matplotlib", reason='needs matplotlib: pip install "torch-fastload[report]"'
-    )
+    pytest.importorskip("matplotlib", reason='needs matplotlib: pip install ".[report]"')
     every = idle.contestants
     names = ("synthetic", "DataLoader, 0 workers", "fastload turbojpeg")
     monkeypatch.setattr(
@@ -415,7 +413,7 @@ def test_whatever_comes_of_a_contestant_is_its_row() -> None:
 
 @pytest.mark.slow
 def test_decoders_have_rates(setting: Setting) -> None:
-    pytest.importorskip("nvidia.dali", reason='needs DALI: pip install "torch-fastload[dali]"')
+    pytest.importorskip("nvidia.dali", reason='needs DALI: pip install ".[dali]"')
     every = tuple(decoder.name for decoder in decode.decoders(setting))
     found = Found(600)
     decode.run(replace(setting, only=every), found)

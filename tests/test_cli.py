@@ -185,14 +185,14 @@ def test_demo_shows_the_install_command_of_an_absent_backend(
 ) -> None:
     rows = [
         BackendStatus("torch", True),
-        BackendStatus("dali", False, 'pip install "torch-fastload[dali]"'),
+        BackendStatus("dali", False, 'pip install ".[dali]"'),
     ]
     monkeypatch.setattr(fastload, "available_backends", lambda: rows)
     settings = DemoSettings(folder=photographs, batch_size=8, seconds=0.1, epochs=0)
     assert run_demo(settings, Console(markup=False, width=100))
     out = capsys.readouterr().out
     assert re.search(r"^dali\s+not run", out, re.MULTILINE)
-    assert 'dali: not installed. pip install "torch-fastload[dali]"' in out
+    assert 'dali: not installed. pip install ".[dali]"' in out
 
 
 @pytest.mark.slow

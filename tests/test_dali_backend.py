@@ -40,9 +40,7 @@ from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, Val
 from tests.images import HTML, cmyk_jpeg, huge_png_header, jpeg, labels, photo, png, truncated
 from tests.waiting import LIMIT
 
-dali = pytest.importorskip(
-    "nvidia.dali", reason='DALI is not installed: pip install "torch-fastload[dali]"'
-)
+dali = pytest.importorskip("nvidia.dali", reason='DALI is not installed: pip install ".[dali]"')
 
 Pixels = npt.NDArray[np.uint8]
 BOUND = 45.0

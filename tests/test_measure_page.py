@@ -26,7 +26,7 @@ from fastload.tools.sweep import report as sweep_report
 from tests.test_sweep import constructed
 
 needs_charts = pytest.mark.skipif(
-    find_spec("matplotlib") is None, reason="needs matplotlib: pip install torch-fastload[report]"
+    find_spec("matplotlib") is None, reason="needs matplotlib: pip install .[report]"
 )
 
 _MACHINE = Machine(

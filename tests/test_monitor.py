@@ -853,9 +853,7 @@ def _steps(wait: float, count: int) -> list[Step]:
 
 @pytest.mark.slow
 def test_timelines_share_one_scale(tmp_path: Path) -> None:
-    pytest.importorskip(
-        "matplotlib", reason='needs matplotlib: pip install "torch-fastload[report]"'
-    )
+    pytest.importorskip("matplotlib", reason='needs matplotlib: pip install ".[report]"')
     timelines = {"before": _steps(3.0, 4), "after": _steps(0.0, 20)}
     draw_timelines(tmp_path / "both.svg", timelines, title="Training", note="2 cores")
     svg = (tmp_path / "both.svg").read_text()
@@ -881,9 +879,7 @@ def test_timelines_share_one_scale(tmp_path: Path) -> None:
 def test_the_script_draws_before_and_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip(
-        "matplotlib", reason='needs matplotlib: pip install "torch-fastload[report]"'
-    )
+    pytest.importorskip("matplotlib", reason='needs matplotlib: pip install ".[report]"')
     from benchmarks import runs
 
     folder, picture = write_photo_folder(tmp_path / "images", per_class=8), tmp_path / "picture.svg"

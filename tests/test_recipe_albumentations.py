@@ -25,7 +25,7 @@ from fastload.sources.buffers import PathTable
 from tests.backends import Contestant, contestants
 from tests.images import labels, photo, png
 
-A = pytest.importorskip("albumentations", reason="pip install torch-fastload[albumentations]")
+A = pytest.importorskip("albumentations", reason="pip install .[albumentations]")
 cv2 = pytest.importorskip("cv2")
 ToTensorV2 = pytest.importorskip("albumentations.pytorch").ToTensorV2
 

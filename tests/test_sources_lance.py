@@ -16,8 +16,8 @@ from fastload.errors import DecodeError, SourceError
 from fastload.sources import open_source
 from tests.images import jpeg, photo
 
-lance = pytest.importorskip("lance", reason="pip install torch-fastload[lance]")
-pa = pytest.importorskip("pyarrow", reason="pip install torch-fastload[parquet]")
+lance = pytest.importorskip("lance", reason="pip install .[lance]")
+pa = pytest.importorskip("pyarrow", reason="pip install .[parquet]")
 
 IMAGES = [jpeg(photo(30 + index, 44, seed=index)) for index in range(12)]
 

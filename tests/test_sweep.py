@@ -800,7 +800,7 @@ def test_every_reported_table_has_an_owner_and_conditions_and_is_in_the_manual(n
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    find_spec("matplotlib") is None, reason="needs matplotlib: pip install torch-fastload[report]"
+    find_spec("matplotlib") is None, reason="needs matplotlib: pip install .[report]"
 )
 def test_page_and_picture(tmp_path: Path) -> None:
     from fastload.tools.sweep.report import write_html, write_png

@@ -90,7 +90,7 @@ def test_without_validation_the_line_does_without(tmp_path: Path) -> None:
 
 def test_lines_are_printed_as_they_are(tmp_path: Path) -> None:
     console = pipe()
-    line = 'pip install "torch-fastload[train]": lr 0.1 for a batch of 256, times 512/256 = 0.2'
+    line = 'pip install ".[train]": lr 0.1 for a batch of 256, times 512/256 = 0.2'
     with open_log(tmp_path, console=console) as log:
         log.say(line)
     assert text_of(console) == line + "\n"

@@ -400,7 +400,7 @@ def test_fastload_train_keeps_what_it_saw(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    find_spec("matplotlib") is None, reason="needs matplotlib: pip install torch-fastload[report]"
+    find_spec("matplotlib") is None, reason="needs matplotlib: pip install .[report]"
 )
 def test_the_page_has_the_verdict_first_and_a_strip_for_each_thing(tmp_path: Path) -> None:
     from fastload.tools.watch.report import write_html

@@ -13,7 +13,7 @@ import fastload
 from fastload.errors import ConfigurationError
 from tests.clients.processes import result, run_script
 
-accelerate = pytest.importorskip("accelerate", reason="pip install torch-fastload[integrations]")
+accelerate = pytest.importorskip("accelerate", reason="pip install .[integrations]")
 
 
 @pytest.mark.slow

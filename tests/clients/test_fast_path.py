@@ -405,7 +405,7 @@ TIMM: dict[str, dict[str, Any]] = {
 )
 @pytest.mark.parametrize("name", TIMM)
 def test_timm_runs_natively(folder: str, name: str) -> None:
-    data = pytest.importorskip("timm.data", reason="pip install torch-fastload[integrations]")
+    data = pytest.importorskip("timm.data", reason="pip install .[integrations]")
     dataset = data.ImageDataset(
         folder, transform=data.create_transform(**{"input_size": (3, 16, 16), **TIMM[name]})
     )
@@ -427,9 +427,7 @@ def test_timm_runs_natively(folder: str, name: str) -> None:
 def test_timms_random_filter_is_drawn_for_each_sample(folder: str, tmp_path: Path) -> None:
     """Half of the samples as with bilinear, half as with bicubic; the same ones in every
     backend."""
-    timm = pytest.importorskip(
-        "timm.data.transforms", reason="pip install torch-fastload[integrations]"
-    )
+    timm = pytest.importorskip("timm.data.transforms", reason="pip install .[integrations]")
     made = {}
     for filtering in ("random", "bilinear", "bicubic"):
         crop = timm.RandomResizedCropAndInterpolation(16, interpolation=filtering)

@@ -12,7 +12,7 @@ import pytest
 from tests.clients.processes import result, run_cold
 
 if find_spec("lightning") is None:  # importing it takes seconds of every run
-    pytest.skip("pip install torch-fastload[integrations]", allow_module_level=True)
+    pytest.skip("pip install .[integrations]", allow_module_level=True)
 pytestmark = [pytest.mark.timeout(600), pytest.mark.whole]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients.processes import result, run_cold
 
-pytest.importorskip("ray", reason="pip install torch-fastload[integrations]")
+pytest.importorskip("ray", reason="pip install .[integrations]")
 
 
 @pytest.mark.whole

@@ -14,7 +14,7 @@ import fastload
 from tests.clients.processes import run_cold
 from tests.images import write_photo_folder
 
-pytest.importorskip("ray", reason="pip install torch-fastload[integrations]")
+pytest.importorskip("ray", reason="pip install .[integrations]")
 
 GLOBAL_BATCH = 8
 STOP = 2

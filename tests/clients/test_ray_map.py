@@ -12,7 +12,7 @@ import fastload
 from tests.clients.processes import run_cold
 from tests.images import write_photo_folder
 
-pytest.importorskip("ray", reason="pip install torch-fastload[ray]")
+pytest.importorskip("ray", reason="pip install .[ray]")
 
 
 @pytest.mark.whole

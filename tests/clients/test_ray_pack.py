@@ -10,7 +10,7 @@ import pytest
 
 from tests.clients.processes import run_cold
 
-pytest.importorskip("ray", reason="pip install torch-fastload[ray]")
+pytest.importorskip("ray", reason="pip install .[ray]")
 
 
 @pytest.mark.whole

@@ -169,7 +169,7 @@ def test_what_is_kept_for_each_sample_tells_data_sets_apart(one: Any, other: Any
 
 
 def test_huggingface_datasets_are_known_by_their_own_fingerprint() -> None:
-    datasets = pytest.importorskip("datasets", reason="pip install torch-fastload[integrations]")
+    datasets = pytest.importorskip("datasets", reason="pip install .[integrations]")
     one, same, other = (
         datasets.Dataset.from_dict({"n": rows}) for rows in ([1, 2, 3], [1, 2, 3], [1, 2, 4])
     )

@@ -15,7 +15,7 @@ from fastload.errors import ConfigurationError
 from tests.clients.processes import result, run_script
 from tests.images import write_photo_folder
 
-data = pytest.importorskip("timm.data", reason="pip install torch-fastload[integrations]")
+data = pytest.importorskip("timm.data", reason="pip install .[integrations]")
 
 
 def made(folder: Path, *, prefetcher: bool) -> Any:

@@ -15,7 +15,7 @@ from fastload.integrations import stateful_dataloader_state
 from tests.clients.processes import result, run_script
 
 stateful = pytest.importorskip(
-    "torchdata.stateful_dataloader", reason="pip install torch-fastload[integrations]"
+    "torchdata.stateful_dataloader", reason="pip install .[integrations]"
 )
 DATA = TensorDataset(torch.arange(20))
 pytestmark = pytest.mark.filterwarnings("ignore")  # torchdata uses what this torch calls deprecated

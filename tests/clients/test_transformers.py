@@ -9,8 +9,8 @@ import pytest
 
 from tests.clients.processes import result, run_script
 
-pytest.importorskip("transformers", reason="pip install torch-fastload[integrations]")
-pytest.importorskip("accelerate", reason="pip install torch-fastload[integrations]")
+pytest.importorskip("transformers", reason="pip install .[integrations]")
+pytest.importorskip("accelerate", reason="pip install .[integrations]")
 
 
 @pytest.mark.slow
