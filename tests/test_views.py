@@ -93,13 +93,19 @@ def test_shared_steps_are_drawn_once(folder: Path, tmp_path: Path) -> None:
         assert torch.equal(views[0].flip(-1), views[1])
 
 
-@pytest.mark.parametrize("backend", ["torch", "turbojpeg"])
-def test_a_list_of_transforms_is_views(folder: Path, backend: str, tmp_path: Path) -> None:
-    listed = batches(folder, list(TWO_AND_ONE.transforms), backend, tmp_path)
-    for (ours, _), (theirs, _) in zip(
-        listed, batches(folder, TWO_AND_ONE, backend, tmp_path), strict=True
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_of_transforms_is_refused_with_both_spellings(
+    folder: Path, kind: type, nested: bool, tmp_path: Path
+) -> None:
+    """People write `[RandomResizedCrop(64), RandomHorizontalFlip()]` and mean steps."""
+    steps = kind([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip()])
+    with pytest.raises(
+        ConfigurationError,
+        match=r"transform: a (list|tuple) \(RandomResizedCrop, RandomHorizontalFlip\).*"
+        r"v2\.Compose\(\[\.\.\.\]\).*fastload\.Views\(\.\.\.\)",
     ):
-        assert all(map(torch.equal, ours, theirs))
+        batches(folder, v2.Compose([v2.Identity(), steps]) if nested else steps, "auto", tmp_path)
 
 
 def test_opaque_views_run_as_they_are(folder: Path, tmp_path: Path) -> None:

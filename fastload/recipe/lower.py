@@ -66,10 +66,8 @@ class Origin:
 
 def lower(transform: Any) -> list[Origin]:
     """The transforms in the order they run, nested ones unpacked, each with its operations. Raises
-    ConfigurationError: something that is not callable; MixUp or CutMix, which do not work on single
-    images."""
-    if isinstance(transform, list | tuple):
-        transform = Views(*transform)
+    ConfigurationError: something that is not callable, such as a list; MixUp or CutMix, which do
+    not work on single images."""
     return _lower_all(transform, ImageState())
 
 
@@ -188,6 +186,13 @@ def lower_leaf(transform: Any, image: ImageState) -> Origin:
         raise ConfigurationError(
             f"transform contains the class {transform.__name__}, which makes a transform; write "
             f"{transform.__name__}(...)."
+        )
+    if isinstance(transform, list | tuple):
+        kinds = ", ".join(type(one).__name__ for one in transform)
+        raise ConfigurationError(
+            f"transform: a {type(transform).__name__} ({kinds}) may be steps, one after the other, "
+            "or views of an image, one of each. Write v2.Compose([...]) of torchvision for steps, "
+            "fastload.Views(...) for views."
         )
     if not callable(transform):
         raise ConfigurationError(
