@@ -8,7 +8,8 @@ processes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Literal
 
 OnError = Literal["raise", "substitute"]
@@ -27,12 +28,23 @@ def and_more(names: Sequence[str]) -> str:
     return f" (and {len(names) - 1:,} more)" if names[1:] else ""
 
 
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The last sentence of a message, " Did you mean lr?"; nothing if no name is near."""
+    near = get_close_matches(name, list(names), n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
 class FastloadError(Exception):
     """Base class of everything that fastload raises on purpose."""
 
 
 class ConfigurationError(FastloadError, ValueError):
     """An argument that cannot have its effect: its name, its value, and what would be accepted."""
+
+
+class UnknownArgumentError(ConfigurationError, TypeError):
+    """A call with an argument that there is not; the message has the nearest name. A TypeError, as
+    Python's own."""
 
 
 class SourceError(FastloadError, ValueError):

@@ -17,6 +17,7 @@ TESTS = {
     "clients/test_torchdata": "compat.torchdata",
     "clients/test_transformers": "compat.transformers",
     "clients/test_users_code": "known_code",
+    "test_arguments": "arguments",
     "test_backends_maker": "backends.maker",
     "test_backends_rows": "backends.rows",
     "test_bad_input": "loader.config loader.substitution",
@@ -29,7 +30,7 @@ TESTS = {
     "test_cache_build": "cache.build cache.manifest cache.progress cache.samples cache.writing "
     "cli.cache",
     "test_cache_filler": "cache.choice cache.filler",
-    "test_cli": "cli cli.app cli.doctor terminal tools.demo.tour",
+    "test_cli": "cli cli.app cli.commands cli.doctor terminal tools.demo.tour",
     "test_collate": "loader.collate loader.objects",
     "test_colour_on_host": "loader.colour_place render.gamma render.host_colour render.steps",
     "test_columns": "recipe.columns sources.boxes sources.columns sources.kinds",

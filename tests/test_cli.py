@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -116,7 +118,32 @@ def test_what_is_misspelt_gets_the_nearest_name(tmp_path: Path) -> None:
     assert "--lr" in fastload_command("train", "--lrr", "0.1").err
     (tmp_path / "job.toml").write_text("[optimizer]\nlrr = 0.1\n")
     done = fastload_command("train", "--config", str(tmp_path / "job.toml"))
-    assert (done.code, "[optimizer] lrr: no such setting; the nearest: lr" in done.err) == (1, True)
+    assert (done.code, "[optimizer] lrr: no such setting. Did you mean lr" in done.err) == (1, True)
+
+
+def _commands(group: Any, *before: str) -> Iterator[tuple[str, Any]]:
+    """All commands and groups of commands, by what is typed."""
+    yield " ".join(before), group
+    for name, command in getattr(group, "commands", {}).items():
+        yield from _commands(command, *before, name)
+
+
+def test_help_is_not_cut_on_a_narrow_terminal() -> None:
+    for typed, command in _commands(typer.main.get_command(app)):
+        shown = CliRunner().invoke(app, [*typed.split(), "--help"], terminal_width=80)
+        words = " ".join(shown.output.split())
+        for below in getattr(command, "commands", {}).values():
+            first, _, _ = " ".join((below.help or "").split()).partition(". ")
+            assert first in words, f"{typed}: {below.name}"
+
+
+def test_an_option_means_the_same_in_every_command() -> None:
+    means: dict[str, set[str]] = {}
+    for _, command in _commands(typer.main.get_command(app)):
+        for option in command.params:
+            if "--split" in option.opts:
+                means.setdefault((option.help or "").partition(" of ")[0], set()).add(command.name)
+    assert [*means] == ["Which part"], means
 
 
 def test_version() -> None:

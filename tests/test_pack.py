@@ -192,7 +192,7 @@ def test_reduced_photographs_keep_their_exif_orientation(tmp_path: Path) -> None
 
 
 def test_parts_and_order_are_a_permutation_by_the_seed(folder: Path, tmp_path: Path) -> None:
-    result = packed(folder, tmp_path / "out", split=(0.75, 0.25), shuffle=5, size=15_000)
+    result = packed(folder, tmp_path / "out", shares=(0.75, 0.25), shuffle=5, size=15_000)
     assert {row.name.partition("/")[0] for row in result.rows} == {"train", "val"}
     found = dict[str, list[bytes]]()
     for part in ("train", "val"):
@@ -202,7 +202,7 @@ def test_parts_and_order_are_a_permutation_by_the_seed(folder: Path, tmp_path: P
     assert [len(found["train"]), len(found["val"])] == [9, 3]
     assert sorted(found["train"] + found["val"]) == sorted(files)
     assert found["train"] != [data for data in files if data in found["train"]], "shuffled"
-    packed(folder, tmp_path / "kept", split=(0.75, 0.25))
+    packed(folder, tmp_path / "kept", shares=(0.75, 0.25))
     source = open_source(tmp_path / "kept", split="train").source
     kept = [source.encoded["image"].read(n) for n in range(len(source))]
     assert kept == [data for data in files if data in kept], "in the order of the folder"
@@ -666,8 +666,8 @@ def test_the_quality_that_is_not_given_is_90(folder: Path, tmp_path: Path) -> No
         ({"short_side": 0}, "must be 1 to 65,535 pixels"),
         ({"quality": 101}, "must be 1 to 100"),
         ({"quality": 80}, "without short_side every file is copied"),
-        ({"split": (0.5, 0.4)}, "sum to 1"),
-        ({"split": (0.999, 0.001)}, "val would have nothing of 12 samples"),
+        ({"shares": (0.5, 0.4)}, "sum to 1"),
+        ({"shares": (0.999, 0.001)}, "val would have nothing of 12 samples"),
     ],
 )
 def test_options_that_mean_nothing(folder: Path, tmp_path: Path, options: Any, words: str) -> None:
@@ -692,7 +692,7 @@ def test_columns_that_shards_cannot_keep_are_refused(tmp_path: Path) -> None:
 
 
 def test_caches_hold_the_parts_that_shards_would(folder: Path, tmp_path: Path) -> None:
-    options = PackOptions(shuffle=5, split=(0.5, 0.5))
+    options = PackOptions(shuffle=5, shares=(0.5, 0.5))
     pack(folder, tmp_path / "shards", options, progress=False)
     made = pack_caches(folder, tmp_path / "caches", options, progress=False)
     assert [path.name for path in made] == ["train", "val"]
@@ -721,7 +721,7 @@ def test_what_caches_do_not_have_is_refused(folder: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "out").exists()
     said = command(str(folder), str(tmp_path / "out"), "--to", "cache", "--ray", "auto")
     assert "--ray: a cache is written by one machine" in said.output
-    said = command(str(folder), str(tmp_path / "out"), "--to", "cache", "--split", "0.5,0.5")
+    said = command(str(folder), str(tmp_path / "out"), "--to", "cache", "--shares", "0.5,0.5")
     assert said.exit_code == 0, said.output
     assert str(tmp_path / "out" / "val") in said.output
 
@@ -870,7 +870,7 @@ def command(*arguments: str) -> Any:
 
 @pytest.mark.slow
 def test_the_command(folder: Path, tmp_path: Path) -> None:
-    said = command(str(folder), str(tmp_path / "out"), "--size", "9KB", "--split", "0.5,0.5")
+    said = command(str(folder), str(tmp_path / "out"), "--size", "9KB", "--shares", "0.5,0.5")
     assert said.exit_code == 0
     assert "12 samples in " in said.stdout
     assert "report.html" in said.stdout
@@ -884,5 +884,7 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
         (tmp_path / "both").mkdir(exist_ok=True)
         (tmp_path / "both" / split).symlink_to(folder)
     said = command(str(tmp_path / "both"), str(tmp_path / "part"))
-    assert "of fastload pack: --of train" in said.output
-    assert command(str(tmp_path / "both"), str(tmp_path / "part"), "--of", "val").exit_code == 0
+    assert "of a command: --split train" in said.output
+    assert command(str(tmp_path / "both"), str(tmp_path / "part"), "--split", "val").exit_code == 0
+    said = command(str(folder), str(tmp_path / "shared"), "--split", "0.9,0.1")
+    assert (said.exit_code, "of shares: --shares 0.9,0.1." in said.output) == (1, True)

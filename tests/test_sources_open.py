@@ -318,7 +318,7 @@ def test_an_unknown_format_is_refused_with_the_nearest(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.jpg", "b/1.jpg")
     with pytest.raises(
         ConfigurationError,
-        match=r"format='foldr': there is no such format; .*Did you mean 'folder'\?",
+        match=r"format='foldr': there is no such format; .*Did you mean folder\?",
     ):
         fastload.create_loader(tmp_path, format="foldr")
     with pytest.raises(

@@ -49,7 +49,8 @@ TYPED: dict[str, tuple[str, Any]] = {
     "task": ("segmentation", "segmentation"),
     "data": ("some/folder", "some/folder"),
     "val_data": ("other", "other"),
-    "split": ("0.8", 0.8),
+    "split": ("trainval", "trainval"),
+    "train_share": ("0.8", 0.8),
     "val": ("--no-val", False),
     "shuffle": ("--no-shuffle", False),
     "drop_last": ("--no-drop-last", False),
@@ -231,12 +232,12 @@ def test_another_schedule_takes_the_steps_of_the_preset_away() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("lrr = 0.1", "run.toml: lrr: no such setting; the nearest: lr"),
+        ("lrr = 0.1", "run.toml: lrr: no such setting. Did you mean lr"),
         (
             "[optimizer]\nlrr = 0.1",
-            r"run.toml: \[optimizer\] lrr: no such setting; the nearest: lr",
+            r"run.toml: \[optimizer\] lrr: no such setting. Did you mean lr",
         ),
-        ("[optimiser]\nlr = 0.1", r"no table \[optimiser\] is known; the nearest: optimizer"),
+        ("[optimiser]\nlr = 0.1", r"no table \[optimiser\] is known. Did you mean optimizer"),
         ("[run]\nlr = 0.1", r"lr is under \[run\]; put it under \[optimizer\]"),
         ("lr = 0.1", r"lr is under \[no table\]; put it under \[optimizer\]"),
         ("[run]\ntask = 'segmentation'", "task is under .run.; put it above the first table"),
@@ -370,7 +371,7 @@ def test_a_file_on_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cifar10-vgg"], "preset 'cifar10-vgg': not known; the nearest: cifar10-vgg19"),
+        (["cifar10-vgg"], "preset 'cifar10-vgg': not known. Did you mean cifar10-vgg19"),
         (["cat"], "preset 'cat': not known; there are cifar10-pyramidnet, cifar10-pyramidnet-dp"),
         (["--lr", "fast"], "lr: must be a number, got 'fast'"),
         (["--lr", "none"], "lr: must have a value, got 'none'"),
@@ -447,7 +448,7 @@ def test_a_preset_in_python_takes_values_and_refuses_names_that_are_none() -> No
         "fastload:vgg19",
     )
     with pytest.raises(
-        ConfigurationError, match="epoch: no such setting of a run; the nearest: epochs"
+        ConfigurationError, match="epoch: no such setting of a run. Did you mean epochs"
     ):
         preset("cifar10-vgg19", epoch=3)
 

@@ -85,7 +85,7 @@ def test_without_validation(run: Run, splits: Path, tmp_path: Path) -> None:
     said = run(tmp_path / "alone", *alone)
     assert said.startswith("0\n"), said
     assert "nothing is validated: no validation data" in said
-    assert "--val-data; --split 0.9" in said
+    assert "--val-data; --train-share 0.9" in said
     assert "best_by has no effect" in said
     said = run(tmp_path / "off", "--data", str(splits), "--epochs", "1", "--no-val")
     assert "nothing is validated, as --no-val says" in said

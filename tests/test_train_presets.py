@@ -333,7 +333,7 @@ def test_presets_have_only_settings_of_their_own_source() -> None:
 
 
 def test_a_preset_that_is_none_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigurationError, match="the nearest: cifar10-vgg19"):
+    with pytest.raises(ConfigurationError, match="Did you mean cifar10-vgg19"):
         find_preset("cifar-vgg19")
 
 

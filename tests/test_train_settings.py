@@ -213,7 +213,7 @@ def test_a_split_is_a_function_of_the_seed_alone(tmp_path: Path) -> None:
     given = numbered(tmp_path, 40)
     parts = []
     for seed in (0, 0, 1):
-        found = opened(given, split=0.85, seed=seed, shuffle=False, drop_last=False)
+        found = opened(given, train_share=0.85, seed=seed, shuffle=False, drop_last=False)
         assert found.val is not None
         parts.append((labels_of(found.train), labels_of(found.val)))
     for trained, validated in parts:
@@ -226,7 +226,7 @@ def test_a_split_is_a_function_of_the_seed_alone(tmp_path: Path) -> None:
     shares: list[list[int]] = [[], []]
     for rank in range(2):
         found = open_data(
-            merged(given | {"split": 0.85}),
+            merged(given | {"train_share": 0.85}),
             shard=fastload.Shard(rank, 2),
             device=torch.device("cpu"),
         )
@@ -239,9 +239,13 @@ def test_a_split_is_a_function_of_the_seed_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"split": 1.0}, "split: must be a share between 0 and 1"),
-        ({"split": 0.01}, "split: 0.01 of the 5 samples of .* leaves none to train on"),
-        ({"split": 0.99}, "split: 0.99 of the 5 samples of .* leaves none to validate on"),
+        ({"train_share": 1.0}, "train_share: must be a share between 0 and 1"),
+        ({"train_share": 0.01}, "0.01 of the 5 samples of .* leaves none to train on"),
+        ({"split": "0.85"}, "split: must be the name of a part.*a share is train_share"),
+        (
+            {"train_share": 0.99},
+            "0.99 of the 5 samples of .* leaves none to validate on",
+        ),
     ],
 )
 def test_a_split_that_leaves_nothing_is_refused(
@@ -253,10 +257,11 @@ def test_a_split_that_leaves_nothing_is_refused(
 
 def test_a_split_of_data_that_have_one_is_refused(data: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigurationError, match="split: 0.5 of .* is validated on .*; give --split none"
+        ConfigurationError,
+        match="train_share: 0.5 of .* is validated on .*; give --train-sha",
     ):
         open_data(
-            config(**data, out=tmp_path, split=0.5),
+            config(**data, out=tmp_path, train_share=0.5),
             shard=fastload.Shard(),
             device=torch.device("cpu"),
         )
@@ -336,7 +341,7 @@ def test_options_of_a_backend_are_those_of_its_class(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("backend", "text", "message"),
     [
-        ("cache", "store=device", "backend 'cache' has no such option; the nearest: storage"),
+        ("cache", "store=device", "backend 'cache' has no such option. Did you mean storage"),
         ("cache", "storage", "backend 'cache' has no such option"),
         ("cache", "storage=tape", "'storage=tape': Invalid enum value 'tape'; take one of auto,"),
         ("cache", "short_side=wide", "backend_option 'short_side=wide': Expected `int | null`"),

@@ -22,6 +22,7 @@ import filelock
 import numpy as np
 import numpy.typing as npt
 
+from fastload.arguments import checks_names
 from fastload.cache import progress as progress_file
 from fastload.cache.manifest import (
     HEADER_BYTES,
@@ -76,6 +77,7 @@ _SILENT_WAIT = 3.0
 """Seconds after which a process that waits for another says so."""
 
 
+@checks_names
 def build_cache(
     source: Any,
     directory: str | os.PathLike[str] | None = None,

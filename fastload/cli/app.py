@@ -7,6 +7,7 @@ import typer
 import fastload
 from fastload.cli.bench import bench, takes
 from fastload.cli.cache import cache
+from fastload.cli.commands import Commands
 from fastload.cli.doctor import doctor
 from fastload.cli.index import index
 from fastload.cli.look import look
@@ -35,6 +36,7 @@ def demo(settings: DemoSettings) -> None:
 
 app = typer.Typer(
     name="fastload",
+    cls=Commands,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},  # of all commands
     rich_markup_mode=None,

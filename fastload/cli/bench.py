@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hi
 
 import typer
 
+from fastload.cli.commands import Commands
 from fastload.errors import ConfigurationError
 from fastload.terminal import output, plain_errors
 from fastload.tools.bench import DecodeSettings, IoSettings, LoaderSettings
@@ -222,6 +223,7 @@ _TEXTS = {"json": _write_json, "csv": _write_csv}
 # -- The commands ----------------------------------------------------------------------------------
 
 bench = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Measure decoders, loaders and stores on this machine.",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fastload.cli.commands import Commands
 from fastload.errors import CacheError, FastloadError, counted
 from fastload.terminal import output, plain_errors
 
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from fastload.cache.manifest import Manifest
 
 cache = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Samples decoded once, kept as tensors."
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Samples decoded once, kept as tensors.",
 )
 
 
@@ -158,7 +162,8 @@ def info(
         ),
     ],
     split: Annotated[
-        str | None, typer.Option(help="Of a PLACE that is a data set with several: train, val.")
+        str | None,
+        typer.Option(help="Which part of PLACE, if that is a data set with several: train."),
     ] = None,
 ) -> None:
     """Say what a cache holds, how large it is, and whether it is whole; of a data set, what caches

@@ -40,11 +40,11 @@ def pack(
     shuffle: Annotated[
         int | None, typer.Option(help="Mix the samples, by this seed.", metavar="SEED")
     ] = None,
-    split: Annotated[
+    shares: Annotated[
         str | None,
         typer.Option(help="Shares of train and val (and test), at random.", metavar="0.9,0.1"),
     ] = None,
-    of: Annotated[
+    split: Annotated[
         str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")
     ] = None,
     format: Annotated[
@@ -70,6 +70,10 @@ def pack(
     with plain_errors():
         from fastload.tools.pack import PackOptions, pack, pack_caches
 
+        if split is not None and re.fullmatch(r"[\d.,\s]+", split):
+            raise ConfigurationError(
+                f"--split: names a part of SOURCE, got {split!r}; of shares: --shares {split}."
+            )
         if to not in ("tar", "parquet", "cache"):
             raise ConfigurationError(f"--to: must be tar, parquet or cache, got {to!r}.")
         options = PackOptions(
@@ -78,7 +82,7 @@ def pack(
             short_side=short_side,
             quality=quality,
             shuffle=shuffle,
-            split=_shares(split),
+            shares=_shares(shares),
         )
         if to == "cache":
             if ray is not None:
@@ -90,7 +94,7 @@ def pack(
                 source,
                 dest,
                 options,
-                split=of,
+                split=split,
                 format=format,
                 num_workers=workers,
                 strict=strict,
@@ -103,7 +107,7 @@ def pack(
             source,
             dest,
             options,
-            split=of,
+            split=split,
             format=format,
             num_workers=workers,
             strict=strict,
@@ -131,4 +135,4 @@ def _shares(text: str | None) -> tuple[float, ...]:
     try:
         return () if text is None else tuple(float(share) for share in text.split(","))
     except ValueError:
-        raise ConfigurationError(f"--split: must be as 0.9,0.1, got {text!r}.") from None
+        raise ConfigurationError(f"--shares: must be as 0.9,0.1, got {text!r}.") from None

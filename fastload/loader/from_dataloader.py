@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from fastload.arguments import checks_names
 from fastload.backends.base import BackendOptions, WorkerSettings
 from fastload.compat.accelerate import already_prepared
 from fastload.compat.torchdata import is_torchdatas
@@ -23,6 +24,7 @@ from fastload.sampler import Shard, has_length
 logger = logging.getLogger("fastload")
 
 
+@checks_names
 def from_dataloader(
     existing: DataLoader[Any],
     *,

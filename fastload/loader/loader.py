@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils.data import Dataset
 
+from fastload.arguments import checks_names
 from fastload.backends.base import BackendOptions
 from fastload.compat.accelerate import PreparedByAccelerate
 from fastload.compat.dataloader import ShownAsDataLoader, made_again, missing_attribute
@@ -31,6 +32,7 @@ from fastload.spans import SpanLog
 logger = logging.getLogger("fastload")
 
 
+@checks_names
 def create_loader(
     source: Any,
     batch_size: int = 1,

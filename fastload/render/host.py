@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from fastload import native
+from fastload.arguments import checks_names
 from fastload.decode import DecodeSettings, decode_image, get_decoder, read_header
 from fastload.decode.header import REMEDY_UNREADABLE, ImageHeader
 from fastload.decode.image import Scratch, check_header
@@ -105,6 +106,7 @@ class PythonRenderer:
         return damaged
 
 
+@checks_names
 def decode_jpeg(
     data: bytes | str | os.PathLike[str],
     box: tuple[int, int, int, int] | None = None,

@@ -348,7 +348,7 @@ def refuse_splits(root: str, names: Collection[str], split: str | None = None) -
         )
     raise SourceError(
         f"{root}: holds splits ({', '.join(names)}), not classes; say which one: split={example!r} "
-        f"(of a command: --split {example}; of fastload pack: --of {example})."
+        f"(of a command: --split {example})."
     )
 
 

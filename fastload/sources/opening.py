@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import glob
 import importlib
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastload import stores
-from fastload.errors import ConfigurationError, FastloadError, SourceError, counted
+from fastload.arguments import checks_names
+from fastload.errors import ConfigurationError, FastloadError, SourceError, counted, did_you_mean
 from fastload.files import is_remote
 from fastload.sources import index
 from fastload.sources.base import Opened, OpenOptions, Source
@@ -147,6 +147,7 @@ def register_format(form: Format) -> None:
     _registered[:] = [form, *(other for other in _registered if other.name != form.name)]
 
 
+@checks_names
 def open_source(
     spec: Any,
     *,
@@ -408,11 +409,10 @@ def format_named(name: Any) -> Format:
     """The format of a name, built in or registered. Raises ConfigurationError: there is none."""
     formats = {form.name: form for form in (*built_in_formats(), *_registered)}
     if not isinstance(name, str) or name not in formats:
-        close = difflib.get_close_matches(str(name), formats, n=1, cutoff=0.5)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
         known = ", ".join(map(repr, formats))
         raise ConfigurationError(
-            f"format={name!r}: there is no such format; there are {known}.{hint}"
+            f"format={name!r}: there is no such format; there are {known}."
+            f"{did_you_mean(str(name), formats)}"
         )
     return formats[name]
 

@@ -7,7 +7,6 @@ option (`--lr 0.1`): field names are therefore unique over all groups. Nothing h
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,9 +26,10 @@ class Rule(NamedTuple):
 _COUNT = Rule("at least 1", lambda count: count >= 1)
 _FROM_0 = Rule("0 or more", lambda value: value >= 0)
 _PART = Rule("0 or more, below 1", lambda part: 0 <= part < 1)
-_SHARE = Rule(
-    "a share between 0 and 1, or the name of a split",
-    lambda share: isinstance(share, str) or 0 < share < 1,
+_SHARE = Rule("a share between 0 and 1", lambda share: 0 < share < 1)
+_SPLIT = Rule(
+    "the name of a part, such as trainval (a share is train_share)",
+    lambda name: not re.fullmatch(r"[\d.]+", name),
 )
 _DIVISORS = Rule("numbers above 0", lambda values: min(values, default=1) > 0)
 _NAME = Rule("LIBRARY:NAME, such as torchvision:resnet50", lambda name: ":" in name)
@@ -59,10 +59,11 @@ class DataConfig(_Group):
     val_data: str | None = None
     """Validation data, where it is not beside the training data. Without any, nothing is
     validated."""
-    split: Annotated[float | str | None, _SHARE] = None
-    """Share of the data to train on, such as 0.85, where they have no validation part; which
-    samples, the seed says. Or the name of the split to train on, where they have several:
-    trainval."""
+    split: Annotated[str | None, _SPLIT] = None
+    """Which part of the data to train on, where they have several: trainval."""
+    train_share: Annotated[float | None, _SHARE] = None
+    """Share of the data to train on, such as 0.85, where they have no validation part, which the
+    others then are; which samples, the seed says."""
     val: bool = True
     """Validate after each epoch, where there is something to validate on."""
     shuffle: bool = True
@@ -106,9 +107,6 @@ class DataConfig(_Group):
     """A sample that cannot be read ends the run, or is replaced by another one and counted."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.split, str):
-            with contextlib.suppress(ValueError):
-                object.__setattr__(self, "split", float(self.split))
         super().__post_init__()
         _require(
             "tune",

@@ -17,7 +17,7 @@ import fastload
 from fastload.backends import backend_class
 from fastload.backends.base import BackendOptions
 from fastload.draws import Draws, Stream
-from fastload.errors import ConfigurationError, SourceError, counted
+from fastload.errors import ConfigurationError, SourceError, counted, did_you_mean
 from fastload.loader import Loader
 from fastload.sources import Opened, open_source
 from fastload.sources.base import Source
@@ -27,12 +27,12 @@ from fastload.sources.voc import is_voc
 from fastload.train.config import DataConfig, TrainConfig
 from fastload.train.masks import NO_CLASS, check_alike, mask_classes
 from fastload.train.models import Shape
-from fastload.train.settings import NONE, did_you_mean
+from fastload.train.settings import NONE
 from fastload.train.texts import TOKENS, VALIDATION, open_texts
 
 _NO_VALIDATION = (
-    "nothing is validated: no validation data beside the training data (--val-data; --split 0.9 "
-    "takes some)"
+    "nothing is validated: no validation data beside the training data (--val-data; "
+    "--train-share 0.9 takes some)"
 )
 
 
@@ -161,20 +161,20 @@ def _open(config: TrainConfig) -> tuple[Opened, Validation]:
         )
         val = texts or _NO_VALIDATION
     else:
-        name = settings.split if isinstance(settings.split, str) else None
         own = settings.val and settings.val_data is None
-        train, val = _open_splits(settings.data, config.task, name, validated=own)
+        train, val = _open_splits(settings.data, config.task, settings.split, validated=own)
         if settings.val_data is not None:
             whole, part = _open_splits(settings.val_data, config.task, None, validated=settings.val)
             val = whole if isinstance(part, str) else part
-    if isinstance(settings.split, float):
+    share = settings.train_share
+    if share is not None:
         if isinstance(val, Opened):
             raise ConfigurationError(
-                f"split: {settings.split:g} of the data is to be trained on, but {settings.data} "
-                f"is validated on {val.source.name}; give --split none (a preset may set a split), "
+                f"train_share: {share:g} of the data is to be trained on, but {settings.data} is "
+                f"validated on {val.source.name}; give --train-share none (a preset may set one), "
                 "or data without a validation part."
             )
-        train, val = _split(train, settings.split, config.run.seed)
+        train, val = _split(train, share, config.run.seed)
     return train, val if settings.val else "nothing is validated, as --no-val says"
 
 
@@ -186,9 +186,9 @@ def _split(opened: Opened, share: float, seed: int) -> tuple[Opened, Opened]:
     count = round(share * len(source))
     if not 0 < count < len(source):
         raise ConfigurationError(
-            f"split: {share:g} of the {counted(len(source), 'sample')} of {source.name} leaves "
-            f"none to {'train' if not count else 'validate'} on; give another share, or --split "
-            "none and --val-data."
+            f"train_share: {share:g} of the {counted(len(source), 'sample')} of {source.name} "
+            f"leaves none to {'train' if not count else 'validate'} on; give another share, or "
+            "--train-share none and --val-data."
         )
     shuffled = np.argsort(keys, kind="stable")
     train, val = (
@@ -263,9 +263,9 @@ def backend_options(backend: str, texts: Sequence[str]) -> BackendOptions | None
     for text in texts:
         name, _, value = text.partition("=")
         if name not in hints or not value:
-            rest = did_you_mean(name, hints) or f"; it has {', '.join(hints)}"
+            rest = did_you_mean(name, hints) or f" It has {', '.join(hints)}."
             raise ConfigurationError(
-                f"backend_option {text!r}: backend {backend!r} has no such option{rest}."
+                f"backend_option {text!r}: backend {backend!r} has no such option.{rest}"
             )
         # Paths are given as texts here.
         hint = str | None if Path in get_args(hints[name]) else hints[name]

@@ -24,10 +24,15 @@ from torch import nn
 from torchvision.ops import FrozenBatchNorm2d
 
 from fastload.distribution import install_command
-from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError, counted
+from fastload.errors import (
+    BackendUnavailableError,
+    ConfigurationError,
+    FastloadError,
+    counted,
+    did_you_mean,
+)
 from fastload.files import check_regular
 from fastload.train.config import ModelConfig
-from fastload.train.settings import did_you_mean
 
 logger = logging.getLogger("fastload")
 
@@ -66,7 +71,7 @@ def create_model(config: ModelConfig, shape: Shape) -> nn.Module:
     if library not in LIBRARIES:
         near = did_you_mean(library, LIBRARIES)
         raise ConfigurationError(
-            f"{what}: no library {library!r} is known{near}; there are {', '.join(LIBRARIES)}."
+            f"{what}: no library {library!r} is known; there are {', '.join(LIBRARIES)}.{near}"
         )
     tasks, build = LIBRARIES[library]
     if shape.task not in tasks:
@@ -136,8 +141,8 @@ def import_library(module: str, *, extra: str = "train") -> Any:
 def _unknown(what: str, name: str, names: Iterable[str]) -> ConfigurationError:
     """The error of a name that a library does not have."""
     names = list(names)
-    few = f"; there are {', '.join(names)}" if len(names) <= 12 else ""
-    return ConfigurationError(f"{what}: no such name{did_you_mean(name, names) or few}.")
+    few = f" There are {', '.join(names)}." if len(names) <= 12 else ""
+    return ConfigurationError(f"{what}: no such name.{did_you_mean(name, names) or few}")
 
 
 # -- Libraries -------------------------------------------------------------------------------------

@@ -24,9 +24,8 @@ import ast
 import inspect
 import os
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from difflib import get_close_matches
 from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
@@ -34,7 +33,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, did_you_mean
 from fastload.machine import usable_cores
 from fastload.train.config import TrainConfig
 
@@ -104,15 +103,9 @@ def find_field(name: str) -> Field:
     """The field of this name. Raises ConfigurationError with the nearest name there is."""
     if name not in all_fields():
         raise ConfigurationError(
-            f"{name}: no such setting of a run{did_you_mean(name, all_fields())}."
+            f"{name}: no such setting of a run.{did_you_mean(name, all_fields())}"
         )
     return all_fields()[name]
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The end of a message that names what may have been meant; nothing if no name is near."""
-    near = get_close_matches(name, list(names), n=3, cutoff=0.6)
-    return f"; the nearest: {', '.join(near)}" if near else ""
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -265,7 +258,7 @@ def read_toml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Any]:
     }.items():
         if table and table not in tables():
             raise ConfigurationError(
-                f"{where}: no table [{table}] is known{did_you_mean(table, tables())}."
+                f"{where}: no table [{table}] is known.{did_you_mean(table, tables())}"
             )
         for name in settings:
             field = all_fields().get(name)
@@ -276,7 +269,7 @@ def read_toml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Any]:
                     else (name, [*all_fields(), *tables()])
                 )
                 raise ConfigurationError(
-                    f"{where}: {place}: no such setting{did_you_mean(name, names)}."
+                    f"{where}: {place}: no such setting.{did_you_mean(name, names)}"
                 )
             if field.table != table:
                 wanted = f"under [{field.table}]" if field.table else "above the first table"
@@ -377,9 +370,9 @@ def find_preset(name: str) -> Preset:
     if name.endswith(".toml"):
         return read_preset(Path(name).expanduser(), files)
     if name not in files:
-        rest = did_you_mean(name, files) or "; there are " + ", ".join(files)
+        rest = did_you_mean(name, files) or f" There are {', '.join(files)}."
         raise ConfigurationError(
-            f"preset {name!r}: not known{rest}. A file of your own ends in .toml."
+            f"preset {name!r}: not known.{rest} A file of your own ends in .toml."
         )
     return _on_this_machine(read_preset(files[name], files))
 
@@ -407,7 +400,7 @@ def read_preset(path: Path, files: Mapping[str, Path]) -> Preset:
     like = texts.pop("like")
     if like not in files:
         raise ConfigurationError(
-            f"{path}: like {like!r}: no such preset{did_you_mean(like, files)}."
+            f"{path}: like {like!r}: no such preset.{did_you_mean(like, files)}"
         )
     # Nobody twice: none is like itself.
     rest = {name: file for name, file in files.items() if name != like}

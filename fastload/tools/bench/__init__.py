@@ -117,7 +117,7 @@ class IoSettings:
     url: Annotated[
         str, Argument(help="A data set of images in a store, as create_loader opens it.")
     ]
-    split: Annotated[str | None, Option(help="Of a data set with several: train, val, test.")] = (
+    split: Annotated[str | None, Option(help="Which part of URL, where it has several: val.")] = (
         None
     )
     rate: Annotated[

@@ -30,7 +30,7 @@ def pack_caches(
     Args:
         source: what `create_loader` takes, or a Source.
         destination: a folder that is new, empty or holds these very caches.
-        options: `short_side`, `shuffle` and `split` of them; the others are of shards.
+        options: `short_side`, `shuffle` and `shares` of them; the others are of shards.
         split, format: as for `pack`.
         num_workers: threads. None: one for each usable core.
         strict: whether a sample that cannot be read is an error. Else the cache notes it, and

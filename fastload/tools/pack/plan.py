@@ -44,7 +44,7 @@ class PackOptions:
     """Of the JPEGs that are written, 1 to 100, with `short_side` only. None: `DEFAULT_QUALITY`."""
     shuffle: int | None = None
     """The seed of the order of the samples. None: they keep theirs."""
-    split: tuple[float, ...] = ()
+    shares: tuple[float, ...] = ()
     """Shares of the samples that become `train`, `val` and, of three, `test`, drawn at random.
     Empty: they are not split."""
 
@@ -64,14 +64,14 @@ class PackOptions:
                 f"quality: {self.quality} is of JPEGs that are reduced, and without short_side "
                 "every file is copied, byte for byte. Leave it out, or give short_side."
             )
-        if self.split and (
-            len(self.split) not in (2, 3)
-            or min(self.split) <= 0
-            or abs(sum(self.split) - 1.0) > 1e-6
+        if self.shares and (
+            len(self.shares) not in (2, 3)
+            or min(self.shares) <= 0
+            or abs(sum(self.shares) - 1.0) > 1e-6
         ):
-            shares = ",".join(f"{share:g}" for share in self.split)
+            shares = ",".join(f"{share:g}" for share in self.shares)
             raise ConfigurationError(
-                f"split: must be two or three shares above 0 that sum to 1, as 0.9,0.1 (train, "
+                f"shares: must be two or three shares above 0 that sum to 1, as 0.9,0.1 (train, "
                 f"val); got {shares}."
             )
 
@@ -119,14 +119,14 @@ def plan_shards(parts: Sequence[Part], typical: int, options: PackOptions) -> tu
 def parts_of(samples: int, options: PackOptions) -> list[Part]:
     """The parts of a source of so many samples. Raises ConfigurationError: one would be empty."""
     everything = np.arange(samples, dtype=np.int64)
-    if options.shuffle is None and not options.split:
+    if options.shuffle is None and not options.shares:
         return [("", everything)]
     # That of the first epoch of a loader with this seed.
     order = EpochOrder(samples, batch_size=1, shuffle=True, seed=options.shuffle or 0)
     mixed = np.asarray(order.epoch(0))
-    if not options.split:
+    if not options.shares:
         return [("", mixed)]
-    bounds = np.rint(np.cumsum((0.0, *options.split)) * samples).astype(np.int64)
+    bounds = np.rint(np.cumsum((0.0, *options.shares)) * samples).astype(np.int64)
     parts = [mixed[start:end] for start, end in itertools.pairwise(bounds)]
     names = SPLITS[: len(parts)]
     empty = [name for name, rows in zip(names, parts, strict=True) if not len(rows)]
