@@ -21,7 +21,7 @@ def checks_names(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*positional: P.args, **named: P.kwargs) -> R:
         for name in named:
             if name not in known:
-                rest = did_you_mean(name, known) or f" There are {', '.join(known)}."
+                rest = did_you_mean(name, known, most=1) or f" There are {', '.join(known)}."
                 raise UnknownArgumentError(
                     f"{function.__name__}: there is no argument {name!r}.{rest}"
                 )

@@ -28,9 +28,9 @@ def and_more(names: Sequence[str]) -> str:
     return f" (and {len(names) - 1:,} more)" if names[1:] else ""
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str], *, most: int = 3) -> str:
     """The last sentence of a message, " Did you mean lr?"; nothing if no name is near."""
-    near = get_close_matches(name, list(names), n=3, cutoff=0.6)
+    near = get_close_matches(name, list(names), n=most, cutoff=0.6)
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -23,6 +23,8 @@ from typing import IO, cast
 
 import psutil
 
+from fastload.errors import ConfigurationError
+
 # Images with more pixels are refused unread, unless options say otherwise: decompression bombs. It
 # is where Pillow refuses (twice its MAX_IMAGE_PIXELS of 1024 * 1024 * 1024 // 4 // 3).
 MAX_PIXELS = 178_956_970
@@ -146,7 +148,7 @@ def _opened(path: str, flags: int) -> tuple[int, os.stat_result]:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Where to write what takes the place of a file once it is whole; what was there stays if
-    anything is raised.
+    anything is raised. An OSError of writing it names `path`.
 
     The name has the machine and the process in it. Files that killed processes of this machine have
     left are removed first.
@@ -157,14 +159,35 @@ def replacing(path: Path) -> Iterator[Path]:
         if writer.isdigit() and not psutil.pid_exists(int(writer)):
             left.unlink(missing_ok=True)
     beside = path.with_name(f"{ours}.{os.getpid()}.tmp")
-    beside.unlink(missing_ok=True)
     try:
+        beside.unlink(missing_ok=True)
         yield beside
         os.replace(beside, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and _of_writing(error, beside):
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
         raise
+
+
+def _of_writing(error: OSError, beside: Path) -> bool:
+    """Whether it is of the file being written. A full disk names none."""
+    if error.filename is None:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return os.fspath(error.filename) == os.fspath(beside)
+
+
+def check_output(path: Path, option: str) -> None:
+    """Refuse, before the work, a file that could not be written after it. Raises
+    ConfigurationError, which names the option."""
+    said, folder = f"{option} {path}", path.absolute().parent
+    if path.is_dir():
+        raise ConfigurationError(f"{said}: is a folder; give the name of a file.")
+    if not folder.is_dir():
+        raise ConfigurationError(f"{said}: there is no folder {folder}; create it first.")
+    if not os.access(folder, os.W_OK):
+        raise ConfigurationError(f"{said}: no permission to write there; give another place.")
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from fastload.files import is_remote, open_regular, read_range, read_regular_into, size_of
+from fastload.errors import ConfigurationError
+from fastload.files import (
+    check_output,
+    is_remote,
+    open_regular,
+    read_range,
+    read_regular_into,
+    replacing,
+    size_of,
+)
 
 CONTENT = bytes(range(200))
 
@@ -75,3 +85,39 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
             read(str(tmp_path / "pipe"))
         with pytest.raises(IsADirectoryError):
             read(str(tmp_path))
+
+
+def test_an_error_of_writing_names_the_file_and_not_what_is_written_beside_it(
+    tmp_path: Path,
+) -> None:
+    for path, kind in (
+        (tmp_path / "none" / "page.html", FileNotFoundError),
+        (tmp_path / ("x" * 250), OSError),
+    ):
+        with pytest.raises(kind) as raised, replacing(path) as beside:
+            beside.write_text("text")
+        assert raised.value.filename == str(path)
+    (tmp_path / "folder" / "in it").mkdir(parents=True)
+    with pytest.raises(OSError) as raised, replacing(tmp_path / "folder") as beside:  # noqa: PT011
+        beside.write_text("text")
+    assert raised.value.filename == str(tmp_path / "folder")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(OSError, match=r"No space left on device: '.*/page\.html'"):
+        with replacing(tmp_path / "page.html"):
+            raise full
+    with pytest.raises(FileNotFoundError, match="another'"), replacing(tmp_path / "page.html"):
+        (tmp_path / "another").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder"], "nothing is left"
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_output(tmp_path / "page.html", "--html")
+    with pytest.raises(ConfigurationError, match="--html .*: is a folder"):
+        check_output(tmp_path, "--html")
+    with pytest.raises(ConfigurationError, match="--html .*: there is no folder .*/none; create"):
+        check_output(tmp_path / "none" / "page.html", "--html")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(ConfigurationError, match="--html .*: no permission to write there"):
+        check_output(tmp_path / "page.html", "--html")

@@ -205,6 +205,11 @@ def test_of_panoptic_data_the_first_class_is_seen_too(tmp_path: Path) -> None:
         assert np.array_equal(overlay[..., 3] > 0, classes_of(number) != 255)
 
 
+def test_a_place_that_cannot_be_written_is_said_before_the_work(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["look", "nowhere", "--output", str(tmp_path / "no" / "x")])
+    assert (result.exit_code, "there is no folder" in result.output) == (1, True)
+
+
 @pytest.mark.parametrize("arguments", [["nowhere"], ["{data}", "--transform", "x"]])
 def test_errors_are_said_plainly(arguments: list[str], tmp_path: Path) -> None:
     write_images(tmp_path / "data" / "cat")

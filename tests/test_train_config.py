@@ -372,7 +372,7 @@ def test_a_file_on_the_command_line(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["cifar10-vgg"], "preset 'cifar10-vgg': not known. Did you mean cifar10-vgg19"),
-        (["cat"], "preset 'cat': not known; there are cifar10-pyramidnet, cifar10-pyramidnet-dp"),
+        (["cat"], "preset 'cat': not known. There are cifar10-pyramidnet, cifar10-pyramidnet-dp"),
         (["--lr", "fast"], "lr: must be a number, got 'fast'"),
         (["--lr", "none"], "lr: must have a value, got 'none'"),
         (["--amp", "fp8"], "amp: must be none, bf16 or fp16, got 'fp8'"),

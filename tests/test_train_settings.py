@@ -345,7 +345,7 @@ def test_options_of_a_backend_are_those_of_its_class(tmp_path: Path) -> None:
         ("cache", "storage", "backend 'cache' has no such option"),
         ("cache", "storage=tape", "'storage=tape': Invalid enum value 'tape'; take one of auto,"),
         ("cache", "short_side=wide", "backend_option 'short_side=wide': Expected `int | null`"),
-        ("auto", "storage=device", "backend 'auto' has no such option; it has exif_orientation"),
+        ("auto", "storage=device", "backend 'auto' has no such option. It has exif_orientation"),
         ("no-such", "a=1", "'no-such' is not known"),
     ],
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
@@ -19,6 +18,7 @@ import typer
 
 from fastload.cli.commands import Commands
 from fastload.errors import ConfigurationError
+from fastload.files import check_output
 from fastload.terminal import output, plain_errors
 from fastload.tools.bench import DecodeSettings, IoSettings, LoaderSettings
 
@@ -158,19 +158,11 @@ class Files:
             BackendUnavailableError: what draws the charts is not installed.
         """
         for name, path in self.places.items():
-            option, folder = f"--{name} {path}", path.absolute().parent
             if name in ("html", "png"):
                 from fastload.tools.measure.page import require_charts
 
                 require_charts(f"--{name}")
-            if path.is_dir():
-                raise ConfigurationError(f"{option}: is a folder; give the name of a file.")
-            if not folder.is_dir():
-                raise ConfigurationError(f"{option}: there is no folder {folder}; create it first.")
-            if not os.access(folder, os.W_OK):
-                raise ConfigurationError(
-                    f"{option}: no permission to write there; give another place."
-                )
+            check_output(path, f"--{name}")
 
     def keep(self, results: Results) -> None:
         """Write what there is so far, as JSON and CSV: charts come at the end, and so does what is

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fastload.errors import ConfigurationError, counted
+from fastload.errors import counted
+from fastload.files import check_output
 from fastload.terminal import output, plain_errors
 
 
@@ -44,8 +45,8 @@ def index(
     stored with the data, so that no machine needs to list them.
     """
     with plain_errors():
-        if to is not None and to.is_dir():
-            raise ConfigurationError(f"--output {to}: is a folder; give the name of a file.")
+        if to is not None:
+            check_output(to, "--output")
         if jpegs:
             _note_points(source, to, split)
             return

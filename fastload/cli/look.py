@@ -50,11 +50,12 @@ def look(
     transform makes them, on a page for a browser."""
     with plain_errors():
         import fastload
-        from fastload.files import replacing
+        from fastload.files import check_output, replacing
         from fastload.sources.keypoints import pairs_of, unpaired
         from fastload.tools.look.page import page
         from fastload.tools.look.samples import default_transform, shown_rows, transform_in
 
+        check_output(to, "--output")
         opened = fastload.open_source(
             source,
             split=split,

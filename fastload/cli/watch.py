@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fastload.errors import BackendUnavailableError, ConfigurationError
+from fastload.files import check_output
 from fastload.terminal import plain_errors
 
 if TYPE_CHECKING:
@@ -60,9 +61,9 @@ def watch(
             return
         if not command:
             raise ConfigurationError("nothing to watch: fastload watch -- python train.py")
-        for path in (None if no_html else html, json):
-            if path is not None and not path.absolute().parent.is_dir():
-                raise ConfigurationError(f"{path}: there is no folder {path.absolute().parent}.")
+        for option, path in {"--html": None if no_html else html, "--json": json}.items():
+            if path is not None:
+                check_output(path, option)
         from fastload.tools.watch.run import watch as run
 
         watched, ending = run(command, period=period, on_moment=_lines(every))

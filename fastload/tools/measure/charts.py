@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -26,6 +27,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from fastload.files import replacing
 from fastload.tools.measure.page import style_sheet
 from fastload.tools.measure.table import number
 
@@ -115,7 +117,8 @@ class Chart:
 
 
 def write_png(charts: Sequence[Chart], path: str | os.PathLike[str]) -> None:
-    """Charts under each other as one picture, in light colours. Raises OSError."""
+    """Charts under each other as one picture, in light colours, all of it or nothing. Raises
+    OSError."""
     variables = dict(reversed(re.findall(r"--(\w+): (#\w+)", style_sheet())))  # the first: light
     heights = [chart.height(WIDE) for chart in charts]
     with matplotlib.rc_context(_settings(variables) | {"savefig.facecolor": "white"}):
@@ -124,7 +127,8 @@ def write_png(charts: Sequence[Chart], path: str | os.PathLike[str]) -> None:
         parts: Any = figure.subfigures(len(charts), 1, height_ratios=heights, squeeze=False)
         for part, chart in zip(parts[:, 0], charts, strict=True):
             chart.draw(part, WIDE)
-        figure.savefig(path, format="png", dpi=144)
+        with replacing(Path(path)) as part:
+            figure.savefig(part, format="png", dpi=144)
 
 
 def colours(contestants: Sequence[str]) -> dict[str, str]:
