@@ -4,6 +4,7 @@ counted substitute."""
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import stat
@@ -23,6 +24,7 @@ from fastload import native
 from fastload.backends.base import BackendOptions
 from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.errors import ConfigurationError, DecodeError, SourceError
+from fastload.loader import build
 from tests.backends import Contestant, contestants
 from tests.images import (
     cmyk_jpeg,
@@ -290,6 +292,23 @@ def test_a_file_without_permission_is_named(contestant: Contestant, tmp_path: Pa
 # -- arguments
 
 
+@pytest.mark.parametrize(("backend", "workers"), [("torch", 2), ("turbojpeg", 2)])
+def test_batches_ahead_that_memory_cannot_hold_are_refused_with_what_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, workers: int
+) -> None:
+    write_photo_folder(tmp_path)
+    monkeypatch.setattr(build, "memory_bytes", lambda: 4_000_000)
+    given: dict[str, Any] = {"transform": RESIZE, "backend": backend, "num_workers": workers}
+    batch = 4 * 3 * math.prod(RESIZE.size)
+    fits = 4_000_000 // batch // (workers if backend == "torch" else 1)
+    fastload.create_loader(tmp_path, 4, prefetch_factor=fits, **given).close()
+    with pytest.raises(
+        ConfigurationError,
+        match=r"prefetch_factor: .* made ahead are .* this machine has 0.0 GB",
+    ):
+        fastload.create_loader(tmp_path, 4, prefetch_factor=fits + 1, **given)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -298,6 +317,10 @@ def test_a_file_without_permission_is_named(contestant: Contestant, tmp_path: Pa
         ({"batch_size": True}, "batch_size"),
         ({"num_workers": -1}, "num_workers"),
         ({"num_workers": 1_000_000}, "num_workers: must be at most 4,096, got 1,000,000"),
+        (
+            {"prefetch_factor": 20_000},
+            "prefetch_factor: must be at most 1,000, got 20,000: so many batches are held",
+        ),
         ({"generator": 3}, "generator"),
         ({"split": 3}, "split"),
         ({"prefetch_factor": 0}, "prefetch_factor"),

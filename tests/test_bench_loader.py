@@ -30,6 +30,7 @@ from fastload.tools.bench.loader import (
     run_loader_benchmark,
 )
 from fastload.tools.bench.loader_report import curves, verdict
+from fastload.tools.measure import loaders
 from fastload.tools.measure.images import training
 from fastload.tools.measure.loaders import (
     Batch,
@@ -137,7 +138,11 @@ def test_verdict_takes_its_numbers_from_the_rows(trained: Results) -> None:
 
 
 @pytest.mark.slow
-def test_damaged_files_are_counted_and_named_and_stop_nothing(damaged: Path) -> None:
+def test_damaged_files_are_counted_and_named_and_stop_nothing(
+    damaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each round goes on to the end of an epoch, however slow this machine is.
+    monkeypatch.setattr(loaders, "_PATIENCE", math.inf)
     results = run_loader_benchmark(
         _settings(damaged, backends=("DataLoader", "torch", "turbojpeg", "cache"))
     )

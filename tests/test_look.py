@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -203,6 +204,14 @@ def test_of_panoptic_data_the_first_class_is_seen_too(tmp_path: Path) -> None:
     for number, figure in enumerate(figures(text)):
         overlay = picture(figure.findall("image")[1])
         assert np.array_equal(overlay[..., 3] > 0, classes_of(number) != 255)
+
+
+def test_samples_are_named_below_the_folder_of_all(tmp_path: Path) -> None:
+    source = fastload.open_source(write_photo_folder(tmp_path / "photos")).source
+    rows = shown_rows(source, None, count=2, versions=0, seed=0)
+    assert [row.name for row in rows] == ["class_0/0.jpg", "class_1/2.jpg"]
+    rows = shown_rows(replace(source, name="mine"), None, count=2, versions=0, seed=0)
+    assert [row.name for row in rows] == ["class_0/0.jpg", "class_1/2.jpg"]
 
 
 def test_a_place_that_cannot_be_written_is_said_before_the_work(tmp_path: Path) -> None:

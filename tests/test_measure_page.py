@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from fastload.cli.app import app
 from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError
 from fastload.tools.bench import decode_report, loader_report
+from fastload.tools.look.page import page as look
+from fastload.tools.look.samples import Row, Shown
 from fastload.tools.measure import page as pages
 from fastload.tools.measure.results import Failure, Latency, Machine, Measurement, Results, Round
 from fastload.tools.sweep import report as sweep_report
-from tests.test_sweep import constructed
+from tests.test_sweep import constructed, row
 
 needs_charts = pytest.mark.skipif(
     find_spec("matplotlib") is None, reason="needs matplotlib: pip install .[report]"
@@ -480,6 +483,46 @@ def test_page_fits_a_phone_without_scrolling_sideways(browser: Any, page: Path) 
     _open(browser, page, 390)
     assert browser.execute_script("return document.documentElement.scrollWidth") == 390
     assert browser.execute_script("return window.innerWidth") == 390
+
+
+@pytest.mark.slow
+@needs_charts
+def test_the_table_of_a_sweep_is_not_cut(browser: Any, tmp_path: Path) -> None:
+    """Two GPUs, and all that can be tried, of which one is said once, as all rows have it."""
+    whole = row("ddp", 2, 64, 9000.0, wait=0.1, launch=0.1, exchange=0.1)
+    whole = replace(whole, memory=(3 << 30, 3 << 30), utilisation=(0.98, 0.97))
+    rows = [
+        replace(
+            whole,
+            cell=replace(whole.cell, batch=batch, backend=name, num_workers=4, amp="bf16"),
+        )
+        for name in ("turbojpeg", "cache")
+        for batch in (64, 128)
+    ]
+    sweep_report.write_html(constructed(rows), tmp_path / "page.html")
+    _open(browser, tmp_path / "page.html", 1280)
+    (hidden,) = browser.execute_script(
+        "return [...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
+    )
+    assert hidden <= 0
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 1280
+    text = (tmp_path / "page.html").read_text()
+    assert "<p>In all rows: workers 4, amp bf16.</p>" in text
+    assert ">backend</th>" in text
+    assert ">amp</th>" not in text
+
+
+@pytest.mark.slow
+def test_a_sample_and_three_versions_of_it_stand_side_by_side(browser: Any, tmp_path: Path) -> None:
+    picture = Shown(np.zeros((8, 8, 3), np.uint8), False, {})
+    text = look([Row("a.jpg", [picture] * 4)], title="a", summary="b", transform="c", classes=None)
+    (tmp_path / "look.html").write_text(text)
+    for width, columns in ((1280, 4), (390, 1)):
+        _open(browser, tmp_path / "look.html", width)
+        lefts = (
+            "return new Set([...document.querySelectorAll('figure')].map(e => e.offsetLeft)).size"
+        )
+        assert browser.execute_script(lefts) == columns
 
 
 @pytest.mark.slow

@@ -276,6 +276,17 @@ class Context:
     """Whether images of a batch may come out in several sizes, see `Traits.pads_images`. There is
     one column of images then, and one view."""
 
+    @property
+    def image_bytes(self) -> int | None:
+        """Of the images of a batch on the host; None where their sizes are not known."""
+        sizes = [plan.out_size for plan in self.recipe.geometries]
+        if self.recipe.opaque is not None or None in sizes:
+            return None
+        pixels = sum(size[0] * size[1] for size in sizes if size is not None)
+        images = self.source.images.values()
+        channels = sum(column.channels * column.dtype.itemsize for column in images)
+        return self.batch_size * pixels * channels
+
     def require_whole_batches(self, backend: str) -> None:
         """For a backend that does not run Python on samples.
 

@@ -178,14 +178,9 @@ class TorchBackend:
     def _check_shared_memory(self) -> None:
         """Whether the batches in flight fit into it, where their size is known. Raises
         ConfigurationError."""
-        context = self._context
-        sizes = [plan.out_size for plan in context.recipe.geometries]
-        if context.recipe.opaque is not None or None in sizes:
+        batch, free = self._context.image_bytes, free_shared_memory()
+        if batch is None:
             return
-        pixels = sum(size[0] * size[1] for size in sizes if size is not None)
-        images = context.source.images.values()
-        channels = sum(column.channels * column.dtype.itemsize for column in images)
-        batch, free = context.batch_size * pixels * channels, free_shared_memory()
         # The batch that was received last has not been freed yet.
         flying = self._workers * self._prefetch + 1
         if batch * flying <= free:

@@ -24,7 +24,7 @@ from fastload.backends.base import (
 )
 from fastload.backends.objects import StreamBackend
 from fastload.device import DeviceStage
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.host_memory import BufferPool
 from fastload.loader import deep, streams
@@ -35,6 +35,7 @@ from fastload.loader.feed import Feed
 from fastload.loader.served import Served, served_for
 from fastload.loader.tune import backend_measured, place_measured, samples_per_second
 from fastload.loader.worker_seeds import ScriptSeeds, WorkerSeeds
+from fastload.machine import memory_bytes
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix, label_among
 from fastload.sampler import (
@@ -150,7 +151,10 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
         collate = objects.collate_of(config, source, several_views=split.several_views)
         padded = traits.pads_images and objects.pads(config, source, split)
         objects.check_pairs(recipe, source)
-    built = cls(_context(config, source, split, order, padded=padded), options)
+    context = _context(config, source, split, order, padded=padded)
+    if not config.adopted:
+        _check_ahead(context, workers=(config.num_workers or 1) if traits.processes else 1)
+    built = cls(context, options)
     if opened.assumed is not None:
         built = ComparedBackend(
             built,
@@ -187,6 +191,20 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
         changed=served.changes().changed,
         archives=SeenArchives(source.archives) if source.archives else None,
         together=together,
+    )
+
+
+def _check_ahead(context: Context, *, workers: int) -> None:
+    """Raises ConfigurationError: the batches that are to be made ahead are more than this machine
+    can hold. `workers`: that make so many each."""
+    each, batch = context.prefetch_factor, context.image_bytes
+    memory = memory_bytes()
+    if not each or not batch or each * workers * batch <= memory:
+        return
+    raise ConfigurationError(
+        f"prefetch_factor: {counted(each * workers, 'batch')} of {batch / 1e6:,.1f} MB made ahead "
+        f"are {each * workers * batch / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f} GB; "
+        f"{max(1, memory // (2 * workers * batch)):,} or fewer fit."
     )
 
 

@@ -27,7 +27,8 @@ _MASK_ALPHA = 140
 _QUALITY = 85
 _STYLE = """
 body { max-width: none; } h2 { font-size: 15px; margin: 24px 0 8px; }
-.row { display: flex; flex-wrap: wrap; gap: 12px; } figure { margin: 0; width: 300px; }
+.row { display: grid; grid-template-columns: repeat(auto-fill, minmax(260px, 1fr)); gap: 12px; }
+figure { margin: 0; }
 figcaption { font-weight: 400; font-size: 13px; color: var(--muted); margin: 4px 0 0; }
 svg { background: var(--grid); overflow: hidden; }
 rect, polygon { fill-opacity: 0; stroke-width: 2; vector-effect: non-scaling-stroke; }

@@ -4,6 +4,7 @@ epochs."""
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ class Row:
     """The same sample several times."""
 
     name: str
-    """Where it is stored."""
+    """Where it is stored, below the folder of all."""
     versions: Sequence[Shown]
     """As it is stored, then as the transform makes it in epoch 0, 1..."""
 
@@ -85,7 +86,18 @@ def shown_rows(
     part = source.take(indices)
     stored = [next(_samples(part, None, 1, seed))]
     made = [*stored, *_samples(part, transform, versions, seed)]
-    return [Row(part.describe(row), [version[row] for version in made]) for row in range(len(part))]
+    names = _below(source.name, [part.describe(row) for row in range(len(part))])
+    return [Row(name, [version[row] for version in made]) for row, name in enumerate(names)]
+
+
+def _below(place: str, names: Sequence[str]) -> list[str]:
+    """Names of files without the folder that all are in: that of the source, or the deepest."""
+    if not all(map(os.path.isabs, names)):
+        return [name.removeprefix(f"{place}/") for name in names]
+    folder = place.rstrip("/") + "/"
+    if not all(name.startswith(folder) for name in names):
+        folder = os.path.join(os.path.commonpath([os.path.dirname(name) for name in names]), "")
+    return [name.removeprefix(folder) for name in names]
 
 
 def _samples(source: Source, transform: Any, epochs: int, seed: int) -> Iterator[list[Shown]]:

@@ -107,10 +107,20 @@ def table(rows: Sequence[Mapping[str, str | Text]], *, text_columns: Sequence[st
     kind = {name: "" if name in text_columns else ' class="number"' for name in headings}
     head = "".join(f'<th scope="col"{kind[name]}>{escape(name)}</th>' for name in headings)
     lines = [
-        "".join(f"<td{kind[name]}>{escape(str(row[name]))}</td>" for name in headings)
+        "".join(
+            f"<td{kind[name]}>{_cell(str(row[name]), whole=name not in text_columns)}</td>"
+            for name in headings
+        )
         for row in rows
     ]
     return _scrolling(head, lines, len(headings))
+
+
+def _cell(text: str, *, whole: bool) -> str:
+    """Escaped; where `whole`, a number stays with its unit, and lines end between the numbers of
+    several devices ("3.0 GB + 1.9 GB")."""
+    shown = escape(text)
+    return shown.replace(" ", "&nbsp;").replace("&nbsp;+&nbsp;", " +&nbsp;") if whole else shown
 
 
 def _scrolling(head: str, lines: Sequence[str], columns: int) -> str:

@@ -148,10 +148,10 @@ def _recommendation(rows: Sequence[Row], situation: SweepContext) -> str:
     best = max(learning, key=lambda row: row.speed)
     if not _enough_rounds(*rows):
         return (
-            f"No recommendation: {counted(min(len(row.rates) for row in rows), 'round')} of a row "
-            f"say nothing of how much rates scatter; give --rounds {ROUNDS} or more. The highest "
-            f"rate was {number(best.speed)} {situation.unit}/s, {best.cell.name} with batch "
-            f"{best.cell.batch}."
+            "No recommendation: how much rates scatter does not show in "
+            f"{counted(min(len(row.rates) for row in rows), 'round')} of a row; give --rounds "
+            f"{ROUNDS} or more. The highest rate was {number(best.speed)} {situation.unit}/s, "
+            f"{best.cell.name} with batch {best.cell.batch}."
         )
     good = [row for row in learning if _as_fast(row, best)]
     if len(good) == len(rows):

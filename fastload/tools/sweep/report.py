@@ -44,6 +44,17 @@ _DROPPABLE = (
     "CPU",
     "epoch",
 )
+# Columns of what was tried, beside the mode and the batch.
+_SETTINGS = (
+    "device",
+    "backend",
+    "workers",
+    "prefetch",
+    "amp",
+    "cudnn benchmark",
+    "compile",
+    "accumulated",
+)
 _LEGEND = (
     "spread: half the range between the quartiles of the rounds. CPU: seconds of all processes for "
     "1,000 samples. foreign: cores that everything else on the machine took. whole job: training "
@@ -182,13 +193,26 @@ _COLOURS: dict[Share, int] = {
 def write_html(results: Results, path: str | os.PathLike[str]) -> None:
     """Write the page, all of it or nothing. Raises OSError."""
     charts = "".join(chart.html for chart in _charts(results))
-    figures = table(_lines(results), text_columns=("parallel", "device", "backend"))
+    lines, same = _apart(_lines(results))
+    figures = table(lines, text_columns=("parallel", "device", "backend"))
     sections = {
         "What was measured": f"<p>{escape(_what_was_done(results))}</p>\n{charts}",
-        "All figures": f'{figures}<p class="muted">{escape(_LEGEND)}</p>\n',
+        "All figures": f'{same}{figures}<p class="muted">{escape(_LEGEND)}</p>\n',
     }
     title = f"Batch sizes and parallel modes: {results.settings['preset']}"
     write_page(results, path, title=title, sections=sections, row_title=_title)
+
+
+def _apart(lines: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]], str]:
+    """The rows without the settings that all have alike, and a paragraph of those."""
+    same = {
+        name: lines[0][name]
+        for name in _SETTINGS
+        if len(lines) > 1 and lines[0].get(name) and len({line[name] for line in lines}) == 1
+    }
+    words = ", ".join(f"{name} {text}" for name, text in same.items())
+    said = f"<p>In all rows: {escape(words)}.</p>\n" if same else ""
+    return [{k: text for k, text in line.items() if k not in same} for line in lines], said
 
 
 def write_png(results: Results, path: str | os.PathLike[str]) -> None:
