@@ -7,12 +7,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 
 import pytest
 
 from fastload.stores.threads import Threads
-from tests.waiting import LIMIT
+from tests.waiting import LIMIT, wait_until
 
 
 def test_as_many_threads_as_tasks_at_once_and_no_more() -> None:
@@ -21,8 +20,8 @@ def test_as_many_threads_as_tasks_at_once_and_no_more() -> None:
         for _ in range(5):
             threads.submit(barrier.wait)  # type: ignore[arg-type]
         barrier.wait(LIMIT)
-        time.sleep(0.05)  # in which they are found idle
-    assert 5 <= len(threads._threads) <= 10
+        wait_until(lambda: threads._idle._value == 5)
+    assert len(threads._threads) == 5
     started = list(threads._threads)
     del threads
     gc.collect()

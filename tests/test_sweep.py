@@ -437,7 +437,8 @@ def test_nothing_is_recommended_within_the_spread() -> None:
     once = [changed(found, rates=(found.speed,)) for found in wide]
     first, *rest = advice(once, GPU)
     assert first.startswith(
-        "No recommendation: how much rates scatter does not show in 1 round of a row; give --rounds 3"
+        "No recommendation: how much rates scatter does not show in 1 round of a row; give "
+        "--rounds 3"
     )
     assert rest == []
 
