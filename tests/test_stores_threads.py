@@ -20,7 +20,7 @@ def test_as_many_threads_as_tasks_at_once_and_no_more() -> None:
         for _ in range(5):
             threads.submit(barrier.wait)  # type: ignore[arg-type]
         barrier.wait(LIMIT)
-        wait_until(lambda: threads._idle._value == 5)
+        wait_until(lambda idle=threads._idle: idle._value == 5)  # type: ignore[misc]
     assert len(threads._threads) == 5
     started = list(threads._threads)
     del threads

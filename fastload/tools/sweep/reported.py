@@ -26,7 +26,7 @@ _FOLDER = Path(fastload.train.__file__).parent / "presets" / "reported"
 
 
 class ReportedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One run that others made. None: its source does not say, or it is not recorded here."""
+    """One run that others made. None: its source does not say."""
 
     parallel: Mode
     processes: int | None = None  # GPUs of dp, ranks of ddp
@@ -64,7 +64,7 @@ class ReportedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             if self.parallel == "none"
             else f"{self.parallel} x {self.processes or '?'}"
         )
-        batch = f"{self.global_batch} in all" if self.global_batch else "batch not recorded"
+        batch = f"{self.global_batch} in all" if self.global_batch else "batch not said"
         return ", ".join(
             [mode, batch, *([f"{self.accumulate} accumulated"] if self.accumulate > 1 else [])]
         )
