@@ -51,6 +51,7 @@ TYPED: dict[str, tuple[str, Any]] = {
     "val_data": ("other", "other"),
     "split": ("trainval", "trainval"),
     "train_share": ("0.8", 0.8),
+    "tf32": ("--tf32", True),
     "val": ("--no-val", False),
     "shuffle": ("--no-shuffle", False),
     "drop_last": ("--no-drop-last", False),

@@ -79,6 +79,32 @@ def test_max_steps_says_what_they_came_to(run: Run, splits: Path, tmp_path: Path
     assert not (tmp_path / "out" / "epochs.jsonl").exists(), "a part of an epoch is no record"
 
 
+def test_evaluation_alone_validates_a_checkpoint_and_writes_nothing(
+    run: Run, splits: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    run(out, "--data", str(splits), "--epochs", "2", "--ema", "0.5")
+    kept = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    validated = json.loads((out / "epochs.jsonl").read_text().splitlines()[-1])["val"]
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in validated.items())
+    # Another batch size and rate: what counts are the weights.
+    said = run(out, "--data", str(splits), "--evaluate", "--lr", "9", "--batch-size", "3")
+    assert said.startswith("0\n"), said
+    assert "last.pt (epoch 2, step 2, averaged weights), on 4 samples: " + shown in said
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == kept
+    new = tmp_path / "new"
+    named = ("--evaluate", "--resume", str(out / "last.pt"))
+    assert shown in run(new, "--data", str(splits), *named)
+    said = run(new, "--data", str(splits), "--evaluate", "--seed", "7")
+    assert "fastload:mlp, the weights drawn from the seed, on 4 samples: loss" in said
+    assert not new.exists()
+    said = run(new, "--data", str(splits), *named, "--num-classes", "3")
+    assert said.startswith("1\n")
+    assert "is of a network that differs in num_classes: checkpoint None, now 3" in said
+    said = run(new, "--data", str(splits / "train"), "--evaluate")
+    assert "evaluate: nothing is validated: no validation data" in said
+
+
 @pytest.mark.slow
 def test_without_validation(run: Run, splits: Path, tmp_path: Path) -> None:
     alone = ["--data", str(splits / "train"), "--epochs", "1", "--best-by", "loss"]

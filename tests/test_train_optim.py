@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, StateMismatchError
 from fastload.train.checkpoint import Progress
 from fastload.train.components import (
     MovingAverage,
@@ -64,6 +64,29 @@ def test_biases_and_norms_do_not_decay() -> None:
 
 def test_a_group_without_parameters_is_left_out() -> None:
     assert len(parameter_groups(nn.Linear(2, 2, bias=False), 0.1)) == 1
+
+
+class Embedded(nn.Module):
+    """Names a parameter that is not to decay, as the transformers of timm do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pos_embed = nn.Parameter(torch.zeros(1, 4, 8))
+        self.weight = nn.Parameter(torch.zeros(8, 8))
+
+    def no_weight_decay(self) -> set[str]:
+        return {"pos_embed"}
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_what_a_network_names_does_not_decay(within: bool) -> None:
+    part = Embedded()
+    network = nn.Sequential(nn.Linear(8, 8), part) if within else part
+    decaying, others = parameter_groups(network, 0.05)
+    assert any(one is part.weight for one in decaying["params"])
+    assert any(one is part.pos_embed for one in others["params"])
+    (group,) = parameter_groups(network, 0.05, decay_all=True)
+    assert any(one is part.pos_embed for one in group["params"])
 
 
 def test_the_optimizers_are_torch_s_own() -> None:
@@ -309,3 +332,14 @@ def test_a_state_is_resumed_by_the_kernels_of_this_machine(saved: bool) -> None:
     advance(*one)
     advance(*other)
     torch.testing.assert_close(other[0].state_dict(), one[0].state_dict())
+
+
+def test_a_state_with_weight_decay_on_other_parameters_is_refused_by_name() -> None:
+    part = Embedded()
+    old = torch.optim.SGD([{"params": [part.weight, part.pos_embed], "weight_decay": 0.05}], lr=0.1)
+    new = torch.optim.SGD(parameter_groups(part, 0.05), lr=0.1)
+    progress: Any = SimpleNamespace(_components=SimpleNamespace(optimizer=new, schedule=None))
+    with pytest.raises(
+        StateMismatchError, match=r"groups of \[2\] tensors.*\[1, 1\].*no_weight_decay"
+    ):
+        Progress._load_optimizer(progress, {"optimizer": old.state_dict()})

@@ -443,9 +443,18 @@ def test_cudnn_tries_its_algorithms_if_it_may() -> None:
         (False, False, False),
         (True, True, False),
     ]:
-        with algorithms(deterministic=deterministic, benchmark=benchmark):
+        with algorithms(RunConfig(deterministic=deterministic, cudnn_benchmark=benchmark)):
             assert torch.backends.cudnn.benchmark is wanted
     assert torch.backends.cudnn.benchmark is before
+
+
+def test_tf32_is_for_the_run_alone() -> None:
+    before = torch.get_float32_matmul_precision()
+    with algorithms(RunConfig(tf32=True)):
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == before
+    with algorithms(RunConfig()):
+        assert torch.get_float32_matmul_precision() == before
 
 
 @pytest.fixture

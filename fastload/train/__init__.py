@@ -27,7 +27,7 @@ from fastload.train.settings import preset
 
 if TYPE_CHECKING:
     from fastload.train.results import Summary
-    from fastload.train.trainer import train
+    from fastload.train.trainer import evaluate, train
 
 __all__ = [
     "CheckpointConfig",
@@ -39,11 +39,16 @@ __all__ = [
     "ScheduleConfig",
     "Summary",
     "TrainConfig",
+    "evaluate",
     "preset",
     "train",
 ]
 
-_MODULES = {"Summary": "fastload.train.results", "train": "fastload.train.trainer"}
+_MODULES = {
+    "Summary": "fastload.train.results",
+    "evaluate": "fastload.train.trainer",
+    "train": "fastload.train.trainer",
+}
 
 
 def __getattr__(name: str) -> Any:

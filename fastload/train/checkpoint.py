@@ -53,6 +53,9 @@ _BINDING = (
     "seed",
 )
 
+# Those of them that weights depend on.
+_OF_THE_NETWORK = ("task", "model", "model_option", "num_classes")
+
 # What `Progress.state` gives.
 _KEYS = (
     "config",
@@ -166,6 +169,24 @@ def state_to_resume(config: TrainConfig) -> dict[str, Any] | None:
             "folder (--out), or --resume never to start again in this one."
         )
     return state
+
+
+def state_to_evaluate(config: TrainConfig) -> tuple[Path, dict[str, Any]] | None:
+    """The checkpoint that `resume` says, and where it is; None for the weights that the network
+    starts with. Raises StateMismatchError: it is of another network."""
+    resume, last = config.checkpoint.resume, Path(config.checkpoint.out) / LAST
+    if resume == "never" or (resume == "auto" and not last.exists()):
+        return None
+    path = last if resume == "auto" else Path(resume)
+    state = load(path)
+    mine, theirs = _binding(asdict(config)), _binding(state["config"])
+    differing = [name for name in _OF_THE_NETWORK if mine[name] != theirs[name]]
+    if differing:
+        rows = "; ".join(
+            f"{name}: checkpoint {theirs[name]!r}, now {mine[name]!r}" for name in differing
+        )
+        raise StateMismatchError(f"resume: {path} is of a network that differs in {rows}.")
+    return path, state
 
 
 def changed_settings(config: TrainConfig, state: Mapping[str, Any]) -> list[str]:
@@ -293,6 +314,17 @@ class Progress:
 
     def _load_optimizer(self, state: Mapping[str, Any]) -> None:
         optimizer, schedule = self._components.optimizer, self._components.schedule
+        theirs, ours = (
+            [len(group["params"]) for group in groups]
+            for groups in (state["optimizer"]["param_groups"], optimizer.param_groups)
+        )
+        if theirs != ours:
+            raise StateMismatchError(
+                f"resume: the checkpoint has optimizer groups of {theirs} tensors, and here they "
+                f"are of {ours}: weight decay is left off other parameters. (Those that a network "
+                "names by no_weight_decay count now.) Give --resume never to start again, or go on "
+                "with the fastload that wrote it."
+            )
         configured = [
             {name: group[name] for name in group if name != "params"}
             for group in optimizer.param_groups

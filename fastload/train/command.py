@@ -157,6 +157,14 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what the settings come to, as TOML, and end.")
     ] = False,
+    evaluate: Annotated[
+        bool,
+        typer.Option(
+            "--evaluate",
+            help="Validate the checkpoint of --resume (auto: last.pt of --out; never: the weights "
+            "that the network starts with), print its results, and end.",
+        ),
+    ] = False,
     processes: Annotated[
         str | None,
         typer.Option(
@@ -190,8 +198,12 @@ def train(
         # For torchrun, which shows the error of the rank that failed first.
         from torch.distributed.elastic.multiprocessing.errors import record
 
+        from fastload.train.trainer import evaluate as validate_once
         from fastload.train.trainer import train as run
 
+        if evaluate:
+            record(validate_once)(settings)
+            return
         summary = record(run)(settings)
         if summary is not None and os.environ.get("RANK", "0") == "0":
             output().print(_closing(summary), soft_wrap=True)

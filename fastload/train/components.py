@@ -143,22 +143,39 @@ def parameter_groups(
     """Two groups for an optimizer: weights, which decay, then biases and parameters of
     normalisation, which do not.
 
-    Every vector or scalar counts among the latter (the scales of LayerScale, slopes of PReLU).
+    Every vector or scalar counts among the latter (the scales of LayerScale, slopes of PReLU), and
+    what a network names by a method `no_weight_decay`, as timm's do (embeddings of positions).
     Frozen parameters are in neither. With `decay_all` there is one group, and all decay.
     """
+    named = _named_without_decay(model)
     norms = [module for module in model.modules() if isinstance(module, _NORMS)]
     of_norms = {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
     decaying: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            exempt = parameter.ndim <= 1 or name.endswith("bias") or id(parameter) in of_norms
+            exempt = (
+                parameter.ndim <= 1
+                or name.endswith("bias")
+                or id(parameter) in of_norms
+                or name in named
+            )
             (others if exempt and not decay_all else decaying).append(parameter)
     groups = [
         {"params": decaying, "weight_decay": weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+def _named_without_decay(model: nn.Module) -> set[str]:
+    """The parameters that its modules say should not decay, by name in the model."""
+    found: set[str] = set()
+    for place, module in model.named_modules():
+        says = getattr(module, "no_weight_decay", None)
+        if callable(says):
+            found |= {f"{place}.{name}" if place else name for name in says()}
+    return found
 
 
 def create_optimizer(

@@ -25,13 +25,13 @@ from rich.console import Console
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fastload.errors import FastloadError, counted
+from fastload.errors import ConfigurationError, FastloadError, counted
 from fastload.loader import Loader
 from fastload.spans import SpanLog
 from fastload.tools.monitor import phase_range, rank_path, write_trace
 from fastload.train import checkpoint
 from fastload.train.components import Components
-from fastload.train.config import TrainConfig
+from fastload.train.config import RunConfig, TrainConfig
 from fastload.train.distributed import Stopped, Stopping, World, idle_gpus, open_world
 from fastload.train.log import RunLog
 from fastload.train.results import DeviceWatch, EpochRecord, StepProfiler, Summary, Throughput
@@ -58,18 +58,61 @@ def train(config: TrainConfig, *, console: Console | None = None, warmup: int = 
     """
     with ExitStack() as stack:
         run = config.run
-        stack.enter_context(
-            algorithms(deterministic=run.deterministic, benchmark=run.cudnn_benchmark)
-        )
+        stack.enter_context(algorithms(run))
         world = stack.enter_context(open_world(run))
         return _Run(config, world, console, warmup, stack).go_on()
 
 
+def evaluate(config: TrainConfig, *, console: Console | None = None) -> dict[str, float]:
+    """Validate once and train nothing: the weights of the checkpoint that `resume` says, averaged
+    ones where it has some; without one those that the network starts with. Nothing is written.
+
+    Under torchrun, every process calls this. Returns the results, as of an epoch's validation.
+
+    Raises:
+        ConfigurationError: there is nothing to validate on; a setting that cannot be honoured.
+        StateMismatchError: the checkpoint is of another network.
+        FastloadError: whatever the loader raises.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(algorithms(config.run))
+        world = stack.enter_context(open_world(config.run))
+        found = world.broadcast(checkpoint.state_to_evaluate(config) if world.rank == 0 else None)
+        components = Components(config, world, stack)
+        data, task, network = components.data, components.task, components.network
+        if data.val is None:
+            raise ConfigurationError(f"evaluate: {data.remark}.")
+        if found is None:
+            task.study(data.source)
+            whose = f"the weights {config.model.weights or 'drawn from the seed'}"
+        else:
+            path, state = found
+            task.load_state_dict(state["task"])
+            network.load_state_dict(state["ema"] or state["model"])
+            averaged = ", averaged weights" if state["ema"] else ""
+            whose = f"{path} (epoch {state['epoch']}, step {state['step']:,}{averaged})"
+        results = validate(network, data.val, task, precision=components.precision)
+        if world.rank == 0:
+            shown = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
+            count = counted(data.val.sampler.order.length, "sample")
+            (console or Console()).print(
+                f"{config.model.model}, {whose}, on {count}: {shown}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+        return results
+
+
 @contextmanager
-def algorithms(*, deterministic: bool, benchmark: bool) -> Iterator[None]:
+def algorithms(run: RunConfig) -> Iterator[None]:
     """Within: only algorithms that give the same bits every time; or those that cuDNN finds
-    fastest, by trying them on every new shape (`benchmark`) or by its own rules."""
+    fastest, by trying them on every new shape or by its own rules. And TF32, if it is asked for."""
+    deterministic, benchmark = run.deterministic, run.cudnn_benchmark
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    precision = torch.get_float32_matmul_precision()
+    if run.tf32:
+        torch.set_float32_matmul_precision("high")
     if deterministic:
         # cuBLAS reads it when it is first used.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -80,6 +123,7 @@ def algorithms(*, deterministic: bool, benchmark: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before[0])
         torch.backends.cudnn.benchmark = before[1]
+        torch.set_float32_matmul_precision(precision)
 
 
 class _Report(NamedTuple):
