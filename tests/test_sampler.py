@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +13,12 @@ import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 import fastload
-from fastload.draws import stretch_of
+from fastload.draws import Draws, Stream, stretch_of
 from fastload.errors import ConfigurationError, StateMismatchError
 from fastload.sampler import EpochOrder, ForeignOrder, Shard, Tail
+from fastload.sampler import order as order_module
 from fastload.sampler.bijection import Bijection
-from fastload.sampler.order import _argsort, count_repeats
+from fastload.sampler.order import count_repeats, sorted_by_keys
 
 
 def all_batches(order: EpochOrder, epoch: int = 0) -> list[list[int]]:
@@ -357,19 +360,52 @@ def test_a_samplers_own_set_epoch_is_used_and_its_word_checked() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 64, 65, 5000])
 @pytest.mark.parametrize("different", [1, 7, 2**20, 2**64])
-def test_sorting_by_keys_is_stable(length: int, different: int) -> None:
+@pytest.mark.parametrize("piece", [1, 64, 1 << 18])
+def test_sorting_by_keys_is_stable(
+    length: int, different: int, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order_module, "_PIECE", piece if length < 100 else max(piece, 64))
     keys = np.random.default_rng(length).integers(
         0, different, length, dtype=np.uint64, endpoint=different < 2**64
     )
     for scaled in (keys, keys << np.uint64(40)):
-        np.testing.assert_array_equal(_argsort(scaled), np.argsort(scaled, kind="stable"))
+        np.testing.assert_array_equal(
+            sorted_by_keys(length, lambda rows, scaled=scaled: scaled[rows]),
+            np.argsort(scaled, kind="stable"),
+        )
 
 
-def test_random_keys_are_not_sorted_by_way_of_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = np.random.default_rng(0).integers(0, 2**64, 5000, dtype=np.uint64)
-    wanted = np.argsort(keys, kind="stable")
-    monkeypatch.delattr(np, "argsort")  # which takes several times as long
-    np.testing.assert_array_equal(_argsort(keys), wanted)
+def test_keys_that_are_alike_cost_as_many_keys_more_and_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 3.3 million random keys and more, some have the same upper bits."""
+    monkeypatch.setattr(order_module, "_PIECE", 1 << 12)
+    length, asked = 300_000, []
+    keys = np.random.default_rng(0).integers(0, 2**64, length, dtype=np.uint64)
+    keys[7], keys[200_000] = keys[1000] ^ np.uint64(1), keys[1000]
+
+    def keys_of(rows: Any) -> Any:
+        asked.append(len(rows))
+        return keys[rows]
+
+    tracemalloc.start()
+    try:
+        found = sorted_by_keys(length, keys_of)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(found, np.argsort(keys, kind="stable"))
+    assert sum(asked) == length + 3
+    pieces = 3 * 8 * order_module._PIECE
+    assert peak < 8 * length + pieces + 50_000, "the result, and what is made at once"
+
+
+def test_the_order_of_an_epoch_is_that_of_earlier_versions() -> None:
+    """Sorted by the 64 bits of each index, whatever sorts them: saved states hold no order."""
+    order = EpochOrder(1000, 10, shuffle=True, seed=3).epoch(2)
+    keys = Draws(3, 2, np.arange(1000)).integers(Stream.ORDER)
+    np.testing.assert_array_equal(order, np.argsort(keys, kind="stable"))
+    assert stretch_of(order[10:20])[0] is order
 
 
 @pytest.mark.parametrize("batch_size", [2, 3, 5])

@@ -90,13 +90,13 @@ def test_evaluation_alone_validates_a_checkpoint_and_writes_nothing(
     # Another batch size and rate: what counts are the weights.
     said = run(out, "--data", str(splits), "--evaluate", "--lr", "9", "--batch-size", "3")
     assert said.startswith("0\n"), said
-    assert "last.pt (epoch 2, step 2, averaged weights), on 4 samples: " + shown in said
+    assert "last.pt (epoch 2, step 6, averaged weights), on 8 samples: " + shown in said
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == kept
     new = tmp_path / "new"
     named = ("--evaluate", "--resume", str(out / "last.pt"))
     assert shown in run(new, "--data", str(splits), *named)
     said = run(new, "--data", str(splits), "--evaluate", "--seed", "7")
-    assert "fastload:mlp, the weights drawn from the seed, on 4 samples: loss" in said
+    assert "fastload:mlp, the weights drawn from the seed, on 8 samples: loss" in said
     assert not new.exists()
     said = run(new, "--data", str(splits), *named, "--num-classes", "3")
     assert said.startswith("1\n")
