@@ -175,7 +175,7 @@ def _of_writing(error: OSError, beside: Path) -> bool:
     """Whether it is of the file being written. A full disk names none."""
     if error.filename is None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return os.fspath(error.filename) == os.fspath(beside)
+    return bool(os.fspath(error.filename) == os.fspath(beside))
 
 
 def check_output(path: Path, option: str) -> None:
