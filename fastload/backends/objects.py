@@ -43,6 +43,7 @@ from fastload.render.host import render_row
 from fastload.sampler import Shard
 from fastload.sources.base import Source
 from fastload.sources.columns import ImageColumn
+from fastload.sources.places import place_in, refuse_place
 from fastload.sources.ragged import Ragged, concatenated
 
 Layout = Literal["tuple", "dict", "single"]
@@ -380,31 +381,13 @@ def _are_images(value: Any, *, several: bool) -> bool:
     return isinstance(value, torch.Tensor) and value.ndim == 3
 
 
-_PLACES = frozenset(("boxes", "bbox", "bboxes", "keypoints", "polygons", "segmentation", "masks"))
-"""Names that data sets give to places in an image."""
-
-
 def _refuse_places(sample: Any, source: str) -> None:
     """Raises ConfigurationError: the sample has boxes, points or masks, which would stay where they
     are when the pixels of its image are moved."""
-    for name, value in (_fields_of(sample)[0] or {}).items():
-        if name not in ("image", "mask") and (name in _PLACES or _has_places(value)):
-            raise ConfigurationError(
-                f"transform: it moves the pixels of the images of {source}, and {name!r} of its "
-                "samples is or holds boxes, points or masks, by its type (torchvision's "
-                "tv_tensors) or a name in it, which would stay where they are. Let the dataset "
-                "apply the transform to both, or leave them out of its samples."
-            )
-
-
-def _has_places(value: Any) -> bool:
-    """Whether it is, or holds, boxes, points or masks of an image that say so by their type or
-    name."""
-    if isinstance(value, Mapping):
-        return any(name in _PLACES or _has_places(part) for name, part in value.items())
-    if isinstance(value, list | tuple):
-        return any(map(_has_places, value))
-    return isinstance(value, tv_tensors.BoundingBoxes | tv_tensors.KeyPoints | tv_tensors.Mask)
+    fields = _fields_of(sample)[0] or {}
+    refuse_place(
+        place_in({name: fields[name] for name in fields if name not in ("image", "mask")}), source
+    )
 
 
 def _is_mask(value: Any) -> bool:

@@ -61,6 +61,7 @@ from fastload.sources.base import Source
 from fastload.sources.columns import Column, DatasetItems, PixelImages, ValueArray, Values
 from fastload.sources.inspection import maker_of, refuse_among_samples
 from fastload.sources.opening import open_source
+from fastload.sources.places import refuse_left_behind
 from fastload.stores.reads import ReaderPool
 from fastload.terminal import progress
 
@@ -136,6 +137,9 @@ def build_cache(
     source = open_source(source, split=split).source
     if exif_orientation:
         source.refuse_turning()
+        refuse_left_behind(source, "exif_orientation", "turns")
+    if short_side is not None:
+        refuse_left_behind(source, "short_side", "resizes")
     variant = Variant(short_side, exif_orientation or source.upright, max_pixels)
     if short_side is not None and source.drawn:
         raise ConfigurationError(

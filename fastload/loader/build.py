@@ -142,6 +142,10 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
     options = _options_for(backend, cls, config)
     if source.upright:
         options = replace(options, exif_orientation=True)
+    if options.exif_orientation and source.encoded and source.grouped:
+        from fastload.sources.places import refuse_left_behind
+
+        refuse_left_behind(source, "exif_orientation", "turns")
     collate, padded = None, False
     if source.instances or source.moved or config.collate is not None:
         from fastload.loader import objects

@@ -299,7 +299,24 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
         from fastload.loader import objects
 
         objects.check_split(split, source, config)
+    if split.moves_pixels or split.joint is not None:
+        _refuse_left_behind(config, source)
     return split
+
+
+def _refuse_left_behind(config: LoaderConfig, source: Source) -> None:
+    """Raise ConfigurationError if a transform that moves pixels would leave places in the images
+    where they are. What only samples say, the first batch says (`backends.objects`)."""
+    if source.grouped and source.images:
+        from fastload.sources.places import refuse_left_behind
+
+        refuse_left_behind(source, "transform", "moves")
+    if source.objects and is_huggingface(config.source):
+        from fastload.sources.places import place_in_features, refuse_place
+
+        # What a transform of its own makes, features do not say.
+        if config.source.format["type"] != "custom":
+            refuse_place(place_in_features(config.source.features), source.name)
 
 
 def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:

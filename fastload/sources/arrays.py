@@ -16,7 +16,7 @@ from fastload.files import check_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.columns import PixelArray, RaggedArray, ValueArray
-from fastload.sources.kinds import VALUE, PixelKind, check_rows, kind_of_key
+from fastload.sources.kinds import VALUE, PixelKind, check_rows, kind_named, kind_of_key
 from fastload.sources.ragged import Ragged
 from fastload.sources.texts import TEXT, is_texts, text_column
 
@@ -177,6 +177,23 @@ def _mapped(path: str) -> AnyArray:
     return array
 
 
+def _declared(value: Any, name: str) -> str:
+    """The role that the type of an array says, of boxes and points of torchvision's `tv_tensors`;
+    empty: it says none. Raises SourceError: boxes are not left, top, right, bottom."""
+    if type(value) in (np.ndarray, torch.Tensor, str, Ragged):
+        return ""
+    from torchvision import tv_tensors
+
+    if isinstance(value, tv_tensors.BoundingBoxes):
+        if value.format is not tv_tensors.BoundingBoxFormat.XYXY:
+            raise SourceError(
+                f"{name}: its boxes are {value.format.value}; a column of boxes is left, top, "
+                "right, bottom: v2.ConvertBoundingBoxFormat('XYXY')(boxes)."
+            )
+        return "boxes"
+    return "keypoints" if isinstance(value, tv_tensors.KeyPoints) else ""
+
+
 def _columns(
     arrays: Mapping[Any, AnyArray | Ragged], given: Mapping[Any, Any], options: OpenOptions
 ) -> dict[str, Stored]:
@@ -190,6 +207,12 @@ def _columns(
             text = is_texts(given[position])
             name = "text" if text else "value"
             column = RaggedArray(array, role=TEXT.name) if text else RaggedArray(array)
+            columns[name if name not in columns else f"{name}_{position}"] = column
+            continue
+        declared = _declared(given[position], f"array {position}")
+        if declared:
+            name, column = declared, ValueArray(array, role=declared)
+            check_rows(column.kind, array, f"array {position}")
             columns[name if name not in columns else f"{name}_{position}"] = column
             continue
         looked_at = size is not None if position else len(arrays) > 1 or array.ndim == 4
@@ -228,6 +251,8 @@ def _named_columns(
             columns[name] = RaggedArray(array, role=kind.name)
             check_rows(kind, array, f"array {name!r}")
             continue
+        declared = _declared(given[name], f"array {name!r}")
+        kind = kind_named(declared) if declared else kind
         pixels = _images(array, given[name]) if isinstance(kind, PixelKind) else None
         if pixels is not None:
             columns[name] = PixelArray(pixels, kind.name, channels=pixels.shape[3])

@@ -19,9 +19,9 @@ from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source, columns_left_out
 from fastload.sources.columns import Column, EncodedImages, RaggedArray, ValueArray
 from fastload.sources.image_files import begins_as_image
-from fastload.sources.kinds import VALUE, PixelKind, check_rows, kind_of_key, role_of_images
+from fastload.sources.kinds import check_rows, kind_named, role_of_images, role_of_values
 from fastload.sources.packed import About, in_order
-from fastload.sources.ragged import Ragged
+from fastload.sources.ragged import Ragged, rectangular
 from fastload.sources.texts import text_of_arrow
 
 
@@ -134,7 +134,8 @@ def open_table(
             describe = f"{name}: column {field!r}, row {{}}".format
             values = class_labels(values, classes=len(names), name=name, describe=describe)
             classes = names if field in (counted_by, "label") else classes
-        columns[field] = ValueArray(values)
+        columns[field] = column = ValueArray(values, role=role_of_values(field))
+        check_rows(column.kind, values, f"{name}: column {field!r}")
         identity += [field, values]
     notes += columns_left_out(name, left_out, columns, options)
     source = Source(
@@ -172,32 +173,16 @@ def _ragged(table: ArrowTable, field: str) -> RaggedArray:
     of one length, as a dimension of the array. Raises SourceError."""
     pa = importlib.import_module("pyarrow")
     where = f"{table.name}: column {field!r}"
-    kind = kind_of_key(field, ragged=True)
+    role = role_of_values(field, ragged=True)
     try:
         found = Ragged.from_arrow(pa.chunked_array(list(table.arrays(field))))
-        inner = found.values
-        if kind.name in ("boxes", "keypoints") and isinstance(inner, Ragged):
-            found = Ragged(_rectangular(inner), found.offsets)
+        if kind_named(role).rectangular:
+            found = rectangular(found)
     except SourceError as error:
         raise SourceError(f"{where}: {error}") from None
-    role = VALUE.name if isinstance(kind, PixelKind) else kind.name
     column = RaggedArray(found, role=role)
     check_rows(column.kind, column.array, where)
     return column
-
-
-def _rectangular(rows: Ragged) -> npt.NDArray[Any]:
-    """Rows of one length as an array (n, length, ...)."""
-    values = _rectangular(rows.values) if isinstance(rows.values, Ragged) else rows.values
-    lengths = set(rows.lengths.tolist())
-    if len(lengths) > 1:
-        raise SourceError(
-            f"its elements have {', '.join(map(str, sorted(lengths)[:4]))} numbers, and must have "
-            "as many each."
-        )
-    count = lengths.pop() if lengths else 0
-    values = values[int(rows.offsets[0]) : int(rows.offsets[-1])]
-    return np.asarray(values.reshape(len(rows), count, *values.shape[1:]))
 
 
 def class_labels_of(schema: Any) -> dict[str, tuple[str, ...]]:

@@ -27,6 +27,7 @@ from fastload.sources.columns import (
     Values,
 )
 from fastload.sources.instances import check_instances
+from fastload.sources.kinds import VALUE
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,6 +128,16 @@ class Source:
     def moved(self) -> dict[str, Values]:
         """The columns that say where something is in the images, so that geometry moves them."""
         return {name: column for name, column in self.values.items() if column.kind.moves}
+
+    @cached_property
+    def grouped(self) -> dict[str, Values]:
+        """The columns of plain numbers of which a sample may have several."""
+        found = {}
+        for name, column in self.values.items():
+            stored = column.in_array()
+            if column.role == VALUE.name and (stored is None or stored.array.ndim > 1):
+                found[name] = column
+        return found
 
     @cached_property
     def drawn(self) -> list[str]:

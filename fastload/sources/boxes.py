@@ -22,6 +22,7 @@ class Boxes(Kind):
     keys = ("boxes",)
     moves = True
     of_instances = True
+    rectangular = True
     drops_objects = True
 
     def check(self, rows: AnyArray, name: str) -> None:

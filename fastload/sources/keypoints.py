@@ -51,6 +51,7 @@ class KeyPoints(Kind):
     keys = ("keypoints",)
     moves = True
     of_instances = True
+    rectangular = True
 
     def __init__(self, pairs: Pairs | None = None) -> None:
         """`pairs`: () for none, None where they are not known."""

@@ -60,6 +60,10 @@ class Kind:
     drops_objects: ClassVar[bool] = False
     """Whether its `transform_and_kept` decides which objects are dropped."""
 
+    rectangular: ClassVar[bool] = False
+    """Whether, in rows of variable length, all elements have as many numbers: lists of lists, as
+    tables have them, become an array."""
+
     def of(self, setting: str) -> Kind:
         """The kind of columns whose role is the name of this one, a colon, and a setting. Raises
         SourceError: there is none such."""
@@ -195,6 +199,13 @@ class MaskKind(PixelKind):
         return column[:, 0].contiguous()
 
 
+class UnmovedKind(Kind):
+    """Rows that stay as they are while the pixels of their image are moved, on the user's word:
+    their name may say that they are places in it (`sources.places`)."""
+
+    name = "unmoved"
+
+
 class ObjectKind(Kind):
     """Samples that only Python code can make; what they hold is known by the samples themselves."""
 
@@ -203,7 +214,7 @@ class ObjectKind(Kind):
 
 IMAGE, MASK, VALUE, OBJECT = ImageKind(), MaskKind(), Kind(), ObjectKind()
 
-_kinds: dict[str, Kind] = {kind.name: kind for kind in (IMAGE, MASK, VALUE, OBJECT)}
+_kinds: dict[str, Kind] = {kind.name: kind for kind in (IMAGE, MASK, VALUE, OBJECT, UnmovedKind())}
 _ELSEWHERE = {
     "boxes": "fastload.sources.boxes",
     "instance_masks": "fastload.sources.masks",
@@ -276,6 +287,12 @@ def kind_of_key(key: str, *, ragged: bool = False) -> Kind:
     _found(key)
     known = (kind for kind in _kinds.values() if ragged or not kind.only_ragged)
     return next((kind for kind in known if key in kind.keys), VALUE)
+
+
+def role_of_values(column: str, *, ragged: bool = False) -> str:
+    """The role of a column of numbers in a table, by its name."""
+    kind = kind_of_key(column, ragged=ragged)
+    return VALUE.name if isinstance(kind, PixelKind) else kind.name
 
 
 _MASK_COLUMNS = ("mask", "masks", "seg", "segmentation", "annotation", "label")

@@ -31,7 +31,7 @@ from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import Column, EncodedFiles, PixelImages, ValueArray
 from fastload.sources.folders import sampled_bytes
 from fastload.sources.image_files import begins_as_image
-from fastload.sources.kinds import role_of_images
+from fastload.sources.kinds import check_rows, role_of_images, role_of_values
 from fastload.stores.reads import ReaderPool
 
 INDEX = "index.json"
@@ -144,7 +144,8 @@ def open_mds(folder: str, options: OpenOptions) -> Opened:
             values = places.values[at]
             if classes is not None and name in ("label", "class"):
                 values = class_labels(values, classes=len(classes), name=f"{folder}: {name!r}")
-            columns[name] = ValueArray(values)
+            columns[name] = numeric = ValueArray(values, role=role_of_values(name))
+            check_rows(numeric.kind, values, f"{folder}: column {name!r}")
             identity += [name, values]
         else:
             left_out.append(f"{name} ({encoding})")

@@ -8,7 +8,7 @@ import glob
 import importlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -158,6 +158,7 @@ def open_source(
     strict: bool = False,
     masks: bool = False,
     keypoint_pairs: Sequence[tuple[int, int]] | None = None,
+    roles: Mapping[str, str] | None = None,
     format: str | None = None,
     mode: Literal["RGB", "unchanged"] = "RGB",
 ) -> Opened:
@@ -191,6 +192,10 @@ def open_source(
             and a right one, [(1, 2), (3, 4)]: they change places where a picture is mirrored. []:
             none do. None: as the names of the points in COCO's file say; where there are none, a
             transform that mirrors is refused.
+        roles: what columns hold, by name, where fastload cannot know it: "boxes" (left, top, right,
+            bottom in pixels) or "keypoints" (x, y in pixels), which are moved with the pixels of
+            their image; "unmoved", which stay as they are though their name says that they are
+            places in it (`bbox`, `segmentation`); or any other kind of column.
         format: "folder" (one folder a class), "images" (all images in a folder, without labels),
             "table", "pairs", "coco", "panoptic", "voc", "yolo", "openimages", "tar", "zip",
             "parquet", "lance", "mds", "cifar", "idx", "arrays", "dataset", "huggingface",
@@ -210,7 +215,7 @@ def open_source(
             file and remedy.
         ConfigurationError: an option that means nothing to this data set; a format that there is
             not; masks of a data set without polygons or run lengths; pairs of a data set without
-            keypoints.
+            keypoints; roles of a column that there is not, or that cannot be of it.
     """
     if split is not None and not isinstance(split, str):
         raise ConfigurationError(f"split: must be the name of a split or None, got {split!r}.")
@@ -220,6 +225,10 @@ def open_source(
     a_path = isinstance(spec, str | Path) and not is_remote(str(spec))
     with contextlib.nullcontext() if a_path else stores.seen_kept():
         opened = _open(spec, options, format)
+    if roles is not None:
+        from fastload.sources.places import with_roles
+
+        opened = replace(opened, source=with_roles(opened.source, roles))
     if keypoint_pairs is not None:
         from fastload.sources.keypoints import with_pairs
 

@@ -226,6 +226,23 @@ def concatenated(parts: Sequence[Ragged]) -> Ragged:
     return Ragged(values, offsets_of(np.concatenate([part.lengths for part in parts])))
 
 
+def rectangular(rows: Ragged) -> Ragged:
+    """Rows whose elements are lists of one length, as an array of them. Raises SourceError: they
+    differ in length."""
+    if not isinstance(rows.values, Ragged):
+        return rows
+    inner = rectangular(rows.values)
+    lengths = set(inner.lengths.tolist())
+    if len(lengths) > 1:
+        raise SourceError(
+            f"its elements have {', '.join(map(str, sorted(lengths)[:4]))} numbers, and must have "
+            "as many each."
+        )
+    count = lengths.pop() if lengths else 0
+    values = inner.values[int(inner.offsets[0]) : int(inner.offsets[-1])]
+    return Ragged(np.asarray(values.reshape(len(inner), count, *values.shape[1:])), rows.offsets)
+
+
 def _numbers(values: Any) -> AnyArray:
     """The flat values of a list of arrow, (T,), or (T, n, ...) of fixed-size lists."""
     import pyarrow as pa

@@ -39,7 +39,7 @@ from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable, PathTableBuilder
 from fastload.sources.columns import EncodedFiles, RaggedArray, ValueArray
 from fastload.sources.image_files import LeftOut, is_image_name, is_never_data
-from fastload.sources.kinds import PixelKind, check_rows, kind_of_key
+from fastload.sources.kinds import check_rows, kind_of_key, role_of_values
 from fastload.sources.packed import about, check_samples, in_order, with_classes
 from fastload.sources.ragged import Ragged
 from fastload.sources.texts import text_column
@@ -394,11 +394,8 @@ def _rows(contents: Sequence[bytes], files: EncodedFiles, name: str) -> ValueArr
     if arrays[0].ndim == 0 or (
         len(lengths) == 1 and (arrays[0].ndim == 1 or not kind.of_instances)
     ):
-        kind = kind_of_key(name)
-        role = "value" if isinstance(kind, PixelKind) else kind.name
-        column: ValueArray | RaggedArray = ValueArray(np.stack(arrays), role=role)
+        column: ValueArray | RaggedArray = ValueArray(np.stack(arrays), role=role_of_values(name))
     else:
-        role = "value" if isinstance(kind, PixelKind) else kind.name
-        column = RaggedArray(Ragged.of(arrays), role=role)
+        column = RaggedArray(Ragged.of(arrays), role=role_of_values(name, ragged=True))
     check_rows(column.kind, column.array, f"{files.paths[0]}: the field {name!r}")
     return column

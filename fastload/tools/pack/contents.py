@@ -28,6 +28,7 @@ from fastload.files import DecodeSettings, read_regular_into
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedFiles, ImageColumn, PixelImages, Values
 from fastload.sources.kinds import kind_of_key, transformed
+from fastload.sources.places import refuse_left_behind
 from fastload.sources.ragged import Ragged
 from fastload.sources.texts import TEXT
 from fastload.stores import ChangedError
@@ -98,6 +99,8 @@ class Contents:
             )
         if not source.images:
             raise SourceError(f"{source.name}: has no images; only data sets of images are packed.")
+        if options.short_side is not None:
+            refuse_left_behind(source, "short_side", "resizes")
         self.fields = tuple(
             _field(name, column, source.name, options) for name, column in source.columns.items()
         )
