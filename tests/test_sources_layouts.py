@@ -16,7 +16,7 @@ import fastload
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources import EncodedImages, Source, open_source
-from fastload.sources.folders import split_of
+from fastload.sources.names import split_of
 from tests.images import jpeg, photo, png, write_photo_folder
 from tests.test_sources_folders import touch
 

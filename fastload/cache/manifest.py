@@ -138,7 +138,9 @@ def is_cache(directory: str | os.PathLike[str]) -> bool:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        return f'"{FORMAT}"' in text[:256] or any(Path(directory).glob("*.npy"))
+        # Cut off; or nothing but zeros, as after a power cut, among the arrays.
+        empty = not text.strip("\0 \n") and any(Path(directory).glob("*.npy"))
+        return f'"{FORMAT}"' in text[:256] or empty
     return isinstance(document, dict) and document.get("format") == FORMAT
 
 

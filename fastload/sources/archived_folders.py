@@ -15,6 +15,15 @@ from fastload.sources.base import Opened
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.image_files import is_never_data
+from fastload.sources.names import (
+    NO_SPLIT_NAMED,
+    refuse_numbered_parts,
+    refuse_reserved,
+    refuse_splits,
+    split_named,
+    splits_among,
+    splits_in,
+)
 
 
 def archived_folders(
@@ -56,15 +65,17 @@ def archived_folders(
     tops = ["".join(folder[common : common + 1]) for folder in parents]
     if len(set(tops)) == 1:
         return None
-    splits, wanted = folders.splits_in(set(tops)), None
+    splits, wanted = splits_in(set(tops)), None
     if "" in tops:
         _refuse_images_of_no_class(name, names[tops.index("")], splits, as_one_set)
     if len(splits) == len(set(tops)):
-        wanted = folders.split_named(tops, split or "train")
+        wanted = split_named(tops, split or "train")
         if wanted is None:
-            folders.refuse_splits(name, list(splits.values()), split or "train")
-        notes += () if split else (folders.NO_SPLIT_NAMED,)
+            refuse_splits(name, list(splits.values()), split or "train")
+        notes += () if split else (NO_SPLIT_NAMED,)
         common += 1
+    elif split is not None and split in splits_among({*tops}):
+        wanted, common = split, common + 1
     elif split is not None and split not in parents[0][:common]:
         found = ", ".join(sorted(set(tops)))
         raise ConfigurationError(
@@ -84,7 +95,7 @@ def archived_folders(
     titles, below, bases, rows = zip(*placed, strict=True)
     if titles[0] == "":
         _refuse_images_of_no_class(name, names[rows[0]], splits, as_one_set)
-    classes, training = list(dict.fromkeys(titles)), folders.split_named(tops, "train")
+    classes, training = list(dict.fromkeys(titles)), split_named(tops, "train")
     if wanted is not None and training is not None and wanted != training:
         theirs = {
             "".join(folder[common : common + 1])
@@ -108,7 +119,8 @@ def archived_folders(
     label_of = {title: label for label, title in enumerate(classes)}
     # An archive of one class may be made so: there is nothing to distinguish.
     if len(label_of) > 1:
-        folders.refuse_reserved(name, list(label_of), ())
+        refuse_reserved(name, list(label_of), packed=True)
+        refuse_numbered_parts(name, list(label_of), packed=True)
     labels = np.array([label_of[title] for title in titles])
     paths = PathTable.of(f"{folder}/{base}" for folder, base in zip(below, bases, strict=True))
     images = files.take(np.array(rows, dtype=np.int64))

@@ -259,6 +259,8 @@ class OpenOptions:
     """Whether files that would be left out are an error. Given to every format."""
     masks: bool = False
     """Whether masks of the objects are wanted in place of polygons. Given to every format."""
+    by_name: bool = False
+    """Whether `format=` names the format. Given to every format."""
     training: str | None = None
     """The folder of the training split beside the one that `split` has chosen. Given to every
     format."""

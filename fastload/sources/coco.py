@@ -28,6 +28,7 @@ from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.beside import first_image_of, looks_like_coco, looks_like_panoptic
 from fastload.sources.keypoints import COCO_PERSON, Pairs, pairs_of_names
 from fastload.sources.masks import LEAST_CORNERS, Shapes
+from fastload.sources.names import SPLITS, has_number_of, split_in_words, split_named, split_of
 
 _FOLDER = "annotations"
 _BESIDE_IMAGES = "_annotations.coco.json"
@@ -35,11 +36,10 @@ _BESIDE_IMAGES = "_annotations.coco.json"
 _KINDS = ("instances_", "person_keypoints_")
 _OTHER_KINDS = ("captions_", "panoptic_", "stuff_", "image_info_")
 """Names of COCO's other files, which have no objects."""
-_SPLITS = ("train", "valid", "val", "test")
 _IN_ROOT = (
     *("annotations.json", "instances.json", "labels.json", "result.json"),
     *("lvis_v1_train.json", "lvis_v1_val.json"),
-    *(f"{split}.json" for split in _SPLITS),
+    *(f"{word}.json" for words in SPLITS.values() for word in words),
 )
 """What other programs call a file that lies beside the folders of images."""
 COCO_SIGNS = (
@@ -473,7 +473,7 @@ def _files_beside_images(root: str) -> dict[str, str]:
     """Of the folders in a folder those with annotations, if one of them has the name of a split:
     else they may be classes."""
     names = folders.subfolders(root)
-    splits = [name for name in names if folders.split_of(name) is not None]
+    splits = [name for name in names if split_of(name) is not None]
     found: dict[str, str] = {}
     for some in (splits, [name for name in names if name not in splits]):
         paths = {name: os.path.join(root, name, _BESIDE_IMAGES) for name in some}
@@ -497,13 +497,11 @@ def file_of_split(root: str, files: dict[str, str], split: str | None) -> str:
         return next(iter(files.values()))
     if split in files:
         return files[split]
-    wanted = folders.split_of(split or "")
+    wanted = split_of(split or "")
     named = [
         name
         for name in files
-        if wanted
-        and folders.split_in_words(name) == wanted
-        and folders.has_number_of(name, split or "")
+        if wanted and split_in_words(name) == wanted and has_number_of(name, split or "")
     ]
     if len(named) == 1:
         return files[named[0]]
@@ -512,7 +510,7 @@ def file_of_split(root: str, files: dict[str, str], split: str | None) -> str:
         raise kind(f"split={split!r}: {root} is one folder of images; leave split out.")
     raise kind(
         f"{root}: has annotations of {', '.join(files)}; say which: "
-        f"split={folders.split_named(files, 'train') or next(iter(files))!r}."
+        f"split={split_named(files, 'train') or next(iter(files))!r}."
     )
 
 
@@ -534,7 +532,7 @@ def names_of_categories(
     """
     positions(path, "category", [own for own, _ in listed])
     names = dict(sorted(listed))
-    training = [each for split, each in files.items() if folders.split_in_words(split) == "train"]
+    training = [each for split, each in files.items() if split_in_words(split) == "train"]
     if path in training:
         return names
     for number, each in enumerate(training):
@@ -570,7 +568,7 @@ def image_root(path: str, first: str, *, beside: Sequence[str] = ()) -> str:
     split = name.removesuffix(".json")
     for kind in (*_KINDS, *_OTHER_KINDS):
         split = split.removeprefix(kind)
-    wanted = folders.split_in_words(split)
+    wanted = split_in_words(split)
     roots = [above, folder] if os.path.basename(folder) == _FOLDER else [folder, above]
     places = []
     for root in roots:
@@ -579,9 +577,7 @@ def image_root(path: str, first: str, *, beside: Sequence[str] = ()) -> str:
         places += [os.path.join(root, "data")]
         for whole in (root, images) if wanted else ():
             names = folders.subfolders(whole) if stores.is_folder(whole) else []
-            places += [
-                os.path.join(whole, name) for name in names if folders.split_of(name) == wanted
-            ]
+            places += [os.path.join(whole, name) for name in names if split_of(name) == wanted]
     places += [os.path.join(root, name) for root in roots for name in beside]
     for place in places:
         if stores.is_file(stores.below(place, first)):

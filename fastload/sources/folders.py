@@ -9,9 +9,7 @@ import fnmatch
 import glob
 import logging
 import os
-import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -30,37 +28,25 @@ from fastload.sources.image_files import (
     is_image_name,
     is_never_data,
 )
+from fastload.sources.names import (
+    NO_SPLIT_NAMED,
+    insist,
+    mask_among,
+    refuse_numbered_parts,
+    refuse_reserved,
+    refuse_splits,
+    reserved,
+    split_named,
+    splits_among,
+    splits_in,
+    train_is_a_class,
+)
 from fastload.sources.packed import refuse_without_shards
 
 logger = logging.getLogger("fastload")
 
-# The likeliest first: messages take it as an example.
-SPLITS = {
-    "train": ("train", "training"),
-    "val": ("val", "valid", "validation", "dev"),
-    "test": ("test", "testing"),
-}
-NO_SPLIT_NAMED = "the training split, as no split was named"
-
-_SPLIT = re.compile(
-    rf"({'|'.join(name for names in SPLITS.values() for name in names)})[-_ "
-    rf"]?(set|data|images?|imgs?|jpe?g|png)?\d*",
-    re.IGNORECASE,
-)
-_CONTENT = re.compile(
-    r"(.*[-_ "
-    r"])?(images?|imgs?|jpegimages|masks?|labels?|annot|annotations?|segmentationclass)([-_ ].*)?",
-    re.IGNORECASE,
-)
-_IMAGES = re.compile(r"images?|imgs?|jpegimages|(train|val|test)\d{4}", re.IGNORECASE)
-_OF_IMAGES = re.compile(
-    r"masks?|labels?|annot|annotations?|segmentation(class|object)|imagesets", re.IGNORECASE
-)
-"""Names of folders of masks, labels and lists, which belong to images."""
-_ANNOTATED = re.compile(
-    _SPLIT.pattern + r"[-_ ]?(annot|annotations?|masks?|labels?|gt)", re.IGNORECASE
-)
-
+_CLASSES_LOOKED_AT, _NAMES_LOOKED_AT = 16, 128
+"""Of which masks are looked for among the images: 2,048 names take some 3 ms."""
 # Images of which fingerprints take bytes, and how many bytes of each.
 IMAGES_SAMPLED, BYTES_SAMPLED = 32, 512
 
@@ -114,7 +100,7 @@ def matching(root: str, pattern: str) -> list[str]:
     ]
     if not rest:
         return sorted(f"{root}/{name}" for name in names)
-    names = [name for name in names if name == part or name in _reserved(names)]
+    names = [name for name in names if name == part or name in reserved(names)]
     stores.list_ahead([f"{root}/{name}" for name in names])
     return sorted(path for name in names for path in matching(f"{root}/{name}", rest))
 
@@ -243,54 +229,7 @@ def _refuse_cycle(root: str, link: str) -> None:
         parent = os.path.dirname(parent)
 
 
-# -- What the names of folders say: a split, images, masks, labels; none of them a class -----------
-
-
-def split_of(name: str) -> str | None:
-    """ "train", "val" or "test", where a name says so: train, Validation, test_images, val2017.
-    Else None."""
-    match = _SPLIT.fullmatch(name)
-    return (
-        next(split for split, names in SPLITS.items() if match[1].lower() in names)
-        if match
-        else None
-    )
-
-
-def split_in_words(name: str) -> str | None:
-    """The split that a name says as a whole, or that its words say: custom_train, LOC_val_solution.
-    None where they say none, or several."""
-    said = {split_of(word) for word in (name, *re.split(r"[-_. ]", name))} - {None}
-    return next(iter(said)) if len(said) == 1 else None
-
-
-def splits_in(names: Iterable[str]) -> dict[str, str]:
-    """Those of the names that are splits, by the split, the likeliest to be wanted first.
-
-    Of several names for one split the plainest: `train` before `train_images`.
-    """
-    found: dict[str, str] = {}
-    for name in sorted(names, key=lambda name: (len(name), name)):
-        split = split_of(name)
-        if split is not None:
-            found.setdefault(split, name)
-    return {split: found[split] for split in SPLITS if split in found}
-
-
-def split_named(names: Collection[str], wanted: str) -> str | None:
-    """The name that is wanted, or another one for the same split; None if there is none. A
-    number that is wanted, as in train2017, the other one must have, too."""
-    if wanted in names:
-        return wanted
-    of_number = [name for name in names if has_number_of(name, wanted)]
-    return splits_in(of_number).get(split_of(wanted) or "")
-
-
-def has_number_of(name: str, wanted: str) -> bool:
-    """Whether a name has the number of the wanted one, as that of train2017; true where that has
-    none."""
-    number = re.findall(r"\d+", wanted)
-    return not number or re.findall(r"\d+", name) == number
+# -- Folders of splits -----------------------------------------------------------------------------
 
 
 def splits_of(root: str) -> dict[str, str]:
@@ -298,7 +237,7 @@ def splits_of(root: str) -> dict[str, str]:
     classes."""
     names = subfolders(root)
     found = splits_in(names)
-    if list(found) == ["train"] and _train_is_a_class(
+    if list(found) == ["train"] and train_is_a_class(
         names, subfolders(os.path.join(root, found["train"]))
     ):
         return {}
@@ -316,89 +255,12 @@ def split_folder(root: str, split: str) -> str | None:
     return None if name is None else os.path.join(root, name)
 
 
-def _train_is_a_class(names: Collection[str], below: Collection[str]) -> bool:
-    """Whether `train` is one of several classes, of vehicles: it has no folders, and the others
-    have other names."""
-    return _reserved(names) == ["train"] and len(names) > 2 and not below
-
-
-def _reserved(names: Iterable[str]) -> list[str]:
-    return [
-        name
-        for name in names
-        if any(kind.fullmatch(name) for kind in (_SPLIT, _CONTENT, _ANNOTATED))
-    ]
-
-
 def train_or_test(options: OpenOptions, what: str) -> tuple[str, tuple[str, ...]]:
     """The split wanted of a data set of two, and a note where none was named. Raises
     ConfigurationError: another."""
     if options.split not in ("train", "test", None):
         raise ConfigurationError(f"split={options.split!r}: {what} the splits 'train' and 'test'.")
     return options.split or "train", () if options.split else (NO_SPLIT_NAMED,)
-
-
-def refuse_splits(root: str, names: Collection[str], split: str | None = None) -> NoReturn:
-    """Say what splits there are, where none of them was named, or another one."""
-    example = next(iter([*splits_in(names).values(), *names]))
-    if split is not None:
-        raise ConfigurationError(
-            f"split={split!r}: {root} has the splits {', '.join(names)}; name one of them, such as "
-            f"split={example!r}."
-        )
-    raise SourceError(
-        f"{root}: holds splits ({', '.join(names)}), not classes; say which one: split={example!r} "
-        f"(of a command: --split {example})."
-    )
-
-
-def _insist(classes: Sequence[str]) -> str:
-    return (
-        "If they are meant as classes, say so: fastload.create_loader(fastload.open_source(folder, "
-        f"classes={list(classes)}), ...)."
-    )
-
-
-def refuse_reserved(root: str, classes: Sequence[str], below: Collection[str]) -> None:
-    """Refuse to take for classes what are splits, or folders of images, masks and labels, or one
-    folder of folders.
-
-    `below` are the names of the folders in the first of `classes`, or in `train` if there is one.
-    """
-    if _train_is_a_class(classes, below):
-        return
-    insist = _insist(classes)
-    splits, reserved, first = splits_in(classes), _reserved(classes), classes[0]
-    if splits:
-        refuse_splits(root, list(splits.values()))
-    if reserved:
-        raise SourceError(
-            f"{root}: going by the names, {', '.join(reserved)} are not classes. fastload opens "
-            "one folder of images a class; images/ and masks/ with equal names in both; or images "
-            "and a table of their labels beside them (labels.csv with two columns, file and "
-            f"label). {insist}"
-        )
-    if len(classes) == 1 and below:
-        raise SourceError(
-            f"{root}: only one class ({first}), so that all labels would be 0; give the folder in "
-            f"which each class has a folder. If {first} is the data set, open "
-            f"{os.path.join(root, first)!r}. "
-            f"{insist.replace('they are meant as classes', 'it is meant as a class')}"
-        )
-    parts = [name for name in below if _IMAGES.fullmatch(name)]
-    parts += [name for name in below if _OF_IMAGES.fullmatch(name)]
-    if len(parts) > 1 and _OF_IMAGES.fullmatch(parts[-1]):
-        raise SourceError(
-            f"{root}: {first} holds {' and '.join(parts)}, as a data set of annotated images does, "
-            f"and no images of one class; open {os.path.join(root, first)!r}. {insist}"
-        )
-    deeper = list(splits_in(below).values())
-    if len(deeper) > 1:
-        raise SourceError(
-            f"{root}: {first} holds splits ({', '.join(deeper)}): classes are further down, and "
-            f"training and test data would be mixed. Open {os.path.join(root, first)!r} with "
-            f"split={deeper[0]!r}. {insist}"
-        )
 
 
 # -- Folders of one class each ---------------------------------------------------------------------
@@ -438,7 +300,7 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
             "with images in it."
         )
     if options.split is not None:
-        splits = list(splits_in(classes).values())
+        splits = splits_among(classes)
         if splits:
             refuse_splits(root, splits, options.split)
         raise ConfigurationError(
@@ -446,7 +308,7 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
         )
     if options.classes is None:
         first = "train" if "train" in classes else classes[0]
-        refuse_reserved(root, classes, subfolders(os.path.join(root, first)))
+        refuse_reserved(root, classes, subfolders(os.path.join(root, first)), said=options.by_name)
     elif strange := sorted({*classes} - {*options.classes}):
         raise ConfigurationError(
             f"classes: {root} has the folders {', '.join(strange[:3])}, which are not among them; "
@@ -498,6 +360,9 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
         )
     if options.classes is None and left_out.documents:
         _refuse_annotated(root, classes, left_out.documents.values())
+    if options.classes is None and not options.by_name:
+        _refuse_masks_among(table, classes, counts)
+        refuse_numbered_parts(root, classes)
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
     source = classified_images(
         EncodedFiles(table), labels, classes, name=root, format="class folder"
@@ -515,7 +380,7 @@ def training_classes(
     nothing follows from them. `alone`: how to have the split with numbers of its own, for messages.
     Raises SourceError: there is a class here that the training split has not.
     """
-    if not theirs or _reserved(theirs):
+    if not theirs or reserved(theirs):
         return here
     strange = sorted({*here} - {*theirs})
     if strange:
@@ -525,6 +390,27 @@ def training_classes(
             f"the folders; or, to have this split with numbers of its own, {alone}."
         )
     return [*theirs]
+
+
+def _refuse_masks_among(table: PathTable, classes: Sequence[str], counts: Int64Array) -> None:
+    """Refuse to take for images of a class what are masks of the images beside them, by the first
+    names of some classes."""
+    starts = np.cumsum(counts) - counts
+    for label in sampled_rows(len(classes), _CLASSES_LOOKED_AT).tolist():
+        rows = range(int(starts[label]), int(starts[label] + min(counts[label], _NAMES_LOOKED_AT)))
+        paths = [table[row] for row in rows]
+        folder = os.path.dirname(paths[0]) if paths else ""
+        found = mask_among(os.path.basename(path) for path in paths)
+        if found is None:
+            continue
+        name, of = found
+        beside = "is a file of Cityscapes" if of == "Cityscapes" else f"is a mask of {of} beside it"
+        raise SourceError(
+            f"{os.path.join(folder, name)}: going by its name it {beside}, so that "
+            f"{', '.join(classes[:3])} may be parts of a data set and no classes. Put images and "
+            "masks under equal names into two folders, images/ and masks/. "
+            f"{insist(classes, by_format=True)}"
+        )
 
 
 def _refuse_annotated(root: str, classes: Sequence[str], documents: Iterable[str]) -> None:
@@ -537,7 +423,7 @@ def _refuse_annotated(root: str, classes: Sequence[str], documents: Iterable[str
         f"{root}: {path} holds {kind} annotations of the images beside it, so that "
         f"{', '.join(classes[:3])} may be parts of a data set and no classes. Open "
         f"{os.path.dirname(path)!r} for the objects, if it is a data set by itself. "
-        f"{_insist(classes)}"
+        f"{insist(classes)}"
     )
 
 

@@ -20,6 +20,7 @@ from fastload.sources.arrow_table import ArrowTable, open_table, words_of_traini
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.buffers import Int64Array
 from fastload.sources.columns import EncodedImages
+from fastload.sources.names import split_in_words, split_of
 
 LANCE_SIGNS = ("_versions",)
 
@@ -163,8 +164,8 @@ class LanceImages(EncodedImages):
 def _split_of(path: str) -> str | None:
     """The split that the name of a data set says, or that of its folder."""
     folder, name = os.path.split(path.rstrip("/"))
-    said = folders.split_in_words(name.removesuffix(".lance"))
-    return said or folders.split_of(os.path.basename(folder))
+    said = split_in_words(name.removesuffix(".lance"))
+    return said or split_of(os.path.basename(folder))
 
 
 def _training_beside(path: str) -> list[str]:

@@ -17,6 +17,7 @@ from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.sources import folders
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.names import split_named, split_of
 from fastload.sources.sizes import upright_sizes
 from fastload.stores.contents import open_text
 
@@ -232,10 +233,10 @@ def _of_split(spec: str, split: str | None) -> str:
         return _only(next(iter(files.values())))
     if list(files) == [""]:
         raise ConfigurationError(f"split={split!r}: {spec} has one file; leave split out.")
-    named = folders.split_named(files, split or "")
+    named = split_named(files, split or "")
     if named is None:
         kind = SourceError if split is None else ConfigurationError
-        first = folders.split_named(files, "train") or next(iter(files))
+        first = split_named(files, "train") or next(iter(files))
         raise kind(f"{spec}: has annotations of {', '.join(files)}; say which: split={first!r}.")
     return _only(files[named])
 
@@ -268,11 +269,11 @@ def _places(path: str) -> str:
 def _folders(path: str) -> list[str]:
     """The folders that its images may be in: that of the split, `data` of FiftyOne, `images`."""
     split = _split_of(path)
-    names = {split, folders.split_of(split) or split}
+    names = {split, split_of(split) or split}
     found = []
     for folder in _around(path):
         there = folders.subfolders(folder) if stores.is_folder(folder) else []
-        of_split = [n for n in there if n in names or folders.split_of(n) in names]
+        of_split = [n for n in there if n in names or split_of(n) in names]
         wanted = [*of_split, *(os.path.join("images", n) for n in sorted(names)), "data", "images"]
         found += [os.path.join(folder, name) for name in wanted]
     return [place for place in dict.fromkeys(found) if stores.is_folder(place)]

@@ -349,19 +349,11 @@ def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | Non
             place, options = whole, its_options
         if not suits(wanted, place):
             shown = place if isinstance(place, str) else f"a {type(spec).__name__}"
-            other = next(
-                (
-                    form
-                    for form in built_in_formats()
-                    if not form.by_name_only and suits(form, place)
-                ),
-                None,
-            )
-            hint = "" if other is None else f" it looks like {other.description};"
             raise SourceError(
-                f"{shown}: is not what format={wanted.description} opens;{hint} leave format out."
+                f"{shown}: is not what format={wanted.description} opens. "
+                f"{_without_format(spec, place, options)}"
             )
-        return _opened_as(wanted, place, options)
+        return _opened_as(wanted, place, replace(options, by_name=True))
     fallbacks = [form for form in built_in_formats() if form.fallback]
     for where, given in ((whole, its_options), (place, options)):
         for form in fallbacks:
@@ -374,6 +366,27 @@ def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | Non
                     return _opened_as(form, where, given)
                 return _checked(opened, form, where, given)
     return _open_recognised(spec, place, options)
+
+
+def _without_format(spec: Any, place: Any, options: OpenOptions) -> str:
+    """What becomes of a place where no format is named. Of formats that say it by the endings of
+    files, or of what is far away, nothing is opened for that."""
+    forms = [form for form in built_in_formats() if not form.by_name_only and suits(form, place)]
+    if not forms:
+        return "Give the path of a data set."
+    at = place[0] if isinstance(place, list) else place
+    far = isinstance(at, str) and is_remote(at)
+    if far or any(form.name not in _OF_ANY_FOLDER and not form.fallback for form in forms):
+        return f"It looks like {forms[0].description}: leave format out."
+    try:
+        opened = _open_located(spec, place, options, None)
+    except FastloadError as error:
+        return f"Without format=, too, it cannot be opened: {error}"
+    return f"Leave format out: it is opened as {opened.source.format}."
+
+
+_OF_ANY_FOLDER = ("pairs", "table", "folder")
+"""Formats whose names many folders have."""
 
 
 def _checked(opened: Opened, other: Format, where: str, options: OpenOptions) -> Opened:
@@ -514,10 +527,13 @@ def _strings(name: str, value: Sequence[str] | None) -> tuple[str, ...] | None:
     return None if value is None else tuple(value)
 
 
+_GIVEN_TO_ALL = ("strict", "masks", "by_name", "training")
+
+
 def _refuse_unused(options: OpenOptions, meant: frozenset[str], what: str) -> None:
     for option in fields(options):
         value = getattr(options, option.name)
-        if value is not None and option.name not in (*meant, "strict", "masks", "training"):
+        if value is not None and option.name not in (*meant, *_GIVEN_TO_ALL):
             raise ConfigurationError(
                 f"{option.name}={value!r} means nothing to {what}; leave it out."
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 
 from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, and_more
@@ -14,6 +15,7 @@ from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.image_files import LeftOut, is_image_name
+from fastload.sources.names import refuse_splits, split_named, split_of, splits_in
 
 _IMAGES = ("images", "image", "imgs", "img", "JPEGImages")
 _MASKS = (
@@ -33,6 +35,17 @@ _BESIDE = tuple(
 )
 """What the name of a folder of masks adds to that of the images beside it: train, trainannot; val,
 val_labels."""
+_ALSO_MASKS = re.compile(
+    r"(\d(st|nd|rd)[-_ ]?)?manual[-_ ]?\d*|gt|ground[-_ ]?truths?|seg|segmentations?|vessels?|"
+    r"targets?|labels?|masks?|annotations?",
+    re.IGNORECASE,
+)
+"""What folders of masks are called elsewhere. Beside one of them, `mask` may be a field of view, as
+in DRIVE, HRF and others of the retina."""
+_FIELD_OF_VIEW = re.compile(r"\d+_(training|test)_mask")
+"""DRIVE's names of such masks, which lie alone beside the test images."""
+_SEGMENTS = "panoptic_"
+"""What COCO calls files and folders of segments, whose PNGs hold ids and no classes."""
 PAIR_SIGNS = (*_MASKS, *(f"../{{name}}{ending}" for ending in _BESIDE))
 """A folder without any of these has no pairs (see `Format.signs`)."""
 _LISTS = ("ImageSets/Segmentation", "")
@@ -43,13 +56,25 @@ _LARGEST_LIST = 1 << 28
 def is_pairs(spec: object) -> bool:
     """A folder with a folder of images and one of masks in it; or one of images, with that of their
     masks beside it."""
-    return isinstance(spec, str) and _folders(spec) is not None
+    found = _folders(spec) if isinstance(spec, str) else None
+    return found is not None and not _holds_segments(os.path.join(found[0], found[2]))
 
 
 def has_masks(root: str) -> bool:
     """Whether there are images in the folder of masks: without, it may hold annotations."""
     base, _, masks = _folders(root) or ("", "", "")
-    return bool(masks) and next(folders.images_below(base, masks), None) is not None
+    found = is_pairs(root) and next(folders.images_below(base, masks), None)
+    return found not in (None, False)
+
+
+def _holds_segments(folder: str) -> bool:
+    """Whether a folder has COCO's segments: its PNGs hold ids."""
+    names = [name for name in folders.files_in(folder) if name.endswith(".json")]
+    return any(name.startswith(_SEGMENTS) for name in (*names, *folders.subfolders(folder)))
+
+
+def _has_images(folder: str) -> bool:
+    return any(map(is_image_name, folders.files_in(folder)))
 
 
 def open_pairs(root: str, options: OpenOptions) -> Opened:
@@ -64,12 +89,13 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
     if base == root:
         _refuse_two(root, image_folder, _IMAGES, "images")
         _refuse_two(root, mask_folder, _MASKS, "masks")
+        _refuse_field_of_view(root, image_folder, mask_folder)
     listed = None
     splits = pair_splits(root)
     if splits:
-        name = folders.split_named(splits, options.split or "")
+        name = split_named(splits, options.split or "")
         if name is None:
-            folders.refuse_splits(root, list(splits), options.split)
+            refuse_splits(root, list(splits), options.split)
         if splits[name] is None:
             image_folder, mask_folder = f"{image_folder}/{name}", f"{mask_folder}/{name}"
         listed = splits[name]
@@ -162,16 +188,16 @@ def pair_splits(root: str) -> dict[str, frozenset[str] | None]:
         return {}
     _, images, masks = found
     parts = folders.subfolders(os.path.join(root, images))
-    if parts and all(map(folders.split_of, parts)):
+    if parts and all(map(split_of, parts)):
         return {part: None for part in parts if stores.is_folder(os.path.join(root, masks, part))}
     for folder in filter(stores.is_folder, (os.path.join(root, place) for place in _LISTS)):
         stems = [name[:-4] for name in folders.files_in(folder) if name.endswith(".txt")]
         lists = {
             stem: _names(os.path.join(folder, f"{stem}.txt"))
             for stem in stems
-            if folders.split_of(stem) or stem == "trainval"
+            if split_of(stem) or stem == "trainval"
         }
-        if lists and "train" not in folders.splits_in(lists):
+        if lists and "train" not in splits_in(lists):
             everything = frozenset(
                 os.path.basename(stem) for stem in _by_stem(root, images, LeftOut(root))
             )
@@ -218,6 +244,26 @@ def _refuse_two(root: str, chosen: str, names: tuple[str, ...], what: str) -> No
                 f"{root}: {chosen} and {name} both hold images, so that it is not known which are "
                 f"the {what}; move the other one out of the folder, or rename it."
             )
+
+
+def _refuse_field_of_view(root: str, images: str, chosen: str) -> None:
+    """Raise SourceError if another folder may have the masks, or what is called so is a field of
+    view."""
+    others = [
+        name
+        for name in folders.subfolders(root)
+        if name not in (*_IMAGES, *_MASKS) and _ALSO_MASKS.fullmatch(name)
+    ]
+    other = next((name for name in others if _has_images(os.path.join(root, name))), None)
+    first = min(folders.files_in(os.path.join(root, chosen)), default="")
+    if other is None and not _FIELD_OF_VIEW.fullmatch(os.path.splitext(first)[0]):
+        return
+    both = f"{chosen} and {other} both hold images" if other else f"{chosen} has DRIVE's names"
+    raise SourceError(
+        f"{root}: {both}, so that it is not known which are the masks: beside photographs of the "
+        "retina, mask is the field of view. Put images and masks into images/ and masks/ of a "
+        "folder without others, under equal names (1.tif and 1.png)."
+    )
 
 
 def _names(path: str) -> frozenset[str]:

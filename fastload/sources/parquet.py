@@ -37,6 +37,7 @@ from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.index import read_index, write_index
+from fastload.sources.names import refuse_splits, split_of
 from fastload.sources.packed import about, check_samples, with_classes
 from fastload.stores.range_file import RangeFile
 
@@ -184,23 +185,23 @@ def _files(spec: str | list[str], split: str | None) -> tuple[list[str], tuple[s
     named = [str(each) for each in by_split if each is not None]
     if split is None and len(by_split) < 2:
         return files, ()
-    wanted = folders.split_of(split) if split is not None else None
+    wanted = split_of(split) if split is not None else None
     if wanted is None or wanted not in by_split:
         if not named:
             raise SourceError(f"split={split!r}: the files of {spec} name no splits; leave it out.")
-        folders.refuse_splits(spec if isinstance(spec, str) else spec[0], named, split)
+        refuse_splits(spec if isinstance(spec, str) else spec[0], named, split)
     return by_split[wanted], ()
 
 
 def _named_split(path: str) -> str | None:
     """The split that the name of a file says."""
     begin = os.path.basename(path).removesuffix(".parquet").partition("-")[0]
-    return folders.split_of(begin)
+    return split_of(begin)
 
 
 def _split_of(path: str) -> str | None:
     """The split that the name of a file says, or that of its folder."""
-    return _named_split(path) or folders.split_of(os.path.basename(os.path.dirname(path)))
+    return _named_split(path) or split_of(os.path.basename(os.path.dirname(path)))
 
 
 def _training_files(path: str) -> list[str]:

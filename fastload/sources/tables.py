@@ -23,11 +23,10 @@ from fastload.sources.folders import (
     classified_images,
     files_in,
     split_folder,
-    split_in_words,
-    split_of,
     subfolders,
 )
 from fastload.sources.image_files import LeftOut, is_image_name
+from fastload.sources.names import split_in_words, split_of
 
 IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpg", "jpeg", "JPEG", "png")
 """What a folder of all images is called, where the table is in the one above it."""
@@ -46,6 +45,10 @@ _LABELS = (
 _FILES = (
     *("file", "filename", "file_name", "filepath", "path", "image", "images", "img", "image_id"),
     *("imageid", "image_name", "image_path", "image_file", "id", "id_code", "name"),
+)
+_NO_LABELS = (
+    *("text", "texts", "caption", "captions", "prompt", "description", "sentence", "comment"),
+    *("split", "subset", "set", "fold", "partition"),
 )
 _LARGEST = 1 << 28
 """Bytes of a table; ten million rows have some 200 million."""
@@ -91,6 +94,8 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
             left_out.add(name)
     table = _chosen(folder, images)
     labels = table.labels(images)
+    if options.classes is None and not options.by_name:
+        table.refuse_captions(labels)
     given = options.classes is not None
     classes, whose = (
         (list(options.classes or ()), "those given") if given else _training_classes(folder)
@@ -296,6 +301,26 @@ class _Table:
             )
         return False
 
+    def refuse_captions(self, labels: Sequence[_Label]) -> None:
+        """Raise SourceError if no two images have one label, and these are several words."""
+        texts = {label.text for label in labels}
+        called = self.header is not None and self.header[self._label_column()] in _LABELS
+        if called or not 1 < len(texts) == len(labels) or not any(" " in text for text in texts):
+            return
+        raise SourceError(
+            f"{self.path}: every image has another label ({_shown(labels[0].text)}...), as captions "
+            "are and classes are not. To have the images without labels: format='images'. If these "
+            "are names of classes: format='table'."
+        )
+
+    def _refuse_other_title(self, column: int) -> None:
+        """Raise SourceError if the title of a column says that it holds no labels."""
+        if self.header is not None and self.header[column] in _NO_LABELS:
+            raise SourceError(
+                f"{self.path}: its column {self.header[column]!r} holds no labels by its name. To "
+                "have the images without labels: format='images'. If it does, call it label."
+            )
+
     def _label_column(self) -> int:
         rows = [row for *_, row in self.rows]
         others = [column for column in range(len(rows[0])) if column != self.file_column]
@@ -306,6 +331,7 @@ class _Table:
         ]
         for only in (others, called):
             if len(only) == 1:
+                self._refuse_other_title(only[0])
                 return only[0]
         rest = [
             cell.strip().lstrip("-").replace(".", "", 1) for row in rows[:100] for cell in row[2:]

@@ -20,13 +20,14 @@ from fastload.errors import (
 from fastload.sources import folders
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.names import SPLITS, split_named, split_of
 from fastload.sources.sizes import upright_sizes
 from fastload.stores.contents import contents, parts
 
 _FILES = ("data.yaml", "data.yml", "dataset.yaml")
 YOLO_SIGNS = _FILES
 """A folder without any of these is no YOLO folder (see `Format.signs`)."""
-_SPLITS = ("train", "val", "test")
+_SPLITS = tuple(SPLITS)
 _BOX, _LEAST_CORNERS = 4, 3
 _MARGIN = 1e-3
 """Fractions may be outside of 0 to 1 by this, from rounding."""
@@ -47,7 +48,7 @@ def has_yolo_labels(spec: str) -> bool:
     places += [os.path.join(place, name) for place in places for name in folders.subfolders(place)]
     for name in folders.subfolders(root):
         # In a store each is a request.
-        if not stores.is_remote(root) or folders.split_of(name) is not None:
+        if not stores.is_remote(root) or split_of(name) is not None:
             place = os.path.join(root, name, "labels")
             places += [place] if stores.is_folder(place) else []
     return any(name.endswith(".txt") for place in places for name in folders.files_in(place))
@@ -230,7 +231,7 @@ def _yaml(path: str) -> dict[str, Any]:
 
 
 def _folder(path: str, data: dict[str, Any], split: str) -> str:
-    split_there = folders.split_named([name for name in data if name in _SPLITS], split)
+    split_there = split_named([name for name in data if name in _SPLITS], split)
     given = data.get(split_there or split)
     if not isinstance(given, str):
         there = ", ".join(name for name in _SPLITS if isinstance(data.get(name), str)) or "none"

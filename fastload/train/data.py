@@ -21,8 +21,9 @@ from fastload.errors import ConfigurationError, SourceError, counted, did_you_me
 from fastload.loader import Loader
 from fastload.sources import Opened, open_source
 from fastload.sources.base import Source
-from fastload.sources.folders import sampled_rows, split_of, splits_of
+from fastload.sources.folders import sampled_rows, splits_of
 from fastload.sources.keypoints import is_points
+from fastload.sources.names import split_of
 from fastload.sources.voc import is_voc
 from fastload.train.config import DataConfig, TrainConfig
 from fastload.train.masks import NO_CLASS, check_alike, mask_classes

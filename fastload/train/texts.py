@@ -29,7 +29,7 @@ from fastload.fingerprint import fingerprint_of
 from fastload.machine import cache_home
 from fastload.sources.base import Opened, Source
 from fastload.sources.columns import ValueArray
-from fastload.sources.folders import SPLITS
+from fastload.sources.names import SPLITS
 from fastload.train.models import import_library
 
 logger = logging.getLogger("fastload")

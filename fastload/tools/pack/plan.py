@@ -17,9 +17,9 @@ import numpy as np
 from fastload.draws import Int64Array
 from fastload.errors import ConfigurationError, counted
 from fastload.sampler import EpochOrder
+from fastload.sources.names import SPLITS
 
 ShardFormat = Literal["tar", "parquet"]
-SPLITS = ("train", "val", "test")
 ENDINGS: dict[ShardFormat, str] = {"tar": ".tar", "parquet": ".parquet"}
 DEFAULT_QUALITY = 90
 _LONGEST_SIDE = 65_535
@@ -128,7 +128,7 @@ def parts_of(samples: int, options: PackOptions) -> list[Part]:
         return [("", mixed)]
     bounds = np.rint(np.cumsum((0.0, *options.shares)) * samples).astype(np.int64)
     parts = [mixed[start:end] for start, end in itertools.pairwise(bounds)]
-    names = SPLITS[: len(parts)]
+    names = [*SPLITS][: len(parts)]
     empty = [name for name, rows in zip(names, parts, strict=True) if not len(rows)]
     if empty:
         raise ConfigurationError(
