@@ -70,6 +70,7 @@ TESTS = {
     "tools.pack.report tools.pack.run tools.pack.shard tools.pack.target",
     "test_photographs": "tools.measure.photographs",
     "test_pillow_simd": "cli.pillow_simd",
+    "test_places": "sources.places",
     "test_prefetcher": "loader.production",
     "test_ragged": "recipe.operation sources.buffers sources.instances "
     "sources.ragged sources.sharing",
@@ -112,6 +113,7 @@ TESTS = {
     "test_sources_lance": "sources.lance",
     "test_sources_layouts": "sources.pairs",
     "test_sources_mds": "sources.mds",
+    "test_sources_names": "sources.names",
     "test_sources_open": "sources.formats sources.opening",
     "test_sources_open_images": "sources.open_images",
     "test_sources_panoptic": "sources.panoptic",

@@ -323,7 +323,7 @@ def test_an_unknown_format_is_refused_with_the_nearest(tmp_path: Path) -> None:
         fastload.create_loader(tmp_path, format="foldr")
     with pytest.raises(
         SourceError,
-        match=r"is not what format='pairs' .* it looks like 'folder' \(one folder a class",
+        match=r"is not what format='pairs' .* Leave format out: it is opened as class folder",
     ):
         fastload.open_source(tmp_path, format="pairs")
     with pytest.raises(

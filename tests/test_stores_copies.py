@@ -19,7 +19,7 @@ import fastload
 from fastload import stores
 from fastload.cli.app import app
 from fastload.errors import SourceError
-from fastload.sources import copied, open_source
+from fastload.sources import open_source, tar_shards
 from fastload.sources.opening import make_index
 from fastload.stores import copies
 from tests import images
@@ -86,10 +86,35 @@ def test_compressed_archives(place: str, name: str, server: ObjectServer, tmp_pa
 
 def test_what_is_copied_needs_no_index(server: ObjectServer, tmp_path: Path) -> None:
     """A cache was said to have no class folders, an archive to be damaged."""
-    server.objects |= {"bucket/a/manifest.json": b"{}", "bucket/b.tar.gz": gzip.compress(b"x")}
+    manifest = b'{"format": "fastload-cache", "version": 1'
+    server.objects |= {"bucket/a/manifest.json": manifest, "bucket/b.tar.gz": gzip.compress(b"x")}
     for place in ("a", "b.tar.gz"):
         with pytest.raises(SourceError, match=rf"^s3://bucket/{place}: .*needs no index"):
             make_index(f"s3://bucket/{place}")
+
+
+@pytest.mark.parametrize("manifest", [b"{}", b'{"name": "1"}\n{"name": "2"}\n', b"[]"])
+def test_what_else_has_a_manifest_is_no_cache(
+    manifest: bytes, server: ObjectServer, tmp_path: Path
+) -> None:
+    """A terabyte of shards was copied, and class folders were refused."""
+    photos = images.write_photo_folder(tmp_path / "photos", classes=2, per_class=2)
+    (photos / "manifest.json").write_bytes(manifest)
+    np.save(photos / "means.npy", np.zeros(3))
+    assert open_source(photos).source.format == "class folder"
+    server.objects |= {
+        f"bucket/photos/{path.relative_to(photos)}": path.read_bytes()
+        for path in photos.rglob("*")
+        if path.is_file()
+    }
+    server.objects |= {
+        "bucket/shards/manifest.json": manifest,
+        "bucket/shards/0.tar": images.shard_of(photos),
+    }
+    for name, format in (("photos", "class folder"), ("shards", "tar shards")):
+        opened = open_source(f"s3://bucket/{name}")
+        assert opened.source.format == format
+        assert not any("copied" in note for note in opened.notes)
 
 
 def test_compressed_archives_that_are_not_read(
@@ -101,7 +126,7 @@ def test_compressed_archives_that_are_not_read(
     for name, words in (("shard.tar.gz", "decompress it first"), ("cut.tgz", "fetch it again")):
         with pytest.raises(SourceError, match=rf"s3://bucket/{name}: .*{words}"):
             open_source(f"s3://bucket/{name}")
-    monkeypatch.setattr(copied, "LARGEST_UNPACKED", 1000)
+    monkeypatch.setattr(tar_shards, "LARGEST_UNPACKED", 1000)
     server.objects["bucket/large.tgz"] = shard
     with pytest.raises(SourceError, match=r"s3://bucket/large\.tgz: .* more than 0 GiB"):
         open_source("s3://bucket/large.tgz")

@@ -128,6 +128,12 @@ class Manifest:
         return len({row for column in self.columns.values() for row in column.failed})
 
 
+def is_manifest(start: bytes) -> bool:
+    """Whether a file begins as the manifest of a cache: `write_manifest` writes the format
+    first."""
+    return f'"{FORMAT}"'.encode() in start[:256]
+
+
 def is_cache(directory: str | os.PathLike[str]) -> bool:
     """Whether a directory is a cache of ours, of whatever version and state; a damaged one is still
     a cache."""
@@ -140,7 +146,7 @@ def is_cache(directory: str | os.PathLike[str]) -> bool:
     except (ValueError, RecursionError):
         # Cut off; or nothing but zeros, as after a power cut, among the arrays.
         empty = not text.strip("\0 \n") and any(Path(directory).glob("*.npy"))
-        return f'"{FORMAT}"' in text[:256] or empty
+        return is_manifest(text.encode()) or empty
     return isinstance(document, dict) and document.get("format") == FORMAT
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from fastload import stores
 from fastload.cache.manifest import (
     FILE_NAME,
     ColumnEntry,
     Manifest,
     checksum_of,
     is_cache,
+    is_manifest,
     read_manifest,
     remedy,
     sampled_checksum_of,
@@ -28,6 +30,8 @@ from fastload.sources.formats import Format
 from fastload.sources.kinds import pixel_kind
 from fastload.sources.ragged import Ragged
 
+_LOOKED_AT = 256
+"""Bytes at the beginning of a manifest; the first key says that it is one."""
 _CHECKED = 16 << 20
 """Bytes: labels, sizes, offsets and names that take no more are checked against their checksums
 when a cache is opened. 16 MiB are two million labels, and take some 10 ms."""
@@ -196,11 +200,22 @@ def _map_npy(path: Path, dtype: str, shape: tuple[int, ...]) -> AnyArray:
     return result
 
 
+def remote_cache(url: str) -> list[str]:
+    """Of the URL of a built cache its files. What else has a manifest.json is none."""
+    manifest = f"{url}/{FILE_NAME}"
+    if not stores.is_folder(url) or not stores.is_file(manifest):
+        return []
+    if not is_manifest(stores.look(manifest, _LOOKED_AT)):
+        return []
+    return [f"{url}/{name}" for name, is_folder in stores.entries(url) if not is_folder]
+
+
 FORMAT = Format(
     "cache",
     is_built_cache,
     lambda directory, _: open_cache(directory),
     title="a built cache",
     signs=(FILE_NAME,),
+    copies=remote_cache,
 )
 """For `open_source`."""

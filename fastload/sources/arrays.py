@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastload import stores
 from fastload.errors import SourceError, counted
 from fastload.files import check_regular
 from fastload.fingerprint import fingerprint_of
@@ -37,6 +38,11 @@ def is_arrays(spec: object) -> bool:
     if isinstance(spec, tuple | list):
         return bool(spec) and all(map(_is_array, spec))
     return _is_array(spec)
+
+
+def remote_npy(url: str) -> list[str]:
+    """The URL itself, if it is of a `.npy` file."""
+    return [url] if url.endswith(".npy") and stores.is_file(url) else []
 
 
 def open_arrays(spec: Any, options: OpenOptions) -> Opened:

@@ -49,6 +49,8 @@ COCO_SIGNS = (
     *_IN_ROOT,
 )
 """A folder without any of these has no COCO annotations (see `Format.signs`)."""
+COCO_PARTS = (_FOLDER, "train2017", "val2017", "test2017", "unlabeled2017")
+"""See `Format.parts`."""
 
 
 Id = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

@@ -1,5 +1,5 @@
-"""Data sets by URL of which only local files are read: built caches, CIFAR, IDX and `.npy` files,
-compressed tar archives. They are copied to the local disk."""
+"""Data sets by URL of which only local files are read: those of the formats that have `copies`.
+They are copied to the local disk."""
 
 from __future__ import annotations
 
@@ -7,35 +7,39 @@ import fnmatch
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from fastload import stores
 from fastload.errors import SourceError
-from fastload.sources.archive import LARGEST_UNPACKED, compression_of, is_archive_name
 from fastload.sources.base import Opened
-from fastload.sources.cifar import remote_cifar
 from fastload.sources.coco import is_coco
-from fastload.sources.idx import remote_idx
 from fastload.sources.panoptic import PANOPTIC_SIGNS, is_panoptic
 from fastload.stores.copies import copied
-
-_MANIFEST = "manifest.json"
-"""What there is in every built cache; `fastload.cache`, which imports this package, writes it."""
 
 _LANCE = "is a Lance data set"
 
 
-def open_copy(place: Any, format: str | None, opened: Callable[[str], Opened]) -> Opened | None:
+class Copied(Protocol):
+    """What is asked of a format (`fastload.sources.formats.Format`)."""
+
+    @property
+    def copies(self) -> Callable[[str], list[str]] | None: ...
+
+
+def open_copy(
+    place: Any, forms: Sequence[Copied], opened: Callable[[str], Opened], *, by_name: bool
+) -> Opened | None:
     """Open what a URL names by a copy of its files; None where it is of none of these formats.
 
     Args:
-        format: the name of the one it is to be of.
+        forms: the formats that it may be of.
         opened: opens a path.
+        by_name: whether the user names the format.
 
     Raises:
         SourceError: it is of a format that is read from a local disk only, and too large to copy.
     """
-    files = files_to_copy(place, format)
+    files = files_to_copy(place, forms, by_name=by_name)
     if not files:
         return None
     # A file that is named, and what lies beside it; or a folder.
@@ -49,15 +53,15 @@ def open_copy(place: Any, format: str | None, opened: Callable[[str], Opened]) -
     return replace(found, source=replace(found.source, name=place), notes=notes)
 
 
-def files_to_copy(place: Any, format: str | None) -> list[str]:
+def files_to_copy(place: Any, forms: Sequence[Copied], *, by_name: bool) -> list[str]:
     """The files of which `open_copy` reads copies; none of what is read where it lies. Raises
     SourceError as `open_copy` does."""
     if not isinstance(place, str):
         return []
-    if format is None:
+    if not by_name:
         _refuse_local_only(place)
-    wanted = (asked for name, asked in FORMATS.items() if format in (None, name))
-    return next((files for asked in wanted if (files := asked(place))), [])
+    asked = (form.copies for form in forms if form.copies is not None)
+    return next((files for copies in asked if (files := copies(place))), [])
 
 
 def _refuse_local_only(url: str) -> None:
@@ -99,47 +103,6 @@ def _has_any(url: str, names: Mapping[str, bool], signs: Sequence[str]) -> bool:
         if fnmatch.filter(there, sign):
             return True
     return False
-
-
-def _cache_files(url: str) -> list[str]:
-    """Of the URL of a built cache its files."""
-    if not stores.is_folder(url):
-        return []
-    files = [name for name, is_folder in stores.entries(url) if not is_folder]
-    return [f"{url}/{name}" for name in files] if _MANIFEST in files else []
-
-
-def _npy_file(url: str) -> list[str]:
-    """The URL itself, if it is of a `.npy` file."""
-    return [url] if url.endswith(".npy") and stores.is_file(url) else []
-
-
-def _compressed_archive(url: str) -> list[str]:
-    """The URL itself, if it is of a compressed tar archive, which is read from front to back.
-
-    Raises:
-        SourceError: it is larger than what may be unpacked.
-    """
-    if not is_archive_name(url) or (url.lower().endswith(".tar") and compression_of(url) is None):
-        return []
-    size = stores.size_of(url)
-    if size > LARGEST_UNPACKED:
-        raise SourceError(
-            f"{url}: a compressed archive is copied and unpacked at each start, and this one has "
-            f"{size:,} bytes, more than {LARGEST_UNPACKED >> 30} GiB; unpack it once, and give the "
-            "folder or an archive without compression."
-        )
-    return [url]
-
-
-FORMATS = {
-    "cache": _cache_files,
-    "cifar": remote_cifar,
-    "idx": remote_idx,
-    "arrays": _npy_file,
-    "tar": _compressed_archive,
-}
-"""By name, the remote files that are the data set of a URL; none where it is not of this format."""
 
 
 def local_arrays(spec: Any) -> Any:

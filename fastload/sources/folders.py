@@ -30,6 +30,7 @@ from fastload.sources.image_files import (
 )
 from fastload.sources.names import (
     NO_SPLIT_NAMED,
+    SPLITS,
     insist,
     mask_among,
     refuse_numbered_parts,
@@ -45,6 +46,10 @@ from fastload.sources.packed import refuse_without_shards
 
 logger = logging.getLogger("fastload")
 
+FOLDER_PARTS = (*(word for words in SPLITS.values() for word in words), "trainval", "query")
+"""See `Format.parts`."""
+CLASSES = ("0", "cat", "train_station", "test_tube", "dev_board", "training-shoe", "testudo")
+"""See `Format.no_parts`."""
 _CLASSES_LOOKED_AT, _NAMES_LOOKED_AT = 16, 128
 """Of which masks are looked for among the images: 2,048 names take some 3 ms."""
 # Images of which fingerprints take bytes, and how many bytes of each.

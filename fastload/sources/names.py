@@ -35,7 +35,8 @@ _CONTENT = re.compile(rf"(.*[-_ ])?({_WORDS})([-_ ].*)?", re.IGNORECASE)
 _WHOLE = re.compile(
     r"mask|label|annotation|segmentationobject|imagesets|gt|inputs?|targets?|"
     r"(left|right)img8bit|gt(fine|coarse)|"
-    r"trainval|eval|evaluation|hold[-_ ]?out|query|gallery|probe|unlabell?ed",
+    r"panoptic_(train|val|test)\d*|trainval|eval|evaluation|hold[-_ ]?out|query|gallery|probe|"
+    r"unlabell?ed\d*",
     re.IGNORECASE,
 )
 _OF_OTHERS = re.compile(r"(.+?)[-_ ]?(masks?|labels?|annot|annotations?|gt)", re.IGNORECASE)

@@ -265,7 +265,13 @@ def _open_remote(place: Any, options: OpenOptions, format: str | None) -> Opened
     found = index.load(where)
     if found is not None:
         return found
-    copy = open_copy(place, format, lambda path: _open_located(path, path, options, format))
+    forms = built_in_formats() if format is None else [format_named(format)]
+    copy = open_copy(
+        place,
+        forms,
+        lambda path: _open_located(path, path, options, format),
+        by_name=format is not None,
+    )
     if copy is not None:
         return copy
     with stores.seen_kept() as seen:
@@ -302,7 +308,8 @@ def make_index(
                 "what a URL names."
             )
         needless = f"{spec}: is of a format that needs no index; open it as it is."
-        if files_to_copy(place, format):
+        forms = built_in_formats() if format is None else [format_named(format)]
+        if files_to_copy(place, forms, by_name=format is not None):
             raise SourceError(needless)
         opened = with_versions(_open_located(place, place, options, format))
         where = index.index_place(place, options, format)

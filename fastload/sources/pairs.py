@@ -48,6 +48,10 @@ _SEGMENTS = "panoptic_"
 """What COCO calls files and folders of segments, whose PNGs hold ids and no classes."""
 PAIR_SIGNS = (*_MASKS, *(f"../{{name}}{ending}" for ending in _BESIDE))
 """A folder without any of these has no pairs (see `Format.signs`)."""
+PAIR_PARTS = (*_IMAGES, *_MASKS, "leftImg8bit", "gtFine", "ground_truth")
+"""See `Format.parts`."""
+NO_PAIR_PARTS = ("with_mask", "without_mask", "label_0", "label_1", "n95_mask", "no-label")
+"""See `Format.no_parts`."""
 _LISTS = ("ImageSets/Segmentation", "")
 """Where files that list the images of a split are: train.txt, val.txt."""
 _LARGEST_LIST = 1 << 28

@@ -44,6 +44,8 @@ from fastload.sources.ragged import Ragged, offsets_of
 
 PANOPTIC_SIGNS = ("annotations/panoptic_*.json", "panoptic_*.json")
 """A folder without any of these has no panoptic annotations (see `Format.signs`)."""
+PANOPTIC_PARTS = ("annotations", "panoptic_train2017", "panoptic_val2017")
+"""See `Format.parts`."""
 _KIND = "panoptic_"
 _NO_CLASS = 255
 """Of pixels that belong to no segment, whose id is 0; as in masks of PASCAL VOC."""

@@ -193,9 +193,9 @@ def with_roles(source: Source, roles: Mapping[str, str]) -> Source:
         where = f"roles: column {name!r} of {source.name}"
         fits = isinstance(column, ImageColumn) == isinstance(kind, PixelKind)
         if not fits or not isinstance(column, ImageColumn | Values):
-            held = "images" if isinstance(column, ImageColumn) else "numbers"
-            held = held if isinstance(column, ImageColumn | Values) else "objects"
-            raise ConfigurationError(f"{where} holds {held}, which cannot be {role!r}.")
+            what = "images" if isinstance(column, ImageColumn) else "numbers"
+            what = what if isinstance(column, ImageColumn | Values) else "objects"
+            raise ConfigurationError(f"{where} holds {what}, which cannot be {role!r}.")
         ragged = isinstance(column, Values) and column.ragged
         try:
             if ragged and kind.rectangular:

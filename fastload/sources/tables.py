@@ -308,9 +308,9 @@ class _Table:
         if called or not 1 < len(texts) == len(labels) or not any(" " in text for text in texts):
             return
         raise SourceError(
-            f"{self.path}: every image has another label ({_shown(labels[0].text)}...), as captions "
-            "are and classes are not. To have the images without labels: format='images'. If these "
-            "are names of classes: format='table'."
+            f"{self.path}: every image has another label ({_shown(labels[0].text)}...), as "
+            "captions are, and classes are not. To have the images without labels: "
+            "format='images'. If these are names of classes: format='table'."
         )
 
     def _refuse_other_title(self, column: int) -> None:

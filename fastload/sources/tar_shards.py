@@ -26,6 +26,7 @@ from fastload.errors import ConfigurationError, SourceError
 from fastload.fingerprint import fingerprint_of
 from fastload.sources import folders
 from fastload.sources.archive import (
+    LARGEST_UNPACKED,
     FileInTar,
     compression_of,
     files_in_tar,
@@ -65,6 +66,24 @@ def is_tar_shards(spec: object) -> bool:
     if stores.is_folder(spec):
         return bool(_shards_in(spec)) and not folders.subfolders(spec)
     return is_archive_name(spec)
+
+
+def remote_compressed(url: str) -> list[str]:
+    """The URL itself, if it is of a compressed tar archive, which is read from front to back.
+
+    Raises:
+        SourceError: it is larger than what may be unpacked.
+    """
+    if not is_archive_name(url) or (url.lower().endswith(".tar") and compression_of(url) is None):
+        return []
+    size = stores.size_of(url)
+    if size > LARGEST_UNPACKED:
+        raise SourceError(
+            f"{url}: a compressed archive is copied and unpacked at each start, and this one has "
+            f"{size:,} bytes, more than {LARGEST_UNPACKED >> 30} GiB; unpack it once, and give the "
+            "folder or an archive without compression."
+        )
+    return [url]
 
 
 def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:

@@ -18,6 +18,8 @@ from fastload.stores.contents import contents, parts
 _ANNOTATIONS, _IMAGES, _LISTS = "Annotations", "JPEGImages", "ImageSets/Main"
 VOC_SIGNS = (_ANNOTATIONS,)
 """A folder without it has no VOC annotations (see `Format.signs`)."""
+VOC_PARTS = (_ANNOTATIONS, _IMAGES, "ImageSets", "SegmentationClass", "SegmentationObject")
+"""See `Format.parts`."""
 _FLAGS = {"0": 0, "1": 1, "false": 0, "true": 1, "": 0, "unspecified": 0}
 """What `difficult` may say, in any case of letters."""
 _LARGEST = 1 << 22

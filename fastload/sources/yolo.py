@@ -27,6 +27,8 @@ from fastload.stores.contents import contents, parts
 _FILES = ("data.yaml", "data.yml", "dataset.yaml")
 YOLO_SIGNS = _FILES
 """A folder without any of these is no YOLO folder (see `Format.signs`)."""
+YOLO_PARTS = ("images", "labels")
+"""See `Format.parts`."""
 _SPLITS = tuple(SPLITS)
 _BOX, _LEAST_CORNERS = 4, 3
 _MARGIN = 1e-3
