@@ -202,8 +202,9 @@ def test_class_folders_with_a_data_yaml_are_not_images_without_objects(tmp_path:
     written(tmp_path / "data.yaml", "train: train\nval: val\nnames: [cat, dog, fox]\n")
     with pytest.raises(SourceError, match="none of 15 images has a file of labels"):
         fastload.open_source(tmp_path)
-    source = fastload.open_source(tmp_path, split="train").source
-    assert source.format == "class folder"
+    for format in (None, "folder"):  # as the message says
+        source = fastload.open_source(tmp_path, format=format, split="train").source
+        assert source.format == "class folder"
 
 
 @pytest.mark.parametrize(

@@ -833,3 +833,32 @@ def test_yolo_with_a_folder_for_each_split(tmp_path: Path) -> None:
     (tmp_path / "data.yaml").write_text("train: ../train/images\nnames: [cat, dog, fox]\n")
     for split in ("train", None):
         assert rows(fastload.open_source(tmp_path, split=split).source, "labels") == CLASSES
+
+
+def test_whole_numbers_in_other_spellings(tmp_path: Path) -> None:
+    """As pandas writes COCO's (640.0), other tools (true, "7"), and numpy YOLO's (0.000000)."""
+    write_coco(tmp_path / "coco")
+    (file,) = (tmp_path / "coco" / "annotations").glob("instances_train*.json")
+    wanted = fastload.open_source(tmp_path / "coco", split="train").source
+    document = json.loads(file.read_text())
+    for image in document["images"]:
+        image |= {key: float(image[key]) for key in ("id", "height", "width")}
+    for number, one in enumerate(document["annotations"]):
+        one |= {"id": str(one["id"]), "image_id": float(one["image_id"])}
+        one["iscrowd"] = float(one["iscrowd"]) if number % 2 else bool(one["iscrowd"])
+    file.write_text(json.dumps(document))
+    found = fastload.open_source(tmp_path / "coco", split="train").source
+    assert found.fingerprint == wanted.fingerprint
+    document["images"][0]["id"] = "a12"
+    file.write_text(json.dumps(document))
+    with pytest.raises(SourceError, match=r"Expected `int`, got `str` - at `\$\.images\[\.*"):
+        fastload.open_source(tmp_path / "coco", split="train")
+    write_yolo(tmp_path / "yolo")
+    before = fastload.open_source(tmp_path / "yolo").source.fingerprint
+    for path in (tmp_path / "yolo" / "labels").rglob("*.txt"):
+        lines = [line.split(" ", 1) for line in path.read_text().splitlines()]
+        path.write_text("".join(f"{float(label):f} {rest}\n" for label, rest in lines))
+    assert fastload.open_source(tmp_path / "yolo").source.fingerprint == before
+    path.write_text("0.5 0.5 0.5 0.1 0.1\n")
+    with pytest.raises(SourceError, match="must be a whole number for the class"):
+        fastload.open_source(tmp_path / "yolo")

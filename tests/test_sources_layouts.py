@@ -336,7 +336,8 @@ def test_numbers_are_labels_as_they_are(tmp_path: Path) -> None:
         ("file,label\na.jpg,x\nb.jpg\n", ["labels.csv: row 3 has 1 column, the first has 2"]),
         ("file,label\na.jpg,-1\nb.jpg,0\n", ["has the label"]),
         ("file,label\nq.jpg,x\nr.jpg,y\n", ["labels.csv does not name them"]),
-        ("\x00\xff", ["labels.csv does not name them"]),
+        ("\x00\xff", ["labels.csv is no UTF-8", "save it as UTF-8"]),
+        ("file,label\na.jpg,caf\xe9\nb.jpg,x\n", ["labels.csv is no UTF-8", "at byte 20"]),
     ],
 )
 def test_bad_tables(tmp_path: Path, text: str, words: list[str]) -> None:

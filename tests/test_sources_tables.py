@@ -191,3 +191,39 @@ def test_a_table_that_a_store_does_not_give(fault: str, server: ObjectServer) ->
     server.faults["bucket/labels.csv"] = [fault] * 9
     with pytest.raises(SourceError, match=r"s3://bucket/labels\.csv: this table cannot be read"):
         open_source("s3://bucket")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
+def test_tables_of_spreadsheets(encoding: str, tmp_path: Path) -> None:
+    touch(tmp_path, "images/é 1.jpg", "images/b.jpg")
+    text = "file,label\né 1.jpg,café\nb.jpg,x\n"
+    (tmp_path / "labels.csv").write_bytes(text.encode(encoding))
+    if encoding == "utf-16-le":  # without its mark
+        with pytest.raises(SourceError, match=r"labels\.csv is no UTF-8 "):
+            open_source(tmp_path)
+        return
+    assert open_source(tmp_path).source.classes == ("café", "x")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("IMG_1.JPG", "img_2.jpg"), ("e\u0301.jpg", "B.jpg"), ("train\\1.jpg", "train\\2.jpg")],
+)
+def test_names_in_other_letters(names: tuple[str, str], tmp_path: Path) -> None:
+    """Of another case, with accents of their own, with the separators of Windows."""
+    stored = {"IMG_1.JPG": "img_1.jpg", "img_2.jpg": "IMG_2.JPG", "e\u0301.jpg": "é.jpg"}
+    stored |= {"B.jpg": "b.jpg", "train\\1.jpg": "1.jpg", "train\\2.jpg": "2.jpg"}
+    touch(tmp_path, *(f"images/{stored[name]}" for name in names))
+    (tmp_path / "labels.csv").write_text("file,label\n" + "".join(f"{n},{n[0]}\n" for n in names))
+    source = open_source(tmp_path).source
+    images = source.encoded["image"]
+    labels = source.values["label"].at(np.arange(2)).tolist()
+    found = {Path(images.describe(row)).name: labels[row] for row in range(2)}
+    classes = sorted({name[0] for name in names})
+    assert found == {stored[name]: classes.index(name[0]) for name in names}
+
+
+def test_two_images_that_are_alike_are_told_apart_by_their_case(tmp_path: Path) -> None:
+    touch(tmp_path, "images/a.jpg", "images/A.jpg")
+    (tmp_path / "labels.csv").write_text("file,label\nA.jpg,x\na.jpg,y\n")
+    assert open_source(tmp_path).source.values["label"].at(np.arange(2)).tolist() == [0, 1]

@@ -387,12 +387,13 @@ def read_document(path: str, kind: type[_D], name: str = "COCO's format") -> _D:
     try:
         data = stores.read(path, version=stores.noted(path))
         try:
-            return msgspec.json.decode(data, type=kind)
+            # Not strict: whole numbers may be written as 1.0, by way of pandas, or as "1".
+            return msgspec.json.decode(data, type=kind, strict=False)
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError:
             # NaN is no JSON, but Python writes it. Read so, the annotation can be named.
-            return msgspec.convert(json.loads(data), kind)
+            return msgspec.convert(json.loads(data), kind, strict=False)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error}).") from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

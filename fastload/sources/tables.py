@@ -3,12 +3,14 @@ Tiny-ImageNet's validation."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import io
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -394,8 +396,10 @@ def _read(path: str, places: dict[str, int], split: str | None) -> _Table | str:
         return f"is of the {said} split"
     try:
         data = stores.read_up_to(path, _LARGEST, version=stores.noted(path))
-        rows = list(_cells(data.decode("utf-8-sig")))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        rows = list(_cells(_text(data)))
+    except UnicodeDecodeError as error:
+        return f"is no UTF-8 ({error.reason} at byte {error.start:,}): save it as UTF-8"
+    except (OSError, csv.Error) as error:
         if isinstance(error, OSError) and stores.is_remote(path):  # it may be the right one
             raise SourceError(f"{path}: this table cannot be read ({error}).") from error
         return "does not name them"
@@ -403,16 +407,23 @@ def _read(path: str, places: dict[str, int], split: str | None) -> _Table | str:
         return f"has a line of more than {_LONGEST_LINE:,} characters, which no table of labels has"
     width = len(rows[0]) if rows else 0
     even = [row for row in rows if len(row) == width]
+    find: Callable[[str], int | None] = places.get
 
     def place_of(cell: str) -> int | None:
-        above, name = os.path.split(cell.strip())
+        above, name = os.path.split(cell.strip().replace("\\", "/"))
         if above and split is not None:  # the innermost folder that says a split
             said = next(filter(None, map(split_of, reversed(above.split("/")))), None)
             if said not in (None, split):
                 return None
-        return places.get(name)
+        return find(name)
 
-    named = [{place_of(row[column]) for row in even} - {None} for column in range(width)]
+    def named_in(column: int) -> set[int | None]:
+        return {place_of(row[column]) for row in even} - {None}
+
+    named = [*map(named_in, range(width))]
+    if not any(named):
+        find = _Alike(places).get
+        named = [*map(named_in, range(width))]
     most = max(map(len, named), default=0)
     if width < 2 or not most:
         return "does not name them"
@@ -436,6 +447,38 @@ def _read(path: str, places: dict[str, int], split: str | None) -> _Table | str:
         if (place := place_of(row[column])) is not None
     ]
     return _Table(path, ours, header, column)
+
+
+class _Alike:
+    """Images by names in other letters: upper or lower case, an accent of its own (NFD, as macOS
+    writes names) or in one letter. None where two images are alike."""
+
+    def __init__(self, places: Mapping[str, int]) -> None:
+        self._places = places
+        self._alike: dict[str, int | None] | None = None
+
+    def get(self, name: str) -> int | None:
+        if self._alike is None:
+            self._alike = {}
+            for each, place in self._places.items():
+                key = _folded(each)
+                self._alike[key] = place if self._alike.get(key, place) == place else None
+        return self._alike.get(_folded(name))
+
+
+def _folded(name: str) -> str:
+    return name.casefold() if name.isascii() else unicodedata.normalize("NFC", name).casefold()
+
+
+def _text(data: bytes) -> str:
+    """A table as text: UTF-8, or UTF-16 with its mark, as spreadsheets write it. Raises
+    UnicodeDecodeError: it is neither."""
+    if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return data.decode("utf-16")
+    text = data.decode("utf-8-sig")
+    if "\0" in text[:64]:
+        raise UnicodeDecodeError("utf-8", data, data.index(0), data.index(0) + 1, "a zero")
+    return text
 
 
 def _file_column(columns: list[int], rows: list[list[str]]) -> int | None:

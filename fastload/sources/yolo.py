@@ -121,7 +121,7 @@ def open_yolo(spec: str, options: OpenOptions) -> Opened:
         raise SourceError(
             f"{folder}: none of {counted(len(files), 'image')} has a file of labels (the first "
             f"would be {_labels_of(os.path.join(folder, files[0]))}); put them there. Class "
-            "folders are opened with format='folder'."
+            f"folders are opened with format='folder', split={split!r}."
         )
     if not outlined:
         found.polygons = None
@@ -167,8 +167,10 @@ def _add(
         try:
             label, *numbers = line.split()
             values = np.array([float(value) for value in numbers])
-            own = int(label)
-        except ValueError:
+            own = int(float(label))  # 3.000000, as numpy.savetxt writes it
+            if own != float(label):
+                raise ValueError
+        except (ValueError, OverflowError):
             raise SourceError(
                 f"{where}: must be a whole number for the class, and fractions with a decimal "
                 f"point, with spaces between; got {line[:80]!r}."
