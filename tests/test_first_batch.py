@@ -51,6 +51,7 @@ FILES = {
     "sources/folders.py": "a folder of classes",
     "sources/image_files.py": "which files are images, by name",
     "sources/kinds.py": "what becomes of the rows of a column",
+    "sources/names.py": "whether the names of folders are of classes",
     "sources/opening.py": "which format it is",
     "stores/reads.py": "ends reads when the loader is closed: of which store, is not asked before",
 }

@@ -1,5 +1,5 @@
 """Boxes and points under names that fastload does not move: refused where a transform would leave
-them behind, whatever they are stored in."""
+them where they are, whatever they are stored in."""
 
 from __future__ import annotations
 

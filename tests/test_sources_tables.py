@@ -223,7 +223,7 @@ def test_names_in_other_letters(names: tuple[str, str], tmp_path: Path) -> None:
     assert found == {stored[name]: classes.index(name[0]) for name in names}
 
 
-def test_two_images_that_are_alike_are_told_apart_by_their_case(tmp_path: Path) -> None:
+def test_two_images_that_are_alike_are_known_by_their_case(tmp_path: Path) -> None:
     touch(tmp_path, "images/a.jpg", "images/A.jpg")
     (tmp_path / "labels.csv").write_text("file,label\nA.jpg,x\na.jpg,y\n")
     assert open_source(tmp_path).source.values["label"].at(np.arange(2)).tolist() == [0, 1]
