@@ -182,9 +182,14 @@ def with_roles(source: Source, roles: Mapping[str, str]) -> Source:
         ConfigurationError: no such column; a role of pixels for numbers, or the other way round.
         SourceError: no such role, or the rows cannot be of it.
     """
-    columns = dict(source.columns)
+    if not isinstance(roles, Mapping):
+        raise ConfigurationError(
+            f"roles={roles!r}: expected a dict from columns to what they hold, such as "
+            "{'bbox': 'boxes'}."
+        )
+    columns: dict[str, Any] = dict(source.columns)
     for name, role in roles.items():
-        column: Any = columns.get(name)
+        column = columns.get(name)
         if column is None:
             raise ConfigurationError(
                 f"roles: {source.name} has no column {name!r}; there are {', '.join(columns)}."
@@ -197,10 +202,11 @@ def with_roles(source: Source, roles: Mapping[str, str]) -> Source:
             what = what if isinstance(column, ImageColumn | Values) else "objects"
             raise ConfigurationError(f"{where} holds {what}, which cannot be {role!r}.")
         ragged = isinstance(column, Values) and column.ragged
+        given: Any = column
         try:
             if ragged and kind.rectangular:
-                column = replace(column, array=rectangular(column.array))
-            column = replace(column, role=role)
+                given = replace(given, array=rectangular(given.array))
+            columns[name] = replace(given, role=role)
         except SourceError as error:
             raise SourceError(f"{where}: {error}") from None
         except TypeError:  # no dataclass, or one without such a field
@@ -214,7 +220,6 @@ def with_roles(source: Source, roles: Mapping[str, str]) -> Source:
                 "give it as a fastload.Ragged."
             )
         if isinstance(column, Values):
-            check_rows(kind, column.at(np.arange(len(column))), where)
-        columns[name] = column
+            check_rows(kind, columns[name].at(np.arange(len(column))), where)
     said = fingerprint_of(source.fingerprint, *(part for pair in roles.items() for part in pair))
     return replace(source, columns=columns, fingerprint=said)
