@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -261,16 +263,38 @@ class StagedDraws(Draws):
 # -- The global generators of a process ------------------------------------------------------------
 
 
+_generators = threading.RLock()
+"""Held by the thread that has set the global generators for a while."""
+
+
 @contextlib.contextmanager
 def preserved_random_state() -> Iterator[None]:
-    """The global generators of Python, numpy and torch are left as they were."""
-    python, numpy, of_torch = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.random.set_rng_state(of_torch)
+    """The global generators of Python, numpy and torch are left as they were.
+
+    One thread at a time: of two, one would get the other's numbers, and the state that is left
+    would be the one that the other had set.
+    """
+    with _generators:
+        python, numpy = random.getstate(), np.random.get_state()
+        of_torch = torch.random.get_rng_state()
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+            torch.random.set_rng_state(of_torch)
+
+
+def _free_generators() -> None:
+    """In a forked child, where a thread that held them is not."""
+    global _generators
+    if _generators.acquire(blocking=False):  # nobody had them, or the thread that has forked
+        _generators.release()
+    else:
+        _generators = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_free_generators)
 
 
 def seed_generators(seed: int) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import pickle
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -25,6 +28,7 @@ from fastload.draws import (
     stretch_of,
 )
 from fastload.sampler import EpochOrder
+from tests.waiting import LIMIT
 
 # Known-answer vectors of philox4x32-10 from the Random123 distribution (kat_vectors): counter, key,
 # result.
@@ -197,6 +201,54 @@ def test_the_three_generators_are_left_as_they_were() -> None:
     with preserved_random_state():
         seed_generators(3)
         assert found == (random.random(), np.random.rand(), torch.rand(()).item())
+
+
+def test_one_thread_at_a_time_has_the_generators() -> None:
+    before = states_of_generators()
+    entered, found = threading.Event(), list[float]()
+
+    def other() -> None:
+        with preserved_random_state():
+            entered.set()
+            seed_generators(4)
+
+    thread = threading.Thread(target=other)
+    with preserved_random_state():
+        seed_generators(3)
+        thread.start()
+        assert not entered.wait(0.2)
+        found = [random.random(), float(np.random.rand()), torch.rand(()).item()]
+    thread.join(LIMIT)
+    assert states_of_generators() == before
+    with preserved_random_state():
+        seed_generators(3)
+        assert found == [random.random(), float(np.random.rand()), torch.rand(()).item()]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked on POSIX alone")
+def test_a_forked_child_has_the_generators_that_another_thread_had() -> None:
+    entered, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with preserved_random_state():
+            entered.set()
+            over.wait(LIMIT)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert entered.wait(LIMIT)
+    child = multiprocessing.get_context("fork").Process(target=_use_generators)
+    child.start()
+    child.join(LIMIT)
+    over.set()
+    thread.join(LIMIT)
+    child.kill()
+    assert child.exitcode == 0
+
+
+def _use_generators() -> None:
+    with preserved_random_state():
+        seed_generators(3)
 
 
 def test_generators_are_seeded_each_as_by_its_own_library() -> None:

@@ -10,7 +10,9 @@ import pickle
 import re
 import sys
 import tarfile
+import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,9 +33,11 @@ from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
 from fastload.stores import objects
 from fastload.stores.base import Range, StoreError, joined
+from fastload.stores.reads import ReaderPool
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.objectserver import ObjectServer
+from tests.waiting import LIMIT
 
 CROP = v2.Compose([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip()])
 
@@ -473,6 +477,46 @@ def test_opening_lists_each_folder_once(local: Path, server: ObjectServer) -> No
 
 
 # -- Faults ----------------------------------------------------------------------------------------
+
+
+def test_threads_that_open_data_sets_at_once_have_answers_of_their_own(
+    server: ObjectServer,
+) -> None:
+    """One that opened while another was at it once left the process with the answers of both for
+    ever: no change of any store was seen any more."""
+    server.objects["bucket/a"] = b"1234"
+    first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
+    sizes = list[int]()
+
+    def first() -> None:
+        with stores.seen_kept():
+            first_is_in.set()
+            assert second_is_in.wait(LIMIT)
+        first_is_out.set()
+
+    def second() -> None:
+        assert first_is_in.wait(LIMIT)
+        with stores.seen_kept():
+            sizes.append(stores.size_of("s3://bucket/a"))
+            second_is_in.set()
+            assert first_is_out.wait(LIMIT)
+            server.objects["bucket/a"] = b"12345678"
+            sizes.append(stores.size_of("s3://bucket/a"))
+
+    with ThreadPoolExecutor(2) as pool:
+        for task in [pool.submit(first), pool.submit(second)]:
+            task.result(LIMIT)
+    assert sizes == [4, 4]
+    assert stores.size_of("s3://bucket/a") == 8
+
+
+def test_what_reads_for_an_opening_has_its_answers(server: ObjectServer) -> None:
+    server.objects["bucket/a"] = b"1234"
+    with stores.seen_kept(), ReaderPool(1, "test") as pool:
+        assert stores.size_of("s3://bucket/a") == 4
+        server.requests.clear()
+        assert pool.submit(stores.size_of, "s3://bucket/a").result(LIMIT) == 4
+    assert not server.requests
 
 
 @pytest.mark.parametrize("fault", ["503", "reset", "truncated", "slow"])

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 import fastload
 from fastload.backends.torch_workers_processes import CONTEXTS, Batches
@@ -26,6 +28,7 @@ from fastload.errors import WorkerError
 from tests import warm
 from tests.interrupts import interrupted_at
 from tests.reliability.outside import outside
+from tests.waiting import LIMIT, wait_until
 
 SAMPLES, EPOCHS = 6, 3
 
@@ -292,6 +295,35 @@ def test_an_interrupt_at_every_step_leaves_nothing_behind(first: int) -> None:
     """An interrupted start once removed the folder through
     whose sockets all later workers of the process send their batches."""
     assert outside(interrupt_starts, first, 29).answer > 5
+
+
+def test_of_two_threads_that_start_workers_each_ends_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The start of one thread is interrupted after another has started workers."""
+    original: Any = _MultiProcessingDataLoaderIter.__init__
+    workers, started = list[Any](), threading.Event()
+
+    def start(self: Any, loader: Any) -> None:
+        original(self, loader)
+        workers.append(self._workers)
+        if len(workers) == 1:
+            assert started.wait(LIMIT)
+            raise KeyboardInterrupt
+        started.set()
+
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "__init__", start)
+    loaders = [
+        fastload.create_loader(Augmented(), 2, backend="torch", num_workers=1) for _ in range(2)
+    ]
+    with loaders[0], loaders[1], ThreadPoolExecutor(1) as pool:
+        interrupted = pool.submit(lambda: next(iter(loaders[0])))
+        wait_until(lambda: bool(workers))
+        rows = [int(row[0]) for batch in loaders[1] for row in batch]
+        with pytest.raises(KeyboardInterrupt):
+            interrupted.result(LIMIT)
+        assert rows == [*range(SAMPLES)]
+        assert [worker.is_alive() for worker in workers[0]] == [False]
 
 
 LONG = """

@@ -48,7 +48,7 @@ from fastload.backends.base import (
 from fastload.backends.forked import forget_in_children
 from fastload.backends.objects import ObjectReader
 from fastload.backends.rows import RowReader
-from fastload.backends.torch_workers_processes import CONTEXTS, STARTED, Batches
+from fastload.backends.torch_workers_processes import CONTEXTS, Batches
 from fastload.decode.libraries import describe_decoder, get_decoder
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, FastloadError, WorkerError, counted
@@ -245,14 +245,14 @@ class TorchBackend:
         # A fork server may be started here, which keeps the mask, and so outlives a SIGTERM to the
         # process group.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        batches, STARTED[:] = Batches.__new__(Batches), []
+        batches = Batches.__new__(Batches)
         try:
             # Each worker would make a folder of its own, which stays when the worker is killed.
             # This one goes with the trainer, or with its workers after it.
             check_sockets()
             # torch draws its seed on the user's default device, which may have no generator.
             with torch.device("cpu"):
-                batches.__init__(loader)  # type: ignore[misc]  # as DataLoader's `__iter__` does
+                batches.start_workers(loader)
                 self._batches = batches
             forget_in_children(self)
         except BaseException as error:

@@ -8,11 +8,13 @@ import gc
 import multiprocessing
 import multiprocessing.context
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from multiprocessing.synchronize import Event
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from fastload.stores.reads import current
@@ -27,6 +29,9 @@ class Batches(_MultiProcessingDataLoaderIter):
 
     _shutdown = True
     """Until the constructor sets it, there is nothing for `__del__` to shut down."""
+    _started: Sequence[Any] = ()
+    """The processes, each from the moment when its `start` is called. multiprocessing itself knows
+    of a process only when its `start` has ended."""
 
     def _try_get_data(self, timeout: float = _LOOK) -> tuple[bool, Any]:
         """As torch's, which waits for 5 seconds at a time; and raises CancelledReadError when the
@@ -48,28 +53,36 @@ class Batches(_MultiProcessingDataLoaderIter):
         for worker in self._workers:
             worker.kill()
 
+    def start_workers(self, loader: DataLoader[Any]) -> None:
+        """Call torch's constructor, which DataLoader's `__iter__` does."""
+        self._started = started = list[Any]()
+        before = _STARTED.set(started)
+        try:
+            self.__init__(loader)  # type: ignore[misc]
+        finally:
+            _STARTED.reset(before)
+
     def end_interrupted_start(self) -> None:
         """End the workers, however far the constructor has come."""
         self._shutdown = True
         with contextlib.suppress(ValueError):  # it has not come so far
             # Else torch would find them dead, and refuse the next iterator at this address.
             torch._C._remove_worker_pids(id(self))
-        for worker in STARTED:
+        for worker in self._started:
             if worker.pid is not None:
                 worker.kill()
                 worker.join()
 
 
-STARTED: list[Any] = []
-"""The processes of the latest start of workers, each from the moment when its `start` is called.
-multiprocessing itself knows of a process only when its `start` has ended."""
+_STARTED: ContextVar[list[Any]] = ContextVar("fastload workers")
+"""Where this thread notes the processes that it starts (`Batches._started`)."""
 
 
 class _Recorded:
-    """A process that is in `STARTED` before it runs."""
+    """A process that is in the list of `_STARTED` before it runs."""
 
     def start(self) -> None:
-        STARTED.append(self)
+        _STARTED.get().append(self)
         super().start()  # type: ignore[misc]
 
 

@@ -11,6 +11,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -126,57 +127,58 @@ def _made(url: str) -> Store:
 # -- Folders ---------------------------------------------------------------------------------------
 
 
-_kept: Seen | None = None
+_seen: ContextVar[Seen | None] = ContextVar("fastload answers of stores", default=None)
+"""Of the data set that is being opened by this thread, and by those of a `ReaderPool` for it."""
 
 
 @contextlib.contextmanager
 def seen_kept() -> Iterator[Seen]:
     """While a data set is opened each remote folder is listed once, each object asked for once."""
-    global _kept
-    before = _kept
-    _kept = Seen() if before is None else before
+    seen = _seen.get() or Seen()
+    before = _seen.set(seen)
     try:
-        yield _kept
+        yield seen
     finally:
-        _kept = before
+        _seen.reset(before)
 
 
 def remote_entries(url: str) -> tuple[Entry, ...]:
     """What is in a remote folder, one level. Raises SourceError."""
-    if _kept is not None and url in _kept.folders:
-        return _kept.folders[url]
+    seen = _seen.get()
+    if seen is not None and url in seen.folders:
+        return seen.folders[url]
     store, name = store_of(url)
     try:
         found = tuple(store.entries(name))
     except OSError as error:
         raise SourceError(f"{url}: this folder cannot be listed ({error}).") from error
-    if _kept is not None:
-        _kept.folders[url] = found
+    if seen is not None:
+        seen.folders[url] = found
     return found
 
 
 def list_ahead(urls: Sequence[str]) -> None:
     """List remote folders at once that are going to be asked for one after the other; of local ones
     nothing."""
-    remote = filter(is_remote, dict.fromkeys(urls))
-    wanted = [url for url in remote if _kept is not None and url not in _kept.folders]
-    if len(wanted) < 2 or _kept is None:
+    remote, seen = filter(is_remote, dict.fromkeys(urls)), _seen.get()
+    wanted = [url for url in remote if seen is not None and url not in seen.folders]
+    if len(wanted) < 2 or seen is None:
         return
     with contextlib.suppress(OSError):  # It is raised again when the folder is asked for.
         for store, urls in _by_store(wanted).items():
             listed = store.entries_of([store_of(url)[1] for url in urls])
-            _kept.folders.update(zip(urls, map(tuple, listed), strict=True))
+            seen.folders.update(zip(urls, map(tuple, listed), strict=True))
 
 
 def ask_ahead(urls: Sequence[str]) -> None:
     """Ask for size and version of objects at once, of servers that list nothing."""
-    wanted = [url for url in urls if is_web(url) and _kept is not None]
-    if len(wanted) < 2 or _kept is None:
+    wanted, seen = [url for url in urls if is_web(url)], _seen.get()
+    if len(wanted) < 2 or seen is None:
         return
     with contextlib.suppress(OSError):  # It is raised again when the object is asked for.
         for store, each in _by_store(wanted).items():
             infos = store.infos_of([store_of(url)[1] for url in each])
-            _kept.objects.update(zip(each, infos, strict=True))
+            seen.objects.update(zip(each, infos, strict=True))
 
 
 def _by_store(urls: Iterable[str]) -> dict[Store, list[str]]:
@@ -228,7 +230,7 @@ def unchanged(
 def versions_of(urls: Iterable[str]) -> npt.NDArray[np.int64]:
     """The version (`version_of`) of each object, as seen while the data set is being opened; 0
     where that is not known. Makes no request."""
-    seen = _kept or Seen()
+    seen = _seen.get() or Seen()
 
     def version(url: str) -> int:
         _, entry = seen.answer(url)
@@ -246,30 +248,32 @@ def noted(path: str) -> int:
     """
     if not is_remote(path):
         return 0
-    entry = _answer(path)
-    if _kept is not None:
-        _kept.noted[path] = None
+    entry, seen = _answer(path), _seen.get()
+    if seen is not None:
+        seen.noted[path] = None
     return 0 if entry is None else entry.version
 
 
 def _answer(url: str) -> Entry | None:
     """Size and ETag of an object, by the listing of its folder if there was one. Raises
     SourceError."""
-    known, entry = (False, None) if _kept is None else _kept.answer(url)
+    seen = _seen.get()
+    known, entry = (False, None) if seen is None else seen.answer(url)
     return entry if known else _object(url)
 
 
 def _object(url: str) -> Entry | None:
     """Size and ETag of an object. Raises SourceError."""
-    if _kept is not None and url in _kept.objects:
-        return _kept.objects[url]
+    seen = _seen.get()
+    if seen is not None and url in seen.objects:
+        return seen.objects[url]
     store, name = store_of(url)
     try:
         entry = store.info(name)
     except OSError as error:
         raise SourceError(f"{url}: cannot be asked for its size ({error}).") from error
-    if _kept is not None:
-        _kept.objects[url] = entry
+    if seen is not None:
+        seen.objects[url] = entry
     return entry
 
 
@@ -278,10 +282,11 @@ def _entry_of(url: str) -> Entry | None:
     if url == top_of(url):
         return None  # nothing is above it
     above, _, name = url.rpartition("/")
-    if _kept is None:
+    seen = _seen.get()
+    if seen is None:
         return next((entry for entry in remote_entries(above) if entry.name == name), None)
     remote_entries(above)
-    return _kept.entry(above, name)
+    return seen.entry(above, name)
 
 
 def is_folder(path: str) -> bool:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -82,8 +82,9 @@ def sleep(seconds: float) -> None:
 
 
 class ReaderPool(ThreadPoolExecutor):
-    """Threads whose tasks read. The reads of a task belong to the `Reads` of the thread that
-    submitted it. As a context manager, it ends the reads of its tasks if the block raises."""
+    """Threads whose tasks read. A task has the context variables of the thread that submitted it,
+    and its reads belong to the `Reads` of that. As a context manager, it ends the reads of its
+    tasks if the block raises."""
 
     def __init__(self, threads: int, name: str) -> None:
         """`name`: of the threads."""
@@ -94,7 +95,8 @@ class ReaderPool(ThreadPoolExecutor):
         self, function: Callable[P, T], /, *arguments: P.args, **options: P.kwargs
     ) -> Future[T]:
         reads = Reads("", current(), self._reads)
-        return super().submit(_within, reads, partial(function, *arguments, **options))
+        task = partial(function, *arguments, **options)
+        return super().submit(copy_context().run, _within, reads, task)
 
     def give_up(self) -> None:
         """Drop the tasks that have not started, end the reads of the others, and wait for them."""
