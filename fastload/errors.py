@@ -65,6 +65,9 @@ class DecodeError(FastloadError, ValueError):
     """A sample that cannot be turned into pixels; the message names the file and the decoder's own
     words."""
 
+    read = True
+    """Whether its bytes were read: it is they that are wrong."""
+
 
 class SampleError(DecodeError):
     """A sample that cannot be made, because a dataset's or a transform's own code raised

@@ -15,6 +15,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
+NOW = "Sun, 22 Nov 2026 10:00:00 GMT"
+
 
 @dataclass
 class ObjectServer:
@@ -23,13 +25,16 @@ class ObjectServer:
     faults: dict[str, list[str]] = field(default_factory=dict)
     """By `bucket/name` (or "list"), what the next requests get: "503", "403", "reset", "truncated",
     "slow", "stall" (half of the body, then nothing), "mute" (nothing), "whole" (all of the object,
-    whatever part is asked for); a status may be followed by words for the body."""
+    whatever part is asked for), "page" (one to log in, as a proxy answers); a status may be
+    followed by words for the body."""
     unversioned: bool = False
     """Whether answers say neither an ETag nor when an object was changed."""
     plain: set[str] = field(default_factory=set)
     """The objects of which they do not."""
     etags: dict[str, str] = field(default_factory=dict)
     """By `bucket/name`, what every answer to a GET says in place of the ETag that is listed."""
+    modified: dict[str, str] = field(default_factory=dict)
+    """By `bucket/name`, when an object was changed; of these every answer says that and no ETag."""
     expired: str = ""
     """The access key that gets an error in place of an object; "" for none."""
     signed: list[str] = field(default_factory=list)
@@ -113,8 +118,10 @@ def object_server() -> Iterator[ObjectServer]:
             version = (with_body and state.etags.get(name)) or etag(data)
             headers = {
                 "ETag": f'"{version}"',
-                "Last-Modified": "Sun, 22 Nov 2026 10:00:00 GMT",
+                "Last-Modified": NOW,
             }
+            if name in state.modified:
+                headers = {"Last-Modified": state.modified[name]}
             headers = {} if state.unversioned or name in state.plain else headers
             if found is not None and fault != "whole":
                 start, end = int(found[1]), int(found[2] or whole - 1)
@@ -164,6 +171,9 @@ def object_server() -> Iterator[ObjectServer]:
         def _failed(self, fault: str) -> bool:
             if fault == "slow":
                 time.sleep(0.3)
+            if fault == "page":
+                self._send(200, b"<html>Log in</html>", {"Last-Modified": NOW})
+                return True
             if fault == "mute":
                 state.ended.wait(1000)
             if fault in ("reset", "mute"):

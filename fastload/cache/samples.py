@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload import native
+from fastload import native, stores
 from fastload.decode.image import EncodedReader, ImageReader, or_error, reader_of, say_if_narrowed
 from fastload.decode.libraries import (
     CoreDecoder,
@@ -93,7 +93,21 @@ class Samples:
 
     def read(self, index: int) -> Sample:
         pairs = zip(self._readers, self.images, strict=True)
-        return Sample(tuple(or_error(partial(self._pixels, *pair), index) for pair in pairs))
+        return Sample(tuple(or_error(partial(self._fetched, *pair), index) for pair in pairs))
+
+    def _fetched(self, reader: ImageReader, column: ImageSpec, index: int) -> Pixels:
+        """What was fetched and does not decode is fetched once more, past the local tier."""
+        try:
+            return self._pixels(reader, column, index)
+        except DecodeError as error:
+            wanted: Sequence[stores.Range] = ()
+            if error.read and isinstance(reader, EncodedReader):
+                wanted = reader.column.in_stores(np.array([index]))
+            for each in wanted:
+                stores.drop_kept(each)
+            if not wanted:
+                raise
+            return self._pixels(reader, column, index)
 
     def _pixels(self, reader: ImageReader, column: ImageSpec, index: int) -> Pixels:
         if isinstance(reader, EncodedReader) and _fits_core(reader.column):

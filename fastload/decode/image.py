@@ -436,4 +436,6 @@ def _unreadable(name: str, error: OSError) -> DecodeError:
         words, remedy = str(error).removesuffix("."), SKIP
     else:
         words, remedy = error.strerror or str(error), REMEDY_UNREADABLE
-    return DecodeError(f"{name}: cannot be read: {words}. {remedy}")
+    unreadable = DecodeError(f"{name}: cannot be read: {words}. {remedy}")
+    unreadable.read = False
+    return unreadable

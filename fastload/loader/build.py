@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -47,6 +47,9 @@ from fastload.sources.columns import EncodedFiles, StreamItems
 from fastload.sources.inspection import SeenArchives
 from fastload.sources.kinds import IMAGE, MASK
 
+if TYPE_CHECKING:
+    from fastload.loader.remote import Remote
+
 logger = logging.getLogger("fastload")
 
 _PRECISIONS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -79,6 +82,8 @@ class LoaderParts:
     there are none."""
     together: Sequence[EncodedFiles] = ()
     """The columns whose neighbours are read together, where the order lets them."""
+    remote: Remote | None = None
+    """None where no image lies in a store."""
 
     def feed(self, config: LoaderConfig) -> Feed:
         """A Feed of their batches; nothing is started yet."""
@@ -94,6 +99,7 @@ class LoaderParts:
             config.on_error,
             ahead=not self.renewed,
             together=together,
+            remote=self.remote,
             survives_fork=all(column.survives_fork for column in self.source.encoded.values()),
         )
 
@@ -173,10 +179,13 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
         order, source, in_processes=traits.processes and built.background
     )
 
+    remote = _remote_of(source, order, split)
+
     def explain() -> dict[str, str]:
         rows = {
             "backend": f"{backend}: {reason}",
             "source": "\n".join([f"{source.name}: {source.summary}", *notes]),
+            **({} if remote is None else {"fetched": remote.explain()}),
             **_explained(config, split, len(source), read_together, padded=padded),
         }
         return rows | ({"colour": colour.why} if colour.why else {})
@@ -195,6 +204,7 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
         changed=served.changes().changed,
         archives=SeenArchives(source.archives) if source.archives else None,
         together=together,
+        remote=remote,
     )
 
 
@@ -210,6 +220,14 @@ def _check_ahead(context: Context, *, workers: int) -> None:
         f"are {each * workers * batch / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f} GB; "
         f"{max(1, memory // (2 * workers * batch)):,} or fewer fit."
     )
+
+
+def _remote_of(source: Source, order: Order, split: SplitRecipe) -> Remote | None:
+    if not any(column.waits for column in source.encoded.values()):
+        return None
+    from fastload.loader.remote import Remote
+
+    return Remote(source, order, split.joint)
 
 
 def _context(

@@ -21,6 +21,7 @@ from fastload.sampler import Order, Position, Schedule
 from fastload.spans import SpanLog
 
 if TYPE_CHECKING:
+    from fastload.loader.remote import Remote
     from fastload.loader.together import ReadTogether
 
 
@@ -42,18 +43,21 @@ class Feed:
         *,
         ahead: bool = True,
         together: ReadTogether | None = None,
+        remote: Remote | None = None,
         survives_fork: bool = True,
     ) -> None:
         """`ahead`: whether batches are made before their epoch begins; not where its data may
-        change until then. `together`: see `Production`. `survives_fork`: whether a forked process
-        may read the source."""
+        change until then. `together`, `remote`: see `Production`. `survives_fork`: whether a forked
+        process may read the source."""
         self._compared = backend if isinstance(backend, ComparedBackend) else None
         """A backend that asks the user's code at the start of each epoch; None for others."""
         self._order = order
         self._backend = backend
         self._stage = stage
         self._schedule = Schedule(order, ahead=ahead and self._compared is None)
-        self._production = Production(backend, stage, self._schedule, order, on_error, together)
+        self._production = Production(
+            backend, stage, self._schedule, order, on_error, together, remote
+        )
         self._maker: OnDemand | Prefetcher | None = None
         """None: nothing has been started."""
         self._expected: Position | None = None

@@ -27,6 +27,7 @@ from fastload.spans import SpanLog
 from fastload.stores.reads import Reads
 
 if TYPE_CHECKING:
+    from fastload.loader.remote import Remote
     from fastload.loader.together import ReadTogether
 
 _NOTHING = nullcontext()
@@ -70,15 +71,17 @@ class Production:
         order: Order,
         on_error: OnError = "raise",
         together: ReadTogether | None = None,
+        remote: Remote | None = None,
     ) -> None:
         """`order`: that of the schedule. `together`: hears which samples the batches need; None:
-        each is read by itself."""
+        each is read by itself. `remote`: None where no image lies in a store."""
         self._backend = backend
         self._stage = stage
         self._schedule = schedule
         self._order = order
         self._read_ahead = order.read_ahead
         self._together = together
+        self._remote = remote
         self._on_error = on_error
         self._at_once: Callable[[Draws], int] | None = getattr(backend, "at_once", None)
         self.most_at_once = 1
@@ -91,6 +94,10 @@ class Production:
         """What was asked of the schedule, and not submitted yet."""
         self._made: deque[Staged] = deque()
         """Batches that were made with one that was handed out."""
+        self._epoch = 0
+        """That of the batch that the trainer has taken last, or is to take first."""
+        self._untaken: deque[int] = deque()
+        """The epochs of the batches that were made and that the trainer has not taken."""
         self._clean = True
         """Whether nothing was submitted to the backend since it was last cancelled."""
         self._spans: SpanLog | None = None
@@ -103,6 +110,7 @@ class Production:
         """Make the batch at this position next; what is in flight is cancelled."""
         self.cancel()
         self._schedule.begin(position)
+        self._epoch = position[0]
         if self._together is not None:
             self._together.begin(position)
 
@@ -116,6 +124,7 @@ class Production:
             self._together.forget()
         self._submitted.clear()
         self._made.clear()
+        self._untaken.clear()
         self._next = None
         self._clean = True
         self._in_flight = Reads("this batch was cancelled.", self._reads)
@@ -141,6 +150,9 @@ class Production:
             # The oldest one is about to be handed out; the others are read ahead.
             wanted = min(wanted, self._read_ahead + 1)
         while len(self._submitted) < wanted and (asked := self._asked()) is not None:
+            if self._is_past_end(asked[0]):
+                self._next = asked
+                return
             position, draws = asked
             draws, sizes = self._with_neighbours(draws)
             at = time.perf_counter()
@@ -148,6 +160,26 @@ class Production:
             with self._span("submit", position):
                 self._backend.submit(draws)
             self._submitted.append(_Submitted(position, draws, sizes, at))
+
+    def _is_past_end(self, position: Position) -> bool:
+        """Whether the batch at this position must wait until the trainer has taken one of a later
+        epoch."""
+        most = None if self._remote is None else self._remote.past_end
+        if most is None or position[0] <= self._epoch:
+            return False
+        ahead = sum(epoch > self._epoch for epoch in self._untaken)
+        ahead += sum(each.position[0] > self._epoch for each in self._submitted)
+        return ahead >= most
+
+    @property
+    def paused(self) -> bool:
+        """Whether no batch can be made before the trainer has taken one."""
+        return not self._submitted and self._next is not None and self._is_past_end(self._next[0])
+
+    def taken(self) -> None:
+        """The trainer has taken a batch: the oldest one that was made."""
+        if self._untaken:
+            self._epoch = self._untaken.popleft()
 
     def _asked(self) -> tuple[Position, Draws] | None:
         asked, self._next = self._next, None
@@ -205,12 +237,13 @@ class Production:
             self._submitted.popleft()
         except IndexError:  # another thread has closed the loader meanwhile
             raise FastloadError(_CLOSED) from None
+        self._untaken.extend([position[0]] * len(sizes))
         if self._read_ahead is None:
             self._submit()  # before the device stage, so that the backend is never without work
-        substituted = len({failure.row for failure in host.failures})
-        if substituted:
+        substituted = 0
+        if host.failures:
             with self._span("substitute", position):
-                host = self._repaired(host, draws, position)
+                host, substituted = self._repaired(host, draws, position)
         with self._span("device stage", position):
             staged = self._stage.run(host, draws, position[1])
         staged.substituted = substituted
@@ -232,10 +265,12 @@ class Production:
         epoch, step = position
         return self._spans.span(name, track="loader", args={"epoch": epoch, "step": step})
 
-    def _repaired(self, host: HostBatch, draws: Draws, position: Position) -> HostBatch:
-        """The batch without failures; raises them where `on_error` says so."""
+    def _repaired(self, host: HostBatch, draws: Draws, position: Position) -> tuple[HostBatch, int]:
+        """As `Substitution.repair`."""
         if self._substitution is None:
-            self._substitution = Substitution(self._backend, self._order, self._on_error)
+            self._substitution = Substitution(
+                self._backend, self._order, self._on_error, self._remote
+            )
         epoch, step = position
         return self._substitution.repair(host, draws, self._schedule.order_of(epoch), step)
 
@@ -266,6 +301,7 @@ class OnDemand:
                 self._production.cancel()
             raise
         assert staged is not None
+        self._production.taken()
         return staged
 
     def stop(self) -> None:
@@ -286,7 +322,8 @@ class State(Enum):
     MAKING = auto()
     """It makes a batch, and reads its messages between two batches."""
     FULL = auto()
-    """READY batches are finished; it waits for the trainer to take one."""
+    """READY batches are finished, or fewer, and no other may be made yet; it waits for the trainer
+    to take one."""
     STOPPED = auto()
     """It has ended."""
 
@@ -304,6 +341,8 @@ class Event(Enum):
     """A batch was made, and there is room for another one."""
     FILLED = auto()
     """A batch was made, and READY batches wait now."""
+    PAUSED = auto()
+    """A batch was made or taken, and no other may be made before the trainer takes one."""
     ENDED = auto()
     """There was an error in place of a batch, or no batch is left."""
 
@@ -316,6 +355,8 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.FULL, Event.TAKEN): State.MAKING,
     (State.MAKING, Event.MADE): State.MAKING,
     (State.MAKING, Event.FILLED): State.FULL,
+    (State.MAKING, Event.PAUSED): State.FULL,
+    (State.FULL, Event.PAUSED): State.FULL,
     (State.MAKING, Event.ENDED): State.WAITING,
 }
 
@@ -349,11 +390,11 @@ class Prefetcher:
 
     The states of the thread:
 
-    | state   | START  | TAKEN   | STOP    | MADE   | FILLED | ENDED   |
-    |---------|--------|---------|---------|--------|--------|---------|
-    | WAITING | MAKING | WAITING | STOPPED |        |        |         |
-    | MAKING  | MAKING | MAKING  | STOPPED | MAKING | FULL   | WAITING |
-    | FULL    | MAKING | MAKING  | STOPPED |        |        |         |
+    | state   | START  | TAKEN   | STOP    | MADE   | FILLED | PAUSED | ENDED   |
+    |---------|--------|---------|---------|--------|--------|--------|---------|
+    | WAITING | MAKING | WAITING | STOPPED |        |        |        |         |
+    | MAKING  | MAKING | MAKING  | STOPPED | MAKING | FULL   | FULL   | WAITING |
+    | FULL    | MAKING | MAKING  | STOPPED |        |        | FULL   |         |
     """
 
     def __init__(self, production: Production, stage: DeviceStage) -> None:
@@ -457,6 +498,9 @@ class Prefetcher:
                     position, made, ready = message.position, message.made, 0
                 if event is Event.TAKEN:
                     ready -= 1
+                    self._production.taken()
+            if event in (Event.MADE, Event.TAKEN) and self.state is not State.WAITING:
+                event = Event.PAUSED if self._production.paused else event
             self.state = TRANSITIONS[self.state, event]
             if self.state is State.STOPPED:
                 return

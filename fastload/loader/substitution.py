@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,9 @@ from fastload.errors import DecodeError, OnError, SampleError
 from fastload.sampler import Order
 from fastload.sources.ragged import Ragged
 
+if TYPE_CHECKING:
+    from fastload.loader.remote import Remote
+
 logger = logging.getLogger("fastload")
 
 _TRIES = 32
@@ -26,27 +30,34 @@ class Substitution:
     """Raises what went wrong with a batch or repairs it, as `on_error` says; remembers what it has
     reported."""
 
-    def __init__(self, backend: Backend, order: Order, on_error: OnError) -> None:
+    def __init__(
+        self, backend: Backend, order: Order, on_error: OnError, remote: Remote | None = None
+    ) -> None:
+        """`remote`: None where no image lies in a store."""
         self._backend, self._order, self._on_error = backend, order, on_error
+        self._remote = remote
         self._reported: set[int] = set()
 
     def repair(
         self, host: HostBatch, draws: Draws, epoch_order: npt.NDArray[np.int64], step: int
-    ) -> HostBatch:
-        """Batch `step` without failures; it may be written to. Replacements are of the (global)
-        order of the epoch.
+    ) -> tuple[HostBatch, int]:
+        """(batch `step` without failures, how many samples of it were replaced); it may be written
+        to. Replacements are of the (global) order of the epoch.
 
         Raises DecodeError: the first failure (with on_error="raise"), or a sample that nothing can
         replace. Raises what the user's own code raised; with on_error="substitute" only if that
         code is wrong.
         """
-        wrong = [
-            f.error for f in host.failures if isinstance(f.error, SampleError) and f.error.of_code
-        ]
+        if self._remote is not None:
+            host = self._fetched_again(self._remote, host, draws)
+        failures = host.failures
+        if not failures:
+            return host, 0
+        wrong = [f.error for f in failures if isinstance(f.error, SampleError) and f.error.of_code]
         if wrong:
             raise wrong[0].as_raised()
         if self._on_error == "raise":
-            first, others = host.failures[0].error, len(host.failures) - 1
+            first, others = failures[0].error, len(failures) - 1
             if isinstance(first, SampleError):
                 raise first.as_raised()
             if others and isinstance(first, DecodeError):
@@ -59,7 +70,7 @@ class Substitution:
             None if draws.repeats is None else draws.repeats.copy(),
         )
         replacements: dict[int, HostBatch] = {}
-        for row, error in ((failure.row, failure.error) for failure in host.failures):
+        for row, error in ((failure.row, failure.error) for failure in failures):
             if (index := int(indices[row])) not in self._reported:
                 self._reported.add(index)
                 logger.warning(
@@ -71,31 +82,24 @@ class Substitution:
             if repeats is not None:
                 repeats[row] = 0
         if not host.columns:  # a collated batch, or one of which nothing could be read
-            return self._backend.reread(Draws(draws.seed, draws.epoch, indices, repeats))
-        for name, column in host.columns.items():
-            if isinstance(column, Ragged):
-                host.columns[name] = column.replaced(
-                    {row: other.columns[name] for row, other in replacements.items()}
-                )
-        for failure in host.failures:
-            for name, rows in replacements[failure.row].columns.items():
-                target = host.columns[name]
-                if isinstance(target, Ragged):
-                    continue
-                if SIZES in host.columns and target.ndim == 4:
-                    size = np.maximum(target.shape[1:3], rows.shape[1:3])
-                    target = host.columns[name] = _padded(target, size)
-                    rows = _padded(rows, size)
-                if tuple(target.shape[1:]) != tuple(rows.shape[1:]):
-                    raise DecodeError(
-                        f"{failure.error} It cannot be substituted either: its replacement has the "
-                        f"shape {tuple(rows.shape[1:])}, the batch {tuple(target.shape[1:])}. Add "
-                        "a Resize or a crop."
-                    )
-                if isinstance(target, torch.Tensor):
-                    target[failure.row] = torch.as_tensor(rows[0])
-                else:
-                    target[failure.row] = np.asarray(rows[0])
+            again = Draws(draws.seed, draws.epoch, indices, repeats)
+            return self._backend.reread(again), len(replacements)
+        _put(host, replacements, {failure.row: failure.error for failure in failures})
+        return host, len(replacements)
+
+    def _fetched_again(self, remote: Remote, host: HostBatch, draws: Draws) -> HostBatch:
+        """The batch after what was fetched and does not decode was fetched once more: what the
+        local tier has kept, or a proxy has answered, need not be what the store has."""
+        wrong = {f.row: f.error for f in host.failures if _came(f.error)}
+        if not wrong:
+            return host
+        remote.drop_kept(draws.take(np.array([*wrong])))
+        if not host.columns:
+            return self._backend.reread(draws)
+        rows = {row: self._backend.reread(draws.take(slice(row, row + 1))) for row in wrong}
+        rows = {row: batch for row, batch in rows.items() if not batch.failures}
+        _put(host, rows, wrong)
+        host.failures = [failure for failure in host.failures if failure.row not in rows]
         return host
 
     def _replacement_for(
@@ -126,6 +130,42 @@ class Substitution:
             f"{error} No replacement for it could be read either, in {_TRIES} tries: is most of "
             "the data set damaged? `on_error='raise'` names the first bad file."
         ) from error
+
+
+def _came(error: Exception) -> bool:
+    """Whether bytes of a sample were read and are wrong."""
+    return isinstance(error, DecodeError) and not isinstance(error, SampleError) and error.read
+
+
+def _put(
+    host: HostBatch, replacements: Mapping[int, HostBatch], errors: Mapping[int, Exception]
+) -> None:
+    """Write batches of one sample into rows of a batch. `errors`: what was wrong with these rows.
+    Raises DecodeError: one is of another size."""
+    for name, column in host.columns.items():
+        if isinstance(column, Ragged):
+            host.columns[name] = column.replaced(
+                {row: other.columns[name] for row, other in replacements.items()}
+            )
+    for row, other in replacements.items():
+        for name, values in other.columns.items():
+            target = host.columns[name]
+            if isinstance(target, Ragged):
+                continue
+            if SIZES in host.columns and target.ndim == 4:
+                size = np.maximum(target.shape[1:3], values.shape[1:3])
+                target = host.columns[name] = _padded(target, size)
+                values = _padded(values, size)
+            if tuple(target.shape[1:]) != tuple(values.shape[1:]):
+                raise DecodeError(
+                    f"{errors[row]} It cannot be substituted either: its replacement has the "
+                    f"shape {tuple(values.shape[1:])}, the batch {tuple(target.shape[1:])}. Add "
+                    "a Resize or a crop."
+                )
+            if isinstance(target, torch.Tensor):
+                target[row] = torch.as_tensor(values[0])
+            else:
+                target[row] = np.asarray(values[0])
 
 
 def _padded(images: Any, size: Any) -> npt.NDArray[Any]:

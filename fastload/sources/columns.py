@@ -147,6 +147,10 @@ class EncodedImages(ImageColumn):
         """At least the first `length` bytes, or all there are: for the header."""
         return self.read(index)
 
+    def in_stores(self, indices: Int64Array) -> Sequence[stores.Range]:
+        """The ranges of objects that these samples are read from; none of what is on a disk."""
+        return ()
+
     @property
     def survives_fork(self) -> bool:
         """Whether a forked process may read them; clients of object stores have threads, which do
@@ -156,7 +160,7 @@ class EncodedImages(ImageColumn):
     @property
     def waits(self) -> bool:
         """Whether reading them is mostly waiting for a store: then many are requested at once."""
-        return False
+        return len(self) > 0 and len(self.in_stores(np.zeros(1, dtype=np.int64))) > 0
 
     @property
     def grouped(self) -> bool:
@@ -311,13 +315,12 @@ class _EncodedRows(EncodedImages):
     def read_start(self, index: int, length: int) -> bytes:
         return self.column.read_start(int(self.rows[index]), length)
 
+    def in_stores(self, indices: Int64Array) -> Sequence[stores.Range]:
+        return self.column.in_stores(self.rows[indices])
+
     @property
     def survives_fork(self) -> bool:
         return self.column.survives_fork
-
-    @property
-    def waits(self) -> bool:
-        return self.column.waits
 
 
 @dataclass(frozen=True)
@@ -387,10 +390,6 @@ class EncodedFiles(PickledByReference, EncodedImages):
     def survives_fork(self) -> bool:
         return not self.is_remote
 
-    @property
-    def waits(self) -> bool:
-        return self.is_remote
-
     def read_start(self, index: int, length: int) -> bytes:
         wanted = self.range_of(index)
         kept = stores.kept_here(wanted)
@@ -400,6 +399,9 @@ class EncodedFiles(PickledByReference, EncodedImages):
         return stores.read_up_to(
             path, length if whole is None else min(length, whole), offset, version
         )
+
+    def in_stores(self, indices: Int64Array) -> Sequence[stores.Range]:
+        return self.ranges_of(indices) if self.is_remote else ()
 
     def describe(self, index: int) -> str:
         """Its path, or `shard.tar:member`."""

@@ -313,13 +313,12 @@ class SegmentClasses(EncodedImages):
         """Whether they are all, in order, of files in a store."""
         return self.rows is None and self.segments.files.is_remote
 
+    def in_stores(self, indices: Int64Array) -> Sequence[stores.Range]:
+        return self.segments.files.in_stores(indices if self.rows is None else self.rows[indices])
+
     @property
     def survives_fork(self) -> bool:
         return self.segments.files.survives_fork
-
-    @property
-    def waits(self) -> bool:
-        return self.segments.files.waits
 
     def describe(self, index: int) -> str:
         return self.segments.files.paths[index if self.rows is None else int(self.rows[index])]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Opened
@@ -120,13 +121,12 @@ class UnchangedImages(EncodedImages):
     def read_start(self, index: int, length: int) -> bytes:
         return self.column.read_start(index, length)
 
+    def in_stores(self, indices: Int64Array) -> Sequence[stores.Range]:
+        return self.column.in_stores(indices)
+
     @property
     def survives_fork(self) -> bool:
         return self.column.survives_fork
-
-    @property
-    def waits(self) -> bool:
-        return self.column.waits
 
     @property
     def parts_in_stores(self) -> EncodedFiles | None:

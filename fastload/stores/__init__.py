@@ -51,11 +51,13 @@ __all__ = [
     "StoreError",
     "ask_ahead",
     "below",
+    "drop_kept",
     "entries",
     "is_file",
     "is_folder",
     "is_remote",
     "is_web",
+    "keeps",
     "kept_here",
     "list_ahead",
     "located",
@@ -116,6 +118,8 @@ def _made(url: str) -> Store:
         raise SourceError(
             f"{url}: reading from there needs a package that is not installed ({error}): {remedy}"
         ) from None
+    except StoreError as error:
+        raise SourceError(f"{url}: {error}") from None
     except Exception as error:
         # What the clients raise at a wrong name or setting.
         raise SourceError(
@@ -519,6 +523,19 @@ def kept_here(wanted: Range) -> bytes | None:
         return None
     store, name = store_of(wanted.name)
     return kept.get(digest_of(f"{store.url}/{name}", *wanted[1:]))
+
+
+def keeps(wanted: Sequence[Range]) -> bool:
+    """Whether the local tier keeps what is read of these remote ranges."""
+    return tier() is not None and all(each.version for each in wanted)
+
+
+def drop_kept(wanted: Range) -> None:
+    """Remove a remote range from the local tier, so that the next read asks the store."""
+    kept = tier() if wanted.version else None
+    if kept is not None:
+        store, name = store_of(wanted.name)
+        kept.remove(digest_of(f"{store.url}/{name}", *wanted[1:]))
 
 
 def forget() -> None:

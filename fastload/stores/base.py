@@ -70,12 +70,19 @@ class Range(NamedTuple):
     """Which version of the object they must be of (`version_of`); 0 for any."""
 
 
+class UnversionedError(OSError):
+    """An answer does not say of which version of an object it is, of which that is known."""
+
+
 class Piece(NamedTuple):
     """What one request gave."""
 
     data: Data
-    version: int = 0
-    """Of the object, by `version_of`; 0 where the store does not say."""
+    version: int | None = None
+    """Of the object, by `version_of`; 0 where the answer does not say; None where no answer of the
+    client does."""
+    by_etag: bool = False
+    """Whether the answer has an ETag, and not only a time of modification."""
 
 
 def version_of(size: int, etag: str) -> int:
@@ -173,6 +180,8 @@ class Store(ABC):
         self._process = os.getpid()
         self._threads = Threads(f"fastload-{url.partition(':')[0]}")
         self.flight = flight_for(url)
+        self.gives_etags = False
+        """Whether an answer had one."""
 
     @abstractmethod
     def _read(self, name: str, start: int, length: int | None) -> Piece:
@@ -200,6 +209,11 @@ class Store(ABC):
         sentence."""
         if isinstance(error, EOFError):
             return "Write the object again, if it is no longer in the store itself."
+        if isinstance(error, UnversionedError):
+            return (
+                "Does a proxy on the way, or a page to log in, answer in place of the store? If it "
+                "is the store, copy the object, so that it has an ETag."
+            )
         return "Check the URL, the network and the settings in the environment."
 
     def write(self, name: str, data: bytes | Path) -> None:
@@ -272,8 +286,14 @@ class Store(ABC):
         return data
 
     def _checked(self, name: str, piece: Piece, version: int) -> Data:
-        """The bytes, if they are of this version, or of no known one."""
-        if version and piece.version and piece.version != version:
+        """The bytes, if they are of this version, or if it is not known.
+
+        Raises ChangedError. UnversionedError: the answer has no ETag, and the object was seen with
+        one; it may not be of the store at all.
+        """
+        if version and piece.version is not None and piece.version != version:
+            if not piece.by_etag and (self.gives_etags or not piece.version):
+                raise UnversionedError("the answer has no ETag, with which the object was seen")
             raise ChangedError(
                 f"{self.url}/{name}: this object has changed since the data set was opened (its "
                 "ETag or size is another); open the data set again."

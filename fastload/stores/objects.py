@@ -1,13 +1,12 @@
 """S3, Google Cloud Storage, Azure and HTTP, by obstore (extra `remote`).
 
 Credentials come from the environment, as obstore's manual lists them (`AWS_ACCESS_KEY_ID`,
-`GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`), from the file of AWS's tools
-(`~/.aws/credentials`), or from the machine's role.
+`GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`), from the files of AWS's tools
+(`aws`), or from the machine's role.
 """
 
 from __future__ import annotations
 
-import configparser
 import importlib
 import os
 import re
@@ -17,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from fastload.stores import aws
 from fastload.stores.base import Entry, Piece, Store, StoreError, version_of, words_of
 
 SCHEMES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"})
@@ -40,6 +40,8 @@ _ODD_KEY = re.compile(
 _REFUSED = re.compile(r"status code: 40[13]\b")
 # Where obstore asks for the credentials of a cloud machine's role, after it found none elsewhere.
 _NO_CREDENTIALS = re.compile(r"//169\.254\.169\.254|token request")
+# All of an object, where a part of it was asked for.
+_NO_PARTS = re.compile("Range request not supported|non-partial response")
 # What a message with its details says, and what to do about it; the first that fits counts.
 _REMEDIES = tuple(
     (re.compile(said), remedy)
@@ -64,10 +66,14 @@ _REMEDIES = tuple(
             "The bucket is in another region: set AWS_REGION.",
         ),
         (r"status code: (5\d\d|429)", "The store refuses or fails: try again later."),
+        (
+            _NO_PARTS.pattern,
+            "All of something was given where a part of the object was asked for: check the "
+            "network, and proxies on the way, for a page to log in.",
+        ),
         ("HTTP error", "The connection breaks off: check the network and proxies on the way."),
     )
 )
-_IN_FILES = frozenset({"aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region"})
 
 
 class ObjectStore(Store):
@@ -79,13 +85,15 @@ class ObjectStore(Store):
             for name in ("PermissionDeniedError", "UnauthenticatedError")
         )
         self._lists = not url.startswith("http")
+        self._gives_parts = False
+        """Whether a part of an object was once given as a part."""
         self._making = threading.Lock()
         self._store, self._made = self._opened(), time.monotonic()
 
     def _opened(self) -> Any:
         """A client with current credentials."""
         # `Store` repeats requests in one way for all stores, so obstore does not.
-        self._of_files = _of_files() if self.url.startswith("s3") else {}
+        self._of_files = aws.settings() if self.url.startswith("s3") else {}
         options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _ANSWER}
         if tuple(map(int, self._client.__version__.split(".")[:2])) >= (0, 11):
             # Older clients do not know this option.
@@ -108,7 +116,7 @@ class ObjectStore(Store):
         still have the same ones, and the client is too young for others to have changed."""
         with self._making:
             old = time.monotonic() - self._made >= _RENEWED_AFTER
-            changed = self.url.startswith("s3") and self._of_files != _of_files()
+            changed = self.url.startswith("s3") and self._of_files != aws.settings()
             if self._store is used and (old or changed):
                 self._store, self._made = self._opened(), time.monotonic()
             return None if self._store is used else self._store
@@ -122,9 +130,20 @@ class ObjectStore(Store):
         elif start:
             options["range"] = {"offset": start}
         found = self._denied(self._client.get, name, options=options)
+        self._gives_parts |= bool(options)
         meta = found.meta  # a new dict each time
+        version = version_of(meta["size"], self._etag(meta))
         # Not copied: a copy of 110 kB takes 50 us, most of them for the kernel to find the memory.
-        return Piece(memoryview(found.bytes()), version_of(meta["size"], _etag(meta)))
+        return Piece(memoryview(found.bytes()), version, by_etag=bool(meta["e_tag"]))
+
+    def _etag(self, item: Any) -> str:
+        """What tells versions apart: the ETag, or where a server has none the time of modification,
+        in whole seconds (listings have fractions, headers do not)."""
+        if item["e_tag"]:
+            self.gives_etags = True
+            return str(item["e_tag"])
+        modified = int(item["last_modified"].timestamp())
+        return f"modified {modified}" if modified > 0 else ""
 
     def _list(self, folder: str) -> list[Entry]:
         if not self._lists:
@@ -150,7 +169,7 @@ class ObjectStore(Store):
             # without the slash.
             if item["path"].strip("/") != folder:
                 base = item["path"].removeprefix(prefix)
-                entries.append(Entry(base, False, item["size"], _etag(item)))
+                entries.append(Entry(base, False, item["size"], self._etag(item)))
         return entries
 
     def _info(self, name: str) -> Entry | None:
@@ -158,7 +177,7 @@ class ObjectStore(Store):
             item = self._denied(self._client.head, name)
         except FileNotFoundError:
             return None
-        return Entry(name.rpartition("/")[2], False, item["size"], _etag(item))
+        return Entry(name.rpartition("/")[2], False, item["size"], self._etag(item))
 
     def _write(self, name: str, data: bytes | Path) -> None:
         if not self._lists:
@@ -184,7 +203,8 @@ class ObjectStore(Store):
                         "line break); copy the object to another key, or leave it out of the "
                         "folder."
                     ) from None
-                if "Range request not supported" in str(error):
+                # One that gives parts has not given this answer: a proxy has, or a page to log in.
+                if _NO_PARTS.search(str(error)) and not self._gives_parts:
                     raise StoreError(
                         f"{self.url}: this server gives a whole file where a part of it is asked "
                         "for, as python -m http.server does; serve the files by one that knows "
@@ -233,39 +253,3 @@ def _is_refusal(text: str) -> bool:
     if _EXPIRED.search(text):
         return True
     return _REFUSED.search(text) is not None and not _NO_CREDENTIALS.search(text)
-
-
-def _of_files() -> dict[str, Any]:
-    """Credentials and region from the files of AWS's tools, where the environment has none."""
-    names = os.environ.keys() | {name.upper() for name in os.environ}
-    if names & {"AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE"}:
-        return {}
-    profile = os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
-    found: dict[str, Any] = {}
-    for variable, name, section in (
-        ("AWS_CONFIG_FILE", "config", profile if profile == "default" else f"profile {profile}"),
-        ("AWS_SHARED_CREDENTIALS_FILE", "credentials", profile),
-    ):
-        path = os.environ.get(variable) or os.path.expanduser(f"~/.aws/{name}")
-        parser = configparser.RawConfigParser()
-        try:
-            parser.read(path, encoding="utf-8")
-        except (configparser.Error, UnicodeDecodeError):
-            continue
-        if parser.has_section(section):
-            found |= {key: value for key, value in parser.items(section) if key in _IN_FILES}
-    region = found.pop("region", None)
-    if region and not names & {"AWS_REGION", "AWS_DEFAULT_REGION"}:
-        found["aws_region"] = region
-    if not {"aws_access_key_id", "aws_secret_access_key"} <= found.keys():
-        return {key: value for key, value in found.items() if key == "aws_region"}
-    return found
-
-
-def _etag(item: Any) -> str:
-    """What tells versions apart: the ETag, or where a server has none the time of modification, in
-    whole seconds (listings have fractions, headers do not)."""
-    if item["e_tag"]:
-        return str(item["e_tag"])
-    modified = int(item["last_modified"].timestamp())
-    return f"modified {modified}" if modified > 0 else ""

@@ -117,14 +117,18 @@ class Tier:
             return None
         if len(data) != length or crc32(data) != crc:
             logger.warning("%s: damaged; it is fetched again.", path)
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            self.remove(digest)
             return None
         # `abs`: clocks are set back, too.
         if abs(time.time() - status.st_mtime) > _TOUCHED_AFTER:
             with contextlib.suppress(OSError):
                 os.utime(path)
         return data
+
+    def remove(self, digest: bytes) -> None:
+        """Forget a range, if it is here. Never raises."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path(digest))
 
     def put(self, digest: bytes, data: Data) -> None:
         """Keep the bytes of a range, if there is space for them. Never raises."""

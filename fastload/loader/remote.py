@@ -1,0 +1,54 @@
+"""What a loader does for images that lie in stores: how far past the end of an epoch it reads, and
+that what does not decode is fetched once more."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastload import stores
+from fastload.draws import Draws
+from fastload.errors import counted
+from fastload.recipe.joined import Joint
+from fastload.sampler import Order
+from fastload.sources.base import Source
+
+_SHARE = 8
+"""Of an epoch, one of so many batches may be fetched for nothing."""
+_LOOKED_AT = 64
+"""Samples by which it is seen whether the store says versions."""
+
+
+class Remote:
+    """The images of a source that lie in stores, as an order reads them."""
+
+    def __init__(self, source: Source, order: Order, joint: Joint | None) -> None:
+        """`joint`: of the recipe, where samples are made of several images."""
+        columns = [column for column in source.encoded.values() if column.waits]
+        self._columns, self._joint, self._count = columns, joint, len(source)
+        rows = np.linspace(0, self._count - 1, min(self._count, _LOOKED_AT)).astype(np.int64)
+        kept = all(stores.keeps(column.in_stores(rows)) for column in columns)
+        self.past_end = None if kept or order.endless else max(1, order.steps // _SHARE)
+        """Batches of later epochs that may be asked for before the trainer has taken one of them,
+        as they would be fetched again, or for nothing after the last epoch. None: any number, as
+        what is fetched is kept."""
+        self._steps = 0 if order.endless else order.steps
+
+    def drop_kept(self, draws: Draws) -> None:
+        """Forget what this machine has kept of some samples, so that they are fetched again."""
+        indices = draws.indices
+        if self._joint is not None:
+            indices = self._joint.members(draws, self._count).indices
+        for column in self._columns:
+            for wanted in column.in_stores(indices):
+                stores.drop_kept(wanted)
+
+    def explain(self) -> str:
+        """How much is fetched, for a person."""
+        if self.past_end is None:
+            return "each image once; it is kept in the local tier (fastload cache list)"
+        ahead = counted(self.past_end, "batch")
+        return (
+            f"all images in each epoch ({counted(self._steps, 'batch')}), as nothing keeps them "
+            "(no local tier, or the store says no versions); past the end of an epoch at most "
+            f"{ahead} before the trainer goes on: so much is fetched for nothing after the last one"
+        )

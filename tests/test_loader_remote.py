@@ -1,0 +1,118 @@
+"""Images in a store: how far past the end of an epoch they are read, and what does not decode."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torchvision.transforms import v2
+
+import fastload
+from fastload.sources import open_source
+from fastload.stores.tier import digest_of, tier
+from tests import images
+from tests.objectserver import ObjectServer
+from tests.waiting import wait_until
+
+RESIZE = v2.Resize((16, 16))
+OPAQUE = v2.Compose([RESIZE, v2.Lambda(lambda image: image)])
+IMAGES, BATCH = 16, 2
+SHARE = 8
+"""The part of an epoch that may be read past its end."""
+
+
+@pytest.fixture(autouse=True)
+def disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tier keeps nothing on a disk that is 95% full, as this machine's may be."""
+    usage = SimpleNamespace(total=1 << 40, used=0, free=1 << 40)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+
+
+@pytest.fixture
+def local(tmp_path: Path, server: ObjectServer) -> Path:
+    """Two classes of photographs, here and in `s3://bucket/train`."""
+    folder = images.write_photo_folder(
+        tmp_path / "data" / "train", classes=2, per_class=IMAGES // 2
+    )
+    for path in folder.rglob("*.jpg"):
+        server.objects[f"bucket/train/{path.relative_to(folder)}"] = path.read_bytes()
+    return folder
+
+
+def reads(server: ObjectServer) -> int:
+    return sum(method == "GET" and path.endswith(".jpg") for method, path, _ in server.requests)
+
+
+def rows(loader: Any) -> list[torch.Tensor]:
+    return [row for batch, _ in loader for row in batch]
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "torch", "num_workers": 0}])
+def test_little_is_read_past_the_end_of_an_epoch_where_nothing_keeps_it(
+    options: dict[str, Any], local: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTLOAD_TIER_SIZE", "0")
+    arguments = {"transform": RESIZE, "shuffle": True, **options}
+    with fastload.create_loader(local, BATCH, **arguments) as plain:
+        epochs = [rows(plain) for _ in range(3)]
+    with fastload.create_loader("s3://bucket/train", BATCH, **arguments) as loader:
+        assert f"at most {IMAGES // BATCH // SHARE} batch before" in loader.explain()
+        for number, right in enumerate(epochs):
+            server.requests.clear()
+            found = rows(loader)
+            assert all(torch.equal(a, b) for a, b in zip(found, right, strict=True))
+            # Those of the epoch, of which some were read before it began; and some past its end.
+            assert reads(server) <= IMAGES + IMAGES // SHARE, number
+        iterator = iter(loader)  # An epoch that is left, and one that begins after it.
+        next(iterator)
+        assert len(rows(loader)) == IMAGES
+
+
+def test_what_is_kept_is_read_as_far_ahead_as_there_is_room(
+    local: Path, server: ObjectServer
+) -> None:
+    with fastload.create_loader("s3://bucket/train", BATCH, transform=RESIZE) as loader:
+        server.requests.clear()
+        for _ in range(2):
+            assert len(rows(loader)) == IMAGES
+        assert "each image once" in loader.explain()
+    assert reads(server) == IMAGES
+
+
+def poison(column: Any, row: int) -> None:
+    """As a fastload kept it that took whatever came for an image."""
+    kept, wanted = tier(), column.range_of(row)
+    assert kept is not None
+    kept.put(digest_of(wanted.name, *wanted[1:]), b"<html>Log in</html>")
+    wait_until(lambda: not kept._looking)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"backend": "torch", "num_workers": 0},
+        {"backend": "torch", "num_workers": 0, "transform": OPAQUE},
+    ],
+)
+def test_what_does_not_decode_is_fetched_once_more(
+    options: dict[str, Any], local: Path, server: ObjectServer
+) -> None:
+    arguments = {"transform": RESIZE, **options}
+    with fastload.create_loader(local, BATCH, **arguments) as plain:
+        right = rows(plain)
+    opened = open_source("s3://bucket/train")
+    with fastload.create_loader(opened, BATCH, **arguments) as loader:
+        assert len(rows(loader)) == IMAGES  # all are kept
+    for row in (3, 8, 9):
+        poison(opened.source.columns["image"], row)
+    server.requests.clear()
+    with fastload.create_loader(opened, BATCH, **arguments) as loader:
+        found = rows(loader)
+        assert loader.stats().substituted == 0
+    assert all(torch.equal(a, b) for a, b in zip(found, right, strict=True))
+    assert reads(server) == 3
