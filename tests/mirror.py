@@ -27,9 +27,10 @@ TESTS = {
     "test_bench_loader": "tools.bench.loader tools.bench.loader_report tools.measure.images "
     "tools.measure.loaders",
     "test_cache_backend": "backends.cache cache.reading cache.resident",
-    "test_cache_build": "cache.build cache.manifest cache.progress cache.samples cache.writing "
-    "cli.cache",
+    "test_cache_build": "cache.build cache.locks cache.manifest cache.progress cache.samples "
+    "cache.writing cli.cache",
     "test_cache_filler": "cache.choice cache.filler",
+    "test_cache_stamps": "cache.stamps",
     "test_cli": "cli cli.app cli.commands cli.doctor terminal tools.demo.tour",
     "test_collate": "loader.collate loader.objects",
     "test_colour_on_host": "loader.colour_place render.gamma render.host_colour render.steps",

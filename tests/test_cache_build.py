@@ -27,7 +27,7 @@ from torchvision.transforms.v2 import functional as F
 import fastload
 from fastload.backends.cache import CacheOptions
 from fastload.cache import build_cache, is_cache, open_cache, samples, verify_cache
-from fastload.cache.build import exclusive_lock
+from fastload.cache.locks import exclusive_lock
 from fastload.cache.manifest import HEADER_BYTES
 from fastload.cache.writing import NpyWriter
 from fastload.decode import get_decoder

@@ -31,15 +31,16 @@ from fastload.backends.base import (
 from fastload.backends.maker import BatchInWork, BatchMaker, PixelMaker, Threads
 from fastload.backends.pixels import reader_and_pixels
 from fastload.backends.rows import Buffers, RowReader, settled_size
-from fastload.cache.build import build_cache, default_directory
+from fastload.cache.build import build_cache, default_directory, is_current
 from fastload.cache.choice import why_filled
 from fastload.cache.filler import Filler, Pace, fills_here
 from fastload.cache.manifest import Variant, is_cache, read_manifest
 from fastload.cache.reading import open_cache
 from fastload.cache.resident import ResidentSource, arrays_of, in_memory, is_mapped, nbytes_of
+from fastload.cache.stamps import Look
 from fastload.cache.writing import verify_cache
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError, counted
+from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.render.drawn import DrawnGeometry
 from fastload.sources.base import Source
 from fastload.sources.inspection import refuse_among_samples
@@ -157,6 +158,8 @@ class CacheBackend(BatchMaker):
         self._not_filled_here = ""
         """Why this process does not fill it, for `explain()`."""
         self._pace = Pace()
+        self._look: Look | None = None
+        """The look at the files of the cache that is still under way."""
         self._looked_in = -1
         """The epoch in which it was last checked whether another process has filled it."""
         self._replaced: list[tuple[RowReader, PixelMaker]] = []
@@ -213,6 +216,20 @@ class CacheBackend(BatchMaker):
         self._looked_in = draws.epoch
         super().submit(draws)
 
+    def _keep_look(self, look: Look) -> None:
+        self._look = look
+
+    def before_epoch(self) -> None:
+        """See `Backend`: after the first epoch, wait for the look at the files of the cache. Raises
+        SourceError: one has changed."""
+        changed = "" if self._look is None else self._look.within(None)
+        if changed:
+            raise SourceError(
+                f"{changed}: has changed since the cache {self._directory} was built, which was "
+                "seen while that was served; start again, so that it is built again."
+            )
+        self._look = None
+
     def receive(self) -> HostBatch:
         with self._pace.waiting():
             return super().receive()
@@ -258,7 +275,7 @@ class CacheBackend(BatchMaker):
         self._rows = self._pixels = None  # opened again by the next batch
 
     def _open(self) -> tuple[RowReader, PixelMaker]:
-        if not self._fills or is_cache(self._directory):
+        if not self._fills or self._replaced or self._is_current():
             return self._from(self._opened_source())
         if not fills_here():
             self._not_filled_here = (
@@ -279,6 +296,15 @@ class CacheBackend(BatchMaker):
             self._context, self._threads, self._options.decode_settings, seek_index="auto"
         )
 
+    def _is_current(self) -> bool:
+        return is_current(
+            self._context.source,
+            self._options.directory,
+            exif_orientation=self._options.exif_orientation,
+            max_pixels=self._options.max_pixels,
+            later=self._keep_look,
+        )
+
     def _from(self, source: Source) -> tuple[RowReader, PixelMaker]:
         """What makes batches of the columns of this source."""
         self._source = source
@@ -296,6 +322,9 @@ class CacheBackend(BatchMaker):
 
     def close(self) -> None:
         super().close()
+        if self._look is not None:
+            self._look.close()
+            self._look = None
         if self._filler is not None:
             self._filler.stop()
             self._filler = None
@@ -338,7 +367,9 @@ class CacheBackend(BatchMaker):
         """Build what must be built, and bring the arrays to where they are served from."""
         options, context = self._options, self._context
         source = context.source
-        if self._builds:
+        if self._fills and not self._replaced:  # it is there, and its files were looked at
+            source = open_cache(self._directory)
+        elif self._builds:
             directory = build_cache(
                 source,
                 options.directory,
@@ -349,6 +380,7 @@ class CacheBackend(BatchMaker):
                 progress=options.progress,
                 # A bad sample is reported when its turn comes, as by every other backend.
                 on_error="substitute",
+                later=self._keep_look,
             )
             source = open_cache(directory)
         if options.verify and "cache" in source.details:
@@ -383,6 +415,7 @@ class CacheBackend(BatchMaker):
             f"in {directory}, {counted(manifest.samples, 'sample')}{bad}, built in "
             f"{manifest.seconds:.1f} s (decoder: "
             f"{manifest.decoder})"
+            + (", whose files are looked at until the next epoch" if self._look else "")
         )
 
     def _explain_resolution(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import shutil
@@ -18,12 +17,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import filelock
 import numpy as np
 import numpy.typing as npt
 
 from fastload.arguments import checks_names
 from fastload.cache import progress as progress_file
+from fastload.cache.locks import exclusive_lock, lock_of, one_of_node
 from fastload.cache.manifest import (
     HEADER_BYTES,
     ColumnEntry,
@@ -43,10 +42,16 @@ from fastload.cache.samples import (
     shrunk_points,
     shrunk_sizes,
 )
+from fastload.cache.stamps import (
+    Look,
+    StampWriter,
+    columns_with_files,
+    read_stamps,
+    say_unknown,
+)
 from fastload.cache.writing import ColumnWriter, write_values
 from fastload.checksum import crc32
 from fastload.errors import (
-    BeingBuiltError,
     CacheError,
     ConfigurationError,
     DecodeError,
@@ -74,8 +79,8 @@ _BYTES_PER_SAMPLE = 64
 """Bytes for sizes, offsets, names and rounding, in the estimate."""
 _NOTE_EVERY = 5.0
 """Seconds of work that a killed build loses, at most."""
-_SILENT_WAIT = 3.0
-"""Seconds after which a process that waits for another says so."""
+LOOK = 1.0
+"""Seconds that a look at the files of a cache may take before the first batch."""
 
 
 @checks_names
@@ -92,9 +97,10 @@ def build_cache(
     split: str | None = None,
     pace: Callable[[int], None] | None = None,
     wait: bool = True,
+    later: Callable[[Look], None] | None = None,
 ) -> Path:
     """Decode all samples once and keep them as memory-mapped tensors. A cache that is there already
-    is reused.
+    is reused, if the files of the samples are as they were (`fastload.cache.stamps`).
 
     Several processes may call this at once: one builds, the others wait. A build that fails leaves
     nothing; after one whose process was killed, the next one of the same samples goes on from what
@@ -119,13 +125,16 @@ def build_cache(
         split: of a source that holds several, which part: "train", "val", "test".
         pace: called by each thread before a few samples, with the first of them; it may sleep.
         wait: for another process that builds this cache. If not, it is a BeingBuiltError.
+        later: gets the look at the files where that takes longer than a second; it goes on, and
+            who uses the cache asks for the result. None: it is waited for.
 
     Returns:
         The directory.
 
     Raises:
         CacheError: the disk is full or will be, the directory holds something else or cannot be
-            written, or the samples are not images.
+            written, or the samples are not images; a directory that was given holds a cache of
+            files that have changed since.
         DecodeError: a sample cannot be decoded (with on_error="raise").
         ConfigurationError: an argument that cannot be honoured.
         SourceError: the source cannot be opened.
@@ -140,21 +149,17 @@ def build_cache(
         refuse_left_behind(source, "exif_orientation", "turns")
     if short_side is not None:
         refuse_left_behind(source, "short_side", "resizes")
-    variant = Variant(short_side, exif_orientation or source.upright, max_pixels)
     if short_side is not None and source.drawn:
         raise ConfigurationError(
             f"short_side: {source.drawn[0]!r} of {source.name} are masks of the images at full "
             "resolution; leave one of the two out."
         )
-    target = (
-        default_directory(source, variant)
-        if directory is None
-        else Path(directory).expanduser().absolute()
-    )
-    build = _Build(source, target, variant, num_workers, progress, on_error, pace)
+    variant = Variant(short_side, exif_orientation or source.upright, max_pixels)
+    build = _Build(source, directory, variant, num_workers, progress, on_error, pace, later)
+    target = build.target
     if not is_cache(target):
         refuse_among_samples("directory", target, source)
-    manifest = build.existing()
+    manifest = build.current()
     if manifest is None:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -163,8 +168,8 @@ def build_cache(
                 f"{target.parent}: cannot be made ({error.strerror}). Give a writable cache "
                 "directory (directory=..., or set XDG_CACHE_HOME)."
             ) from error
-        with exclusive_lock(_lock_of(target), wait=wait):
-            manifest = build.existing() or build.run()
+        with exclusive_lock(lock_of(target), wait=wait):
+            manifest = build.current() or build.run()
     if on_error == "raise" and manifest.failed:
         first = next(
             message for column in manifest.columns.values() for message in column.failed.values()
@@ -175,19 +180,26 @@ def build_cache(
     return target
 
 
-def is_being_built(directory: Path) -> bool:
-    """Whether a process is building the cache of this directory. False where its lock cannot be
-    tried: building then raises the reason."""
-    with contextlib.suppress(OSError), open(_lock_of(directory), "rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def _lock_of(target: Path) -> Path:
-    return target.with_name(target.name + ".lock")
+def is_current(
+    source: Source,
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    exif_orientation: bool = False,
+    max_pixels: int = DecodeSettings.max_pixels,
+    later: Callable[[Look], None] | None = None,
+) -> bool:
+    """Whether the cache at full resolution is there, and of the files as they are. One of files
+    that have changed is removed. Raises CacheError. The arguments are those of `build_cache`."""
+    variant = Variant(None, exif_orientation or source.upright, max_pixels)
+    build = _Build(source, directory, variant, later=later)
+    if not is_cache(build.target):
+        return False
+    if build.current() is not None:
+        return True
+    with exclusive_lock(lock_of(build.target)):
+        if build.current() is None:
+            shutil.rmtree(build.target, ignore_errors=True)
+    return is_cache(build.target)
 
 
 def default_directory(source: Source, variant: Variant) -> Path:
@@ -208,15 +220,24 @@ def _made_by(source: Source) -> str:
 
 @dataclass
 class _Build:
+    """The arguments of `build_cache`."""
+
     source: Source
-    target: Path
+    directory: str | os.PathLike[str] | None
     variant: Variant
-    num_workers: int | None
-    progress: bool
-    on_error: OnError
+    num_workers: int | None = None
+    progress: bool = True
+    on_error: OnError = "raise"
     pace: Callable[[int], None] | None = None
+    later: Callable[[Look], None] | None = None
 
     def __post_init__(self) -> None:
+        self.target = (
+            default_directory(self.source, self.variant)
+            if self.directory is None
+            else Path(self.directory).expanduser().absolute()
+        )
+        self.files = columns_with_files(self.source.images)
         # Before any sample is made: what the data set keeps of that is no setting.
         self.made_by = _made_by(self.source)
 
@@ -261,8 +282,37 @@ class _Build:
                 )
         return manifest
 
+    def current(self) -> Manifest | None:
+        """`existing`, if the files of the source are as they were when it was built; else None.
+
+        Raises CacheError: they are not, and the directory was given: who gave it deletes it.
+        """
+        manifest, count = self.existing(), len(self.source)
+        if manifest is None or not self.files:
+            return manifest
+        stamps = read_stamps(self.target, count, len(self.source.images))
+        if stamps is None:
+            say_unknown(self.target, count)
+            return manifest
+        with one_of_node(self.target) as looked:
+            if looked:
+                return manifest
+            look = Look(self.files, stamps, self.target)
+            changed = look.within(None if self.later is None else LOOK)
+            if changed is None and self.later is not None:
+                self.later(look)
+        if not changed:
+            return manifest
+        words = f"{changed} has changed since the cache {self.target} was built"
+        if self.directory is not None:
+            raise CacheError(f"{words}. {remedy(self.target)}")
+        logger.warning("%s; it is built again.", words)
+        return None
+
     def run(self) -> Manifest:
         """Build beside the target and rename; the caller holds the lock."""
+        if is_cache(self.target):  # of files that have changed; who has mapped it keeps it
+            shutil.rmtree(self.target)
         # One fixed name: who holds the lock knows that whatever is there was left by a build that
         # was killed.
         partial = self.target.with_name(self.target.name + ".partial")
@@ -316,6 +366,10 @@ class _Build:
         # The code of a data set may have changed, which its fingerprint does not show: half of the
         # samples would be of the old one.
         before = Progress() if self.source.objects else Progress.load(partial, self._what)
+        if before.rows and self.files:
+            stamps = read_stamps(partial, before.rows, len(self.source.images), whole=False)
+            if stamps is None or Look(self.files, stamps, None).within(None):
+                before = Progress()
         if before.rows:
             logger.info("%s: %s are there already", partial, counted(before.rows, "sample"))
         else:
@@ -421,8 +475,12 @@ class _Build:
         write_manifest(directory, manifest)
         return manifest
 
-    def _note(self, writers: list[ColumnWriter], directory: Path) -> None:
+    def _note(
+        self, writers: list[ColumnWriter], stamps: StampWriter | None, directory: Path
+    ) -> None:
         """Write down how far the build has come. Raises OSError."""
+        if stamps is not None:
+            stamps.flush()
         written = tuple(writer.progress for writer in writers)
         Progress(written).save(directory, self._what)
 
@@ -462,7 +520,10 @@ class _Build:
                 ]
             except (ValueError, FileNotFoundError) as error:
                 raise _NotAsNotedError(str(error)) from error
-            directory = stems[columns[0].name].parent
+            directory, stamps = stems[columns[0].name].parent, None
+            if self.files:
+                stamps = StampWriter(directory, len(columns), before.rows)
+                stack.enter_context(contextlib.closing(stamps))
             began = noted = time.monotonic()
             with progress(title, count, show=self.progress) as advance:
                 if before.rows:
@@ -473,13 +534,17 @@ class _Build:
                         _raise_first(sample)
                     for writer, pixels in zip(writers, sample.pixels, strict=True):
                         writer.append(pixels)
+                    if stamps is not None:
+                        stamps.append(sample.stamps)
                     if sample.label is not None:
                         labels.append(sample.label)
                     if not self.source.objects and time.monotonic() - noted >= _NOTE_EVERY:
-                        self._note(writers, directory)
+                        self._note(writers, stamps, directory)
                         noted = time.monotonic()
             if noted > began:  # flushing to the disk takes long, too
-                self._note(writers, directory)
+                self._note(writers, stamps, directory)
+            if stamps is not None:
+                stamps.finish()
             return {
                 column.name: writer.finish()
                 for column, writer in zip(columns, writers, strict=True)
@@ -562,45 +627,3 @@ def _raise_first(sample: Sample) -> None:
     for pixels in sample.pixels:
         if isinstance(pixels, DecodeError):
             raise pixels
-
-
-@contextlib.contextmanager
-def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a lock between processes while the block runs; wait while another process has it.
-    The file is removed afterwards.
-
-    The kernel drops it when its holder dies, so that it cannot go stale. Raises CacheError: there
-    can be none. BeingBuiltError: another process has it, and that is not waited for.
-    """
-    lock = filelock.FileLock(path, fallback_to_soft=False)
-    waiting = False
-    try:
-        while not lock.is_locked:
-            # filelock tries for ever where the file cannot be made, because another process may
-            # have just removed it.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
-            try:
-                lock.acquire(timeout=_SILENT_WAIT if wait else 0, poll_interval=0.1)
-            except filelock.Timeout:
-                if not wait:
-                    raise BeingBuiltError(f"{path}: another process has this lock.") from None
-                if not waiting:
-                    logger.warning(
-                        "waiting for another process, which is building the cache of the lock %s",
-                        path,
-                    )
-                waiting = True
-    except BeingBuiltError:
-        raise
-    except OSError as error:
-        raise CacheError(
-            f"{path}: cannot be locked ({error.strerror}). Give a cache directory that is writable "
-            "and on a file system with file locks."
-        ) from error
-    try:
-        yield
-    finally:
-        # Removed while still held: who waits for it sees that its file has no name any more, and
-        # makes a new one.
-        path.unlink(missing_ok=True)
-        lock.release()

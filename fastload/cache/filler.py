@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fastload.cache.build import build_cache, is_being_built
+from fastload.cache.build import build_cache
+from fastload.cache.locks import is_being_built
 from fastload.errors import BeingBuiltError, ConfigurationError
 from fastload.machine import usable_cores
 from fastload.sources.base import Source

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from fastload import native, stores
+from fastload.cache.stamps import UNREAD, Stamp, stamp_of
 from fastload.decode.image import EncodedReader, ImageReader, or_error, reader_of, say_if_narrowed
 from fastload.decode.libraries import (
     CoreDecoder,
@@ -52,6 +53,8 @@ class Sample:
     """(H, W, C) for each image column, or why there are none."""
     label: int | None = None
     """The label, where the source has no column of labels."""
+    stamps: tuple[Stamp, ...] = ()
+    """The states of the files that the images were read from; none of what has no files."""
 
 
 class Samples:
@@ -92,33 +95,47 @@ class Samples:
         return tuple(size if isinstance(size, tuple) else None for size in found)
 
     def read(self, index: int) -> Sample:
-        pairs = zip(self._readers, self.images, strict=True)
-        return Sample(tuple(or_error(partial(self._fetched, *pair), index) for pair in pairs))
+        found = [self._image(*pair, index) for pair in zip(self._readers, self.images, strict=True)]
+        return Sample(tuple(pixels for pixels, _ in found), stamps=tuple(one for _, one in found))
 
-    def _fetched(self, reader: ImageReader, column: ImageSpec, index: int) -> Pixels:
-        """What was fetched and does not decode is fetched once more, past the local tier."""
+    def _image(
+        self, reader: ImageReader, column: ImageSpec, index: int
+    ) -> tuple[Pixels | DecodeError, Stamp]:
+        """An image, and the state of the file that it was read from."""
+        if not isinstance(reader, EncodedReader):
+            return or_error(lambda row: self._shrunk(reader.pixels(row), column), index), UNREAD
+        # Before it is read: a change from then on is one to be found.
+        stamp = stamp_of(reader.column, index)
         try:
-            return self._pixels(reader, column, index)
+            data = reader.read(index)
         except DecodeError as error:
-            wanted: Sequence[stores.Range] = ()
-            if error.read and isinstance(reader, EncodedReader):
-                wanted = reader.column.in_stores(np.array([index]))
-            for each in wanted:
-                stores.drop_kept(each)
+            return error, stamp
+        try:
+            return self._pixels(reader, column, index, data), stamp.of(data)
+        except DecodeError as error:
+            wanted = reader.column.read_from(np.array([index])) if reader.column.waits else ()
             if not wanted:
-                raise
-            return self._pixels(reader, column, index)
+                return error, stamp.of(data)
+        for each in wanted:  # What the local tier has kept need not be what the store has.
+            stores.drop_kept(each)
+        return or_error(
+            lambda row: self._pixels(reader, column, row, reader.read(row)), index
+        ), stamp
 
-    def _pixels(self, reader: ImageReader, column: ImageSpec, index: int) -> Pixels:
-        if isinstance(reader, EncodedReader) and _fits_core(reader.column):
-            data, header, name = reader.fetch(index)
+    def _pixels(self, reader: EncodedReader, column: ImageSpec, index: int, data: bytes) -> Pixels:
+        """Raises DecodeError."""
+        data, header, name = reader.accept(index, data)
+        if _fits_core(reader.column):
             size = header.height, header.width
             if not (self._settings.exif_orientation and header.orientation != UPRIGHT):
                 pixels = shrunk_by_core(data, size, shrunk_size(size, self._short_side))
                 if pixels is not None:
                     say_if_narrowed(data, header, name)
                     return pixels
-        return shrink(reader.pixels(index), column.role, self._short_side)
+        return self._shrunk(reader.decoded(data, header, name), column)
+
+    def _shrunk(self, pixels: Pixels, column: ImageSpec) -> Pixels:
+        return shrink(pixels, column.role, self._short_side)
 
 
 def _fits_core(column: EncodedImages) -> bool:

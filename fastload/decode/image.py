@@ -346,11 +346,14 @@ class EncodedReader:
     def fetch(self, index: int) -> Fetched:
         """(compressed bytes, header, name): read and accepted, but not decoded. Raises
         DecodeError."""
+        return self.accept(index, self.read(index))
+
+    def read(self, index: int) -> bytes:
+        """The compressed bytes. Raises DecodeError."""
         try:
-            data = self.column.read(index)
+            return self.column.read(index)
         except OSError as error:
             raise _unreadable(self.column.describe(index), error) from error
-        return self.accept(index, data)
 
     def fetch_many(self, indices: npt.NDArray[np.int64]) -> list[Fetched | DecodeError]:
         """`fetch` of several samples, or why one cannot be fetched."""
@@ -384,7 +387,10 @@ class EncodedReader:
         return upright_size(header, self.settings)
 
     def pixels(self, index: int) -> Pixels:
-        data, header, name = self.fetch(index)
+        return self.decoded(*self.fetch(index))
+
+    def decoded(self, data: bytes, header: ImageHeader, name: str) -> Pixels:
+        """`pixels` of what was fetched."""
         decoder, as_stored = get_decoder(self.decoder), self.column.kind.as_stored
         return decode_image(
             data,

@@ -343,7 +343,8 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
             DecodeError: a sample could not be read (with `on_error="raise"`), or none could replace
                 it.
             WorkerError: a worker process died.
-            SourceError: an archive was written again since it was opened.
+            SourceError: an archive was written again since it was opened; a file has changed since
+                the cache that is served was built.
         """
         progress = self._progress
         with progress.one_thread:
@@ -352,6 +353,8 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
                 progress.feed.rest()
             if progress.parts.archives is not None:
                 progress.parts.archives.check()
+            if (check := getattr(progress.parts.backend, "before_epoch", None)) is not None:
+                check()
             self._begin_epoch()
             self._settle(thoroughly=True)
             if not self._settled:

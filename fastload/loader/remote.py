@@ -26,7 +26,7 @@ class Remote:
         columns = [column for column in source.encoded.values() if column.waits]
         self._columns, self._joint, self._count = columns, joint, len(source)
         rows = np.linspace(0, self._count - 1, min(self._count, _LOOKED_AT)).astype(np.int64)
-        kept = all(stores.keeps(column.in_stores(rows)) for column in columns)
+        kept = all(stores.keeps(column.read_from(rows)) for column in columns)
         self.past_end = None if kept or order.endless else max(1, order.steps // _SHARE)
         """Batches of later epochs that may be asked for before the trainer has taken one of them,
         as they would be fetched again, or for nothing after the last epoch. None: any number, as
@@ -39,7 +39,7 @@ class Remote:
         if self._joint is not None:
             indices = self._joint.members(draws, self._count).indices
         for column in self._columns:
-            for wanted in column.in_stores(indices):
+            for wanted in column.read_from(indices):
                 stores.drop_kept(wanted)
 
     def explain(self) -> str:

@@ -147,8 +147,9 @@ class EncodedImages(ImageColumn):
         """At least the first `length` bytes, or all there are: for the header."""
         return self.read(index)
 
-    def in_stores(self, indices: Int64Array) -> Sequence[stores.Range]:
-        """The ranges of objects that these samples are read from; none of what is on a disk."""
+    def read_from(self, indices: Int64Array) -> Sequence[stores.Range]:
+        """The files or objects, or parts of them, whose bytes these samples are, or are made of;
+        none where they are not of such."""
         return ()
 
     @property
@@ -160,7 +161,8 @@ class EncodedImages(ImageColumn):
     @property
     def waits(self) -> bool:
         """Whether reading them is mostly waiting for a store: then many are requested at once."""
-        return len(self) > 0 and len(self.in_stores(np.zeros(1, dtype=np.int64))) > 0
+        first = self.read_from(np.zeros(min(1, len(self)), dtype=np.int64))
+        return len(first) > 0 and is_remote(first[0].name)
 
     @property
     def grouped(self) -> bool:
@@ -315,8 +317,8 @@ class _EncodedRows(EncodedImages):
     def read_start(self, index: int, length: int) -> bytes:
         return self.column.read_start(int(self.rows[index]), length)
 
-    def in_stores(self, indices: Int64Array) -> Sequence[stores.Range]:
-        return self.column.in_stores(self.rows[indices])
+    def read_from(self, indices: Int64Array) -> Sequence[stores.Range]:
+        return self.column.read_from(self.rows[indices])
 
     @property
     def survives_fork(self) -> bool:
@@ -400,8 +402,8 @@ class EncodedFiles(PickledByReference, EncodedImages):
             path, length if whole is None else min(length, whole), offset, version
         )
 
-    def in_stores(self, indices: Int64Array) -> Sequence[stores.Range]:
-        return self.ranges_of(indices) if self.is_remote else ()
+    def read_from(self, indices: Int64Array) -> Sequence[stores.Range]:
+        return self.ranges_of(indices)
 
     def describe(self, index: int) -> str:
         """Its path, or `shard.tar:member`."""

@@ -313,8 +313,8 @@ class SegmentClasses(EncodedImages):
         """Whether they are all, in order, of files in a store."""
         return self.rows is None and self.segments.files.is_remote
 
-    def in_stores(self, indices: Int64Array) -> Sequence[stores.Range]:
-        return self.segments.files.in_stores(indices if self.rows is None else self.rows[indices])
+    def read_from(self, indices: Int64Array) -> Sequence[stores.Range]:
+        return self.segments.files.read_from(indices if self.rows is None else self.rows[indices])
 
     @property
     def survives_fork(self) -> bool:

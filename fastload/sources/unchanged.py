@@ -121,8 +121,8 @@ class UnchangedImages(EncodedImages):
     def read_start(self, index: int, length: int) -> bytes:
         return self.column.read_start(index, length)
 
-    def in_stores(self, indices: Int64Array) -> Sequence[stores.Range]:
-        return self.column.in_stores(indices)
+    def read_from(self, indices: Int64Array) -> Sequence[stores.Range]:
+        return self.column.read_from(indices)
 
     @property
     def survives_fork(self) -> bool:

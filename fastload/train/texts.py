@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fastload.cache.build import exclusive_lock
+from fastload.cache.locks import exclusive_lock
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.machine import cache_home
