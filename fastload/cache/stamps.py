@@ -136,6 +136,17 @@ def read_stamps(
     return np.frombuffer(data[:size], "<i8").reshape(samples, columns, 4).astype(np.int64)
 
 
+def is_damaged(directory: Path) -> bool:
+    """Whether the stamps of a cache are there, and are not what was written."""
+    try:
+        data = read_regular(directory / FILE_NAME)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return data[-_END.size :] != _END.pack(crc32(data[: -_END.size]))
+
+
 def _write(directory: Path, stamps: Int64Array) -> None:
     data = stamps.astype("<i8").tobytes()
     with replacing(directory / FILE_NAME) as beside:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastload.cache import stamps
 from fastload.cache.manifest import (
     HEADER_BYTES,
     ArrayFile,
@@ -266,6 +267,8 @@ def verify_cache(directory: str | os.PathLike[str]) -> Manifest:
                 f"{array.checksum:08x}. The disk, a copy or another program has changed it. "
                 f"{remedy(path)}"
             )
+    if stamps.is_damaged(path):
+        raise CacheError(f"{path / stamps.FILE_NAME}: is not what was written. {remedy(path)}")
     return manifest
 
 
