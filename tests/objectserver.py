@@ -25,8 +25,8 @@ class ObjectServer:
     faults: dict[str, list[str]] = field(default_factory=dict)
     """By `bucket/name` (or "list"), what the next requests get: "503", "403", "reset", "truncated",
     "slow", "stall" (half of the body, then nothing), "mute" (nothing), "whole" (all of the object,
-    whatever part is asked for), "page" (one to log in, as a proxy answers); a status may be
-    followed by words for the body."""
+    whatever part is asked for), "page" (one to log in, as a proxy answers), "dated page";
+    a status may be followed by words for the body."""
     unversioned: bool = False
     """Whether answers say neither an ETag nor when an object was changed."""
     plain: set[str] = field(default_factory=set)
@@ -171,8 +171,9 @@ def object_server() -> Iterator[ObjectServer]:
         def _failed(self, fault: str) -> bool:
             if fault == "slow":
                 time.sleep(0.3)
-            if fault == "page":
-                self._send(200, b"<html>Log in</html>", {"Last-Modified": NOW})
+            if fault.endswith("page"):
+                headers = {"Last-Modified": NOW} if fault == "dated page" else {}
+                self._send(200, b"<html>Log in</html>", headers)
                 return True
             if fault == "mute":
                 state.ended.wait(1000)

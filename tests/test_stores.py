@@ -551,8 +551,9 @@ def test_what_does_not_pass_is_an_error_with_the_url(
 
 
 @pytest.mark.parametrize("wanted", [(0, None), (5, 100)])
+@pytest.mark.parametrize("page", ["page", "dated page"])
 def test_what_answers_in_place_of_the_store_is_not_the_object(
-    wanted: tuple[int, int | None], server: ObjectServer
+    page: str, wanted: tuple[int, int | None], server: ObjectServer
 ) -> None:
     """A proxy's page has status 200 and no ETag; it was once taken for the object, and kept."""
     start, length = wanted
@@ -566,9 +567,9 @@ def test_what_answers_in_place_of_the_store_is_not_the_object(
         stores.size_of("s3://bucket/x")
         (version,) = stores.versions_of(["s3://bucket/x"]).tolist()
     assert stores.read("s3://bucket/x", 1, 10) == data[1:11]  # it gives parts
-    server.faults["bucket/x"] = ["page"] * 2
+    server.faults["bucket/x"] = [page] * 2
     assert read() == right
-    server.faults["bucket/x"] = ["page"] * 20
+    server.faults["bucket/x"] = [page] * 20
     with pytest.raises(
         StoreError, match=r"s3://bucket/x: .*tried 5 times.*page to log in"
     ) as caught:

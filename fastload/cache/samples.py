@@ -95,10 +95,10 @@ class Samples:
         return tuple(size if isinstance(size, tuple) else None for size in found)
 
     def read(self, index: int) -> Sample:
-        found = [self._image(*pair, index) for pair in zip(self._readers, self.images, strict=True)]
+        found = [self._read(*pair, index) for pair in zip(self._readers, self.images, strict=True)]
         return Sample(tuple(pixels for pixels, _ in found), stamps=tuple(one for _, one in found))
 
-    def _image(
+    def _read(
         self, reader: ImageReader, column: ImageSpec, index: int
     ) -> tuple[Pixels | DecodeError, Stamp]:
         """An image, and the state of the file that it was read from."""
