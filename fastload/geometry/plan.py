@@ -68,6 +68,12 @@ class Resampling:
     of_masks: MaskInterpolation = "nearest"
     """How an operation on images resamples the masks that belong to them."""
 
+    @property
+    def overshoots(self) -> bool:
+        """Whether the filter has negative weights: beside an edge it makes values beyond those of
+        the pixels, which floats keep and 8 bits do not."""
+        return self.interpolation == "bicubic"
+
 
 @dataclass(frozen=True)
 class WarpSampling:

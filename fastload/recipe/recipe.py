@@ -91,7 +91,7 @@ class Recipe:
         if joint is not None:
             joint.check_placed(paths[0], *placed[0])
         unplaced = [
-            (path[n][0], path[n][1].reason_not_placed(path[n - 1][1] if n else None))
+            (path[n][0], _reason_not_placed(path, n))
             for path, (where, _) in zip(paths, placed, strict=True)
             for n, place in enumerate(where)
             if place == "nowhere"
@@ -205,6 +205,26 @@ def _check_dtypes(path: list[Step]) -> None:
         dtype = op.output_dtype(dtype)
 
 
+def _reason_not_placed(path: list[Step], number: int) -> str:
+    """Why this operation of a path is placed nowhere."""
+    op, dtype, conversion = path[number][1], torch.uint8, None
+    for _, before in path[:number]:
+        if before.output_dtype(dtype) != dtype:
+            dtype, conversion = before.output_dtype(dtype), before
+    if conversion is not None and isinstance(op, GeometryOperation) and _overshoots(op, dtype):
+        return (
+            f"{op.describe()} (of floats 'bicubic' makes values below 0 and above 1, which "
+            f"torchvision keeps and 8 bits do not hold; put {conversion.describe()} after it)"
+        )
+    return op.reason_not_placed(path[number - 1][1] if number else None)
+
+
+def _overshoots(op: GeometryOperation, dtype: torch.dtype) -> bool:
+    """Whether what it makes of images of this dtype may not be cut to 8 bits."""
+    resamples = op.mixes_filters or (op.resampling is not None and op.resampling.overshoots)
+    return dtype.is_floating_point and resamples
+
+
 def _in_order(transforms: list[Callable[..., Any]]) -> Callable[..., Any]:
     if hasattr(transforms[-1], "as_last"):  # It was registered by `register_caller`.
         transforms = [*transforms[:-1], transforms[-1].as_last()]
@@ -262,7 +282,7 @@ class _GeometryPrefix:
     runs before them:
 
     - uint8 to float, scaled or not: pixels are resampled as uint8, which rounds by at most half of
-      1/255;
+      1/255. Not with a filter that overshoots, as uint8 cuts what floats keep;
     - what treats all pixels alike (Normalize, conversions to grey): exact after crops without
       padding and flips, so only these may follow.
 
@@ -364,6 +384,8 @@ class _GeometryPrefix:
         resampling, padding = op.resampling, op.padding_for(self.size)
         if resampling is not None:
             if self._only_exact or self._resampling is not None or self._padding is not None:
+                return False
+            if _overshoots(op, self._dtype):
                 return False
             if resampling.interpolation in ("nearest", "nearest-exact") and self._flipped:
                 # Of two pixels equally near it takes the left or upper one: mirroring first would
