@@ -60,6 +60,16 @@ def is_remote(path: str) -> bool:
     return "://" in path and _SCHEME.match(path) is not None
 
 
+def in_utf8(text: str) -> str:
+    """Text in which file names may be, for files that hold UTF-8: bytes of names that are none are
+    written as Python writes them, `caf\\xe9.jpg`."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return text
+
+
 def size_of(path: str) -> int:
     """Bytes of a file; -1 where there is none."""
     try:

@@ -35,6 +35,8 @@ class ObjectServer:
     """By `bucket/name`, what every answer to a GET says in place of the ETag that is listed."""
     modified: dict[str, str] = field(default_factory=dict)
     """By `bucket/name`, when an object was changed; of these every answer says that and no ETag."""
+    keeps: bool = False
+    """Whether nobody may remove an object."""
     expired: str = ""
     """The access key that gets an error in place of an object; "" for none."""
     signed: list[str] = field(default_factory=list)
@@ -84,8 +86,9 @@ def object_server() -> Iterator[ObjectServer]:
 
         def do_DELETE(self) -> None:
             state.requests.append((self.command, self.path, ""))
-            state.objects.pop(unquote(urlsplit(self.path).path).lstrip("/"), None)
-            self._send(204, b"")
+            if not state.keeps:
+                state.objects.pop(unquote(urlsplit(self.path).path).lstrip("/"), None)
+            self._send(403 if state.keeps else 204, b"")
 
         def do_POST(self) -> None:
             """Several objects to be removed (`?delete`)."""
@@ -93,9 +96,14 @@ def object_server() -> Iterator[ObjectServer]:
             text = self.rfile.read(int(self.headers["Content-Length"])).decode()
             bucket = urlsplit(self.path).path.strip("/")
             keys = re.findall("<Key>(.*?)</Key>", text)
-            for key in keys:
+            for key in keys if not state.keeps else ():
                 state.objects.pop(f"{bucket}/{unescape(key)}", None)
-            items = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            item = (
+                "<Error><Key>{}</Key><Code>AccessDenied</Code><Message>No.</Message></Error>"
+                if state.keeps
+                else "<Deleted><Key>{}</Key></Deleted>"
+            )
+            items = "".join(item.format(key) for key in keys)
             answer = f"<DeleteResult>{items}</DeleteResult>"
             self._send(200, answer.encode(), {"Content-Type": "application/xml"})
 

@@ -737,6 +737,31 @@ def test_a_cache_notes_what_cannot_be_read(folder: Path, tmp_path: Path) -> None
         assert loader.stats().substituted > 0
 
 
+@pytest.mark.parametrize("format", ["tar", "parquet"])
+def test_names_that_are_no_utf8(format: Any, tmp_path: Path) -> None:
+    """Of the data set, a class and a file, which is no image: written with the bytes that are not
+    text in the words of Python."""
+    source = tmp_path / os.fsdecode(b"caf\xe9")
+    for number, name in enumerate((b"z\xe9bra/one.jpg", b"fox/tw\xf6.jpg", b"fox/thr\xe9e.jpg")):
+        path = source / os.fsdecode(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(
+            images.jpeg(images.photo(20, 30, seed=number)) if number < 2 else b"no image"
+        )
+    out = tmp_path / "out"
+    result = pack(source, out, PackOptions(format=format), progress=False)
+    assert (result.samples, result.rejected) == (2, 1)
+    assert (out / "report.html").read_text().count(r"thr\xe9e.jpg")
+    about = json.loads((out / "fastload.json").read_bytes())
+    assert about["classes"] == ["fox", r"z\xe9bra"]
+    again = pack(source, out, PackOptions(format=format), progress=False)
+    assert again.found == 1
+    if format == "parquet":
+        table = pyarrow.parquet.read_table(next(out.glob("*.parquet")))
+        names = {row["path"].rpartition("/")[2] for row in table["image"].to_pylist()}
+        assert names == {"one.jpg", r"tw\xf6.jpg"}
+
+
 # -- Elsewhere
 
 
@@ -758,6 +783,23 @@ def test_to_an_object_store(
     again = pack(folder, "s3://bucket/packed", PackOptions(size=9_000), progress=False)
     assert again.found == len(result.rows) - 1
     assert "bucket/packed/shard-000002.tar" in server.objects
+
+
+def test_a_bucket_that_denies_removal_is_filled(
+    folder: Path, server: ObjectServer, caplog: pytest.LogCaptureFixture, own_cache: Path
+) -> None:
+    server.keeps = True
+    for found in (0, 1):
+        caplog.clear()
+        result = pack(folder, "s3://bucket/kept", PackOptions(), progress=False)
+        assert result.found == found
+        about = json.loads(server.objects["bucket/kept/fastload.json"])
+        assert about["whole"] is True
+        assert "nobody needs them" in caplog.text
+    assert "bucket/kept/.row-shard-000000.tar.json" in server.objects
+    with fastload.create_loader("s3://bucket/kept", 4, transform=CROP) as loader:
+        assert loader.dataset is not None
+        assert sum(len(labels) for _, labels in loader) == result.samples
 
 
 def test_two_with_other_plans_at_one_place_of_a_store(

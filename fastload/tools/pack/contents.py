@@ -24,7 +24,7 @@ from fastload.decode.image import EncodedReader
 from fastload.decode.libraries import core_pool
 from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError, counted
 from fastload.exif import with_orientation
-from fastload.files import DecodeSettings, read_regular_into
+from fastload.files import DecodeSettings, in_utf8, read_regular_into
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedFiles, ImageColumn, PixelImages, Values
 from fastload.sources.kinds import kind_of_key, transformed
@@ -137,10 +137,11 @@ class Contents:
         return parts
 
     def path(self, column: str, index: int) -> str:
-        """Where an image was stored, below the data set: not where that lies on this machine."""
+        """Where an image was stored, below the data set, in UTF-8: not where that lies on this
+        machine."""
         name = self.source.columns[column].describe(index)
         below = name.removeprefix(f"{self.source.name}/")
-        return below if below != name else name.rpartition("/")[2]
+        return in_utf8(below if below != name else name.rpartition("/")[2])
 
     @cached_property
     def typical_size(self) -> int:

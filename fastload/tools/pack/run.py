@@ -136,6 +136,7 @@ def pack(
         for part in _parts(jobs):
             kept = sum(row.samples for row in rows if row.name.rpartition("/")[0] == part)
             target.say(part, _about(contents, kept, whole=True))
+        target.tidy(rows)
     return packed
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from fastload.checksum import crc32
 from fastload.distribution import install_command
 from fastload.errors import DecodeError, PackError, SourceError, counted
+from fastload.files import in_utf8
 from fastload.tools.pack.contents import Contents, Field, Part
 from fastload.tools.pack.plan import ShardJob
 
@@ -89,7 +90,7 @@ def pack_shard(
             try:
                 parts = contents.sample(index, memory)
             except DecodeError as error:
-                rejected.append(Rejected(index, str(error)))
+                rejected.append(Rejected(index, in_utf8(str(error))))
                 continue
             for name in images:
                 formats[parts[name].ending] += 1
@@ -396,7 +397,8 @@ def _features(contents: Contents, schema: Any) -> Mapping[str, Any]:
         if field.how in ("image", "mask"):
             found[field.name] = {"_type": "Image"}
         elif field.how == "label" and contents.source.classes is not None:
-            found[field.name] = {"names": list(contents.source.classes), "_type": "ClassLabel"}
+            classes = [in_utf8(name) for name in contents.source.classes]
+            found[field.name] = {"names": classes, "_type": "ClassLabel"}
         else:
             found[field.name] = _feature(schema.field(field.name).type)
     return found

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import tempfile
 import time
@@ -28,9 +29,11 @@ import msgspec
 
 from fastload import stores
 from fastload.errors import FastloadError, PackError, counted
-from fastload.files import replacing, sync_folder
+from fastload.files import in_utf8, replacing, sync_folder
 from fastload.sources.packed import ABOUT_NAME
 from fastload.tools.pack.shard import ShardRow, checksum
+
+logger = logging.getLogger("fastload")
 
 PLAN_NAME, MANIFEST_NAME, REPORT_NAME = "fastload-pack.json", "manifest.jsonl", "report.html"
 _ROW, _LOCK = ".row-", ".fastload-pack.lock"
@@ -106,7 +109,7 @@ class Target:
             if found is None:
                 self._refuse_others()
                 plan = {**wanted, _SIZE: size()}
-                self.plan = msgspec.json.format(msgspec.json.encode(plan))
+                self.plan = msgspec.json.format(_json(plan))
                 self._write(PLAN_NAME, self.plan)
             else:
                 self.plan = found
@@ -173,11 +176,11 @@ class Target:
     def say(self, part: str, about: Mapping[str, Any]) -> None:
         """Write `fastload.json` beside the shards of a part."""
         name = f"{part}/{ABOUT_NAME}" if part else ABOUT_NAME
-        self._write(name, msgspec.json.format(msgspec.json.encode(about)))
+        self._write(name, msgspec.json.format(_json(about)))
 
     def finish(self, rows: list[ShardRow], report: str) -> None:
-        """Write the manifest and the report; rows of single shards are removed. Raises PackError:
-        another process packs to it; or a shard is not there any more, as it was written."""
+        """Write the manifest and the report. Raises PackError: another process packs to it; or a
+        shard is not there any more, as it was written."""
         self._check_ours()
         for row in rows:
             if not self._holds(row, by_checksum=False):
@@ -185,11 +188,20 @@ class Target:
                     f"{self.place}: {row.name} was changed or removed by others since it was "
                     "written. Run the same command again: it writes that shard again."
                 )
-        lines = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
-        self._write(MANIFEST_NAME, lines)
-        self._write(REPORT_NAME, report.encode())
-        for row in rows:
-            self._remove(_row_name(row.name))
+        self._write(MANIFEST_NAME, b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+        self._write(REPORT_NAME, in_utf8(report).encode())
+
+    def tidy(self, rows: list[ShardRow]) -> None:
+        """Remove the rows of single shards, which the manifest has. Where nothing may be removed,
+        as in some buckets, they stay."""
+        try:
+            for row in rows:
+                self._remove(_row_name(row.name))
+        except OSError as error:
+            logger.warning(
+                "%s: the files %s*.json cannot be removed (%s) and stay there; nobody needs them.",
+                *(self.place, _ROW, error),
+            )
 
     # -- Files -------------------------------------------------------------------------------------
 
@@ -286,6 +298,22 @@ class Target:
                     "same command again: it goes on with what is missing."
                 ) from error
             raise PackError(f"{self.place}: cannot be written ({error}).") from error
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    """With the names of files that are no UTF-8 in it by `in_utf8`."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_written(value))
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_written(key): _written(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_written(one) for one in value]
+    return in_utf8(value) if isinstance(value, str) else value
 
 
 def _row_name(name: str) -> str:
