@@ -1,13 +1,15 @@
-"""The EXIF orientation of an image: how it is read and written, and what it turns.
+"""The orientation of an image by its metadata: how it is read and written, and what it turns.
 
-It is the tag 0x0112, a SHORT from 1 to 8, of the first directory of a TIFF structure (Exif 2.32,
-section 4.6; TIFF 6.0, section 2). 1 is upright; 2 to 4 mirror the image or turn it upside down; 5
-to 8 exchange its sides as well. Anything else counts as 1. The native core has the same rules in
-`native/decoder.cpp` and `native/decode_job.cpp`, tested equal.
+It is the tag 0x0112, a number from 1 to 8, of the first directory of the EXIF data, which are a
+TIFF structure (Exif 2.32, section 4.6; TIFF 6.0, section 2); where those have none, XMP may have
+it. 1 is upright; 2 to 4 mirror the image or turn it upside down; 5 to 8 exchange its sides as well.
+Anything else counts as 1. What is damaged or odd is read as Pillow 13 reads it (`Image.getexif`,
+`ImageOps.exif_transpose`). The native core has the same rules in `native/exif.cpp`, tested equal.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Any
 
@@ -22,29 +24,103 @@ _ORIENTATION = 0x0112
 _SHORT = 3
 _SIDES = 5
 """From this orientation on, height and width are exchanged."""
+_KNOWN = {number: number for number in range(1, 9)}
+
+_MARK = b"Exif\0\0"
+_IN_XMP = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
+_ORDERS = {
+    b"MM\0\x2a": ">",
+    b"II\x2a\0": "<",
+    b"MM\x2a\0": ">",
+    b"II\0\x2a": "<",
+    b"MM\0\x2b": ">",
+}
+"""Of bytes, by how a TIFF structure begins: also with 42 the wrong way round, or 43, of BigTIFF."""
+_NUMBERS = dict(
+    zip(
+        (3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 16),
+        ("H", "I", "II", "b", "h", "i", "ii", "f", "d", "I", "Q"),
+        strict=True,
+    )
+)
+"""By type of a tag, how struct reads a value: a number, or two that are a ratio."""
+_BYTES = {kind: struct.calcsize(f"<{format}") for kind, format in _NUMBERS.items()} | dict.fromkeys(
+    (1, 2, 7), 1
+)
+"""Of a value; 1, 2 and 7 are bytes and text."""
 
 
 def orientation_of(image: Image.Image) -> int:
-    """1 to 8, of an image that Pillow has opened. Raises what Pillow raises at damaged metadata."""
-    return _checked(image.getexif().get(_ORIENTATION)) or UPRIGHT
+    """1 to 8, of an image that Pillow has opened. Damaged metadata turn nothing: no reason to
+    refuse the pixels."""
+    try:
+        value = image.getexif().get(_ORIENTATION, UPRIGHT)
+    except MemoryError:
+        raise
+    except Exception:  # what Pillow raises at damaged metadata is in no list
+        return UPRIGHT
+    return _KNOWN.get(value, UPRIGHT)
 
 
-def orientation_in(tiff: bytes) -> int | None:
-    """1 to 8, of a TIFF structure; None if it has none or is damaged: no reason to refuse the
-    pixels."""
-    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
-    if order is None:
+def size_of_tiff(image: Image.Image) -> tuple[int, int]:
+    """(height, width) of a TIFF that Pillow has opened, once its pixels are read: it then turns
+    them. It has exchanged the sides by now where a tag asks for that, and not where XMP does."""
+    tags: Any = image.tag_v2  # type: ignore[attr-defined]
+    late = UPRIGHT if _ORIENTATION in tags else orientation_of(image)
+    return turned_size((image.height, image.width), late)
+
+
+def orientation_in(exif: bytes | None, xmp: bytes | None) -> int:
+    """1 to 8, by the EXIF data and the XMP packet of an image, as far as it has them. EXIF data
+    that do not begin as a TIFF structure are upright, whatever the XMP says."""
+    found = None if exif is None else _in_exif(exif)
+    if found is not None:
+        return found
+    match = None if xmp is None else _IN_XMP.search(xmp)
+    return UPRIGHT if match is None else _KNOWN.get(int(match[1]), UPRIGHT)
+
+
+def _in_exif(exif: bytes) -> int | None:
+    """1 to 8; None: they have no such tag."""
+    tiff = exif.removeprefix(_MARK).removeprefix(_MARK)
+    if not tiff:
         return None
+    order = _ORDERS.get(tiff[:4])
+    if order is None or len(tiff) < 8:
+        return UPRIGHT
+    seen, outside = set(), 0
     try:
         (directory,) = struct.unpack_from(f"{order}I", tiff, 4)
         (count,) = struct.unpack_from(f"{order}H", tiff, directory)
         for entry in range(directory + 2, directory + 2 + 12 * count, 12):
-            tag, _, _, value = struct.unpack_from(f"{order}HHIH", tiff, entry)
+            tag, kind, values = struct.unpack_from(f"{order}HHI", tiff, entry)
+            at, size = entry + 8, values * _BYTES.get(kind, 0)
+            (value,) = struct.unpack_from(f"{order}I", tiff, at)
+            if tag in seen or not size:  # of several, the first that has a value
+                continue
+            if size > 4:
+                outside += size
+                if outside > len(tiff):
+                    continue
+                at = value
+                if at + size > len(tiff):
+                    return None
             if tag == _ORIENTATION:
-                return _checked(value)
-    except struct.error:
+                return _number(order, kind, tiff, at)
+            seen.add(tag)
+    except struct.error:  # it is cut off
         return None
     return None
+
+
+def _number(order: str, kind: int, tiff: bytes, at: int) -> int:
+    """The first number of a tag, if it is one from 1 to 8; else 1."""
+    if kind not in _NUMBERS:
+        return UPRIGHT
+    first, *below = struct.unpack_from(order + _NUMBERS[kind], tiff, at)
+    if below:
+        first = first / below[0] if below[0] else 0
+    return _KNOWN.get(first, UPRIGHT)
 
 
 def with_orientation(jpeg: bytes, orientation: int) -> bytes:
@@ -78,8 +154,3 @@ def upright(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.u
     if orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]
     return np.ascontiguousarray(pixels)
-
-
-def _checked(value: object) -> int | None:
-    """An int from 1 to 8 as it is; None for anything else."""
-    return value if isinstance(value, int) and 1 <= value <= 8 else None

@@ -19,7 +19,7 @@ from PIL import Image, UnidentifiedImageError
 from fastload.decode.libraries import core_formats, core_pool, open_lazily
 from fastload.distribution import install_command
 from fastload.errors import DecodeError
-from fastload.exif import UPRIGHT, orientation_in, orientation_of
+from fastload.exif import UPRIGHT, orientation_in, orientation_of, size_of_tiff
 from fastload.files import DecodeSettings
 from fastload.sources.image_files import heif_brand
 
@@ -39,6 +39,11 @@ _ARITHMETIC = frozenset({0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length: TEM, RST0 to RST7, SOI
 # A marker that ends entropy-coded data: neither a stuffed zero, nor a restart, nor padding.
 _SCAN_END = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+_EXIF, _XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
+_PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
+_PROFILE, _PACKET = b"Raw profile type exif", b"XML:com.adobe.xmp"
+_MOST_TEXT = 1 << 20
+"""Bytes that are unpacked of a text of a PNG."""
 _PNG_COMPONENTS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _PNG_PIXELS = (b"IHDR", b"PLTE", b"IDAT")
@@ -57,23 +62,28 @@ class ImageHeader(msgspec.Struct, frozen=True):
     components: int
     """Colour components as stored: 1 grey, 3 colour, 4 CMYK/YCCK or alpha."""
     orientation: int = UPRIGHT
-    """EXIF orientation, 1 to 8."""
+    """By its EXIF data or XMP, 1 to 8."""
     progressive: bool = False
     arithmetic: bool = False
     """A JPEG whose entropy coding is arithmetic, not Huffman's."""
 
 
-def read_header(data: bytes, name: str) -> ImageHeader:
-    """Read the header of a whole compressed image; `name` is what to call it in messages.
+def read_header(data: bytes, name: str, *, whole: bool = True) -> ImageHeader:
+    """Read the header of a compressed image.
+
+    Args:
+        name: what to call it in messages.
+        whole: the data are all of the image; False: its first bytes, of a JPEG.
 
     Raises:
-        DecodeError: it is empty, no image, or ends before its size is known.
+        DecodeError: it is empty, no image, or ends before its size is known; or, where that is not
+            the whole, within its header.
     """
     if not data:
         raise DecodeError(f"{name}: the file is empty (0 bytes). {REMEDY}")
     try:
         if data.startswith(_JPEG):
-            return _jpeg(data)
+            return _jpeg(data, whole)
         if data.startswith(_PNG):
             return _png(data)
     except (struct.error, IndexError) as error:
@@ -133,25 +143,38 @@ def _next_marker(data: bytes, position: int) -> tuple[int, int]:
             return data[position], position + 1
 
 
-def _jpeg(data: bytes) -> ImageHeader:
-    orientation, position = UPRIGHT, 2
+def _jpeg(data: bytes, whole: bool) -> ImageHeader:
+    header, position = None, 2
+    exif: bytes | None = None
+    xmp: bytes | None = None
     while True:
-        marker, position = _next_marker(data, position)
+        try:
+            marker, position = _next_marker(data, position)
+        except IndexError:
+            if header is None or not whole:
+                raise
+            marker = _EOI  # cut off between the frame and its scan
         if marker in (_SOS, _EOI):
-            raise ValueError("a JPEG without a frame header before its data")
+            if header is None:
+                raise ValueError("a JPEG without a frame header before its data")
+            return msgspec.structs.replace(header, orientation=orientation_in(exif, xmp))
         if marker in _SOF:
             _, height, width, components = struct.unpack_from(">BHHB", data, position + 2)
             if not (height and width and components):
                 raise ValueError(f"a JPEG of {width} x {height} pixels and {components} components")
             progressive, arithmetic = marker in _PROGRESSIVE, marker in _ARITHMETIC
-            return ImageHeader(
-                "JPEG", height, width, components, orientation, progressive, arithmetic
+            header = ImageHeader(
+                "JPEG", height, width, components, UPRIGHT, progressive, arithmetic
             )
         if marker in _BARE:
             continue
-        length = data[position] << 8 | data[position + 1]
-        if marker == _APP1 and data.startswith(b"Exif\0\0", position + 2):
-            orientation = orientation_in(data[position + 8 : position + length]) or orientation
+        length = int.from_bytes(data[position : position + 2], "big")
+        if marker == _APP1:
+            segment = data[position + 2 : position + length]
+            if segment.startswith(_EXIF):
+                exif = segment if exif is None else exif + segment[len(_EXIF) :]
+            elif segment.startswith(_XMP):
+                xmp = segment[len(_XMP) :]
         position += max(length, 2)
 
 
@@ -159,15 +182,58 @@ def _png(data: bytes) -> ImageHeader:
     kind, width, height, _, colour = struct.unpack_from(">4sIIBB", data, 12)
     if kind != b"IHDR" or colour not in _PNG_COMPONENTS or not (height and width):
         raise ValueError("a PNG with a damaged header")
-    orientation = UPRIGHT
+    exif: bytes | None = None
+    texts: dict[bytes, bytes] = {}
     position = 8
     while position + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
         if kind == b"eXIf":
-            orientation = orientation_in(data[position + 8 : position + 8 + length]) or UPRIGHT
+            exif = _EXIF + data[position + 8 : position + 8 + length]
+            texts.pop(b"exif", None)
+        elif kind in _PNG_TEXTS:
+            texts |= _png_text(kind, data[position + 8 : position + 8 + length])
+        elif kind == b"IEND":
             break
         position += 12 + length
+    orientation = orientation_in(*_png_metadata(exif, texts)) if texts or exif else UPRIGHT
     return ImageHeader("PNG", height, width, _PNG_COMPONENTS[colour], orientation)
+
+
+def _png_text(kind: bytes, chunk: bytes) -> dict[bytes, bytes]:
+    """The text of a chunk by its name, if that may say how the image is turned; {} also where it is
+    damaged."""
+    name, _, text = chunk.partition(b"\0")
+    if name not in (b"exif", _PROFILE, _PACKET):
+        return {}
+    compressed = kind == b"zTXt"
+    if kind == b"iTXt":
+        parts = text[2:].split(b"\0", 2)
+        if len(text) < 2 or len(parts) < 3 or (text[0] and text[1]):
+            return {}
+        compressed, text = bool(text[0]), parts[2]
+    elif compressed:
+        text = text[1:]
+    if compressed:
+        try:
+            text = zlib.decompressobj().decompress(text, _MOST_TEXT)
+        except zlib.error:
+            return {}
+    return {name: text}
+
+
+def _png_metadata(
+    exif: bytes | None, texts: dict[bytes, bytes]
+) -> tuple[bytes | None, bytes | None]:
+    """EXIF data and XMP, by eXIf or the texts of older programs: "exif" holds the data, and "Raw
+    profile type exif" in its fourth line and those after it their hexadecimal digits."""
+    exif = texts.get(b"exif", exif)  # the one that came last
+    if exif is None and _PROFILE in texts:
+        digits = b"".join(texts[_PROFILE].split(b"\n")[3:])
+        try:
+            exif = bytes.fromhex(digits.decode("ascii"))
+        except ValueError:
+            exif = b"\0"  # damaged: upright
+    return exif, texts.get(_PACKET)
 
 
 def pixel_chunks(data: bytes) -> bytes:
@@ -262,10 +328,10 @@ def _webp_by_core(data: bytes) -> ImageHeader | None:
 def _other(data: bytes, name: str) -> ImageHeader:
     try:
         with open_lazily(data, "") as image:
-            bands = len(image.getbands())
-            # Pillow turns a TIFF when it reads the pixels, and has exchanged its sides by now.
-            orientation = UPRIGHT if image.format == "TIFF" else orientation_of(image)
-            return ImageHeader(str(image.format), image.height, image.width, bands, orientation)
+            bands, size = len(image.getbands()), (image.height, image.width)
+            if image.format == "TIFF":
+                return ImageHeader("TIFF", *size_of_tiff(image), bands)
+            return ImageHeader(str(image.format), *size, bands, orientation_of(image))
     except UnidentifiedImageError as error:
         raise DecodeError(f"{name}: not an image: {_looks_like(data)}. {REMEDY}") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:

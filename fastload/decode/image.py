@@ -424,7 +424,7 @@ def _jpeg_header(start: bytes, name: str) -> ImageHeader | None:
     if not start.startswith(_JPEG):
         return None
     try:
-        return read_header(start, name)
+        return read_header(start, name, whole=False)
     except DecodeError:
         return None
 

@@ -237,12 +237,12 @@ class TorchCodecDecoder:
 
 def _without_exif(jpeg: bytes) -> bytearray:
     """A copy whose EXIF data nobody finds, for a decoder that always turns images by it."""
-    copy = bytearray(jpeg)
-    at = copy.find(b"Exif\0\0")
+    copy, at = bytearray(jpeg), -1
     # After the marker of its segment (0xff, 0xe1) and two bytes of length; no such marker is in
-    # entropy-coded data. It becomes a comment (0xff, 0xfe).
-    if at >= 4 and copy[at - 4 : at - 2] == b"\xff\xe1":
-        copy[at - 3] = 0xFE
+    # entropy-coded data. It becomes a comment (0xff, 0xfe). There may be several.
+    while (at := copy.find(b"Exif\0\0", at + 1)) >= 0:
+        if copy[max(at - 4, 0) : at - 2] == b"\xff\xe1":
+            copy[at - 3] = 0xFE
     return copy
 
 

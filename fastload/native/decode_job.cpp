@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "exif.hpp"
 #include "jobs.hpp"
 
 namespace fastload {
@@ -370,9 +371,10 @@ class HeaderJob final : public Job {
         }
         if (!outcome.ok()) return outcome;
         const ImageHeader& header = worker.decoder.header();
+        const int orientation = worker.decoder.orientation();
         worker.decoder.close();
         const int32_t values[kHeaderColumns] = {header.size.height, header.size.width,
-                                                header.components,  header.orientation,
+                                                header.components,  orientation,
                                                 header.progressive, header.odd};
         std::copy(values, values + kHeaderColumns, out_ + kHeaderColumns * int64_t{row});
         return {};
@@ -404,7 +406,10 @@ class ImageInWork {
         if (Outcome opened = decoder.open(file.data, file.size, options.limits); !opened.ok())
             return opened;
         if (Outcome checked = decoder.check_length(); !checked.ok()) return checked;
-        const Orientation orientation(options.exif_orientation ? decoder.header().orientation : 1);
+        const int number = options.exif_orientation ? decoder.orientation() : 1;
+        if (number == kOrientationUnknown)
+            return {Status::damaged, "its orientation is in compressed text"};
+        const Orientation orientation(number);
         Size stored = decoder.header().size;
         const Size upright = orientation.upright(stored);
         if (size != nullptr && size->height == 0) *size = upright;

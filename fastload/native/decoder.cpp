@@ -2,54 +2,13 @@
 
 #include <cstring>
 
+#include "exif.hpp"
 #include "hash.hpp"
 #include "kernels.hpp"
 #include "seek_index.hpp"
 
 namespace fastload {
 namespace {
-
-// Reads numbers of a TIFF structure in its byte order. Outside of the data they are 0.
-class Tiff {
-  public:
-    Tiff(const uint8_t* data, size_t size)
-        : data_(data), size_(size), big_(size >= 2 && data[0] == 'M') {}
-
-    uint32_t u16(size_t at) const {
-        if (at > size_ || size_ - at < 2) return 0;
-        return big_ ? uint32_t{data_[at]} << 8 | data_[at + 1]
-                    : uint32_t{data_[at + 1]} << 8 | data_[at];
-    }
-
-    uint32_t u32(size_t at) const {
-        return big_ ? u16(at) << 16 | u16(at + 2) : u16(at + 2) << 16 | u16(at);
-    }
-
-  private:
-    const uint8_t* data_;
-    size_t size_;
-    bool big_;
-};
-
-// The EXIF orientation of a JPEG; 1 if there is none, or it makes no sense.
-int exif_orientation(const uint8_t* data, size_t size) {
-    size_t at = 2;  // after SOI
-    while (at + 4 <= size && data[at] == 0xff) {
-        const uint8_t marker = data[at + 1];
-        if (marker == 0xff) {  // fill byte
-            ++at;
-            continue;
-        }
-        if (marker == 0xda || marker == 0xd9) break;  // start of scan, end of image
-        const size_t length = size_t{data[at + 2]} << 8 | data[at + 3];
-        if (length < 2 || length > size - at - 2) break;
-        if (marker == 0xe1 && length >= 8 && std::memcmp(data + at + 4, "Exif\0\0", 6) == 0) {
-            return tiff_orientation(data + at + 10, length - 8);
-        }
-        at += 2 + length;
-    }
-    return 1;
-}
 
 // Pixels from one point of the seek index to the next.
 constexpr int kStep = 64;
@@ -66,22 +25,6 @@ constexpr uint64_t kOthersRead = 16;
 void count(std::atomic<int64_t>& counter) { counter.fetch_add(1, std::memory_order_relaxed); }
 
 }  // namespace
-
-int tiff_orientation(const uint8_t* data, size_t size) {
-    constexpr uint32_t kOrientation = 0x0112, kShort = 3;
-    const Tiff tiff(data, size);
-    if (tiff.u16(2) != 42) return 1;
-    const size_t directory = tiff.u32(4);
-    const uint32_t entries = tiff.u16(directory);
-    for (uint32_t i = 0; i < entries; ++i) {
-        const size_t entry = directory + 2 + 12 * size_t{i};
-        if (entry > size) break;
-        if (tiff.u16(entry) != kOrientation || tiff.u16(entry + 2) != kShort) continue;
-        const uint32_t value = tiff.u16(entry + 8);
-        return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
-    }
-    return 1;
-}
 
 Decoder::Decoder(const Kernels& kernels, DecoderCounts& counts)
     : counts_(counts), own_(*kernels.jpeg), libjpeg_(LibJpegDecoder::make()) {
@@ -128,10 +71,7 @@ Outcome Decoder::open_jpeg() {
     reason_ = always_libjpeg_ ? jpeg::Reason::forced : own_.open(data_, size_, limits_.max_work());
     if (reason_ != jpeg::Reason::none) return open_libjpeg();
     const jpeg::Frame& frame = own_.frame();
-    header_ = {{frame.height, frame.width},
-               frame.components,
-               frame.progressive,
-               exif_orientation(data_, size_)};
+    header_ = {{frame.height, frame.width}, frame.components, frame.progressive};
     return limits_.check(header_.size);
 }
 
@@ -151,9 +91,13 @@ Outcome Decoder::open_libjpeg() {
     Outcome outcome = libjpeg_->open(data_, size_, limits_);
     libjpeg_->reduce(shift_);
     header_ = libjpeg_->header();
-    header_.orientation = exif_orientation(data_, size_);
     header_.odd = reason_ == jpeg::Reason::unusual;
     return outcome;
+}
+
+int Decoder::orientation() const {
+    if (other_ != nullptr && other_ == png_.get()) return png_orientation(data_, size_);
+    return other_ != nullptr ? webp_orientation(data_, size_) : jpeg_orientation(data_, size_);
 }
 
 bool Decoder::reduce(int shift) {

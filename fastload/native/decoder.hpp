@@ -23,7 +23,6 @@ struct ImageHeader {
     Size size;  // as stored, before EXIF orientation is applied
     int components = 0;
     bool progressive = false;
-    int orientation = 1;      // of EXIF, 1 to 8; 1 if there is none, or it makes no sense
     bool arithmetic = false;  // a JPEG with arithmetic coding, not Huffman codes
     bool odd = false;         // a JPEG with unusual or damaged headers: libjpeg-turbo judges it
 };
@@ -101,10 +100,6 @@ Outcome read_png16(const Kernels& kernels, const uint8_t* data, size_t size, Siz
 // refuses, are `damaged`: other decoders may read them.
 std::unique_ptr<ImageDecoder> make_webp_decoder();
 
-// The EXIF orientation (1 to 8) in EXIF data, which are a TIFF structure; 1 if there is none, or it
-// makes no sense.
-int tiff_orientation(const uint8_t* data, size_t size);
-
 // How many images were decoded, by which decoder.
 struct DecoderCounts {
     // JPEGs by jpeg::Reason: `none`: by our own decoder; else by libjpeg-turbo for this reason.
@@ -127,6 +122,9 @@ class Decoder final : public ImageDecoder {
     // After `open` of a whole file: `damaged` if it is too short for its pixels, so that no memory
     // is taken for an image that is not there.
     Outcome check_length() const;
+    // After `open` of a whole file, or of enough of a JPEG: the orientation of the image, see
+    // exif.hpp.
+    int orientation() const;
     // As LibJpegDecoder::reduce. False if the image cannot be decoded smaller; then nothing
     // changes.
     bool reduce(int shift);

@@ -66,8 +66,8 @@ struct TierRows {
 std::unique_ptr<EncodedSource> open_tier(TierRows rows);
 
 // Reads the header of each image. `out`: (count, kHeaderColumns) of height, width (as stored),
-// components, EXIF orientation, progressive (0 or 1), odd (0 or 1), as in ImageHeader; zeros for
-// rows that fail.
+// components, orientation (Decoder::orientation), progressive (0 or 1), odd (0 or 1), as in
+// ImageHeader; zeros for rows that fail.
 constexpr int kHeaderColumns = 6;
 std::shared_ptr<Job> header_job(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits,
                                 int32_t* out);

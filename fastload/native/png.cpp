@@ -110,8 +110,6 @@ struct PngInfo {
     int colours = 0;                   // in the palette
     DataChunks data;
     int64_t compressed = 0;  // bytes in all IDAT chunks
-    const uint8_t* exif = nullptr;
-    size_t exif_size = 0;
 
     int components() const {
         static constexpr int kComponents[] = {1, 0, 3, 1, 2, 0, 4};
@@ -183,9 +181,6 @@ bool parse(const uint8_t* data, size_t size, PngInfo& info) {
                 return false;
             info.palette = chunk + 8;
             info.colours = static_cast<int>(length / 3);
-        } else if (is(chunk, "eXIf") && info.exif == nullptr) {
-            info.exif = chunk + 8;
-            info.exif_size = length;
         } else if ((chunk[4] & 0x20) == 0) {
             return false;  // a critical chunk: no decoder may ignore it
         }
@@ -232,8 +227,6 @@ class PngDecoder final : public ImageDecoder {
         if (!parse(data, size, info_)) return refused("a PNG that is cut off, interlaced or odd");
         header_.size = {info_.height, info_.width};
         header_.components = info_.components();
-        header_.orientation =
-            info_.exif == nullptr ? 1 : tiff_orientation(info_.exif, info_.exif_size);
         if (Outcome checked = limits.check(header_.size); !checked.ok()) return checked;
         // Deflate makes at most 258 bytes of two bits (RFC 1951, 3.2.5), so 1032 of one byte: with
         // fewer bytes the file is cut off.

@@ -241,9 +241,10 @@ class NativePool:
     def read_headers(
         self, images: Compressed, *, settings: DecodeSettings | None = None, here: bool = False
     ) -> tuple[npt.NDArray[np.int32], list[NativeFailure]]:
-        """(N, 6) int32 of many images: height, width (as stored), components, EXIF orientation,
-        progressive (0 or 1), odd (1: a JPEG with headers that are not as a sound encoder writes
-        them), zeros for rows that failed; and the failures."""
+        """(N, 6) int32 of many images: height, width (as stored), components, orientation (0: in
+        metadata that the core does not read), progressive (0 or 1), odd (1: a JPEG with headers
+        that are not as a sound encoder writes them), zeros for rows that failed; and the
+        failures."""
         encoded = _encoded(images)
         out = np.zeros((len(encoded), 6), dtype=np.int32)
         limit = (settings or DecodeSettings()).max_pixels

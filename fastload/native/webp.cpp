@@ -22,23 +22,6 @@ size_t u32(const uint8_t* at) {
     return size_t{at[0]} | size_t{at[1]} << 8 | size_t{at[2]} << 16 | size_t{at[3]} << 24;
 }
 
-// The orientation in the EXIF chunk; 1 if there is none. `size`: of the RIFF container, at
-// least 12.
-int orientation_of(const uint8_t* data, size_t size) {
-    for (size_t at = 12; size - at >= 8;) {
-        const size_t length = u32(data + at + 4), left = size - at - 8;
-        if (length > left) break;
-        const uint8_t* chunk = data + at + 8;
-        if (std::memcmp(data + at, "EXIF", 4) == 0) {
-            const bool marked = length >= 6 && std::memcmp(chunk, "Exif\0\0", 6) == 0;
-            return marked ? tiff_orientation(chunk + 6, length - 6)
-                          : tiff_orientation(chunk, length);
-        }
-        at += 8 + std::min(length + length % 2, left);
-    }
-    return 1;
-}
-
 // Decodes with libwebp, which reads the data down to the last row of the box.
 class WebpDecoder final : public ImageDecoder {
   public:
@@ -52,10 +35,7 @@ class WebpDecoder final : public ImageDecoder {
         if (features.has_animation) return refused("a WebP with moving images");
         data_ = data;
         size_ = 8 + container;
-        header_ = {{features.height, features.width},
-                   features.has_alpha ? 4 : 3,
-                   false,
-                   orientation_of(data_, size_)};
+        header_ = {{features.height, features.width}, features.has_alpha ? 4 : 3, false};
         return limits.check(header_.size);
     }
 

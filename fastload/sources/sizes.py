@@ -126,11 +126,7 @@ def _read(ranges: Sequence[stores.Range], *, by_tier: bool = True) -> list[bytes
 def _header(image: str | io.BytesIO) -> _Header:
     with Image.open(image) as opened:
         width, height = opened.size
-        try:
-            turned = orientation_of(opened) != UPRIGHT
-        except Exception:  # damaged EXIF data turn nothing, where images are decoded too
-            turned = False
-        return _Header((height, width), turned)
+        return _Header((height, width), orientation_of(opened) != UPRIGHT)
 
 
 def _unreadable(image: str, error: Exception) -> SourceError:

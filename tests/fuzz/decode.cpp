@@ -154,7 +154,7 @@ void compare_chains(Worker (&workers)[3], const std::vector<uint8_t>& file,
     // All of the image; its colours and the first geometry; the second one.
     if (!workers[0].decoder.open(input.data, input.size, options.limits).ok()) return;
     const ImageHeader header = workers[0].decoder.header();
-    const bool turned = options.exif_orientation && header.orientation >= 5;
+    const bool turned = options.exif_orientation && workers[0].decoder.orientation() >= 5;
     const Size size = turned ? Size{header.size.width, header.size.height} : header.size;
     workers[0].decoder.close();
     std::vector<uint8_t> whole(static_cast<size_t>(size.height) * static_cast<size_t>(size.width) *

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tests import images, jpegs, pngs
+from tests import exif_cases, images, jpegs, pngs
 
 KINDS = {
     "444": {"subsampling": "4:4:4"},
@@ -228,6 +228,12 @@ def tier_seeds() -> dict[str, bytes]:
     return found
 
 
+def exif_seeds() -> dict[str, bytes]:
+    """Images whose metadata say how they are turned (`exif.cpp`)."""
+    found = [*exif_cases.jpegs(), *exif_cases.pngs(), *exif_cases.webps()]
+    return {f"case-{number}": data for number, (_, data) in enumerate(found[::3])}
+
+
 if __name__ == "__main__":
     for name, found in (
         ("decode", seeds()),
@@ -242,6 +248,7 @@ if __name__ == "__main__":
         ("masks", mask_seeds()),
         ("join", join_seeds()),
         ("tier", tier_seeds()),
+        ("exif", exif_seeds()),
     ):
         directory = Path(sys.argv[1], name)
         directory.mkdir(parents=True, exist_ok=True)
