@@ -12,6 +12,7 @@ import pytest
 from torchvision.transforms import v2
 
 import fastload
+from fastload import native
 from fastload.decode import (
     DecodeSettings,
     available_decoders,
@@ -19,8 +20,10 @@ from fastload.decode import (
     get_decoder,
     read_header,
 )
+from fastload.decode.image import EncodedReader
 from fastload.decode.libraries import is_harmless
 from fastload.errors import DecodeError
+from fastload.sources import open_source
 from tests import images
 
 DECODERS = [row.name for row in available_decoders() if row.available]
@@ -168,3 +171,50 @@ def test_of_a_file_that_is_gone_the_remedy_is_another(backend: str, tmp_path: Pa
     assert 'Put the file back or make it readable, or skip such samples with on_error="' in str(
         caught.value
     )
+
+
+def _read_so_far() -> int:
+    """Bytes that this process has read by system calls (proc(5))."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.parametrize("decoder", ["auto", "native"][: 1 + native.available()])
+def test_a_large_file_that_is_no_image_is_not_read(
+    decoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gigabyte of zeros, as a full disk leaves it, without taking any space."""
+    if not Path("/proc/self/io").exists():
+        pytest.skip("the system does not count what is read")
+    folder = images.write_photo_folder(tmp_path / "train", classes=1, per_class=2)
+    path = folder / "class_0" / "1.jpg"
+    path.unlink()
+    with open(path, "wb") as file:
+        file.truncate(1 << 30)
+    monkeypatch.setattr(native, "available", lambda: decoder == "native")
+    before = _read_so_far()
+    with (
+        fastload.create_loader(
+            folder, batch_size=2, transform=v2.RandomResizedCrop(8), backend="turbojpeg"
+        ) as loader,
+        pytest.raises(DecodeError, match=r"1\.jpg: .*begins with zeros \(1073741824 bytes"),
+    ):
+        next(iter(loader))
+    with pytest.raises(DecodeError, match=r"begins with zeros \(1073741824 bytes"):
+        fastload.decode_jpeg(path)
+    assert _read_so_far() - before < 100 << 20
+
+
+def test_of_a_large_image_the_header_is_judged_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those within the limits are read as others are."""
+    monkeypatch.setattr("fastload.decode.image.LARGE", 1000)
+    folder = images.write_photo_folder(tmp_path / "train", classes=1, per_class=2)
+    column = next(iter(open_source(folder).source.encoded.values()))
+    good, small = (EncodedReader(column, DecodeSettings(max_pixels=n)) for n in (1 << 20, 10))
+    assert good.fetch(1)[0] == (folder / "class_0" / "1.jpg").read_bytes()
+    monkeypatch.setattr(type(column), "read", lambda *_: pytest.fail("it was read"))
+    with pytest.raises(DecodeError, match="above the limit of 10"):
+        small.fetch(1)
+    (refused,) = small.fetch_many(np.array([0]))
+    assert isinstance(refused, DecodeError)

@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.errors import SourceError
 from fastload.sources import image_files, open_source
-from fastload.sources.image_files import is_image_name, is_never_data
+from fastload.sources.image_files import is_image_name, is_never_data, may_be_image
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.test_sources_folders import touch
@@ -34,6 +34,16 @@ def test_what_pillow_reads_is_an_image(name: str) -> None:
 )
 def test_what_it_cannot_read_is_none(name: str) -> None:
     assert not is_image_name(name)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "TGA", "PCX"])
+def test_an_image_is_known_by_its_first_bytes(kind: str) -> None:
+    assert may_be_image(saved(kind, 3)[:500])
+
+
+@pytest.mark.parametrize("start", [bytes(4096), b"<!doctype html>" * 99, b"PK\3\4" + bytes(999)])
+def test_what_no_image_begins_with(start: bytes) -> None:
+    assert not may_be_image(start)
 
 
 @pytest.fixture(autouse=True)

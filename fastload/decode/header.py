@@ -21,7 +21,7 @@ from fastload.distribution import install_command
 from fastload.errors import DecodeError
 from fastload.exif import UPRIGHT, orientation_in, orientation_of, size_of_tiff
 from fastload.files import DecodeSettings
-from fastload.sources.image_files import heif_brand
+from fastload.sources.image_files import heif_brand, may_be_image
 
 REMEDY = 'Delete or re-encode the file, or skip such samples with on_error="substitute".'
 REMEDY_UNREADABLE = (
@@ -93,6 +93,13 @@ def read_header(data: bytes, name: str, *, whole: bool = True) -> ImageHeader:
     except ValueError as error:
         raise DecodeError(f"{name}: {error}. {REMEDY}") from error
     return _webp_by_core(data) or _other(data, name)
+
+
+def check_start(start: bytes, size: int, name: str) -> None:
+    """Refuse a file of `size` bytes that does not begin as an image, before the rest of it is read.
+    Raises DecodeError."""
+    if not may_be_image(start):
+        raise _no_image(start, size, name)
 
 
 def scan_offset(data: bytes) -> int:
@@ -333,7 +340,7 @@ def _other(data: bytes, name: str) -> ImageHeader:
                 return ImageHeader("TIFF", *size_of_tiff(image), bands)
             return ImageHeader(str(image.format), *size, bands, orientation_of(image))
     except UnidentifiedImageError as error:
-        raise DecodeError(f"{name}: not an image: {_looks_like(data)}. {REMEDY}") from error
+        raise _no_image(data, len(data), name) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DecodeError(f"{name}: refused by Pillow: {error} {REMEDY}") from error
     except MemoryError:
@@ -342,7 +349,11 @@ def _other(data: bytes, name: str) -> ImageHeader:
         raise DecodeError(f"{name}: damaged header: {error}. {REMEDY}") from error
 
 
-def _looks_like(data: bytes) -> str:
+def _no_image(start: bytes, size: int, name: str) -> DecodeError:
+    return DecodeError(f"{name}: not an image: {_looks_like(start, size)}. {REMEDY}")
+
+
+def _looks_like(data: bytes, size: int) -> str:
     brand = heif_brand(data)
     if brand:
         extra = "heic" if brand == "HEIF" else "avif"
@@ -355,7 +366,7 @@ def _looks_like(data: bytes) -> str:
         )
     if not any(data[:256]):
         return (
-            f"it begins with zeros ({len(data)} bytes in all), as a broken copy or a full disk "
+            f"it begins with zeros ({size} bytes in all), as a broken copy or a full disk "
             "leaves them"
         )
     return f"its first bytes are {data[:16]!r}, no known image format"

@@ -24,6 +24,7 @@ from fastload.decode.header import (
     REMEDY_UNREADABLE,
     SKIP,
     ImageHeader,
+    check_start,
     count_scans,
     pixel_chunks,
     read_header,
@@ -58,6 +59,8 @@ _PNG_DEPTH, _TIFF_BITS = 24, 258
 """Offset of the bits a sample in a PNG; tag of a TIFF (BitsPerSample)."""
 # How much of an image is read for its header, at first and if that was not enough [bytes].
 _PREFIXES = (16 << 10, 256 << 10)
+LARGE = 16 << 20
+"""Of larger files the first bytes are looked at before the rest is read [bytes]."""
 _JPEG = b"\xff\xd8"
 # Bytes that are kept between images. Larger images get an array of their own, which is freed again.
 _SCRATCH_BYTES = 64 << 20
@@ -351,18 +354,33 @@ class EncodedReader:
     def read(self, index: int) -> bytes:
         """The compressed bytes. Raises DecodeError."""
         try:
+            if self._is_large(index):
+                self._look_first(index)
             return self.column.read(index)
         except OSError as error:
             raise _unreadable(self.column.describe(index), error) from error
 
     def fetch_many(self, indices: npt.NDArray[np.int64]) -> list[Fetched | DecodeError]:
         """`fetch` of several samples, or why one cannot be fetched."""
+        if any(map(self._is_large, indices.tolist())):
+            return [or_error(self.fetch, index) for index in indices.tolist()]
         try:
             found = self.column.read_many(indices)
         except OSError:  # one of them failed; read singly, each has its own message
             return [or_error(self.fetch, index) for index in indices.tolist()]
         pairs = zip(indices.tolist(), found, strict=True)
         return [or_error(lambda pair: self.accept(*pair), pair) for pair in pairs]
+
+    def _is_large(self, index: int) -> bool:
+        return self.column.length(index) > LARGE
+
+    def _look_first(self, index: int) -> None:
+        """Refuse a sample by its first bytes. Raises DecodeError; OSError."""
+        name, start = self.column.describe(index), self.column.read_start(index, _PREFIXES[-1])
+        check_start(start, self.column.length(index), name)
+        header = _jpeg_header(start, name)
+        if header is not None:
+            check_header(header, name, self.settings)
 
     def accept(self, index: int, data: bytes) -> Fetched:
         """What `fetch` gives for a sample whose bytes were read. Raises DecodeError."""

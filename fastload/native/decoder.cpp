@@ -10,6 +10,16 @@
 namespace fastload {
 namespace {
 
+bool is_jpeg(const uint8_t* data, size_t size) {
+    return size >= 3 && data[0] == 0xff && data[1] == 0xd8 && data[2] == 0xff;
+}
+bool is_png(const uint8_t* data, size_t size) {
+    return size >= 8 && std::memcmp(data, "\x89PNG\r\n\x1a\n", 8) == 0;
+}
+bool is_webp(const uint8_t* data, size_t size) {
+    return size >= 12 && std::memcmp(data, "RIFF", 4) == 0 && std::memcmp(data + 8, "WEBP", 4) == 0;
+}
+
 // Pixels from one point of the seek index to the next.
 constexpr int kStep = 64;
 // The seek index is not used for images with fewer MCUs: looking up their points would take longer
@@ -53,20 +63,21 @@ Outcome Decoder::open(const uint8_t* data, size_t size, const DecodeLimits& limi
     size_ = size;
     limits_ = limits;
     other_ = nullptr;
-    if (size >= 8 && std::memcmp(data, "\x89PNG\r\n\x1a\n", 8) == 0) other_ = png_.get();
-    if (size >= 12 && std::memcmp(data, "RIFF", 4) == 0 && std::memcmp(data + 8, "WEBP", 4) == 0)
-        other_ = webp_.get();
+    if (is_png(data, size)) other_ = png_.get();
+    if (is_webp(data, size)) other_ = webp_.get();
     if (other_ == nullptr) return open_jpeg();
     Outcome outcome = other_->open(data, size, limits);
     header_ = other_->header();
     return outcome;
 }
 
+bool Decoder::may_read(const uint8_t* data, size_t size) {
+    return is_jpeg(data, size) || is_png(data, size) || is_webp(data, size);
+}
+
 Outcome Decoder::open_jpeg() {
     if (size_ == 0) return {Status::damaged, "the file is empty"};
-    if (size_ < 3 || data_[0] != 0xff || data_[1] != 0xd8 || data_[2] != 0xff) {
-        return {Status::other_format, "no format that the core reads"};
-    }
+    if (!is_jpeg(data_, size_)) return {Status::other_format, kOtherFormat};
     shift_ = 0;
     reason_ = always_libjpeg_ ? jpeg::Reason::forced : own_.open(data_, size_, limits_.max_work());
     if (reason_ != jpeg::Reason::none) return open_libjpeg();

@@ -100,6 +100,9 @@ Outcome read_png16(const Kernels& kernels, const uint8_t* data, size_t size, Siz
 // refuses, are `damaged`: other decoders may read them.
 std::unique_ptr<ImageDecoder> make_webp_decoder();
 
+// The message of `other_format`.
+constexpr const char* kOtherFormat = "no format that the core reads";
+
 // How many images were decoded, by which decoder.
 struct DecoderCounts {
     // JPEGs by jpeg::Reason: `none`: by our own decoder; else by libjpeg-turbo for this reason.
@@ -136,6 +139,9 @@ class Decoder final : public ImageDecoder {
     // must live until `finish`.
     void begin(const Box& box, bool whole, RowSink& sink);
     Outcome finish();
+    // Whether a file that begins with these bytes may be of a format that this build reads.
+    static bool may_read(const uint8_t* data, size_t size);
+
     // As in BaselineDecoder. If `has_turn` is false, `finish` does what is left.
     bool has_turn() const {
         return other_ == nullptr && reason_ == jpeg::Reason::none && own_.has_turn();

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "decoder.hpp"
 #include "jobs.hpp"
 #include "tier.hpp"
 
@@ -19,6 +20,9 @@ namespace {
 // How many rows before its turn a file is opened and announced to the system: decoding 16 images
 // takes a core some tens of milliseconds, as long as a slow disk takes to answer.
 constexpr int kAhead = 16;
+
+// Of a longer file so many bytes are read first, and the rest only if it begins as an image.
+constexpr size_t kLookedAt = size_t{1} << 20;
 
 Outcome system_error(int code) {
     return {Status::unreadable, std::system_category().message(code)};
@@ -55,15 +59,20 @@ Outcome read_file(int file, int64_t offset, int64_t length, int64_t most,
     }
     const auto size =
         static_cast<size_t>(std::min<int64_t>(length < 0 ? info.st_size - offset : length, most));
-    if (buffer.size() < size) buffer.resize(size + size / 4);
     bytes = {buffer.data(), 0};
-    while (bytes.size < size) {
-        const ssize_t got = ::pread(file, buffer.data() + bytes.size, size - bytes.size,
-                                    offset + static_cast<int64_t>(bytes.size));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return system_error(errno);
-        if (got == 0) break;  // the file has become shorter; the decoder judges what is there
-        bytes.size += static_cast<size_t>(got);
+    for (const size_t stop : {std::min(size, kLookedAt), size}) {
+        if (buffer.size() < stop) buffer.resize(stop + stop / 4);
+        bytes.data = buffer.data();
+        while (bytes.size < stop) {
+            const ssize_t got = ::pread(file, buffer.data() + bytes.size, stop - bytes.size,
+                                        offset + static_cast<int64_t>(bytes.size));
+            if (got < 0 && errno == EINTR) continue;
+            if (got < 0) return system_error(errno);
+            if (got == 0) return {};  // the file has become shorter; the decoder judges the rest
+            bytes.size += static_cast<size_t>(got);
+        }
+        if (stop < size && !Decoder::may_read(bytes.data, bytes.size))
+            return {Status::other_format, kOtherFormat};
     }
     return {};
 }

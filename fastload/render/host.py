@@ -20,12 +20,12 @@ import torch
 from fastload import native
 from fastload.arguments import checks_names
 from fastload.decode import DecodeSettings, decode_image, get_decoder, read_header
-from fastload.decode.header import REMEDY_UNREADABLE, ImageHeader
-from fastload.decode.image import Scratch, check_header
+from fastload.decode.header import REMEDY_UNREADABLE, ImageHeader, check_start
+from fastload.decode.image import LARGE, Scratch, check_header
 from fastload.decode.libraries import core_pool
 from fastload.draws import BoolArray, Float64Array, Int64Array
 from fastload.errors import ConfigurationError, DecodeError
-from fastload.files import read_regular
+from fastload.files import read_regular, size_of
 from fastload.geometry import Geometry, Resampling, View
 from fastload.geometry.grid import fold, nearest
 from fastload.geometry.plan import Later, LaterResampling
@@ -134,6 +134,8 @@ def decode_jpeg(
     else:
         name = os.fspath(data)
         try:
+            if (length := size_of(name)) > LARGE:
+                check_start(read_regular(data, most=256 << 10), length, name)
             encoded = read_regular(data)
         except OSError as error:
             raise DecodeError(

@@ -21,7 +21,7 @@ from torch.utils.data import Subset
 
 from fastload import stores
 from fastload.errors import DecodeError, SourceError
-from fastload.files import is_remote
+from fastload.files import is_remote, size_of
 from fastload.sources.buffers import Int64Array, PathTable, PickledByReference, RowSelection
 from fastload.sources.kinds import Kind, PixelKind, Rows, kind_named, pixel_kind
 from fastload.sources.ragged import Ragged
@@ -131,8 +131,7 @@ class EncodedImages(ImageColumn):
 
     @abstractmethod
     def read(self, index: int) -> bytes:
-        """The compressed bytes of one sample. An OSError becomes a DecodeError that names
-        `describe(index)`."""
+        """The compressed bytes of one sample. An OSError becomes a DecodeError with its name."""
 
     def read_many(self, indices: Int64Array) -> Sequence[bytes]:
         """The bytes of several samples, for storage where reading them together is cheaper."""
@@ -151,6 +150,10 @@ class EncodedImages(ImageColumn):
         """The files or objects, or parts of them, whose bytes these samples are, or are made of;
         none where they are not of such."""
         return ()
+
+    def length(self, index: int) -> int:
+        """Bytes of a sample, where that is known without reading it; else -1."""
+        return -1
 
     @property
     def survives_fork(self) -> bool:
@@ -404,6 +407,10 @@ class EncodedFiles(PickledByReference, EncodedImages):
 
     def read_from(self, indices: Int64Array) -> Sequence[stores.Range]:
         return self.ranges_of(indices)
+
+    def length(self, index: int) -> int:
+        path, _, length = self.locate(index)
+        return length if length >= 0 or self.is_remote else size_of(path)
 
     def describe(self, index: int) -> str:
         """Its path, or `shard.tar:member`."""

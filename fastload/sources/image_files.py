@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import io
 import logging
 import os
 from collections import Counter
 
-from PIL import Image, features
+from PIL import Image, UnidentifiedImageError, features
 
 from fastload.distribution import install_command
 from fastload.errors import SourceError, counted
@@ -221,3 +222,24 @@ class LeftOut:
 def begins_as_image(data: bytes) -> bool:
     """Whether bytes without a name begin as an image of a usual format does."""
     return data.startswith(_STARTS) or heif_brand(data) != ""
+
+
+def may_be_image(start: bytes) -> bool:
+    """Whether the first bytes of a file, some kilobytes, may be those of an image: by Pillow's
+    formats, of which most know theirs by 16 bytes."""
+    if begins_as_image(start):
+        return True
+    _load_plugins()
+    others = []
+    for name, (_, accepts) in Image.OPEN.items():
+        if accepts is None:
+            others.append(name)
+        elif accepts(start[:16]):
+            return True
+    try:
+        with Image.open(io.BytesIO(start), formats=others):
+            return True
+    except UnidentifiedImageError:
+        return False
+    except Exception:  # it is recognised, and cut off
+        return True
