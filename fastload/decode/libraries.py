@@ -29,7 +29,6 @@ from PIL import Image, JpegImagePlugin, PngImagePlugin
 
 from fastload import native
 from fastload.errors import BackendUnavailableError, ConfigurationError
-from fastload.geometry import Geometry
 from fastload.sources.image_files import heif_brand, reads_heif
 
 if TYPE_CHECKING:
@@ -314,15 +313,7 @@ class CoreDecoder:
         if out is None:
             headers, failures = core_pool().read_headers([data], here=True)
             out = np.empty((*headers[0, :2].tolist(), 3), dtype=np.uint8)
-        if not failures:
-            whole = np.array([[0, 0, *out.shape[:2]]], dtype=np.int32)
-            placed = Geometry(
-                box=whole, size=whole[:, 2:], window=whole, flip=np.zeros((1, 2), dtype=np.bool_)
-            )
-            pending = core_pool().decode_batch(
-                [data], geometry=placed, out=out[None], check_whole=True, here=True
-            )
-            failures = pending.wait()
+        failures = failures or core_pool().decode_whole(data, out, check_whole=True)
         if failures:
             raise ValueError(failures[0].message)
         return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from typing import TYPE_CHECKING
 
 from fastload.errors import BackendUnavailableError
@@ -11,6 +12,7 @@ from fastload.errors import BackendUnavailableError
 if TYPE_CHECKING:
     from types import ModuleType
 
+_NAME = "fastload.native._core"
 _PACKAGES = {"libjpeg": "libjpeg62-turbo", "libisal": "libisal2", "libwebp": "libwebp7"}
 """Debian's names of the libraries that the core is linked with."""
 
@@ -31,8 +33,10 @@ def load() -> ModuleType:
         BackendUnavailableError: it was not built, or its libraries are missing; the message says
             how to build it.
     """
+    if (loaded := sys.modules.get(_NAME)) is not None:
+        return loaded
     try:
-        return importlib.import_module("fastload.native._core")
+        return importlib.import_module(_NAME)
     except ImportError as error:
         if library := re.search(r"(lib\w+)\.so[.\d]*", str(error)):
             raise BackendUnavailableError(

@@ -37,6 +37,7 @@ Compressed = EncodedFiles | PathTable | Kept | Sequence[Buffer | bytearray]
 Simd = Literal["auto", "avx512", "avx2", "sse4.1", "neon", "plain"]
 """Which inner loops to use; all give the same pixels, so this is for tests and measurements."""
 
+_UPRIGHT = np.zeros((1, 2), dtype=np.bool_)
 _FILTERS: tuple[Interpolation, ...] = ("nearest", "nearest-exact", "bilinear", "bicubic")
 _PADDINGS: tuple[PaddingMode, ...] = ("constant", "edge", "reflect", "symmetric")
 
@@ -254,6 +255,25 @@ class NativePool:
         """An (H, W, 3) image of at most 65,500 pixels a side as a JPEG of a quality from 1 to 100,
         the bytes that libjpeg-turbo's defaults give; in the calling thread."""
         return self._pool.encode_jpeg(image, quality)
+
+    def decode_whole(
+        self, image: Buffer, out: npt.NDArray[np.uint8], *, check_whole: bool = False
+    ) -> list[NativeFailure]:
+        """All of one image as it is stored, in the calling thread. A `decode_batch` of it would
+        take 27 us more: 4% of what a photograph of 500 x 375 pixels takes.
+
+        Args:
+            out: (H, W, 3) uint8, C-contiguous, of the image's own size.
+        """
+        core, (height, width, _) = load(), out.shape
+        whole = np.array([[0, 0, height, width]], dtype=np.int32)
+        placed = core.Geometries.given(whole, whole[:, 2:].copy(), whole, _UPRIGHT)
+        view = core.View(placed, out[None], _plain(), None, None, False)
+        encoded = core.Encoded.buffers([np.frombuffer(image, dtype=np.uint8)])
+        limit = height * width
+        return Pending(
+            self._pool.decode([(encoded, [view])], limit, False, check_whole, False, True, None)
+        ).wait()
 
     def decode_batch(
         self,
@@ -571,6 +591,11 @@ def fuses() -> bool:
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     known = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") if x86 else True
     return known and bool(load().can_fuse_colour())
+
+
+@cache
+def _plain() -> _core.Resampling:
+    return _resampling(Resampling())
 
 
 def _resampling(sampling: Resampling) -> _core.Resampling:

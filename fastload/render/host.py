@@ -152,6 +152,12 @@ def decode_jpeg(
     out_height, out_width = (height, width) if size is None else size
     if out_height < 1 or out_width < 1:
         raise ConfigurationError(f"size={size} (height, width) must be at least 1 each.")
+    core = core_pool() if native.available() else None
+    if core is not None and box is None and size is None:
+        whole: Pixels = np.empty((height, width, 3), dtype=np.uint8)
+        if not core.decode_whole(encoded, whole):
+            return whole
+        core = None
     placed = Geometry(
         box=np.array([[top, left, height, width]], dtype=np.int32),
         size=np.array([[out_height, out_width]], dtype=np.int32),
@@ -160,10 +166,7 @@ def decode_jpeg(
     )
     batch = np.empty((1, out_height, out_width, 3), dtype=np.uint8)
     # What the core refuses gets its verdict from the decoders, in the words of the loader.
-    if (
-        not native.available()
-        or core_pool().decode_batch([encoded], geometry=placed, out=batch, here=True).wait()
-    ):
+    if core is None or core.decode_batch([encoded], geometry=placed, out=batch, here=True).wait():
         pixels = decode_image(
             encoded, name=name, decoder=get_decoder(), settings=DecodeSettings(), header=header
         )

@@ -171,7 +171,10 @@ class Native(_LoadersResampling):
         return fastload.__version__
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
-        return self._local.resample(self._decode(data, ((0, 0, *size), size)), place)
+        pixels: Pixels = self._local.decoded.take((*size, 3))
+        for failure in self._pool.decode_whole(data, pixels):
+            raise ValueError(failure.message)
+        return self._local.resample(pixels, place)
 
     def close(self) -> None:
         self._pool.close()
