@@ -232,6 +232,7 @@ class LazyGpu:
 
         monkeypatch.setattr(torch.Tensor, "to", copy_to)
         monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
         monkeypatch.setattr(
             "fastload.host_memory._page_locked",
             lambda nbytes: torch.empty(nbytes, dtype=torch.uint8),

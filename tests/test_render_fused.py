@@ -390,9 +390,11 @@ def test_where_kernels_are_used(
     device: str, used: set[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensor: Any = SimpleNamespace(device=torch.device(device))
+    monkeypatch.setattr(fused, "failure", lambda device, launch: "")
     for switch in (None, "0", "1"):
         monkeypatch.setenv(fused.SWITCH, switch or "")
         assert fused.active(tensor) == (switch in used)
+    monkeypatch.setattr(fused, "failure", lambda device, launch: "no compiler")
     monkeypatch.setattr(fused, "_has_triton", lambda: False)
     assert not fused.active(tensor)
 

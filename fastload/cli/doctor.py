@@ -256,6 +256,7 @@ def hardware() -> Iterator[Finding]:
     yield descriptors()
     yield from (finding for finding in found if finding.group == "machine")
     yield from gpus()
+    yield from kernels()
     yield from (finding for finding in found if finding.group == "GPU")
 
 
@@ -311,3 +312,25 @@ def gpus() -> Iterator[Finding]:
         "Get Started)."
     )
     yield Finding.advised("GPU", "torch.cuda", value, advice if found.names and not usable else "")
+
+
+def kernels() -> Iterator[Finding]:
+    """Whether Triton's kernels run on the GPUs: one is launched on a GPU of each kind."""
+    import torch
+
+    from fastload.render import fused
+
+    tried = set[tuple[int, int]]()
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        name, device = f"kernels on GPU {index}", torch.device("cuda", index)
+        try:
+            if (kind := torch.cuda.get_device_capability(device)) in tried:
+                continue
+            why = fused.why_not(device)
+        except RuntimeError as error:  # of CUDA: the GPU is full, or another process has it alone
+            yield Finding("GPU", name, f"not tried: {str(error).splitlines()[0]}", "note")
+            continue
+        tried.add(kind)
+        value, switched_off = fused.explained(device), os.environ.get(fused.SWITCH) == "0"
+        advice = "" if switched_off or not why else "Batches are made without them, more slowly."
+        yield Finding.advised("GPU", name, value, advice)

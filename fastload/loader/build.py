@@ -38,6 +38,7 @@ from fastload.loader.worker_seeds import ScriptSeeds, WorkerSeeds
 from fastload.machine import memory_bytes
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix, label_among
+from fastload.render import fused
 from fastload.sampler import (
     Order,
     StreamOrder,
@@ -277,6 +278,8 @@ def _explained(
         rows["delivered"] += f", collate={config.shown_collate}"
     if padded:
         rows["delivered"] += ", images padded to the largest of a batch"
+    if config.device.type == "cuda":
+        rows["kernels"] = fused.explained(config.device)
     return rows
 
 

@@ -1,7 +1,7 @@
 """One kernel in place of many, where there is a CUDA device and Triton; torch's operations
-everywhere else. `active` tells which. The bits are the same both ways: tests/test_render_fused.py
-runs the kernels on the CPU, in Triton's interpreter (TRITON_INTERPRET=1), against the operations
-that they take the place of.
+everywhere else. `active` tells which, and `why_not` why. The bits are the same both ways:
+tests/test_render_fused.py runs the kernels on the CPU, in Triton's interpreter
+(TRITON_INTERPRET=1), against the operations that they take the place of.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from fastload.render.steps import (
     Steps,
 )
 from fastload.render.transfer import constants, on_device
+from fastload.render.trial import failure
 
 _BLOCK = 256
 """Pixels of a program that blurs; rows and columns of one that weighs."""
@@ -39,10 +40,10 @@ _NORMALISE_BLOCK = 1024
 """Values of a program."""
 _COLOUR_BLOCK = 1024
 """Pixels that a program works on at a time."""
-PADDING = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 SWITCH = "FASTLOAD_FUSED"
 """Environment variable: 0 turns the kernels off; 1 turns them on for the CPU too, where they need
 Triton's interpreter (TRITON_INTERPRET=1), which is slow and for tests."""
+PADDING = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 
 
 @cache
@@ -50,15 +51,28 @@ def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
+def why_not(device: torch.device) -> str:
+    """Why work on a device is not done by the kernels, for a person; empty where it is. All that
+    launches one asks here, or `active`, first."""
+    switch = os.environ.get(SWITCH, "")
+    if device.type == "cuda":
+        if switch == "0":
+            return f"{SWITCH}=0"
+        return failure(device, lambda out: launch(kernels().trial, (1,), out))
+    if device.type == "cpu" and switch == "1":
+        return "" if _has_triton() else "Triton is not installed"
+    return "kernels are for CUDA devices"
+
+
 def active(tensor: torch.Tensor) -> bool:
     """Whether work on this tensor is done by the kernels."""
-    switch = os.environ.get(SWITCH, "")
-    wanted = (
-        switch != "0"
-        if tensor.device.type == "cuda"
-        else switch == "1" and tensor.device.type == "cpu"
-    )
-    return wanted and _has_triton()
+    return not why_not(tensor.device)
+
+
+def explained(device: torch.device) -> str:
+    """Who does the work on a device, for a person."""
+    why = why_not(device)
+    return f"none, torch's operations do their work: {why}" if why else "Triton's"
 
 
 def kernels() -> Any:
