@@ -168,15 +168,15 @@ def main(folder: Path) -> None:
     driver, answers = driver_without_gpu(folder), dict[str, Any]()
     fused.kernels()  # imports Triton, once for all
     for number, (name, of_kind) in enumerate(MACHINES.items()):
-        room = folder / str(number)
-        room.mkdir()
+        place = folder / str(number)
+        place.mkdir()
         if (child := os.fork()) == 0:
-            machine = Machine(room, driver)
+            machine = Machine(place, driver)
             of_kind(machine)
-            (room / "answer.json").write_text(json.dumps(machine.answer()))
+            (place / "answer.json").write_text(json.dumps(machine.answer()))
             os._exit(0)
         os.waitpid(child, 0)
-        answers[name] = json.loads((room / "answer.json").read_text())
+        answers[name] = json.loads((place / "answer.json").read_text())
     print(json.dumps(answers))
 
 

@@ -1,5 +1,5 @@
-"""Compiles a module of Python's in C as Triton does before its first launch, which needs no GPU: with
-a compiler, Python's headers, and a folder to keep it in."""
+"""Compiles a module of Python's in C as Triton does before its first launch: with a compiler,
+Python's headers, and a folder to keep it in. Needs no GPU."""
 
 import os
 
