@@ -476,13 +476,18 @@ class DeviceStage:
         return tensor.to(self.device, non_blocking=keep is not None)
 
     def _page_lock(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy in page-locked memory, with the same strides where the tensor fills its memory."""
+        """A copy in page-locked memory, with the same strides where the tensor fills its memory; of
+        the same class where it is one of `tv_tensors`."""
         assert self._ring is not None
         if tensor.layout != torch.strided or tensor.nbytes < WORTH_KEEPING:
-            return tensor.pin_memory()
-        like = torch.empty_like(tensor, device="meta")  # of dense strides
-        flat = torch.from_numpy(self._ring.allocate((like.nbytes,))).view(tensor.dtype)
-        return flat.as_strided(like.shape, like.stride()).copy_(tensor)
+            locked = tensor.pin_memory()
+        else:
+            like = torch.empty_like(tensor, device="meta")  # of dense strides
+            flat = torch.from_numpy(self._ring.allocate((like.nbytes,))).view(tensor.dtype)
+            locked = flat.as_strided(like.shape, like.stride()).copy_(tensor)
+        if isinstance(tensor, tv_tensors.TVTensor):
+            locked = tv_tensors.wrap(locked, like=tensor)
+        return locked
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 import fastload
@@ -625,6 +626,28 @@ def test_what_workers_send_is_page_locked_in_memory_that_is_used_again(
     monkeypatch.setattr("fastload.device.WORTH_KEEPING", 1)
     sparse = torch.eye(3).to_sparse()
     assert stage._page_lock(sparse) is sparse, "it has no memory of its own to copy to"
+
+
+@pytest.mark.parametrize("ring", [True, False], ids=["the ring", "torch's allocator"])
+def test_tv_tensors_keep_their_class_in_page_locked_memory(
+    lazy: LazyGpu, monkeypatch: pytest.MonkeyPatch, ring: bool
+) -> None:
+    sent, to = list[torch.Tensor](), torch.Tensor.to
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: False)
+    monkeypatch.setattr("fastload.device.WORTH_KEEPING", 1 if ring else 1 << 20)
+
+    def spy(tensor: torch.Tensor, *where: Any, **given: Any) -> torch.Tensor:
+        sent.append(tensor)
+        return to(tensor, *where, **given)
+
+    monkeypatch.setattr(torch.Tensor, "to", spy)
+    boxes = tv_tensors.BoundingBoxes(torch.rand(3, 4), format="CXCYWH", canvas_size=(7, 9))
+    images = tv_tensors.Image(torch.rand(2, 3, 4, 5))
+    stage = stage_on(GPU)
+    stage.run(HostBatch({}, collated=[images, boxes]), Draws(0, 0, np.arange(2)), 0)
+    assert [type(one) for one in sent] == [tv_tensors.Image, tv_tensors.BoundingBoxes]
+    assert (sent[1].format, sent[1].canvas_size) == (boxes.format, boxes.canvas_size)
+    assert all(torch.equal(*two) for two in zip(sent, (images, boxes), strict=True))
 
 
 @pytest.mark.parametrize(

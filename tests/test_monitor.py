@@ -74,6 +74,12 @@ class _Bracket:
         self.close()
 
 
+@pytest.mark.parametrize("device", ["mps", "xpu:1"])
+def test_a_device_whose_time_cannot_be_read_is_refused(device: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"device: {device} does its work after"):
+        step_clock(device)
+
+
 @pytest.mark.slow
 def test_a_slow_source_is_reported_as_waiting_for_data() -> None:
     clock = step_clock("cpu")

@@ -41,16 +41,22 @@ def step_clock(
     """A clock for the steps of one device.
 
     Args:
-        device: CUDA, with the work on the current stream; on others the host's clock is the truth.
+        device: CUDA, with the work on the current stream; or the CPU, by the host's clock.
         threshold: gaps from here on are listed one by one [seconds].
         keep: how many of the latest steps `StepClock.steps` returns; None: all since the restart.
         ahead: how many steps the host may be ahead of the device, 1 or more; then `begin` waits for
             the device.
 
     Raises:
-        ConfigurationError: an argument out of its range.
+        ConfigurationError: an argument out of its range, or another device.
     """
     device = torch.device(device)
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigurationError(
+            f"device: {device} does its work after the host has queued it, and the clock can read "
+            "the time of CUDA devices and of the CPU alone. On others, measure whole epochs, with "
+            f"torch.{device.type}.synchronize() at both ends."
+        )
     stamps = CudaStamps(device) if device.type == "cuda" else HostStamps()
     return StepClock(stamps, threshold=threshold, keep=keep, ahead=ahead)
 
