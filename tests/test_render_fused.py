@@ -481,10 +481,15 @@ def test_kernels_ask_for_nothing_that_the_oldest_triton_has_not() -> None:
 
 
 GPU_CODE = """
+import itertools
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from fastload.render import kernels, kernels_colour as k, kernels_drawn
+
+# Turing, Ampere, Ada, Hopper, Blackwell; every kernel for each of these, in one way or another.
+known = 75, 80, 86, 89, 90, 100, 120
+turn, done = itertools.cycle(known), {}
 
 def compiled(kernel, constants, **kinds):
     ones = {p.name: 1 for p in kernel.params
@@ -493,9 +498,19 @@ def compiled(kernel, constants, **kinds):
         signature = {name: kinds.get(name, "i32") for name in kernel.arg_names}
         signature |= dict.fromkeys(given, "constexpr")
         source = ASTSource(fn=kernel, signature=signature, constexprs=given)
-        made = triton.compile(source, target=GPUTarget("cuda", 90, 32),
+        target = next(turn)
+        made = triton.compile(source, target=GPUTarget("cuda", target, 32),
                               options={"enable_fp_fusion": False})
-        assert "ptx" in made.asm
+        assert f".target sm_{target}" in made.asm["ptx"]
+        done.setdefault(kernel, {})[target] = source
+
+def compiled_for_the_others():
+    for kernel, targets in done.items():
+        for target in {*known} - {*targets}:
+            source = next(iter(targets.values()))
+            made = triton.compile(source, target=GPUTarget("cuda", target, 32),
+                                  options={"enable_fp_fusion": False})
+            assert f".target sm_{target}" in made.asm["ptx"]
 
 bytes_ = dict.fromkeys(["images", "out", "scratch", "tables", "parts"], "*u8")
 floats = dict.fromkeys(["numbers", "fill", "weights"], "*fp32")
@@ -519,6 +534,11 @@ for how in range(5):
     compiled(kernels.render, {**image, **three, "HOW": how, "MODE": how % 4}, pixels="*u8",
              fill="*fp32", out="*u8", **weighed)
 compiled(kernels.weigh, {**image, "MODE": 2}, **weighed)
+blurred = {"images": "*u8", "weights": "*fp32", "out": "*fp32"}
+compiled(k.blur, {"TAPS": 9, "WHOLE": False, "BLOCK": 256}, **blurred)
+compiled(kernels.trial, {}, out="*i32")
+compiled_for_the_others()
+assert len(done) == 8
 """
 
 
