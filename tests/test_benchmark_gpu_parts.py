@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ import torch
 from torch import nn
 
 from benchmarks.gpu import (
+    checks,
     cores,
     idle,
     interpreter,
@@ -582,6 +584,108 @@ def test_what_is_carried_in_several_calls_is_kept(tmp_path: Path) -> None:
             capture_output=True,
         )
     assert [path.read_text() for path in sorted(keep.glob("brought/dali.*/piece.*"))] == ["a", "b"]
+
+
+_STUB = """#!/bin/bash
+case "$*" in
+    *"pip install"*)
+        mkdir "$KEEP/installing" || exit 1
+        sleep 0.1
+        rmdir "$KEEP/installing"
+        echo "$1" >>"$KEEP/installs"
+        ;;
+    *benchmarks.gpu.run*) echo "$*" >>"$KEEP/runs" ;;
+esac
+"""
+
+
+def test_of_calls_side_by_side_one_installs_and_each_has_an_archive(tmp_path: Path) -> None:
+    keep, programs = tmp_path / "keep", tmp_path / "programs"
+    for name in ("python", "dpkg"):
+        programs.mkdir(exist_ok=True)
+        (programs / name).write_text(_STUB)
+        (programs / name).chmod(0o755)
+    (tmp_path / "brought" / "base" / "wheels").mkdir(parents=True)
+    command = ["bash", "benchmarks/gpu/call.sh", "1.1", f"{tmp_path}/brought", f"{tmp_path}/out"]
+    path = f"{programs}:/usr/bin:/bin"
+    environment = {"PATH": path, "KEEP": str(keep), "PYTHON": str(programs / "python")}
+    calls = [
+        subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
+        for _ in range(5)
+    ]
+    said = [call.communicate()[1] for call in calls]
+    assert [call.returncode for call in calls] == [0] * 5, said
+    assert len((keep / "installs").read_text().splitlines()) == 1
+    runs = (keep / "runs").read_text().split()
+    archives = [runs[n + 1] for n, word in enumerate(runs) if word == "--archive"]
+    names = ["1.1", "1.1.2", "1.1.3", "1.1.4", "1.1.5"]
+    assert sorted(archives) == [f"{tmp_path}/out/{name}.tar.gz" for name in names]
+
+
+def test_an_archive_has_all_of_a_folder_under_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "found").mkdir()
+    (tmp_path / "found" / "results.json").write_text("1")
+    for _ in range(2):
+        run.pack(tmp_path / "found", tmp_path / "out" / "1.1.tar.gz")
+    (archive,) = (tmp_path / "out").iterdir()
+    with tarfile.open(archive) as file:
+        assert sorted(file.getnames()) == ["1.1", "1.1/results.json"]
+
+
+@pytest.mark.parametrize(
+    ("only", "parts", "words"),
+    [
+        (("compile",), ("trainer",), ""),
+        (("dali, cpu",), ("idle", "streams"), ""),
+        (("compile",), ("trainer", "kernels"), "it chooses nothing of the part 'kernels'"),
+        (("compile",), ("idle",), "'compile' is none of cache, device, cache, disk"),
+        ((), ("kernels",), ""),
+    ],
+)
+def test_a_choice_that_chooses_nothing_is_refused(
+    only: tuple[str, ...], parts: tuple[str, ...], words: str
+) -> None:
+    said = run._only_refused(replace(SETTING, only=only), ["native", "compile", *parts])
+    assert words in said
+    assert bool(said) == bool(words)
+
+
+def test_the_choice_holds_for_each_process_of_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[str, tuple[str, ...]]] = []
+    monkeypatch.setattr(
+        run.Run,
+        "_process",
+        lambda self, name, title, setting, left: given.append((title, setting.only)),
+    )
+    setting = replace(SETTING, out=str(tmp_path), networks=("a",), only=("compile", "bf16"))
+    run.Run(setting, time.monotonic() + 100, dry=True).part("trainer", [])
+    assert given == [("trainer: compile", ("compile",)), ("trainer: bf16", ("bf16",))]
+    given.clear()
+    setting = replace(setting, device="cuda", only=("dali, mixed", "torch"))
+    run.Run(setting, time.monotonic() + 100, dry=True).part("idle", [])
+    assert given == [("idle: a", ("torch",)), ("idle: a: dali, mixed", ("dali, mixed",))]
+    given.clear()
+    setting = replace(setting, only=("dali, mixed",))
+    run.Run(setting, time.monotonic() + 100, dry=True).part("idle", [])
+    assert given == [("idle: a: dali, mixed", ("dali, mixed",))]
+
+
+def test_tests_are_shared_by_processes_and_each_is_run_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = []
+    for number in range(3):
+        items = [*range(8)]
+
+        def chosen(options: Any, plugins: Any, items: list[int] = items) -> None:
+            plugins[0].pytest_collection_modifyitems(items)
+
+        monkeypatch.setattr(pytest, "main", chosen)
+        checks.pytest_reports([], (number, 3))
+        taken.append(items)
+    assert taken == [[0, 3, 6], [1, 4, 7], [2, 5]]
 
 
 @pytest.mark.slow

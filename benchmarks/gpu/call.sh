@@ -1,9 +1,11 @@
 #!/bin/bash
 # One call of a lease: bash benchmarks/gpu/call.sh CALL BROUGHT OUT [OPTIONS of run.py]
 #
-# CALL is one of run.py's (1.1 to 2.3), or "keep", which keeps what was brought and ends. BROUGHT is
+# CALL is one of run.py's (1.1 to 3.2), or "keep", which keeps what was brought and ends. BROUGHT is
 # a folder that bring.sh made, or what of it was carried this time: all of it is kept in KEEP, so
-# that pieces may come with several calls. Needs no network.
+# that pieces may come with several calls. Several calls may run side by side: one installs, the
+# others wait for it. OUT gets one archive, CALL.tar.gz, written again after each part; a second one
+# of the same CALL is CALL.2.tar.gz. Needs no network.
 set -euo pipefail
 [ $# -ge 3 ] || { echo "call.sh: give CALL, BROUGHT and OUT" >&2; exit 2; }
 call=$1 brought=$2 out=$3
@@ -11,7 +13,9 @@ shift 3
 keep=${KEEP:-/tmp/fastload-gpu}
 python=${PYTHON:-python3}
 export PYTHONUNBUFFERED=1
-mkdir -p "$keep/brought" "$keep/headers" "$keep/site" "$keep/work"
+mkdir -p "$keep/brought" "$keep/headers" "$keep/site" "$keep/work" "$out"
+exec 9>"$keep/lock"
+flock 9 # until all is installed
 [ ! -d "$brought" ] || cp -rn "$brought/." "$keep/brought/"
 [ "$call" != keep ] || { ls "$keep/brought"; exit 0; }
 
@@ -40,7 +44,13 @@ if [ ! -e "$keep/dali-done" ]; then
 fi
 libraries=$(dirname "$(find "$keep/headers" -name 'libturbojpeg.so.0' | head -n 1)")
 export PYTHONPATH="$keep/site" LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+name=$call number=1
+until mkdir "$keep/out.$name" 2>/dev/null; do
+    number=$((number + 1))
+    name=$call.$number
+done
+exec 9>&-
 photos=()
 [ ! -d "$keep/photos" ] || photos=(--photos "$keep/photos")
-exec "$python" -m benchmarks.gpu.run --call "$call" --out "$out/$call" "${photos[@]}" \
-    --jpeg-headers "$keep/headers" --work "$keep/work" "$@"
+exec "$python" -m benchmarks.gpu.run --call "$call" --out "$keep/out.$name" \
+    --archive "$out/$name.tar.gz" "${photos[@]}" --jpeg-headers "$keep/headers" --work "$keep/work" "$@"

@@ -8,6 +8,7 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import islice
@@ -88,37 +89,71 @@ def _files_marked() -> list[str]:
 
 MARKED = "tests for a GPU"
 """The mode of the rows of `run_marked`."""
-_MARKED: dict[str, tuple[str, ...]] = {
-    "pytest -m gpu": ("-m", "gpu", *_files_marked()),
-    "the fused kernels, bit for bit": ("tests/test_render_fused.py", "tests/test_render_drawn.py"),
-    "steps that never wait": ("tests/test_train_engine.py", "-k", "no_step_waits"),
+_MARKED: dict[str, tuple[tuple[str, ...], int]] = {
+    "pytest -m gpu": (("-m", "gpu", *_files_marked()), 1),
+    "the fused kernels, bit for bit": (
+        ("tests/test_render_fused.py", "tests/test_render_drawn.py"),
+        6,
+    ),
+    "steps that never wait": (("tests/test_train_engine.py", "-k", "no_step_waits"), 1),
 }
+"""Name: the tests, and the processes that share them on a GPU, where a kernel of each test is
+compiled. They need no pytest-xdist."""
 
 
 def run_marked(setting: Setting, found: Found) -> None:
-    """All tests that need a GPU, those of the kernels and those of the trainer's steps. On a CPU
-    the first are skipped, and the kernels run in Triton's interpreter."""
-    for number, (name, options) in enumerate(_MARKED.items()):
-        reports: list[tuple[str, str, str]] = []
-        seconds = found.left / (len(_MARKED) - number)
-        if find_spec("pytest") is None or seconds < 1:
-            reason = "no time was left" if seconds < 1 else "pytest is not installed"
-            found.save(Measurement(name, MARKED, status="not run", note=reason))
-            continue
-        done = process.run(
-            "benchmarks.gpu.checks:pytest_reports",
-            options,
-            limit=seconds,
-            environment={**os.environ, "FASTLOAD_TEST_DEVICE": setting.device},
-            cwd=ROOT,
-            output=Path(setting.out) / "log.txt",
-            on_report=reports.append,
-        )
-        ended = f"interrupted after {seconds:.0f} s" if done.code is None else ""
-        row = tally(name, reports, done.words if done.code else ended)
-        if row.status == "failed" and not setting.gpu and reports and name == "pytest -m gpu":
-            row = structs.replace(row, status="measured")  # without a GPU all of them are skipped
-        found.save(structs.replace(row, mode=MARKED))
+    """All tests that need a GPU, those of the kernels and those of the trainer's steps, side by
+    side. On a CPU the first are skipped, and the kernels run in Triton's interpreter, one process
+    after the other."""
+    if find_spec("pytest") is None:
+        for name in _MARKED:
+            note = "pytest is not installed"
+            found.save(Measurement(name, MARKED, status="not run", note=note))
+        return
+    processes = [
+        (name, options, (number, count if setting.gpu else 1))
+        for name, (options, count) in _MARKED.items()
+        for number in range(count if setting.gpu else 1)
+    ]
+    reports: dict[str, list[tuple[str, str, str]]] = {name: [] for name in _MARKED}
+    notes: dict[str, list[str]] = {name: [] for name in _MARKED}
+    with ThreadPoolExecutor(len(processes) if setting.gpu else 1) as pool:
+        running = {
+            pool.submit(_share_of, setting, found, *rest, reports[name]): name
+            for name, *rest in processes
+        }
+        for done in as_completed(running):
+            name = running[done]
+            notes[name] += filter(None, [done.result()])
+            row = tally(name, reports[name], "; ".join(notes[name]))
+            if row.status == "failed" and not setting.gpu and reports[name] and "-m" in name:
+                row = structs.replace(row, status="measured")  # all are skipped without a GPU
+            found.save(structs.replace(row, mode=MARKED))
+
+
+def _share_of(
+    setting: Setting,
+    found: Found,
+    options: Sequence[str],
+    share: tuple[int, int],
+    reports: list[tuple[str, str, str]],
+) -> str:
+    """Run a share of these tests; what kept it from its end."""
+    seconds = found.left
+    if seconds < 1:
+        return "no time was left"
+    done = process.run(
+        "benchmarks.gpu.checks:pytest_reports",
+        *(options, share),
+        limit=seconds,
+        environment={**os.environ, "FASTLOAD_TEST_DEVICE": setting.device},
+        cwd=ROOT,
+        output=Path(setting.out) / "log.txt",
+        on_report=reports.append,
+    )
+    if done.code is None:
+        return f"interrupted after {seconds:.0f} s"
+    return done.words if done.code else ""
 
 
 def suite(expression: str, processes: int) -> None:
@@ -129,11 +164,16 @@ def suite(expression: str, processes: int) -> None:
     pytest_reports(options)
 
 
-def pytest_reports(options: Sequence[str]) -> None:
-    """Run tests, and report each: its name, what came of it, and what it said."""
+def pytest_reports(options: Sequence[str], share: tuple[int, int] = (0, 1)) -> None:
+    """Run tests, and report each: its name, what came of it, and what it said. Of `share` (number,
+    count): every count-th one, from that number on."""
     import pytest
 
     class Reporter:
+        def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+            first, count = share
+            items[:] = items[first::count]
+
         def pytest_runtest_logreport(self, report: Any) -> None:
             if report.when == "call" or not report.passed:
                 where = report.longrepr

@@ -61,7 +61,7 @@ class Decoder:
 def decoders(setting: Setting) -> list[Decoder]:
     """All that there are, those that may die too."""
     found = []
-    for package, decode in (("torchvision", _torchvision), ("torchcodec", _torchcodec)):
+    for package, decode in (("torchvision", decode_by_torchvision), ("torchcodec", _torchcodec)):
         here, there = torch.device("cpu"), setting.where()
         same = partial(_compare, setting, decode) if setting.gpu else None
         found.append(Decoder(f"{package}, CPU", WHOLE, partial(_whole, setting, decode, here)))
@@ -102,7 +102,7 @@ def run(setting: Setting, found: Found) -> None:
             found.attempt(decoder.name, SAME, decoder.same)
 
 
-def _torchvision(batch: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+def decode_by_torchvision(batch: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     from torchvision.io import ImageReadMode, decode_jpeg
 
     found: list[torch.Tensor] = decode_jpeg(batch, mode=ImageReadMode.RGB, device=str(device))

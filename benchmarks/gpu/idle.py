@@ -114,7 +114,7 @@ def compare(
             compared = _Compared(network, f"{mode(network)}{kind}", parameters, best)
             try:
                 trainer = of_torchvision(network, setting.where())
-                trainer.warm_up(next(synthetic(setting)), compiled=setting.compile)
+                trainer.warm_up(next(every[SYNTHETIC]()), compiled=setting.compile)
             except Exception as error:  # one network, and not those that come after
                 status, words = status_of(error)
                 found.save(

@@ -9,10 +9,12 @@ becomes of it.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import re
 import signal
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +33,7 @@ from benchmarks.gpu.goals import goals, line, summary
 from benchmarks.gpu.setting import DRY, FULL, Found, Setting
 from benchmarks.gpu.trainer import CHECKS
 from benchmarks.gpu.training import COMPILED, SMALL
+from benchmarks.gpu.ways import WAYS
 from benchmarks.inputs import ROOT, photographs, sample_set
 from fastload.cache import build_cache
 from fastload.errors import FastloadError
@@ -62,6 +65,9 @@ class Part:
     several: Callable[[Setting], dict[str, dict[str, Any]]] = lambda setting: {"": {}}
     # Whether kernels run in Triton's interpreter where there is no GPU.
     interpreted: bool = False
+    photographs: bool = True  # whether it needs them
+    # What `only` may name; nothing where it has no effect.
+    chosen: Callable[[Setting], Sequence[str]] = lambda setting: ()
 
 
 def _compiled(setting: Setting) -> dict[str, dict[str, Any]]:
@@ -73,11 +79,23 @@ def _networks(setting: Setting) -> dict[str, dict[str, Any]]:
 
 
 def _checks(setting: Setting) -> dict[str, dict[str, Any]]:
-    return {name: {"only": (name,)} for name in CHECKS}
+    return {name: {"only": (name,)} for name in setting.only or CHECKS}
+
+
+def _ways(setting: Setting) -> dict[str, dict[str, Any]]:
+    return {name: {"way": name} for name in WAYS}
 
 
 def _cores(setting: Setting) -> dict[str, dict[str, Any]]:
     return {f"{count} cores": {"cores": count} for count in cores_here(setting.core_counts)}
+
+
+def _every_backend(setting: Setting) -> list[str]:
+    return [variant.name for variant in every_variant(setting)]
+
+
+def _every_decoder(setting: Setting) -> list[str]:
+    return [decoder.name for decoder in decoders(setting)]
 
 
 def _backends(setting: Setting) -> list[str]:
@@ -91,33 +109,72 @@ def _decoders(setting: Setting) -> list[str]:
 PARTS: dict[
     str, Part
 ] = {  # in order of worth: what comes first is found even if the machine is taken away
-    "native": Part("the native core, and what the machine has", "native:run", 6),
+    "native": Part("the native core, and what the machine has", "native:run", 6, photographs=False),
     "contract": Part(
-        "the contract suite and the checks on photographs", "checks:run", 16, _backends
+        "the contract suite and the checks on photographs",
+        "checks:run",
+        16,
+        _backends,
+        chosen=_every_backend,
     ),
     "tests": Part(
         "tests that need a GPU, the kernels, the trainer's steps",
         "checks:run_marked",
         12,
         interpreted=True,
+        photographs=False,
     ),
-    "streams": Part("batches, used at once and kept", "streams:run", 10, _backends),
+    "streams": Part(
+        "batches, used at once and kept", "streams:run", 10, _backends, chosen=_every_backend
+    ),
     "compile": Part(
         "the compiler's cache, filled before anything is timed",
         "training:run",
         40,
         several=_compiled,
+        photographs=False,
     ),
     "idle": Part(
-        "idle time of the GPU while networks are trained", "idle:run", 60, _backends, _networks
+        "idle time of the GPU while networks are trained",
+        "idle:run",
+        60,
+        _backends,
+        _networks,
+        chosen=_every_backend,
     ),
-    "cifar": Part("CIFAR-10 resident on the GPU", "cifar:run", 10),
-    "decode": Part("decoding on the GPU, on the CPU, on both", "decode:run", 10, _decoders),
+    "ways": Part("trainings that are fed in other ways", "ways:run", 40, several=_ways),
+    "loaders": Part("one loader, and several that share the cores", "loaders:run", 10),
+    "cifar": Part("CIFAR-10's arrays resident on the GPU", "cifar:run", 10, photographs=False),
+    "decode": Part(
+        "decoding on the GPU, on the CPU, on both",
+        "decode:run",
+        10,
+        _decoders,
+        chosen=_every_decoder,
+    ),
     "threads": Part("the loader's threads and the trainer's steps", "threads:run", 12),
-    "trainer": Part("the reference trainer, each of its ways", "trainer:run", 24, several=_checks),
-    "kernels": Part("kernels against the operations of torch", "kernels:run", 6, interpreted=True),
+    "trainer": Part(
+        "the reference trainer, each of its ways",
+        "trainer:run",
+        24,
+        several=_checks,
+        chosen=lambda setting: list(CHECKS),
+    ),
+    "kernels": Part(
+        "kernels against the operations of torch",
+        "kernels:run",
+        6,
+        interpreted=True,
+        photographs=False,
+    ),
     "soak": Part("a training over many ends of epochs", "soak:run", 16),
-    "cores": Part("fewer cores, and other loaders on as many", "cores:run", 60, several=_cores),
+    "cores": Part(
+        "fewer cores, and other loaders on as many",
+        "cores:run",
+        60,
+        several=_cores,
+        chosen=_every_backend,
+    ),
 }
 
 
@@ -136,22 +193,24 @@ CALLS: dict[str, Call] = {
     "2.1": Call(("trainer", "kernels"), 6.5),
     "2.2": Call(("soak",), 5.0),
     "2.3": Call(("cores",), 9.0),
+    "3.1": Call(("ways", "loaders"), 7.0),
+    "3.2": Call(("tests",), 2.5),
 }
-"""What is done in each of two leases of a machine, in calls of less than ten minutes: a machine
+"""What is done in each of three leases of a machine, in calls of less than ten minutes: a machine
 that is lost takes one call with it. `native` and `compile` come by themselves."""
 LEASES: dict[str, Call] = {
     lease: Call(
         tuple(part for name in names for part in CALLS[name].parts),
         sum(CALLS[name].minutes for name in names),
     )
-    for lease in ("1", "2")
+    for lease in ("1", "2", "3")
     for names in [[name for name in CALLS if name.startswith(lease)]]
 }
 """All calls of a lease as one."""
 _LEAST_APART = 45.0
 """Seconds that a contestant with a process of its own has at least, if there are so many: importing
 torch and opening a GPU takes up to 20."""
-_COMPILE_FIRST = ("idle", "cifar", "threads", "soak", "cores")
+_COMPILE_FIRST = ("idle", "ways", "cifar", "threads", "soak", "cores")
 
 
 def work(name: str, setting: Setting, seconds: float) -> None:
@@ -175,6 +234,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "benchmarks.gpu.run --device cpu --dry-run --out DIR"
         )
         return 1
+    refused = _only_refused(setting, given.parts)
+    if refused:
+        _say(refused)
+        return 2
     with tempfile.TemporaryDirectory(prefix="fastload-gpu-") as temporary:
         kept = given.work or Path(temporary)
         kept.mkdir(parents=True, exist_ok=True)
@@ -183,18 +246,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
             time.monotonic() + 60 * given.minutes,
             dry=given.dry_run,
         )
-        run.part("native", [])  # before the cache is built with it
-        try:
-            run.prepare(given.photos)
-        except FastloadError as error:
-            _say(str(error))
-            return 1
+        with (kept / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # others may keep their input in the same folder
+            run.part("native", [])  # before the cache is built with it
+            try:
+                if any(PARTS[name].photographs for name in given.parts):
+                    run.prepare(given.photos)
+            except FastloadError as error:
+                _say(str(error))
+                return 1
         for number, name in enumerate(given.parts):
             run.part(name, given.parts[number + 1 :])
             # After each part: a machine that is taken away leaves what was found.
             write_text(given.out / "summary.txt", summary(run.results) + "\n")
+            if given.archive:
+                pack(given.out, given.archive)
     print(f"\n{summary(run.results)}")
     return 0
+
+
+def _only_refused(setting: Setting, parts: Sequence[str]) -> str:
+    """Why `only` cannot be what was meant: it chooses nothing of a part, or names what there is
+    not; empty where it can."""
+    if not setting.only:
+        return ""
+    parts = [name for name in parts if name not in ("native", "compile")]
+    without = [name for name in parts if not PARTS[name].chosen(setting)]
+    if without:
+        return f"--set only=...: it chooses nothing of the part {without[0]!r}; leave one out"
+    there = {name for part in parts for name in PARTS[part].chosen(setting)}
+    unknown = [name for name in setting.only if name not in there]
+    if unknown:
+        return f"--set only=...: {unknown[0]!r} is none of {', '.join(sorted(there))}"
+    return ""
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """All that a folder has, as one file, whole at every moment."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    part = archive.with_name(f"{archive.name}.part")
+    with tarfile.open(part, "w:gz") as file:
+        file.add(folder, archive.name.removesuffix(".tar.gz"))
+    part.replace(archive)
 
 
 def _chosen(text: str) -> tuple[str, Any]:
@@ -228,13 +321,13 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--lease",
         choices=[*LEASES],
-        help="the parts of the first or the second of two leases of a machine",
+        help="the parts of one of three leases of a machine",
     )
     add("--call", choices=[*CALLS], help="the parts of one call of a lease")
     add(
         "--minutes",
         type=float,
-        help="for all parts together (default: 43; of --parts 8.5; of a call or lease its own)",
+        help="for all parts together (default: 52.5; of --parts 8.5; of a call or lease its own)",
     )
     add("--device", help="cuda, cuda:1, cpu (default: cuda; cpu for a dry run)")
     add(
@@ -255,6 +348,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME=VALUE",
         help="a field of benchmarks.gpu.setting.Setting: --set networks=resnet50 --set pairs=9",
     )
+    add("--archive", type=Path, help="keep what --out has as one .tar.gz, too")
     add("--work", type=Path, help="keep input and build here (default: a temporary folder)")
     given = parser.parse_args(arguments)
     planned = CALLS[given.call] if given.call else LEASES[given.lease] if given.lease else None
@@ -277,6 +371,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         given.parts.insert(compiled, "compile")
     given.set = dict(given.set)
     given.out, given.work = given.out.absolute(), given.work and given.work.absolute()
+    given.archive = given.archive and given.archive.absolute()
     return given
 
 
@@ -293,7 +388,7 @@ class Run:
         shown = {
             name: value
             for name, value in asdict(setting).items()
-            if name not in ("kept", "out", "only")
+            if name not in ("kept", "out", "only", "way")
         }
         self._results = new_results("gpu", shown | {"dry_run": dry}, ())
 
@@ -327,10 +422,14 @@ class Run:
         processes = list[tuple[str, Setting, float]]()
         for title, own in part.several(self.setting).items():
             setting = replace(self.setting, **own)
-            processes.append((title, setting, 1.0))
-            for contestant in part.apart(setting):
-                alone = ": ".join(filter(None, (title, contestant)))
-                processes.append((alone, replace(setting, only=(contestant,)), _APART))
+            risky = part.apart(setting)
+            safe = tuple(name for name in setting.only if name not in risky)
+            if safe or not setting.only:
+                processes.append((title, replace(setting, only=safe), 1.0))
+            for contestant in risky:
+                if not setting.only or contestant in setting.only:
+                    alone = ": ".join(filter(None, (title, contestant)))
+                    processes.append((alone, replace(setting, only=(contestant,)), _APART))
         whole = sum(share for _, _, share in processes)
         for number, (title, setting, share) in enumerate(processes):
             rest = part.weight * sum(share for _, _, share in processes[number:]) / whole

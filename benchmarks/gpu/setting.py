@@ -51,6 +51,8 @@ class Setting:
     soak_seconds: float = 120.0  # over many ends of epochs
     core_counts: tuple[int, ...] = (1, 2, 4, 8)  # that a process may use: "cores needed for 99.5%"
     cores: int = 0  # that this process may use; 0: all
+    way: str = ""  # of a training, in which this process is fed
+    loaders: tuple[int, ...] = (1, 2, 4, 8)  # processes that share the cores
     trainer_steps: int = 24  # of each way of the reference trainer
     small_images: int = 50_000  # of 32x32
     small_batch_sizes: tuple[int, ...] = (512, 2048, 8192, 32768)
@@ -93,6 +95,7 @@ DRY = replace(
     rate_seconds=0.1,
     soak_seconds=2.0,
     core_counts=(1, 2),
+    loaders=(1, 2),
     trainer_steps=4,
     small_images=512,
     small_batch_sizes=(64, 256),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import groupby
 
 import torch
 from torch import nn
@@ -90,7 +91,8 @@ class Training:
         return self
 
     def step(self, batch: Batch, mark: Callable[[str], None] = lambda phase: None) -> None:
-        """Queue one step; `mark` is called when a phase of it begins."""
+        """Queue one step; `mark` is called when a phase of it begins. Of images in several crops,
+        those of one size go through the network together."""
         if self._graph is not None and self._batch is not None:
             mark("compute")
             for kept, new in zip(self._batch, batch, strict=True):
@@ -101,7 +103,18 @@ class Training:
         images, labels = batch
         mark("compute")
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._gpu):
-            loss = nn.functional.cross_entropy(self._network(images), labels)
+            parts = [images]
+            if isinstance(images, list):
+                parts = [
+                    torch.cat(list(some)) for _, some in groupby(images, lambda one: one.shape)
+                ]
+            losses = [
+                nn.functional.cross_entropy(
+                    self._network(part), labels.repeat(len(part) // len(labels))
+                )
+                for part in parts
+            ]
+            loss = torch.stack(losses).sum()
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         mark("update")
