@@ -13,8 +13,11 @@ a page, not in code. It belongs to the section that it stands in. A section with
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import pytest
 
@@ -137,3 +140,108 @@ def _figures(page: str) -> list[list[str]]:
         line for block in blocks for line in (block.splitlines() if "|--" in block else [block])
     ]
     return [sorted(re.findall(r"\d[\d,.]*\d|\d", line)) for line in lines]
+
+
+# -- Against the files of the results --------------------------------------------------------------
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def rounds_of(file: str) -> dict[tuple[str, str, int], list[dict[str, Any]]]:
+    """By contestant, mode and number of cores (0: all), the rounds of a file."""
+    measured = json.loads((RESULTS / file).read_text())["measurements"]
+    return {
+        (row["contestant"], row["mode"], row["parameters"].get("cores", 0)): row["rounds"]
+        for row in measured
+    }
+
+
+def of_all_turns(rounds: list[dict[str, Any]]) -> list[str]:
+    """The cells of a row: rate, share of the synthetic rate, the lowest one, turns and seconds,
+    cores. The synthetic rate of a turn is its own over its share."""
+    seconds = sum(turn["seconds"] for turn in rounds)
+    samples = sum(turn["samples"] for turn in rounds)
+    shares = [turn["metrics"]["of_synthetic_share"] for turn in rounds]
+    there = sum(turn["samples"] / share for turn, share in zip(rounds, shares, strict=True))
+    cores = sum(turn["metrics"]["host_cores"] * turn["seconds"] for turn in rounds) / seconds
+    return [
+        f"{samples / seconds:,.0f}",
+        f"{samples / there:.1%}",
+        f"{min(shares):.1%}",
+        f"{len(rounds)}, {seconds:.1f}",
+        f"{cores:.1f}",
+    ]
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
+def test_the_gpu_tables_are_all_turns_of_the_file(page: str) -> None:
+    text = (ROOT / page).read_text()
+    table = [line.strip("| \n").split(" | ") for line in text.splitlines() if "%" in line]
+    shown = [cells[1:] for cells in table if len(cells) == 6]
+    rounds, pairs = rounds_of("gpu-h100-16core.json"), "training resnet50, in paired turns"
+    by_cores = "training resnet50, by cores"
+    assert shown == [
+        of_all_turns(rounds[key])
+        for key in (
+            ("fastload cache, disk", pairs, 0),
+            ("fastload turbojpeg", pairs, 0),
+            ("fastload cache, device", pairs, 0),
+            ("fastload torch", pairs, 0),
+            ("fastload dali, cpu", "training resnet50", 0),
+            ("DataLoader, 16 workers", "training resnet50", 0),
+            ("fastload cache, disk", f"{by_cores}, in paired turns", 4),
+            ("fastload turbojpeg", by_cores, 4),
+            ("DataLoader", by_cores, 4),
+        )
+    ]
+
+
+def test_the_remote_table_is_medians_of_the_rounds() -> None:
+    """Of images a second and of images a CPU second, and of neither the total."""
+    page = (ROOT / "benchmarks" / "README.md").read_text()
+    rounds = rounds_of("remote-2core-epyc-zen5.json")
+    mode = "images from a store with 30 ms"
+
+    def medians(name: str) -> list[str]:
+        turns = rounds[name, mode, 1]
+        return [
+            f"{median(turn['samples'] / turn[of] for turn in turns):,.0f}"
+            for of in ("seconds", "cpu_seconds")
+        ]
+
+    rows: dict[str, list[str]] = {}
+    for line in page.splitlines():
+        cells = line.strip("| ").split(" | ")
+        if len(cells) >= 3:
+            name = cells[0].strip("*").replace(" 0.2.76", "")
+            rows.setdefault(name, [cell.strip("*") for cell in cells[1:3]])
+    for name in (
+        "fastload, objects",
+        "fastload, tar",
+        "fastload, tar in blocks",
+        "fastload, tar in blocks, no tier",
+        "fastload, objects, epoch 2",
+        "LitData",
+    ):
+        assert rows[name] == medians(name), name
+    local = [medians(name) for name in ("fastload, local files", "fastload, local tar")]
+    assert rows["fastload, local files; local tar"] == [
+        "; ".join(both) for both in zip(*local, strict=True)
+    ]
+
+
+def test_figures_of_benchmarks_have_a_file_or_say_that_there_is_none() -> None:
+    page = (ROOT / "benchmarks" / "README.md").read_text()
+    without = []
+    for section in re.split(r"(?m)^(?=##+ )", page):
+        figures = _FIGURE.search(re.sub(r"`[^`\n]*`", "", section)) or "\n|---|" in section
+        if (
+            figures
+            and not re.search(r"\(results/[\w.-]+\.json\)", section)
+            and not re.search(r"no\s+file\s+was\s+kept", section)
+            and not re.search(r"<!-- figures: [^>]{10,}-->", section)
+        ):
+            without.append(section.splitlines()[0])
+    assert without == []
+    for file in re.findall(r"\(results/([\w.-]+)\)", page):
+        assert (RESULTS / file).is_file(), file
