@@ -145,6 +145,20 @@ def cache_home() -> Path:
     return (home if home.is_absolute() else Path.home() / ".cache") / "fastload"
 
 
+def file_system_of(path: str) -> str:
+    """The kind of the file system that a path is on ("ext4", "nfs4"); "" where Linux does not say.
+    Of proc(5), mountinfo: the fields after " - " begin with the kind, the fifth is the place."""
+    place = os.path.realpath(path)
+    found = "", ""
+    for line in _read(Path("/proc/self/mountinfo")).splitlines():
+        before, _, after = line.partition(" - ")
+        mount = before.split()[4].encode().decode("unicode_escape")  # \\040 for a space
+        inside = mount == "/" or place == mount or place.startswith(f"{mount}/")
+        if inside and len(mount) >= len(found[0]):
+            found = mount, after.split()[0]
+    return found[1]
+
+
 class Gpus(NamedTuple):
     """What the NVIDIA driver says (NVML)."""
 

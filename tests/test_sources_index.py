@@ -20,7 +20,7 @@ import fastload
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError, DecodeError, SourceError
 from fastload.sources import index, open_source
-from fastload.sources.index import read_index, write_index
+from fastload.sources.index_file import read_index, write_index
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.objectserver import ObjectServer
@@ -183,12 +183,6 @@ def test_an_index_that_lies_with_the_data_is_taken(
     assert any("by the index" in note for note in opened.notes)
     server.objects["bucket/shards/s.tar"] += bytes(512)  # changed: the index is for another one
     assert not any("by the index" in note for note in open_source("s3://bucket/shards").notes)
-
-
-def test_local_data_have_no_index(local: Path) -> None:
-    refused = CliRunner().invoke(app, ["index", str(local)])
-    assert refused.exit_code != 0
-    assert "lies on a local disk" in refused.output
 
 
 def test_a_format_that_there_is_not_is_refused_before_any_request(

@@ -18,7 +18,7 @@ from PIL import Image, ImageFile
 from fastload import stores
 from fastload.errors import DecodeError, FastloadError, SourceError
 from fastload.sources import Source, index, open_source, sizes
-from fastload.sources.index import write_index
+from fastload.sources.index_file import write_index
 from fastload.sources.sizes import upright_sizes
 from fastload.stores import contents
 from tests import test_sources_open_images as open_images

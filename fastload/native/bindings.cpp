@@ -17,6 +17,7 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -26,6 +27,7 @@
 #include "checksum.hpp"
 #include "draws.hpp"
 #include "jobs.hpp"
+#include "listing.hpp"
 #include "seek_index.hpp"
 #include "tier.hpp"
 #include "warp.hpp"
@@ -76,6 +78,60 @@ Encoded encoded_files(const nb::bytes& root, Input<uint8_t, 1> blob, Input<int64
                             static_cast<int>(rows.size())};
     return {paths.count, [paths] { return open_files(paths); },
             kept(blob, ends, rows, offsets, lengths)};
+}
+
+// A vector as an array of Python's, which keeps it.
+template <typename T>
+nb::ndarray<nb::numpy, T, nb::ndim<1>> array_of(std::vector<T> values) {
+    auto* held = new std::vector<T>(std::move(values));
+    nb::capsule owner(held,
+                      [](void* pointer) noexcept { delete static_cast<std::vector<T>*>(pointer); });
+    return nb::ndarray<nb::numpy, T, nb::ndim<1>>(held->data(), {held->size()}, owner);
+}
+
+std::vector<std::string> strings_of(const std::vector<nb::bytes>& values) {
+    std::vector<std::string> found;
+    for (const nb::bytes& value : values) found.emplace_back(value.c_str(), value.size());
+    return found;
+}
+
+// As `list_folders`: (images, ends, counts, folders, others), the last two as lists of (number of
+// the folder, name); None where Python must look.
+nb::object list_names(const nb::bytes& root, const std::vector<nb::bytes>& folders,
+                      const std::vector<nb::bytes>& endings, const std::vector<nb::bytes>& suffixes,
+                      const std::vector<nb::bytes>& never, int threads) {
+    const std::string where(root.c_str(), root.size());
+    const std::vector<std::string> below = strings_of(folders);
+    const ImageNames names = {strings_of(endings), strings_of(suffixes), strings_of(never)};
+    Listing found;
+    {
+        WithoutGil released;
+        found = list_folders(where, below, names, threads);
+    }
+    if (found.odd) return nb::none();
+    const auto named = [](const auto& pairs) {
+        nb::list all;
+        for (const auto& [number, name] : pairs)
+            all.append(nb::make_tuple(number, nb::bytes(name.data(), name.size())));
+        return all;
+    };
+    return nb::make_tuple(nb::bytes(found.images.data(), found.images.size()),
+                          array_of(std::move(found.ends)), array_of(std::move(found.counts)),
+                          named(found.folders), named(found.others));
+}
+
+// As `folder_stamps`: (4 * N,).
+nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> stamp_folders(const nb::bytes& root,
+                                                           const std::vector<nb::bytes>& folders,
+                                                           int threads) {
+    const std::string where(root.c_str(), root.size());
+    const std::vector<std::string> below = strings_of(folders);
+    std::vector<int64_t> stamps;
+    {
+        WithoutGil released;
+        stamps = folder_stamps(where, below, threads);
+    }
+    return array_of(std::move(stamps));
 }
 
 #ifdef FASTLOAD_PNG
@@ -537,6 +593,9 @@ NB_MODULE(_core, m) {
     m.def("write_to_tier", &write_to_tier, "folder"_a, "digests"_a, "data"_a, "beside"_a);
     m.def("look_in_tier", &look_in_tier, "folder"_a, "digests"_a, "out"_a);
 #endif
+    m.def("list_folders", &list_names, "root"_a, "folders"_a, "endings"_a, "suffixes"_a, "never"_a,
+          "threads"_a);
+    m.def("folder_stamps", &stamp_folders, "root"_a, "folders"_a, "threads"_a);
     m.def("warp", &warp_image, "image"_a, "out"_a, "inverse"_a, "bilinear"_a, "fades"_a, "mixes"_a,
           "fill"_a, "simd"_a = "auto");
 

@@ -28,6 +28,7 @@ from fastload.sources.image_files import (
     is_image_name,
     is_never_data,
 )
+from fastload.sources.listing import listing_of
 from fastload.sources.names import (
     NO_SPLIT_NAMED,
     SPLITS,
@@ -144,6 +145,29 @@ def images_below(root: str, folder: str, left_out: LeftOut | None = None) -> Ite
         prefix = f"{here}/" if here else ""
         for name in found[here]:
             yield prefix + name
+
+
+def image_table(
+    root: str, folders: Sequence[str], left_out: LeftOut
+) -> tuple[PathTable, Int64Array]:
+    """The images of `images_below` of several folders, one after the other, and how many each has.
+    Of a local root in one call of the native core. Raises SourceError, as that."""
+    listing = None if is_remote(root) else listing_of(root, folders)
+    if listing is not None:
+        for path in listing.others:
+            left_out.add(path)
+        return listing.images, listing.counts
+    if is_remote(root):
+        stores.list_ahead([f"{root}/{name}" for name in folders])
+    counts = np.zeros(len(folders), dtype=np.int64)
+
+    def paths() -> Iterator[str]:
+        for number, name in enumerate(folders):
+            for path in images_below(root, name, left_out):
+                counts[number] += 1
+                yield path
+
+    return PathTable.of(paths(), root), counts
 
 
 def sampled_rows(length: int, count: int = 1024) -> Int64Array:
@@ -346,15 +370,8 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
         # Other files beside the class folders (README, class names, tables) are about the data, not
         # of it.
 
-    def paths() -> Iterator[str]:
-        for label, name in enumerate(classes):
-            for path in images_below(root, name, left_out) if name in here else ():
-                counts[label] += 1
-                yield path
-
-    if is_remote(root):
-        stores.list_ahead([f"{root}/{name}" for name in classes if name in here])
-    table = PathTable.of(paths(), root)
+    present = np.array([name in here for name in classes])
+    table, counts[present] = image_table(root, [name for name in classes if name in here], left_out)
     empty = [name for name, n in zip(classes, counts, strict=True) if name in here and not n]
     if empty:
         # torchvision's wording, so that a search for it finds the known answers.
@@ -442,7 +459,7 @@ def open_images(root: str, options: OpenOptions) -> Opened:
     Never chosen by itself: only `format="images"` says that labels are not wanted.
     """
     left_out = LeftOut(root, strict=options.strict)
-    files = EncodedFiles(PathTable.of(images_below(root, "", left_out), root))
+    files = EncodedFiles(image_table(root, [""], left_out)[0])
     if not len(files):
         raise SourceError(f"{root}: no images in it or below; give the folder that has them.")
     fingerprint = fingerprint_of(

@@ -59,7 +59,7 @@ _STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"RIFF", b"GIF8", b"BM", b"II*\0", b
 
 # The index; and what macOS, Windows, Jupyter and network disks leave in folders and archives.
 # Compared in lower case.
-_NEVER_DATA = frozenset(
+NEVER_DATA = frozenset(
     {
         "__macosx",
         ".ds_store",
@@ -103,21 +103,36 @@ def is_image_name(name: str) -> bool:
     A plugin that the program has registered with Pillow counts, and pillow-heif (`.heic`) where it
     is installed.
     """
-    if name.lower().endswith(TORCHVISION_EXTENSIONS):
-        return True
-    if name.lower().endswith(_HEIF_ENDINGS) and reads_heif():
+    if name.lower().endswith(certain_endings()):
         return True
     _load_plugins()
-    kind = Image.EXTENSION.get(os.path.splitext(name)[1].lower())
+    return _pillow_reads(Image.EXTENSION.get(os.path.splitext(name)[1].lower()))
+
+
+def _pillow_reads(kind: str | None) -> bool:
+    """Whether this Pillow decodes a format that it knows by a suffix."""
     if kind is None or kind not in Image.OPEN or kind in _NOT_READ:
         return False
     return kind not in _FEATURES or bool(features.check(_FEATURES[kind]))
 
 
+def certain_endings() -> tuple[str, ...]:
+    """What ends with one of these, in lower case, is an image, whatever Pillow says."""
+    return TORCHVISION_EXTENSIONS + (_HEIF_ENDINGS if reads_heif() else ())
+
+
+def suffixes_of_pillow() -> list[str]:
+    """The suffixes (".gif") of images that Pillow reads here, sorted: with these and
+    `certain_endings`, `is_image_name` is known for every name."""
+    _load_plugins()
+    readable = {kind for kind in {*Image.EXTENSION.values()} if _pillow_reads(kind)}
+    return sorted(suffix for suffix, kind in Image.EXTENSION.items() if kind in readable)
+
+
 def is_never_data(name: str) -> bool:
     """Whether a file or folder is not part of the data: `__MACOSX`, `._1.jpg`, `.DS_Store`,
     `.ipynb_checkpoints`."""
-    return name.startswith("._") or name.lower() in _NEVER_DATA
+    return name.startswith("._") or name.lower() in NEVER_DATA
 
 
 @functools.cache

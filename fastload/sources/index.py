@@ -7,13 +7,10 @@ set is opened again the listings are asked for at once and compared; if all are 
 are mapped. Every read is checked against the version noted here, so that an object that changed is
 an error.
 
-The file: 16 bytes that name the format, the length of the header (8 bytes, little endian), the
-header (JSON: what the arrays are called, their dtype, shape and place, and all else), the arrays,
-each at a multiple of 64 bytes, and 16 bytes (BLAKE2b) over everything before. Rows of variable
-length are an array of their elements and one of offsets (`Ragged`), as often as they are nested.
-
-A file may be damaged, or lie with the data and be written by anybody: it is taken as a whole or not
-at all. What it says cannot lead out of the file or of its arrays, nor to another store.
+`index_file` has the format of the file. Rows of variable length are an array of their elements and
+one of offsets (`Ragged`), as often as they are nested. A file may be damaged, or lie with the data
+and be written by anybody: it is taken as a whole or not at all. What it says cannot lead out of the
+file or of its arrays, nor to another store.
 """
 
 from __future__ import annotations
@@ -23,33 +20,29 @@ import functools
 import hashlib
 import json
 import logging
-import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from fastload import stores
 from fastload.errors import SourceError
-from fastload.files import open_regular, replacing
+from fastload.files import replacing
 from fastload.machine import cache_home
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import Column, EncodedFiles, RaggedArray, ValueArray
 from fastload.sources.image_files import is_image_name
+from fastload.sources.index_file import NUMBERS, WRONG, Arrays, read_index, write_index
 from fastload.sources.kinds import check_rows
 from fastload.sources.panoptic import SegmentClasses, SegmentMasks, Segments
 from fastload.sources.ragged import Ragged
 from fastload.sources.zip_archives import InflatedFiles
 
 logger = logging.getLogger("fastload")
-
-Arrays = dict[str, npt.NDArray[Any]]
 
 _FILES = {kind.__name__: kind for kind in (EncodedFiles, InflatedFiles)}
 _ROWS = {kind.__name__: kind for kind in (ValueArray, RaggedArray)}
@@ -58,93 +51,9 @@ _OF_SEGMENTS = ("ids", "labels", "offsets")
 _PARTS = ("offsets", "lengths", "versions", "sizes", "sums")
 """Arrays of those, of which not all have each."""
 
-_MAGIC = b"fastload index 2"
-_NUMBERS = "biufc"
-"""Kinds of dtypes that an index holds."""
-_WRONG = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What a header that is not as it should be raises where it is read."""
-_ALIGNED = 64
-_MOST_HEADER = 1 << 30
 # Requests of a check: two million objects are compared by their listings in about two seconds (32
 # at once, 30 ms each); of more objects the folders that this is enough for, spread evenly.
 MOST_REQUESTS = 2000
-
-
-# -- The file --------------------------------------------------------------------------------------
-
-
-def write_index(path: Path, header: Mapping[str, Any], arrays: Arrays) -> None:
-    """Write named arrays and a header (whatever JSON has) to one file, whole or not at all.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    sections, at = {}, 0
-    for name, array in arrays.items():
-        sections[name] = {"dtype": array.dtype.str, "shape": array.shape, "at": at}
-        at += -(-array.nbytes // _ALIGNED) * _ALIGNED
-    text = json.dumps({**header, "sections": sections}).encode()
-    text += b" " * (-(len(_MAGIC) + 8 + len(text)) % _ALIGNED)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.blake2b(digest_size=16)
-    with replacing(path) as beside, open(beside, "xb") as file:
-
-        def write(data: bytes | memoryview) -> None:
-            digest.update(data)
-            file.write(data)
-
-        write(_MAGIC + len(text).to_bytes(8, "little") + text)
-        for array in arrays.values():
-            if array.nbytes:
-                write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-            write(bytes(-array.nbytes % _ALIGNED))
-        file.write(digest.digest())
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def read_index(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """(header, arrays mapped from the file).
-
-    Raises:
-        OSError: it cannot be read.
-        SourceError: it is no index, of another version, or damaged.
-    """
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if file.read(len(_MAGIC)) != _MAGIC:
-            raise SourceError(f"{path}: no index of this version of fastload; make it again.")
-        length = int.from_bytes(file.read(8), "little")
-        text = file.read(min(length, _MOST_HEADER))
-        digest = hashlib.blake2b(_MAGIC + length.to_bytes(8, "little") + text, digest_size=16)
-        tail = b""
-        while block := file.read(1 << 20):
-            block = tail + block
-            tail = block[-16:]
-            digest.update(memoryview(block)[:-16])
-    if digest.digest() != tail:
-        raise SourceError(f"{path}: this index is damaged or not whole; make it again.")
-    begin, end = len(_MAGIC) + 8 + length, size - len(tail)
-    arrays: Arrays = {}
-    try:
-        header: dict[str, Any] = json.loads(text)
-        for name, section in header.pop("sections").items():
-            arrays[name] = _mapped(path, section, begin, end)
-    except _WRONG as error:
-        raise SourceError(f"{path}: this is no index ({error}); make it again.") from None
-    return header, arrays
-
-
-def _mapped(path: Path, section: Mapping[str, Any], begin: int, end: int) -> npt.NDArray[Any]:
-    """An array of the file, which has them from `begin` to `end`. Raises ValueError."""
-    dtype, shape, at = np.dtype(section["dtype"]), tuple(section["shape"]), section["at"]
-    counts = [at, *shape]
-    sound = dtype.kind in _NUMBERS and all(type(count) is int and count >= 0 for count in counts)
-    if not sound or at % _ALIGNED or begin + at + math.prod(shape) * dtype.itemsize > end:
-        raise ValueError(f"an array that is not in it: {dict(section)}")
-    if not math.prod(shape):
-        return np.empty(shape, dtype)
-    return np.memmap(path, dtype, "r", begin + at, shape)
 
 
 # -- A source as arrays ----------------------------------------------------------------------------
@@ -169,7 +78,7 @@ def source_as_arrays(opened: Opened) -> tuple[dict[str, Any], Arrays] | None:
         else:
             return None
         columns[name] = described
-    if not all(array.dtype.kind in _NUMBERS for array in arrays.values()):
+    if not all(array.dtype.kind in NUMBERS for array in arrays.values()):
         return None
     try:
         details = json.loads(json.dumps(dict(source.details)))
@@ -420,7 +329,7 @@ def load(where: IndexPlace) -> Opened | None:
         counts = {str(url): int(count) for url, count in header["counts"].items()}
     except FileNotFoundError:
         return None
-    except (OSError, SourceError, *_WRONG) as error:
+    except (OSError, SourceError, *WRONG) as error:
         logger.warning("%s: the index is not used: %s", where.key["place"], error)
         return None
     if of != where.key or not says_versions(opened.source):

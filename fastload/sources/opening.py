@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import fnmatch
 import functools
 import glob
 import importlib
@@ -28,9 +28,10 @@ from fastload.sources.datasets import (
     open_known_dataset,
     refuse_collections,
 )
-from fastload.sources.folders import split_folder
+from fastload.sources.folders import split_folder, subfolders
 from fastload.sources.formats import FORMATS, Format
 from fastload.sources.image_files import is_image_name
+from fastload.sources.listing import each_listed_once, listing_of
 from fastload.sources.masks import with_masks
 from fastload.sources.pairs import has_masks, is_pairs
 from fastload.sources.unchanged import in_mode
@@ -223,8 +224,15 @@ def open_source(
     options = OpenOptions(split, labels, *names, bool(strict), bool(masks))
     # Anything else than a local path may contain URLs, such as a list of shards.
     a_path = isinstance(spec, str | Path) and not is_remote(str(spec))
-    with contextlib.nullcontext() if a_path else stores.seen_kept():
-        opened = _open(spec, options, format)
+    if a_path:
+        with each_listed_once() as opening:
+            opened = _open(spec, options, format)
+        if opening.kept is not None:
+            note = f"its listing is kept in {opening.kept}, while no folder of it changes"
+            opened = replace(opened, notes=(*opened.notes, note))
+    else:
+        with stores.seen_kept():
+            opened = _open(spec, options, format)
     if roles is not None:
         from fastload.sources.places import with_roles
 
@@ -287,13 +295,15 @@ def make_index(
     format: str | None = None,
     to: Path | None = None,
 ) -> tuple[Path, Opened]:
-    """Open a remote data set without an index, and write one: (where, the data set).
+    """Open a data set without an index, and write one: (where, the data set). Of a local folder it
+    is the listing that is kept (`sources.listing`).
 
-    `to`: a file to write in place of the one in the user's cache.
+    `to`: a file to write in place of the one in the user's cache; not of a local folder.
 
     Raises:
-        ConfigurationError: it is on a local disk; or there is no such format.
-        SourceError: see `open_source`; or it has columns that an index does not hold.
+        ConfigurationError: there is no such format; `to` for a local folder.
+        SourceError: see `open_source`; or it has columns that an index does not hold, or times that
+            a listing cannot be checked by.
         OSError: the file cannot be written.
     """
     options = OpenOptions(split)
@@ -303,10 +313,7 @@ def make_index(
         place = locate(spec)
         first = place[0] if isinstance(place, list) and place else place
         if not isinstance(first, str) or not is_remote(first):
-            raise ConfigurationError(
-                f"{spec}: lies on a local disk, which is listed at each start; an index is for "
-                "what a URL names."
-            )
+            return _keep_listing(spec, place, options, format, to)
         needless = f"{spec}: is of a format that needs no index; open it as it is."
         forms = built_in_formats() if format is None else [format_named(format)]
         if files_to_copy(place, forms, by_name=format is not None):
@@ -322,6 +329,23 @@ def make_index(
         if not index.save(opened, seen, where, to):
             raise SourceError(needless)
     return where.path if to is None else to, opened
+
+
+def _keep_listing(
+    spec: str, place: Any, options: OpenOptions, format: str | None, to: Path | None
+) -> tuple[Path, Opened]:
+    """`make_index` of what is local."""
+    if to is not None:
+        raise ConfigurationError(
+            f"--output {to}: the listing of a local folder is checked by the times of its folders, "
+            "which no other machine has; leave it out."
+        )
+    with each_listed_once(keep_from=1) as opening:
+        opened = _open_located(place, place, options, format)
+    if opening.kept is None:
+        why = opening.not_kept or "it is of a format that needs no listing"
+        raise SourceError(f"{spec}: no listing of it is kept: {why}; open it as it is.")
+    return opening.kept, opened
 
 
 def with_versions(opened: Opened) -> Opened:
@@ -505,6 +529,11 @@ def _has_signs(folder: str, signs: Sequence[str]) -> bool:
     above, name = map(glob.escape, os.path.split(folder))
     inside = os.path.join(above, name)
     for sign in signs:
+        part, _, rest = sign.partition("/")
+        if glob.has_magic(part) and glob.has_magic(rest):
+            if _has_in_folders(folder, sign):
+                return True
+            continue
         pattern = (
             os.path.join(above, sign.removeprefix("../").replace("{name}", name))
             if sign.startswith("../")
@@ -513,6 +542,21 @@ def _has_signs(folder: str, signs: Sequence[str]) -> bool:
         if next(glob.iglob(pattern), None) is not None:
             return True
     return False
+
+
+def _has_in_folders(folder: str, sign: str) -> bool:
+    """Whether one of the folders in a local folder has a file that is no image, by a pattern for
+    both names. If this is a folder of classes, they are listed once for this and the images."""
+    listing = listing_of(folder, subfolders(folder))
+    if listing is None:
+        return next(glob.iglob(os.path.join(glob.escape(folder), sign)), None) is not None
+    names = (path.split("/") for path in listing.others)
+    return any(
+        len(parts) == 2
+        and not any(part.startswith(".") for part in parts)
+        and all(map(fnmatch.fnmatchcase, parts, sign.split("/")))
+        for parts in names
+    )
 
 
 def _opened_as(form: Format, spec: Any, options: OpenOptions) -> Opened:

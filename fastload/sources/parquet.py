@@ -36,7 +36,7 @@ from fastload.sources.arrow_table import (
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles
-from fastload.sources.index import read_index, write_index
+from fastload.sources.index_file import read_index, write_index
 from fastload.sources.names import refuse_splits, split_of
 from fastload.sources.packed import about, check_samples, with_classes
 from fastload.stores.range_file import RangeFile
