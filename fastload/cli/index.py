@@ -14,7 +14,10 @@ from fastload.terminal import output, plain_errors
 
 def index(
     source: Annotated[
-        str, typer.Argument(help="A URL that create_loader takes: s3://bucket/train, shards.")
+        str,
+        typer.Argument(
+            help="A URL that create_loader takes: s3://bucket/train, shards; or a folder of images."
+        ),
     ],
     split: Annotated[
         str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")
@@ -42,7 +45,8 @@ def index(
     """List SOURCE, read the headers of its shards, and keep names, sizes, versions and offsets.
 
     Loaders make such an index themselves, at the first opening on a machine. Made here it can be
-    stored with the data, so that no machine needs to list them.
+    stored with the data, so that no machine needs to list them. Of a local folder its listing is
+    kept, which holds while no folder in it changes.
     """
     with plain_errors():
         if to is not None:
