@@ -74,6 +74,7 @@ TESTS = {
     "test_pillow_simd": "cli.pillow_simd",
     "test_places": "sources.places",
     "test_prefetcher": "loader.production",
+    "test_needs": "backends.needs",
     "test_ragged": "recipe.operation sources.buffers sources.instances "
     "sources.ragged sources.sharing",
     "test_ray_map": "integrations loader.samples",

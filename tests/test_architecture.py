@@ -157,6 +157,7 @@ def test_a_backend_imports_no_other_backend() -> None:
         "joined",
         "maker",
         "masks",
+        "needs",
         "pasted",
         "pixels",
         "rows",

@@ -27,7 +27,7 @@ from fastload.backends.rows import settled_size
 from fastload.cache import build_cache, open_cache
 from fastload.cache.resident import in_memory, is_mapped
 from fastload.draws import Draws
-from fastload.errors import CacheError, ConfigurationError, DecodeError, UnsupportedTransformError
+from fastload.errors import CacheError, ConfigurationError, DecodeError
 from fastload.geometry import GeometryPlan
 from fastload.recipe import (
     CenterCrop,
@@ -444,7 +444,6 @@ def test_storage_auto_is_a_gpu_with_room_and_otherwise_the_files(
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1000)
     )
-    monkeypatch.setattr("fastload.backends.cache._DevicePixels", lambda *parts: parts)
     monkeypatch.setattr("fastload.backends.cache.ResidentSource", lambda *parts: parts[2])
     for needed, storage in ((249, "device"), (251, "disk")):
         monkeypatch.setattr(
@@ -458,17 +457,12 @@ def test_storage_auto_is_a_gpu_with_room_and_otherwise_the_files(
 
 def test_what_it_refuses(tmp_path: Path) -> None:
     source = array_source()
-    with pytest.raises(UnsupportedTransformError, match=r"'cache' cannot run .*'torch'"):
-        cache_backend(source, v2.Compose([v2.ElasticTransform(), v2.ToImage()]))
     with pytest.raises(
         ConfigurationError, match="storage: must be 'auto', 'disk', 'ram' or 'device', got 'tape'"
     ):
         cache_backend(source, storage="tape")
     with pytest.raises(ConfigurationError, match="short_side: must be a positive int, got 0"):
         cache_backend(source, short_side=0)
-    context = Context(source, Recipe.from_transform(None).split((32, 32)), 8, collate_fn=list)
-    with pytest.raises(ConfigurationError, match="collate_fn"):
-        CacheBackend(context, CacheOptions())
 
 
 def test_nothing_is_started_or_written_by_construction(tmp_path: Path) -> None:

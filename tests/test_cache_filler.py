@@ -257,7 +257,7 @@ def test_auto_declines_where_it_is_not_worth_it_and_says_why(
     assert needed == 3 * pixels
     with automatic(data, lambda image: torch.zeros(3, 4, 4)) as loader:
         assert loader.backend == "torch"
-        assert "cache: it runs no Python on samples" in loader.explain()
+        assert "cache: it cannot run " in loader.explain()
     for name, few, words in (
         ("memory_bytes", lambda: 2 * needed - 1, "more than half of the memory"),
         ("_free", lambda _: needed, f"GB are free at {tmp_path / 'cache'}"),

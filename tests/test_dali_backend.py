@@ -36,7 +36,7 @@ from fastload.geometry import Geometry, GeometryPlan
 from fastload.recipe import Recipe, Resize
 from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
-from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
+from fastload.sources.columns import EncodedFiles, PixelArray, ValueArray
 from tests.images import HTML, cmyk_jpeg, huge_png_header, jpeg, labels, photo, png, truncated
 from tests.waiting import LIMIT
 
@@ -242,13 +242,6 @@ def test_interpolations_that_dali_does_otherwise_are_refused(
 ) -> None:
     with pytest.raises(UnsupportedTransformError, match="'torch'"):
         backend_of(source_of(tmp_path, files), recipe)
-
-
-def test_opaque_transforms_and_objects_are_refused(tmp_path: Path, files: dict[str, bytes]) -> None:
-    with pytest.raises(UnsupportedTransformError, match="'torch'"):
-        backend_of(source_of(tmp_path, files), v2.ElasticTransform())
-    with pytest.raises(ConfigurationError, match="'torch'"):
-        backend_of(Source({"item": DatasetItems([1, 2])}, "0" * 32, "objects"), None)
 
 
 # -- rows and columns

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastload.backends.needs import Abilities, Asked, lacking, needs_in
 from fastload.backends.tolerance import PixelDifference as PixelDifference
 from fastload.backends.tolerance import Tolerance as Tolerance
 from fastload.draws import Draws
@@ -100,46 +101,22 @@ class Dependency:
 
 
 @dataclass(frozen=True)
-class Traits:
-    """Properties of a backend, as the class attribute `traits`. The defaults are those of a backend
-    that uses threads and renders as torchvision does. Of one that makes its batches with the code
-    that the built-in ones share, start from `HOST_TRAITS`."""
+class Traits(Abilities):
+    """Properties of a backend, as the class attribute `traits`: its abilities, and more. The
+    defaults are those of a backend that uses threads, renders as torchvision does, and has no
+    ability. Of one that makes its batches with the code that the built-in ones share, start from
+    `HOST_TRAITS`."""
 
     summary: str = ""
     """One line for people: what it is."""
     processes: bool = False
     """Whether `num_workers` are processes (each with its own Python, so `worker_init_fn` is
     called), else threads."""
-    runs_opaque: bool = False
-    """Whether it runs Python on single samples: opaque transforms, a Dataset's own code, collate
-    functions."""
-    views: bool = False
-    """Whether it makes several views of an image: `recipe.geometries`, each into
-    `recipe.recipe.view_column`."""
-    moves_columns: bool = False
-    """Whether it moves the columns of `source.moved` with the images, by `recipe.points`."""
-    draws_masks: bool = False
-    """Whether it puts masks in the place of the shapes of objects (columns whose kind is
-    `drawn`)."""
     owns_batches: bool = False
     """Whether nobody else uses the memory of its batches, so that operations of colour may write to
     it. Else they work on a copy: the arrays may be those of the data set."""
-    resamples_again: bool = False
-    """Whether it makes what a `Geometry` has `later`: warps, a second resampling. A backend that
-    renders by `fastload.render.host.render_row` does."""
-    colours_images: bool = False
-    """Whether it does what a `Geometry` has for `colour`. A backend that renders by
-    `fastload.render.host.render_row` does."""
-    joins_images: bool = False
-    """Whether it makes samples of several images of the source (`recipe.joint`)."""
-    pads_images: bool = False
-    """Whether it pads images of several sizes to the largest of a batch where `Context.padded` asks
-    for it, and adds the column `SIZES`."""
-    deep: bool = False
-    """Whether it makes images that are not `ImageColumn.plain`: more than 8 bits, or grey with one
-    channel (`mode="unchanged"`)."""
     tolerance: Tolerance = field(default_factory=Tolerance)
-    needs: Dependency | None = None
+    requires: Dependency | None = None
     """The module of the class must be importable without it."""
     fits: Mapping[WorkloadKind, Fit] = field(default_factory=dict)
     """How well it fits a workload of each kind, where that depends on the kind alone; else the
@@ -149,24 +126,12 @@ class Traits:
     builds a cache). That takes too long to be measured: `tune` tries it only where there is nothing
     to prepare, and a benchmark lets it prepare before it measures."""
 
-    def check_renders(self, recipe: SplitRecipe, backend: str) -> None:
-        """Raise ConfigurationError if a backend of these traits would leave out a part of it."""
-        if recipe.resamples_again and not self.resamples_again:
-            raise ConfigurationError(
-                f"transform: it warps images or resamples them twice, and backend {backend!r} does "
-                "neither; use another backend, or one resize."
-            )
-        if recipe.colours_images and not self.colours_images:
-            raise ConfigurationError(
-                "transform: it changes the colours of images before their geometry, and backend "
-                f"{backend!r} does not; use backend='turbojpeg', 'cache' or 'torch', or put colour "
-                "after the crops and resizes."
-            )
-        if recipe.joint is not None and not self.joins_images:
-            raise ConfigurationError(
-                "transform: it makes a sample of several images (Mosaic, MixUp), and backend "
-                f"{backend!r} does not; use backend='turbojpeg', 'cache' or 'torch'."
-            )
+    needs: InitVar[None] = None
+    """The name of `requires` in earlier versions."""
+
+    def __post_init__(self, needs: None) -> None:
+        if needs is not None:
+            raise ConfigurationError(f"Traits: needs={needs!r} is now requires=...; rename it.")
 
 
 HOST_TRAITS = Traits(
@@ -194,6 +159,8 @@ class Workload:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     options: BackendOptions | None = None
     """What the user gave, for one of the backends or for all."""
+    padded: bool = False
+    """See `Context.padded`."""
 
     @property
     def kind(self) -> WorkloadKind:
@@ -205,14 +172,8 @@ class Workload:
 
     @property
     def needs_python(self) -> str:
-        """Why Python must run on single samples; empty if it need not."""
-        if self.collate_fn is not None:
-            return "a collate_fn needs Python samples"
-        if self.source.objects:
-            return "the samples come from a Dataset's own Python code"
-        return (
-            "" if self.recipe.opaque is None else "a transform runs one sample at a time, in Python"
-        )
+        """What Python is to do with single samples (`Need.task`); empty if nothing."""
+        return next((task for need, task in needs_in(self).items() if need.in_python), "")
 
     @property
     def arrays(self) -> bool:
@@ -267,8 +228,6 @@ class Context:
     """Returns a uint8 array of this shape, pinned and used again later; None: numpy's memory."""
     collate_fn: Callable[[list[Any]], Any] | None = None
     workers: WorkerSettings = field(default_factory=WorkerSettings)
-    opaque_backends: Callable[[], list[str]] = lambda: ["torch"]
-    """Names of the backends here that run opaque transforms, for messages."""
     takes_pending: bool = False
     """Whether images may come as `fastload.render.drawn.PendingImages`: the device stage makes
     them, with what is to be done to their numbers."""
@@ -288,19 +247,8 @@ class Context:
         return self.batch_size * pixels * channels
 
     def require_whole_batches(self, backend: str) -> None:
-        """For a backend that does not run Python on samples.
-
-        Raises:
-            ConfigurationError: there is a collate function.
-            UnsupportedTransformError: the recipe has an opaque part.
-        """
-        if self.collate_fn is not None:
-            raise ConfigurationError(
-                f"collate_fn: backend {backend!r} makes whole batches and has no samples to "
-                "collate. Use backend='torch', or leave collate_fn out."
-            )
-        if self.recipe.opaque is not None:
-            self.recipe.require_no_opaque(backend, self.opaque_backends())
+        """Does nothing any more: no backend is built for what its `traits` do not name. For one
+        version, for backends of other packages."""
 
 
 @dataclass(frozen=True)
@@ -433,31 +381,29 @@ def traits_of(backend: type[Any]) -> Traits:
     return traits
 
 
+def check_able(backend: str, traits: Traits, asked: Asked) -> None:
+    """Raise the error of the first need that a backend of these traits does not meet; it names
+    those that do."""
+    for need, task in lacking(traits, asked).items():
+        usable = {row.name: row.traits for row in available_backends() if row.available}
+        others = [name for name, can in usable.items() if not lacking(can, asked)]
+        others = others or [name for name, can in usable.items() if need.is_met(can)]
+        raise need.refusal(task, backend, others)
+
+
 def fit_of(backend: type[Any], workload: Workload) -> Fit:
-    """How well a backend's class fits a workload: what its `fit` says, else what follows from its
-    traits. `fit` is asked where options were given, or the traits say nothing of such workloads."""
-    if workload.needs_python and not traits_of(backend).runs_opaque:
-        return Fit(0.0, f"it runs no Python on samples, and {workload.needs_python}")
-    if workload.recipe.several_views and not traits_of(backend).views:
-        return Fit(0.0, "it makes one view of an image")
-    if (
-        workload.source.moved
-        and workload.recipe.moves_pixels
-        and not traits_of(backend).moves_columns
-    ):
-        return Fit(0.0, "it does not move boxes with the images")
-    if workload.source.drawn and not traits_of(backend).draws_masks:
-        return Fit(0.0, "it draws no masks of objects")
-    if workload.recipe.resamples_again and not traits_of(backend).resamples_again:
-        return Fit(0.0, "it makes no warps, and resamples once")
-    if workload.recipe.colours_images and not traits_of(backend).colours_images:
-        return Fit(0.0, "it does not change the colours of images before their geometry")
+    """How well a backend's class fits a workload: not at all where it lacks an ability; else what
+    its `fit` says, or what follows from its traits. `fit` is asked where options were given, or the
+    traits say nothing of such workloads."""
+    lacks = lacking(traits_of(backend), workload)
+    if lacks:
+        return Fit(0.0, f"it cannot {' or '.join(lacks.values())}")
     fits, own = traits_of(backend).fits, getattr(backend, "fit", None)
     if own is not None and (workload.options is not None or workload.kind not in fits):
         fit: Fit = own(workload)
         return fit
     fit = fits.get(workload.kind, Fit(0.1, "able to do it"))
-    return Fit(fit.score, fit.reason or workload.needs_python)
+    return Fit(fit.score, fit.reason or f"it can {workload.needs_python}")
 
 
 # -- Which there are -------------------------------------------------------------------------------
@@ -502,11 +448,11 @@ def backend_class(name: str) -> Any:
             f"backend: {name!r} is not known; choose 'auto' or one of {known}."
         )
     cls = registered[name].load()
-    needs = traits_of(cls).needs
-    if needs is not None and not _importable(needs.package):
+    requires = traits_of(cls).requires
+    if requires is not None and not _importable(requires.package):
         raise BackendUnavailableError(
-            f"backend {name!r} needs the package {needs.package}, which is not installed: "
-            f"{needs.install}"
+            f"backend {name!r} needs the package {requires.package}, which is not installed: "
+            f"{requires.install}"
         )
     return cls
 
@@ -518,9 +464,8 @@ def backend_by_rule(workload: Workload) -> tuple[str, str]:
     fits = {name: fit_of(backend_class(name), workload) for name in names}
     best = max(names, key=lambda name: fits[name].score)  # of equals the first
     if fits[best].score <= 0:
-        raise ConfigurationError(
-            f"backend: 'auto' finds none that can do this ({workload.needs_python or 'no fit'})."
-        )
+        tasks = " and ".join(needs_in(workload).values()) or "do this"
+        raise ConfigurationError(f"backend: 'auto' finds none that can {tasks}.")
     reasons, options = [fits[best].reason], workload.options
     if getattr(options, "may_be_declined", False):  # what is no options is refused later
         reasons += [
@@ -555,9 +500,9 @@ def _status(entry: EntryPoint) -> BackendStatus:
         return BackendStatus(
             entry.name, False, f"its import failed with {type(error).__name__}: {error}"
         )
-    needs = traits.needs
-    present = needs is None or _importable(needs.package)
-    return BackendStatus(entry.name, present, "" if needs is None else needs.install, traits)
+    requires = traits.requires
+    present = requires is None or _importable(requires.package)
+    return BackendStatus(entry.name, present, "" if requires is None else requires.install, traits)
 
 
 def _importable(package: str) -> bool:

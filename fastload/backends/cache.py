@@ -29,6 +29,7 @@ from fastload.backends.base import (
     Workload,
 )
 from fastload.backends.maker import BatchInWork, BatchMaker, PixelMaker, Threads
+from fastload.backends.needs import Abilities, lacking
 from fastload.backends.pixels import reader_and_pixels
 from fastload.backends.rows import Buffers, RowReader, settled_size
 from fastload.cache.build import build_cache, default_directory, is_current
@@ -108,9 +109,11 @@ class CacheBackend(BatchMaker):
         HOST_TRAITS,
         summary="samples decoded once, then served from a memory map, from memory or on the GPU",
         prepares=True,
+        runs_datasets=True,
         fits={
             "arrays": Fit(0.9, "the samples are arrays already: nothing to decode"),
             "encoded": Fit(0.2, "it decodes the whole data set first"),
+            "python": Fit(0.1, "it runs Python once, and keeps what that makes"),
         },
     )
 
@@ -118,12 +121,13 @@ class CacheBackend(BatchMaker):
     def fit(cls, workload: Workload) -> Fit:
         """Higher than the traits say where the options ask to fill a cache while training, and
         where that pays (`why_filled`)."""
-        options, source = workload.options, workload.source
-        if not isinstance(options, CacheOptions) or not options.may_be_declined or workload.arrays:
-            return cls.traits.fits.get(workload.kind, Fit(0.0, ""))
+        options, source, fit = workload.options, workload.source, cls.traits.fits[workload.kind]
+        filling = isinstance(options, CacheOptions) and options.may_be_declined
+        if not filling or workload.kind != "encoded":
+            return fit
         settings = options.decode_settings
         filled, reason = why_filled(source, _directory_of(source, options), settings)
-        return Fit(0.95 if filled else cls.traits.fits[workload.kind].score, reason)
+        return Fit(0.95 if filled else fit.score, reason)
 
     def __init__(self, context: Context, options: CacheOptions) -> None:
         super().__init__(context)
@@ -309,7 +313,7 @@ class CacheBackend(BatchMaker):
         """What makes batches of the columns of this source."""
         self._source = source
         context, settings = replace(self._context, source=source), self._options.decode_settings
-        if self._storage != "device" or _only_on_host(context):
+        if self._storage != "device" or lacking(_DevicePixels.can, context):
             return reader_and_pixels(context, self._threads, settings)
         rows = RowReader(
             source,
@@ -347,11 +351,12 @@ class CacheBackend(BatchMaker):
             "ram": "the host's memory",
             "device": f"the memory of {self._context.device}",
         }[storage]
-        if storage == "device" and _only_on_host(self._context):
-            where = (
-                "memory-mapped files: the host makes warps, mosaics, and what comes after them, "
-                "and images of more than 8 bits"
-            )
+        lacks = lacking(_DevicePixels.can, self._context)
+        # What Python makes is in arrays by then.
+        tasks = [task for need, task in lacks.items() if not need.in_python]
+        if storage == "device" and tasks:
+            reason = f"on {self._context.device} fastload cannot {' or '.join(tasks)}"
+            where = f"memory-mapped files: {reason}"
         if (
             source is not None
             and storage == "disk"
@@ -439,21 +444,12 @@ def _directory_of(source: Source, options: CacheOptions) -> Path:
     return Path(options.directory).expanduser().absolute()
 
 
-def _only_on_host(context: Context) -> bool:
-    """Whether the geometry is more than the device's renderer makes."""
-    return (
-        context.padded
-        or context.recipe.joint is not None
-        or bool(context.source.deep)
-        or any(plan.later or plan.colour for plan in context.recipe.geometries)
-    )
-
-
 class _DevicePixels(PixelMaker):
     """Batches made on the device that holds the arrays. Kernels are launched when a batch is
     received: they need no time before."""
 
     rereads = True
+    can = Abilities(views=True, moves_columns=True, draws_masks=True, one_channel=True)
 
     def __init__(self, context: Context, rows: RowReader, threads: Threads) -> None:
         super().__init__(context, rows, threads)

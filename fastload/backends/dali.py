@@ -201,7 +201,7 @@ class DaliBackend:
         summary="an NVIDIA DALI pipeline fed with fastload's order and boxes, on the CPU or on "
         "a GPU",
         tolerance=Tolerance(psnr_cpu=45.0, psnr_gpu=40.0),
-        needs=Dependency("nvidia.dali", install_command("dali"), "nvidia-dali"),
+        requires=Dependency("nvidia.dali", install_command("dali"), "nvidia-dali"),
         fits={
             "encoded": Fit(0.35, "DALI can do it too"),
             "arrays": Fit(0.1, "DALI can do it too"),
@@ -209,12 +209,6 @@ class DaliBackend:
     )
 
     def __init__(self, context: Context, options: DaliOptions) -> None:
-        context.require_whole_batches(self.name)
-        for name in context.source.objects:
-            raise ConfigurationError(
-                f"backend: 'dali' reads compressed images, but column {name!r} of "
-                f"{context.source.name} holds Python objects; use backend='torch'."
-            )
         self._plans = context.recipe.geometries
         self._filters = list(dict.fromkeys(filter_of(plan).interp_type for plan in self._plans))
         self._device_id = _device_id(options.device, context.device)

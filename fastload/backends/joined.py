@@ -158,7 +158,7 @@ class JoinedReader:
         if not native.available():
             return False
         column = self.source.images[columns[0]]
-        if column.kind.as_stored or not column.plain or plan.colour is not None:
+        if column.kind.as_stored:
             return False
         if self.joint.mosaic is None:
             return plan.later is None

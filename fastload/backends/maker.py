@@ -22,7 +22,8 @@ from typing import Any, ClassVar, Literal, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from fastload.backends.base import Context, Failure, HostBatch
+from fastload.backends.base import HOST_TRAITS, Context, Failure, HostBatch
+from fastload.backends.needs import Abilities
 from fastload.backends.rows import Buffers, RowReader
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, FastloadError, WorkerError
@@ -168,6 +169,8 @@ class Threads:
 class PixelMaker(ABC):
     """Makes the images of batches, with threads that the first batch starts."""
 
+    can: ClassVar[Abilities] = HOST_TRAITS
+    """What it can make; more is not asked of it."""
     light = False
     """Whether the images are there when `start` returns, within a fraction of a millisecond."""
     rereads = False
@@ -215,7 +218,6 @@ class BatchMaker(ABC):
     background = True
 
     def __init__(self, context: Context) -> None:
-        context.require_whole_batches(self.name)
         self._context = context
         self.depth = depth_of(context)
         count = usable_cores() if context.num_workers is None else context.num_workers

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastload import native
 from fastload.backends.base import Context
 from fastload.backends.maker import PixelMaker, Threads
+from fastload.backends.needs import lacking
 from fastload.backends.pixels_joined import JoinedPixels
 from fastload.backends.pixels_native import NativePixels
 from fastload.backends.pixels_python import PythonPixels
@@ -44,12 +45,11 @@ def reader_and_pixels(
         native.load()  # complains if it is not there
     if decoder in ("auto", "native") and native.available():
         joined = rows.joined
-        if joined is not None and joined.fits_core:
+        if joined is not None and joined.fits_core and not lacking(JoinedPixels.can, context):
             return rows, JoinedPixels(
                 context, rows, joined, threads, check_whole=check_whole, seek_index=seek_index
             )
-        serves = NativePixels.serves(context.source, context.recipe.geometries)
-        if serves and joined is None and not context.padded:
+        if NativePixels.serves(context):
             return rows, NativePixels(
                 context,
                 rows,

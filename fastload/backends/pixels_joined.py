@@ -11,6 +11,7 @@ import numpy as np
 from fastload.backends.base import Context
 from fastload.backends.joined import JoinedReader
 from fastload.backends.maker import BatchInWork, PixelMaker, Threads
+from fastload.backends.needs import Abilities
 from fastload.backends.pixels_native import CoreDecoding, LaterPart, bytes_for_core
 from fastload.backends.rows import Buffers, RowReader
 from fastload.draws import Draws
@@ -25,6 +26,8 @@ _LEAST_SLICE = 32
 
 class JoinedPixels(PixelMaker):
     """Serves sources whose samples `JoinedReader.fits_core`."""
+
+    can = Abilities(moves_columns=True, draws_masks=True, resamples_again=True, joins_images=True)
 
     def __init__(
         self,

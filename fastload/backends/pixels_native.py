@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from fastload.backends.base import Context
 from fastload.backends.maker import BatchInWork, Part, PixelMaker, Threads, waits
+from fastload.backends.needs import Abilities, lacking
 from fastload.backends.rows import Buffers, RowReader, settled_size
 from fastload.cache.resident import is_mapped
 from fastload.decode.libraries import core_formats, others_by_pillow
@@ -126,6 +127,14 @@ class NativePixels(PixelMaker):
     where it does not draw boxes itself, and odd samples.
     """
 
+    can = Abilities(
+        views=True,
+        moves_columns=True,
+        draws_masks=True,
+        resamples_again=True,
+        colours_images=True,
+    )
+
     def __init__(
         self,
         context: Context,
@@ -137,8 +146,8 @@ class NativePixels(PixelMaker):
         seek_index: SeekIndexOption = False,
     ) -> None:
         super().__init__(context, rows, threads)
+        assert self.serves(context)
         source, plans = self._source, self._plans
-        assert self.serves(source, plans)
         self._draft = draft
         self._slice = threads.slice_of(context.batch_size)
         self._settled = [settled_size(source, plan) for plan in plans]
@@ -149,12 +158,13 @@ class NativePixels(PixelMaker):
         self._pool = self._core.pool
         self._waits = waits(context)
 
-    @staticmethod
-    def serves(source: Source, plans: Sequence[GeometryPlan]) -> bool:
-        """Whether the core can make the batches of this source."""
-        if not all(_goes_to_core(plan, compressed=bool(source.encoded)) for plan in plans):
+    @classmethod
+    def serves(cls, context: Context) -> bool:
+        """Whether the core can make such batches."""
+        source, plans = context.source, context.recipe.geometries
+        if lacking(cls.can, context):
             return False
-        if not all(column.plain for column in source.images.values()):
+        if not all(_goes_to_core(plan, compressed=bool(source.encoded)) for plan in plans):
             return False
         if source.encoded:
             known = all(plan.out_size is not None for plan in plans)

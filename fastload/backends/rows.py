@@ -415,7 +415,7 @@ class RowReader:
                 "transform: the images of a batch must come out in one size (height x width), but "
                 f"{one} and {other} differ. Add a Resize or a crop to a fixed (height, width), or "
                 "use batch_size=1; of images with objects, collate='detr' or 'torchvision' takes "
-                "several sizes (backends torch, turbojpeg and cache)."
+                "several sizes."
             )
         return int(windows[first][0]), int(windows[first][1])
 

@@ -86,6 +86,7 @@ class TorchBackend:
         "Dataset",
         processes=True,
         runs_opaque=True,
+        runs_datasets=True,
         fits={
             "python": Fit(0.9, ""),
             "encoded": Fit(0.3, "worker processes can do it too"),

@@ -60,12 +60,6 @@ class TurboJpegBackend(BatchMaker):
     )
 
     def __init__(self, context: Context, options: TurboJpegOptions) -> None:
-        for column in context.source.objects.values():
-            raise ConfigurationError(
-                f"backend: 'turbojpeg' reads image files, but the samples of {context.source.name} "
-                f"are made by the Python code of {column.producer}. Use backend='torch', which "
-                "runs it, or backend='cache', which runs it once."
-            )
         super().__init__(context)
         if options.draft:
             _require_draft(context, options.decoder)
@@ -109,7 +103,7 @@ def _require_draft(context: Context, decoder: str) -> None:
             "only the native core can do it (decoder='auto'; `fastload doctor` says whether "
             "it is built)"
         )
-    elif not NativePixels.serves(source, plans):
+    elif not NativePixels.serves(context):
         why = (
             "the native core, which alone can do it, serves one column of images to a size "
             "that the transform fixes"

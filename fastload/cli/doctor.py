@@ -152,9 +152,10 @@ def backends() -> Iterator[Finding]:
     import fastload
 
     for backend in fastload.available_backends():
-        value, needs = "available" if backend.available else "not installed", backend.traits.needs
-        if backend.available and needs is not None:
-            version = installed_distribution(needs.distribution or needs.package)
+        value = "available" if backend.available else "not installed"
+        requires = backend.traits.requires
+        if backend.available and requires is not None:
+            version = installed_distribution(requires.distribution or requires.package)
             value += f", {version or 'of unknown version'}"
         yield Finding.advised(
             "backends", backend.name, value, "" if backend.available else backend.remedy, "note"

@@ -20,14 +20,16 @@ from fastload.backends.base import (
     available_backends,
     backend_by_rule,
     backend_class,
+    check_able,
     traits_of,
 )
+from fastload.backends.needs import needs_in
 from fastload.backends.objects import StreamBackend
 from fastload.device import DeviceStage
 from fastload.errors import ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.host_memory import BufferPool
-from fastload.loader import deep, streams
+from fastload.loader import streams
 from fastload.loader.colour_place import ColourPlace, place_by_rule
 from fastload.loader.compared import ComparedBackend
 from fastload.loader.config import LoaderConfig
@@ -111,15 +113,24 @@ def assemble(config: LoaderConfig) -> LoaderParts:
         return _streaming(config)
     served = served_for(config)
     config, source, split = served.config, served.opened.source, served.split
+    if isinstance(config.batch_transform, Mix):
+        _check_mix(config.batch_transform, split, source)
     colour = ColourPlace(split)
     if config.place != "auto" or split.begins_with_colour:
         colour = place_by_rule(config.place, split, source, config.device)
 
     def measured(backend: str, place: ColourPlace) -> float:
-        parts = _on_backend(backend, "", served, place)
+        parts = _on_backend(backend, "", served, workload, place)
         return samples_per_second(parts.order, parts.stage, parts.feed(config))
 
-    workload = Workload(source, split, config.collate_fn, config.device, config.options)
+    workload = Workload(
+        source,
+        split,
+        config.collate_fn,
+        config.device,
+        config.options,
+        padded=_pads(config, source, split),
+    )
     if config.backend != "auto":
         backend, reason = config.backend, "as asked"
     elif config.tune:
@@ -128,23 +139,32 @@ def assemble(config: LoaderConfig) -> LoaderParts:
         backend, reason = backend_by_rule(workload)
     if config.tune:
         colour = place_measured(colour, lambda split: measured(backend, ColourPlace(split)))
-    return _on_backend(backend, reason, served, colour)
+    return _on_backend(backend, reason, served, workload, colour)
 
 
-def _opaque_backends() -> list[str]:
-    return [row.name for row in available_backends() if row.available and row.traits.runs_opaque]
+def _pads(config: LoaderConfig, source: Source, split: SplitRecipe) -> bool:
+    """See `Context.padded`."""
+    if config.collate is None:
+        return False
+    from fastload.loader import objects
+
+    return objects.pads(config, source, split)
 
 
-def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) -> LoaderParts:
+def _on_backend(
+    backend: str, reason: str, served: Served, workload: Workload, colour: ColourPlace
+) -> LoaderParts:
     """The parts, with a backend. `reason`: why this one, for a person."""
     opened, recipe, order = served.opened, served.recipe, served.order
     source, split = opened.source, colour.split
+    workload = replace(workload, recipe=split)
     if order.groups_in_use:
         from fastload.loader.together import with_own_columns
 
         source = with_own_columns(source)
     cls = backend_class(backend)
     traits = traits_of(cls)
+    check_able(backend, traits, workload)
     config, renewed, notes = _workers_on(traits, served)
     options = _options_for(backend, cls, config)
     if source.upright:
@@ -153,16 +173,14 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
         from fastload.sources.places import refuse_left_behind
 
         refuse_left_behind(source, "exif_orientation", "turns")
-    collate, padded = None, False
+    collate = None
     if source.instances or source.moved or config.collate is not None:
         from fastload.loader import objects
 
         objects.check(config, source, turned=options.exif_orientation)
-        objects.check_backend(split, source, traits, backend)
         collate = objects.collate_of(config, source, several_views=split.several_views)
-        padded = traits.pads_images and objects.pads(config, source, split)
         objects.check_pairs(recipe, source)
-    context = _context(config, source, split, order, padded=padded)
+    context = _context(config, source, split, order, padded=workload.padded)
     if not config.adopted:
         _check_ahead(context, workers=(config.num_workers or 1) if traits.processes else 1)
     built = cls(context, options)
@@ -175,7 +193,6 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
             seed=config.seed,
             kind=type(config.source).__name__,
         )
-    _check_on_backend(backend, traits, served, split)
     read_together, together = _read_together(
         order, source, in_processes=traits.processes and built.background
     )
@@ -187,7 +204,7 @@ def _on_backend(backend: str, reason: str, served: Served, colour: ColourPlace) 
             "backend": f"{backend}: {reason}",
             "source": "\n".join([f"{source.name}: {source.summary}", *notes]),
             **({} if remote is None else {"fetched": remote.explain()}),
-            **_explained(config, split, len(source), read_together, padded=padded),
+            **_explained(config, workload, read_together),
         }
         return rows | ({"colour": colour.why} if colour.why else {})
 
@@ -253,16 +270,14 @@ def _context(
         allocate=BufferPool(pinned_for=config.device if ours else None).allocate,
         collate_fn=config.collate_fn,
         workers=replace(config.workers, seeds=seeds),
-        opaque_backends=_opaque_backends,
         takes_pending=all(program.is_identity for program in split.host_programs),
         padded=padded,
     )
 
 
-def _explained(
-    config: LoaderConfig, split: SplitRecipe, samples: int, read_together: str, *, padded: bool
-) -> dict[str, str]:
-    """What is done to samples, and how they are delivered, for a person."""
+def _explained(config: LoaderConfig, workload: Workload, read_together: str) -> dict[str, str]:
+    """What is done to samples, what that needs, and how they are delivered, for a person."""
+    split = workload.recipe
     rows = {
         "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement)
         or "none"
@@ -270,17 +285,33 @@ def _explained(
     if read_together:
         rows["read together"] = read_together
     if split.joint is not None:
-        rows["samples"] = split.joint.describe(samples)
+        rows["samples"] = split.joint.describe(len(workload.source))
     if split.reasons:
         rows["in Python because of"] = "\n".join(split.reasons)
+    if needs := _needs_of(workload):
+        rows["needs"] = "\n".join(needs)
     rows["delivered"] = f"on {config.device}, {config.memory_format}".replace("torch.", "")
     if config.collate is not None:
         rows["delivered"] += f", collate={config.shown_collate}"
-    if padded:
+    if workload.padded:
         rows["delivered"] += ", images padded to the largest of a batch"
     if config.device.type == "cuda":
         rows["kernels"] = fused.explained(config.device)
     return rows
+
+
+def _needs_of(workload: Workload) -> list[str]:
+    """What a backend must be able to do, and which ones here are not. Why Python runs on single
+    samples has a row of its own."""
+    rows = [row for row in available_backends() if row.available]
+    needs = []
+    for need, task in needs_in(workload).items():
+        if need.in_python:
+            continue
+        unable = [row.name for row in rows if not need.is_met(row.traits)]
+        cannot = f" ({' and '.join(unable)} cannot)" if unable else ""
+        needs.append(f"{need.argument}: to {task}{cannot}")
+    return needs
 
 
 def _read_together(
@@ -330,29 +361,14 @@ def _workers_on(traits: Traits, served: Served) -> tuple[LoaderConfig, bool, lis
     return config, renewed, notes
 
 
-def _check_on_backend(backend: str, traits: Traits, served: Served, split: SplitRecipe) -> None:
-    """Raise ConfigurationError if a backend of these traits would not serve what was asked for."""
-    if split.several_views and not traits.views:
-        raise ConfigurationError(
-            f"transform: backend {backend!r} makes one view of an image, Views asks for "
-            f"{len(split.geometries)}; use another backend."
-        )
-    traits.check_renders(split, backend)
-    if not traits.deep:
-        deep.check_backend(served.opened.source, backend)
-    mix = served.config.batch_transform
-    if split.several_views and isinstance(mix, Mix):
+def _check_mix(mix: Mix, split: SplitRecipe, source: Source) -> None:
+    """Raise ConfigurationError if samples are more than an image and its label."""
+    if split.several_views:
         raise ConfigurationError(
             f"batch_transform: {type(mix).__name__} mixes one image with its "
             "label, and a sample here is several views (transform has Views). Leave it out, or "
             "give a function of the batch."
         )
-    if isinstance(mix, Mix):
-        _refuse_to_mix_in_part(mix, served.opened.source)
-
-
-def _refuse_to_mix_in_part(mix: Mix, source: Source) -> None:
-    """Raise ConfigurationError if there is more than an image that belongs to it."""
     mixed = next((name for name, column in source.images.items() if column.kind.coloured), None)
     others = [name for name in source.images if name != mixed]
     others += [name for name, column in source.values.items() if column.ragged]

@@ -26,17 +26,6 @@ def refuse_own_code(config: LoaderConfig) -> None:
         )
 
 
-def check_backend(source: Source, backend: str) -> None:
-    """Raise ConfigurationError if an image column is not RGB of 8 bits: for backends that make no
-    other images."""
-    odd = [name for name, column in source.images.items() if not column.plain]
-    if odd:
-        raise ConfigurationError(
-            f"mode: backend {backend!r} makes RGB of 8 bits, and {odd[0]!r} of {source.name} is "
-            "served as it is stored; use backend='turbojpeg', 'cache' or 'torch'."
-        )
-
-
 def check(config: LoaderConfig, source: Source, split: SplitRecipe) -> None:
     """Raise ConfigurationError if the transform, or a dtype that is asked for, takes images of 8
     bits alone. Opaque transforms are not checked.

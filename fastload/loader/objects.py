@@ -6,7 +6,6 @@ from __future__ import annotations
 import torch
 
 from fastload import native
-from fastload.backends.base import Traits
 from fastload.errors import ConfigurationError
 from fastload.loader import collate
 from fastload.loader.config import LoaderConfig
@@ -35,20 +34,6 @@ def check(config: LoaderConfig, source: Source, *, turned: bool) -> None:
         raise ConfigurationError(
             f"masks: {source.name} has {source.drawn[0]!r}, which are drawn in images, and no "
             "images; leave that column out."
-        )
-
-
-def check_backend(split: SplitRecipe, source: Source, traits: Traits, backend: str) -> None:
-    """Raise ConfigurationError if a backend would not draw the masks of objects, or move with the
-    images what belongs to them."""
-    if source.drawn and not traits.draws_masks:
-        raise ConfigurationError(
-            f"masks: backend {backend!r} draws none of {source.name}; use another backend."
-        )
-    if source.moved and split.moves_pixels and not traits.moves_columns:
-        raise ConfigurationError(
-            f"transform: it moves the images of {source.name}, and backend {backend!r} does "
-            f"not move {', '.join(map(repr, source.moved))} with them; use another backend."
         )
 
 

@@ -8,7 +8,7 @@ batch it is in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -190,16 +190,6 @@ class SplitRecipe:
         """As `points`, of the T members of samples: images of these (T, 2) sizes."""
         assert self.joint is not None
         return self.joint.points(self.view_steps[0], members, sizes, traced=traced)
-
-    def require_no_opaque(self, backend: str, capable: Sequence[str]) -> None:
-        """For backends that cannot run Python on samples: raises UnsupportedTransformError if there
-        is such a part."""
-        if self.opaque is not None:
-            raise UnsupportedTransformError(
-                f"backend {backend!r} cannot run {'; nor '.join(self.reasons)}. "
-                f"Use backend={' or '.join(repr(name) for name in capable)}, which can, or "
-                "leave the transform out."
-            )
 
 
 @dataclass(frozen=True)
