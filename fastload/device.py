@@ -23,17 +23,17 @@ import numpy.typing as npt
 import torch
 from torchvision import tv_tensors
 
-from fastload.backends.base import SIZES, HostBatch
+from fastload.backends.base import HostBatch
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.host_memory import WORTH_KEEPING, BufferPool
 from fastload.recipe.mix import Mix, Mixing, label_among
-from fastload.recipe.recipe import view_column
+from fastload.recipe.outputs import Outputs
 from fastload.recipe.split import BatchProgram
 from fastload.render import fused
 from fastload.render.drawn import PendingImages
 from fastload.render.host_colour import HostColour
-from fastload.sources.kinds import IMAGE, VALUE, kind_named, pixel_kinds
+from fastload.sources.kinds import IMAGE, VALUE
 from fastload.sources.ragged import Packed, Ragged
 from fastload.spans import SpanLog
 
@@ -80,53 +80,32 @@ class DeviceStage:
         *,
         device: torch.device,
         programs: Sequence[BatchProgram],
-        roles: Mapping[str, str],
-        layout: str,
+        outputs: Outputs,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format = torch.channels_last,
         mix: Mix | None = None,
         host_programs: Sequence[BatchProgram] = (),
         owned: bool = False,
         pinned: bool = False,
-        several_views: bool = False,
         collate: Callable[[dict[Any, Any]], Any] | None = None,
     ) -> None:
         """
         Args:
             programs: one for each view of the samples.
-            roles: the names of the kinds of the columns.
+            outputs: the columns of batches.
             host_programs: what is done before `programs`, on batches in host memory.
             owned: whether the batches themselves may be written to (`Traits.owns_batches`).
-            several_views: whether the trainer gets a list of the views.
-            collate: makes what the trainer sees from the finished columns by name, in place of
-                `layout`.
+            collate: makes what the trainer sees from the finished columns by name.
         """
         self.device = device
         self._programs = programs
         self._host_programs, self._owned = host_programs, owned
         self._colour = HostColour() if host_programs else None
-        pixels = pixel_kinds(roles)
-        self._names = list(roles)
-        if any(not kind.coloured for kind in pixels.values()):
+        self._columns, self._pixels = outputs, outputs.pixels
+        if any(not kind.coloured for kind in self._pixels.values()):
             for program in (*programs, *host_programs):
                 program.require_masks_follow()
-        self._views: list[dict[str, str]] = [
-            {view_column(name, view): kind.name for name, kind in pixels.items()}
-            for view in range(len(programs))
-        ]
-        """For each view its columns of pixels, with the names of their kinds."""
-        self._roles = dict(roles) | {
-            name: role for columns in self._views for name, role in columns.items()
-        }
-        self._pixels = pixel_kinds(self._roles)
-        several = [name for name, role in roles.items() if name in pixels or kind_named(role).moves]
-        self._together = {
-            name: [view_column(name, v) for v in range(len(programs))]
-            for name in several
-            if several_views
-        }
-        """By column, those that become one list of views."""
-        self._layout = layout
+        self._views = [outputs.pixels_in(view) for view in range(len(programs))]
         self._dtype = dtype
         self._memory_format = memory_format
         self._mix = mix
@@ -224,9 +203,7 @@ class DeviceStage:
     def _collated(self, batch: Any, ready: torch.cuda.Event | None) -> Staged:
         if self._collate is None:
             return Staged(batch, ready)
-        # Python code that has put a sample together may have numbered the columns.
-        names = [*self._names, SIZES] if SIZES in batch else self._names
-        columns = dict(zip(names, batch.values(), strict=True))
+        columns = dict(zip(self._columns.columns, batch.values(), strict=True))
         samples = len(next(iter(columns.values())))
         return Staged(self._collate(columns), ready, samples)
 
@@ -308,12 +285,12 @@ class DeviceStage:
             for name in self._pixels.keys() & columns.keys():
                 if not isinstance(columns[name], PendingImages):  # Those come as (B, C, H, W).
                     columns[name] = columns[name].permute(0, 3, 1, 2)
-            for program, names in zip(self._programs, self._views, strict=True):
-                pixels = {name: columns[name] for name in names if name in columns}
+            for program, kinds in zip(self._programs, self._views, strict=True):
+                pixels = {name: columns[name] for name in kinds if name in columns}
                 # What mixing still works on stays in the recipe's dtype.
                 dtype = self._dtype if self._mix is None or mixing is not None else None
                 made = program(
-                    pixels, names, draws, empty=self._recycled, mixing=mixing, dtype=dtype
+                    pixels, kinds, draws, empty=self._recycled, mixing=mixing, dtype=dtype
                 )
                 columns.update(made)
         if self._mix is not None:
@@ -337,19 +314,23 @@ class DeviceStage:
                 "such: first in a batch, or named 'image'. Leave it out, or give a function of the "
                 "batch as batch_transform."
             )
-        roles: Mapping[Any, str] = {parts.images: IMAGE.name} if parts.finished else self._roles
         memory_format = None if parts.foreign else self._memory_format
         for name in columns:
-            kind = kind_named(roles.get(name, VALUE.name))
+            kind = self._columns.kind_of(name)
+            if parts.finished:
+                kind = IMAGE if name == parts.images else VALUE
             columns[name] = kind.delivered(columns[name], self._dtype, memory_format)
         return self._joined(columns) if self._collate is not None else parts.rebuild(columns)
 
     def _with_objects(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """The columns; a list of Python objects for those that have no tensor
         (`Kind.python_objects`)."""
-        kinds = {name: kind_named(self._roles.get(name, VALUE.name)) for name in columns}
+        kinds = {name: self._columns.kind_of(name) for name in columns}
         return {
-            name: kinds[name].objects(value) if kinds[name].python_objects else value
+            # A list: Python has made them sample by sample.
+            name: kinds[name].objects(value)
+            if kinds[name].python_objects and not isinstance(value, list)
+            else value
             for name, value in columns.items()
         }
 
@@ -422,7 +403,7 @@ class DeviceStage:
         """The parts of a batch, whether a backend made columns or Python code a finished batch."""
         if host.collated is not None:
             return _taken_apart(host.collated, foreign=host.layout is None)
-        names, rebuild = list(host.columns), _REBUILD[host.layout or self._layout]
+        names, rebuild = list(host.columns), _REBUILD[host.layout or self._columns.layout]
         if host.named is not None:
             rebuild = partial(_as_named, host.named)
         images = next(
@@ -432,7 +413,7 @@ class DeviceStage:
         targets = None
         if images is not None and self._mix is not None:  # Only mixing needs the label.
             others = [name for name in names if name != images]
-            targets = label_among(others, host.layout or self._layout)
+            targets = label_among(others, host.layout or self._columns.layout)
         return _Parts(
             host.columns,
             images=images,
@@ -443,11 +424,10 @@ class DeviceStage:
 
     def _joined(self, columns: dict[Any, Any]) -> dict[Any, Any]:
         """With a list of the views in place of the images, if the trainer gets one."""
-        others = {name for views in self._together.values() for name in views[1:]}
+        together = self._columns.together
+        others = {name for views in together.values() for name in views[1:]}
         return {
-            name: [columns[view] for view in self._together[name]]
-            if name in self._together
-            else value
+            name: [columns[view] for view in together[name]] if name in together else value
             for name, value in columns.items()
             if name not in others
         }

@@ -75,6 +75,7 @@ TESTS = {
     "test_places": "sources.places",
     "test_prefetcher": "loader.production",
     "test_needs": "backends.needs",
+    "test_outputs": "recipe.outputs",
     "test_ragged": "recipe.operation sources.buffers sources.instances "
     "sources.ragged sources.sharing",
     "test_ray_map": "integrations loader.samples",

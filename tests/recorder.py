@@ -16,10 +16,12 @@ from fastload.device import DeviceStage
 from fastload.draws import Draws
 from fastload.errors import DecodeError, OnError
 from fastload.loader import Loader, LoaderConfig, LoaderParts
+from fastload.recipe.outputs import Outputs
 from fastload.recipe.split import BatchProgram
 from fastload.sampler import Order
 from fastload.sources.base import Source
 from fastload.sources.columns import ValueArray
+from fastload.sources.kinds import VALUE
 
 
 class Recorder:
@@ -71,8 +73,7 @@ def loader_over(backend: Any, order: Order, on_error: OnError = "raise") -> Load
     stage = DeviceStage(
         device=torch.device("cpu"),
         programs=(BatchProgram(()),),
-        roles={"value": "value"},
-        layout="tuple",
+        outputs=Outputs.of_kinds({"value": VALUE}),
     )
     return Loader(
         LoaderConfig(source=source, batch_size=order.batch_size, on_error=on_error),

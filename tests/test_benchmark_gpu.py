@@ -41,6 +41,7 @@ from fastload.device import DeviceStage
 from fastload.draws import Draws
 from fastload.errors import BackendUnavailableError
 from fastload.recipe import Recipe
+from fastload.recipe.outputs import Outputs
 from fastload.tools.measure.child import report
 from fastload.tools.measure.images import training_pixels
 from fastload.tools.measure.results import Measurement, Round, new_results, read_json, to_json
@@ -194,7 +195,7 @@ def test_on_a_gpu_it_is_the_stages_own_stream_that_is_held_up(
     """Another one would hold up nothing of a backend that delivers memory of the host."""
     gpu = LazyGpu(monkeypatch)
     program = Recipe.from_transform(None).split().batch
-    stage = DeviceStage(device=GPU, programs=[program], roles={}, layout="tuple")
+    stage = DeviceStage(device=GPU, programs=[program], outputs=Outputs(()))
     with streams.stage_held_up(GPU) as delayed:
         for number in range(3):
             stage.run(HostBatch({"a": np.zeros(4)}), Draws(0, 0, np.arange(4)), number)

@@ -44,6 +44,7 @@ from fastload.device import DeviceStage
 from fastload.draws import Draws
 from fastload.errors import BackendUnavailableError
 from fastload.recipe import Recipe
+from fastload.recipe.outputs import Outputs
 from fastload.tools.measure.results import Measurement, Round, new_results
 from fastload.tools.measure.rounds import Work
 from fastload.tools.monitor import Segment, Step
@@ -294,7 +295,7 @@ def test_copies_from_ordinary_memory_and_new_buffers_are_counted(
 ) -> None:
     LazyGpu(monkeypatch)
     program = Recipe.from_transform(None).split().batch
-    stage = DeviceStage(device=GPU, programs=[program], roles={}, layout="tuple")
+    stage = DeviceStage(device=GPU, programs=[program], outputs=Outputs(()))
     batch = HostBatch({"a": np.zeros(1 << 18), "b": np.zeros(3)})
     # Ordinary memory is copied to the ring, which `is_pinned` must then say of it.
     answers = iter([False, locked] * 2)

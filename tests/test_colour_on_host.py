@@ -25,8 +25,10 @@ from fastload.loader.colour_place import place_by_rule
 from fastload.native import NativePool
 from fastload.recipe import Recipe
 from fastload.recipe.albumentations_colour import Gamma
+from fastload.recipe.outputs import Outputs
 from fastload.render.steps import KINDS, ColourSteps
 from fastload.sources import open_source
+from fastload.sources.kinds import IMAGE, MASK, VALUE
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs the native core")
 
@@ -64,7 +66,7 @@ def by_torch(transform: Any, images: Any, seed: int) -> Any:
     (program,) = Recipe.from_transform(transform).split(images.shape[1:3]).programs
     given = torch.from_numpy(images).permute(0, 3, 1, 2)
     draws = Draws(seed, 0, np.arange(len(images)))
-    return program({"image": given}, {"image": "image"}, draws)["image"].permute(0, 2, 3, 1).numpy()
+    return program({"image": given}, {"image": IMAGE}, draws)["image"].permute(0, 2, 3, 1).numpy()
 
 
 def by_core(transform: Any, images: Any, seed: int) -> Any:
@@ -201,8 +203,7 @@ def hosted(images: Any, transform: Any, **given: Any) -> tuple[DeviceStage, Any]
         device=torch.device("cpu"),
         programs=split.programs,
         host_programs=split.host_programs,
-        roles={"label": "value", "image": "image", "mask": "mask"},
-        layout="dict",
+        outputs=Outputs.of_kinds({"label": VALUE, "image": IMAGE, "mask": MASK}, "dict"),
         **given,
     )
     host = HostBatch({"label": np.arange(len(images)), "image": images})

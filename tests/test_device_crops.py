@@ -39,6 +39,7 @@ from fastload.recipe.albumentations_colour import (
 )
 from fastload.recipe.split import BatchProgram
 from fastload.render import transfer
+from fastload.sources.kinds import IMAGE
 from tests.backends import DEVICE
 from tests.test_recipe_batch import EVERY_OP
 
@@ -245,11 +246,11 @@ def test_batches_do_not_depend_on_the_default_dtype(op: Operation, default: torc
     dtype = torch.float32 if isinstance(op, Normalize) else torch.uint8
     images = torch.randint(0, 256, (5, 3, 37, 45)).to(dtype)
     program, draws = BatchProgram(((3, op),)), Draws(1, 0, np.arange(5))
-    expected = program({"image": images}, {"image": "image"}, draws)["image"]
+    expected = program({"image": images}, {"image": IMAGE}, draws)["image"]
     before = torch.get_default_dtype()
     torch.set_default_dtype(default)
     try:
-        found = program({"image": images}, {"image": "image"}, draws)["image"]
+        found = program({"image": images}, {"image": IMAGE}, draws)["image"]
     finally:
         torch.set_default_dtype(before)
     assert found.dtype == expected.dtype

@@ -34,9 +34,11 @@ from fastload.geometry import Resampling
 from fastload.host_memory import BufferPool
 from fastload.recipe import Recipe
 from fastload.recipe.mix import MixUp
+from fastload.recipe.outputs import Outputs
 from fastload.render import device as device_rendering
 from fastload.render import transfer
 from fastload.sources import Ragged, open_source
+from fastload.sources.kinds import IMAGE, VALUE
 from fastload.spans import SpanLog
 from tests import simulated_gpu
 from tests.simulated_gpu import GPU, LazyGpu, LazyStream
@@ -98,7 +100,7 @@ class OnGpu(torch.Tensor):
 
 def stage_on(device: torch.device, **given: Any) -> DeviceStage:
     program = Recipe.from_transform(None).split().batch
-    return DeviceStage(device=device, programs=[program], roles={}, layout="tuple", **given)
+    return DeviceStage(device=device, programs=[program], outputs=Outputs(()), **given)
 
 
 @pytest.mark.parametrize("collated", [True, False])
@@ -219,7 +221,7 @@ def test_what_only_converts_numbers_in_memory_needs_no_thread(
 ) -> None:
     program = Recipe.from_transform(transform).split((8, 8)).programs[0]
     stage = DeviceStage(
-        device=torch.device(device), programs=[program], roles={}, layout="tuple", **given
+        device=torch.device(device), programs=[program], outputs=Outputs(()), **given
     )
     assert stage.light is light
 
@@ -479,7 +481,7 @@ class Attributes:
 
 def test_memory_is_kept_of_tensors_in_whatever_a_collate_function_makes(lazy: LazyGpu) -> None:
     """In objects; and of sparse tensors, of which no stream of CUDA can take note."""
-    program, roles = Recipe.from_transform(None).split().batch, {"a": "value"}
+    program, outputs = Recipe.from_transform(None).split().batch, Outputs.of_kinds({"a": VALUE})
     pool, others = BufferPool(pinned_for=GPU, least=1), [on_gpu() for _ in range(3)]
 
     class Sparse(OnGpu):
@@ -501,9 +503,7 @@ def test_memory_is_kept_of_tensors_in_whatever_a_collate_function_makes(lazy: La
         sparse = torch.eye(2).as_subclass(Sparse)
         return Slots(columns["a"], {"b": [Attributes(c=Attributes(d=sparse)), "text", 3]})
 
-    stage = DeviceStage(
-        device=GPU, programs=[program], roles=roles, layout="tuple", collate=collate
-    )
+    stage = DeviceStage(device=GPU, programs=[program], outputs=outputs, collate=collate)
     staged = stage.run(filled(pool, 1), Draws(0, 0, np.arange(2)), 0)
     made = stage.deliver(staged)
     assert made.images.recorded == [lazy.trainer]
@@ -691,8 +691,9 @@ def test_resident_batches_get_nothing_by_a_copy_that_waits(
 
     meta = torch.device("meta")
     source = open_source((np.zeros((8, 9, 9, 3), np.uint8), np.arange(8))).source
-    plan = Recipe.from_transform(transform).split().geometry
-    resident_source = resident.ResidentSource(source, [plan], meta)
+    split = Recipe.from_transform(transform).split()
+    plan, outputs = split.geometry, Outputs.of(source, split)
+    resident_source = resident.ResidentSource(source, [plan], outputs, meta)
     monkeypatch.setattr(resident, "on_device", spy)
     monkeypatch.setitem(of_render, "on_device", spy)
     geometry = plan.resolve(Draws(0, 0, np.arange(4)), np.full((4, 2), 9))
@@ -723,10 +724,10 @@ def test_batches_do_not_depend_on_the_default_device(name: str) -> None:
         .programs[0]
     )
     images = torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8)
-    draws, roles = Draws(0, 0, np.arange(6)), {"image": "image"}
-    expected = program({"image": images}, roles, draws)["image"]  # type: ignore[arg-type]
+    draws, kinds = Draws(0, 0, np.arange(6)), {"image": IMAGE}
+    expected = program({"image": images}, kinds, draws)["image"]  # type: ignore[arg-type]
     with torch.device("meta"):
-        found = program({"image": images}, roles, draws)["image"]  # type: ignore[arg-type]
+        found = program({"image": images}, kinds, draws)["image"]  # type: ignore[arg-type]
     assert found.device.type == "cpu"
     assert torch.equal(found, expected)
 
@@ -818,8 +819,7 @@ def test_converted_images_take_the_memory_of_a_batch_that_is_gone(
     stage = DeviceStage(
         device=torch.device("cpu"),
         programs=[program],
-        roles={"image": "image"},
-        layout="single",
+        outputs=Outputs.of_kinds({"image": IMAGE}, "single"),
         memory_format=layout,
     )
     rng, kept, places = np.random.default_rng(0), [], []
@@ -844,8 +844,7 @@ def test_images_lie_as_asked_for_where_nothing_is_done_to_them(layout: torch.mem
     stage = DeviceStage(
         device=torch.device("cpu"),
         programs=[Recipe().split().batch],
-        roles={"image": "image"},
-        layout="single",
+        outputs=Outputs.of_kinds({"image": IMAGE}, "single"),
         memory_format=layout,
     )
     images = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), dtype=np.uint8)
@@ -876,14 +875,13 @@ def test_mixing_works_on_the_numbers_of_the_recipe(dtype: torch.dtype | None) ->
         stage = DeviceStage(
             device=torch.device("cpu"),
             programs=[program],
-            roles={"image": "image", "label": "value"},
-            layout="dict",
+            outputs=Outputs.of_kinds({"image": IMAGE, "label": VALUE}, "dict"),
             dtype=dtype,
             mix=mix,
         )
         made = stage.deliver(stage.run(HostBatch(columns), Draws(3, 1, np.arange(5)), 7))
         planes = torch.from_numpy(images).permute(0, 3, 1, 2)
-        floats = program({"image": planes}, {"image": "image"}, Draws(3, 1, np.arange(5)))["image"]
+        floats = program({"image": planes}, {"image": IMAGE}, Draws(3, 1, np.arange(5)))["image"]
         wanted = mix.apply(floats, torch.from_numpy(labels), Draws(3, 1, np.array([7])))
         assert made["image"].dtype is (dtype or torch.float32)
         assert torch.equal(made["image"], wanted[0].to(dtype or torch.float32))
@@ -891,20 +889,19 @@ def test_mixing_works_on_the_numbers_of_the_recipe(dtype: torch.dtype | None) ->
 
 
 def test_a_collate_function_gets_the_columns_by_name() -> None:
-    """Those of Python code are numbered; the sizes of padded images come last."""
+    """The sizes of padded images come last."""
     seen: list[dict[Any, Any]] = []
-    stage = DeviceStage(
-        device=torch.device("cpu"),
-        programs=[Recipe().split().batch],
-        roles={"image": "image", "boxes": "value"},
-        layout="tuple",
-        collate=lambda columns: seen.append(columns) or "made",
-    )
     images, boxes = np.zeros((2, 4, 5, 3), np.uint8), np.arange(2)
     for columns in (
         {"image": images, "boxes": boxes},
         {"image": images, "boxes": boxes, SIZES: np.full((2, 2), 3)},
     ):
+        stage = DeviceStage(
+            device=torch.device("cpu"),
+            programs=[Recipe().split().batch],
+            outputs=Outputs.of_kinds(dict.fromkeys(columns, VALUE) | {"image": IMAGE}),
+            collate=lambda columns: seen.append(columns) or "made",
+        )
         staged = stage.run(HostBatch(columns), Draws(0, 0, np.arange(2)), 0)
         assert (staged.batch, staged.samples) == ("made", 2)
         assert list(seen[-1]) == list(columns)
@@ -915,7 +912,9 @@ def test_a_collate_function_gets_the_columns_by_name() -> None:
 def test_images_of_another_device_are_converted_there(monkeypatch: pytest.MonkeyPatch) -> None:
     program = Recipe.from_transform(v2.ToDtype(torch.float32)).split((4, 5)).programs[0]
     stage = DeviceStage(
-        device=torch.device("meta"), programs=[program], roles={"image": "image"}, layout="dict"
+        device=torch.device("meta"),
+        programs=[program],
+        outputs=Outputs.of_kinds({"image": IMAGE}, "dict"),
     )
     host = HostBatch(
         {"image": np.zeros((2, 4, 5, 3), np.uint8), "boxes": Ragged.of([[1.0], [2.0, 3.0]])}

@@ -43,6 +43,7 @@ FILES = {
     "recipe/crops.py": "RandomResizedCrop and RandomHorizontalFlip",
     "recipe/lower.py": "from torchvision's transforms to operations",
     "recipe/operation.py": "what an operation is, and which there are",
+    "recipe/outputs.py": "the columns of a batch, in order",
     "recipe/recipe.py": "which operation runs where",
     "recipe/split.py": "what runs where: the geometry, and the operations on batches",
     "sampler/order.py": "which samples come when",

@@ -25,8 +25,10 @@ from fastload.loader.production import (
     Production,
     State,
 )
+from fastload.recipe.outputs import Outputs
 from fastload.recipe.split import BatchProgram
 from fastload.sampler import EpochOrder, Schedule
+from fastload.sources.kinds import VALUE
 from tests.recorder import Recorder
 from tests.waiting import LIMIT, wait_until
 
@@ -42,8 +44,7 @@ class Prefetched:
         self.stage = DeviceStage(
             device=torch.device("cpu"),
             programs=(BatchProgram(()),),
-            roles={"value": "value"},
-            layout="tuple",
+            outputs=Outputs.of_kinds({"value": VALUE}),
         )
         schedule = Schedule(ORDER, ahead=ahead)
         production = Production(backend, self.stage, schedule, ORDER)

@@ -43,6 +43,7 @@ from fastload.recipe import (
 from fastload.recipe import split as split_module
 from fastload.recipe.erase import inside_boxes, pixel_noise
 from fastload.recipe.split import BatchProgram
+from fastload.sources.kinds import IMAGE, MASK
 from tests.images import labels, photo
 
 HEIGHT, WIDTH = 37, 45
@@ -101,7 +102,7 @@ def run(
 ) -> torch.Tensor:
     ops = ops if isinstance(ops, tuple) else (ops,)
     program = BatchProgram(tuple(enumerate(ops, first_stream)))
-    return program({"image": images}, {"image": "image"}, draws)["image"]
+    return program({"image": images}, {"image": IMAGE}, draws)["image"]
 
 
 @pytest.mark.parametrize("op", EVERY_OP, ids=repr)
@@ -118,9 +119,7 @@ def test_a_sample_does_not_depend_on_its_batch(op: Operation, channels: int) -> 
 
     def apply(rows: Any) -> dict[str, torch.Tensor]:
         taken = {name: column[rows] for name, column in columns.items()}
-        return program(
-            taken, {"image": "image", "mask": "mask", "label": "value"}, draws.take(rows)
-        )
+        return program(taken, {"image": IMAGE, "mask": MASK}, draws.take(rows))
 
     whole = apply(slice(None))
     permutation = np.random.default_rng(0).permutation(count)
@@ -160,12 +159,12 @@ def test_conversions_in_the_memory_of_the_batch(monkeypatch: pytest.MonkeyPatch)
     for later in ((), (RandomHorizontalFlip(),), (RandomErasing(p=0.7),), (CenterCrop((20, 30)),)):
         ops = (MaskToDtype(torch.int64), ToDtype(), Normalize(MEAN, STD), *later)
         program = BatchProgram(tuple(enumerate(ops)))
-        roles = {"image": "image", "mask": "mask"}
-        wanted = program({"image": images, "mask": masks}, roles, draws)
+        kinds = {"image": IMAGE, "mask": MASK}
+        wanted = program({"image": images, "mask": masks}, kinds, draws)
         with monkeypatch.context() as small:
             small.setattr(split_module, "_CACHE_BYTES", 1)
-            found = program({"image": images, "mask": masks}, roles, draws)
-        for name in roles:
+            found = program({"image": images, "mask": masks}, kinds, draws)
+        for name in kinds:
             assert torch.equal(found[name], wanted[name])
         assert found["mask"].dtype == torch.int64
         if not later:
@@ -207,9 +206,7 @@ def test_masks_follow_the_geometry_and_nothing_else() -> None:
         Pad((1, 2, 3, 4), fill=(9.0,), mask_fill=(9.0,)),
     )
     program = BatchProgram(tuple(enumerate(geometric)))
-    result = program(
-        {"image": images, "mask": masks}, {"image": "image", "mask": "mask"}, draws_of(24)
-    )
+    result = program({"image": images, "mask": masks}, {"image": IMAGE, "mask": MASK}, draws_of(24))
     assert result["mask"].shape == (24, 1, 34, 35)
     assert torch.equal(result["mask"].expand(-1, 3, -1, -1), result["image"])
     assert not torch.equal(result["mask"][:, 0, :30, :29], masks[:, :30, :29])
@@ -219,7 +216,7 @@ def test_fill_of_images_and_masks_differ() -> None:
     op = Pad((2, 0, 0, 0), fill=(1.0, 2.0, 3.0), mask_fill=(250.0,))
     result = BatchProgram(((0, op),))(
         {"image": images_of(2), "mask": masks_of(2)},
-        {"image": "image", "mask": "mask"},
+        {"image": IMAGE, "mask": MASK},
         draws_of(2),
     )
     assert (result["image"][:, :, :, :2] == torch.tensor([1, 2, 3]).view(1, 3, 1, 1)).all()
@@ -231,7 +228,7 @@ def test_empty_program() -> None:
     images = images_of(3)
     assert program.is_identity
     assert program.describe() == []
-    assert program({"image": images}, {"image": "image"}, draws_of(3))["image"] is images
+    assert program({"image": images}, {"image": IMAGE}, draws_of(3))["image"] is images
 
 
 def test_description_dtype_and_pickling() -> None:
@@ -283,13 +280,13 @@ def test_refuses_what_an_operation_cannot_take(
 def test_refuses_columns_of_the_wrong_shape() -> None:
     program = BatchProgram(((0, RandomHorizontalFlip()),))
     with pytest.raises(ConfigurationError, match="'image'"):
-        program({"image": images_of(1)[0]}, {"image": "image"}, draws_of(1))
+        program({"image": images_of(1)[0]}, {"image": IMAGE}, draws_of(1))
     with pytest.raises(ConfigurationError, match="'mask'"):
-        program({"mask": images_of(1)}, {"mask": "mask"}, draws_of(1))
+        program({"mask": images_of(1)}, {"mask": MASK}, draws_of(1))
     with pytest.raises(ConfigurationError, match="resize the masks"):
         program(
             {"image": images_of(2), "mask": masks_of(2)[:, 1:]},
-            {"image": "image", "mask": "mask"},
+            {"image": IMAGE, "mask": MASK},
             draws_of(2),
         )
 

@@ -33,6 +33,7 @@ from fastload.recipe import (
     Resize,
 )
 from fastload.recipe.whole_images import WholeImages
+from fastload.sources.kinds import IMAGE
 
 ROWS = 60
 
@@ -396,7 +397,7 @@ def test_geometry_and_batch_together_are_the_transform(transform: list[Any]) -> 
     pixels = torch.stack(
         [apply_reference(image, geometry, row, split.geometry) for row, image in enumerate(images)]
     )
-    (ours,) = split.batch({"image": pixels}, {"image": "image"}, draws).values()
+    (ours,) = split.batch({"image": pixels}, {"image": IMAGE}, draws).values()
     expected = torch.stack(
         [run_torchvision(recipe, image, draws, row) for row, image in enumerate(images)]
     )

@@ -23,6 +23,7 @@ from fastload.cache import resident
 from fastload.draws import Draws
 from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.recipe import Recipe
+from fastload.recipe.outputs import Outputs
 from fastload.render import drawn, fused
 from fastload.render.device import render_on_device
 from fastload.render.drawn import DrawnGeometry, OrderOnDevice, PendingImages
@@ -364,8 +365,9 @@ def test_an_order_is_sent_once_for_each_stream_that_reads_it(
     for module in (resident, drawn):
         monkeypatch.setattr(module, "stream_of", lambda device: stream[0])
     source = open_source((pixels(), np.arange(COUNT))).source
-    plan = Recipe.from_transform(v2.Identity()).split(SIZE).geometry
-    served_from = resident.ResidentSource(source, [plan], torch.device("cpu"))
+    split = Recipe.from_transform(v2.Identity()).split(SIZE)
+    plan, outputs = split.geometry, Outputs.of(source, split)
+    served_from = resident.ResidentSource(source, [plan], outputs, torch.device("cpu"))
     whole = np.arange(COUNT)
     draws = Draws(0, 0, whole[2:5])
     first = served_from._order(draws, whole, "image")

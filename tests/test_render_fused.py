@@ -28,9 +28,11 @@ from fastload.geometry import Geometry, Resampling
 from fastload.recipe import Recipe
 from fastload.recipe.albumentations_colour import Gamma
 from fastload.recipe.mix import Mix, MixUp, lower_batch_transform
+from fastload.recipe.outputs import Outputs
 from fastload.render import drawn, fused
 from fastload.render.drawn import DrawnGeometry, OrderOnDevice, PendingImages
 from fastload.render.steps import BlurSteps, ColourSteps, MixtureSteps
+from fastload.sources.kinds import IMAGE, VALUE
 from tests.backends import DEVICE
 from tests.test_render_device import boxed, on_device, photographs, random_resizes, random_windows
 
@@ -170,7 +172,7 @@ def on() -> bool:
 def run(transform: Any, images: torch.Tensor, **given: Any) -> Any:
     draws = Draws(3, 0, np.arange(len(images)))
     images = images if on() else images.cpu()
-    done = program(transform)({"image": images}, {"image": "image"}, draws, **given)["image"].cpu()
+    done = program(transform)({"image": images}, {"image": IMAGE}, draws, **given)["image"].cpu()
     return done.view(torch.int16).numpy() if done.dtype == torch.bfloat16 else done.numpy()
 
 
@@ -285,8 +287,9 @@ def mixed(
     stage = DeviceStage(
         device=DEVICE if on() else torch.device("cpu"),
         programs=[program(transform)],
-        roles={"image": "image", "label": "value"} | ({"other": "image"} if second else {}),
-        layout="tuple",
+        outputs=Outputs.of_kinds(
+            {"image": IMAGE, "label": VALUE} | ({"other": IMAGE} if second else {})
+        ),
         dtype=dtype,
         mix=mixing if isinstance(mixing, Mix) else lower_batch_transform(mixing),
     )
@@ -376,7 +379,7 @@ def test_no_batch_has_a_kernel_compiled_again(
         geometry = split.geometry.resolve(draws, np.full((count, 2), (32, 48)))
         made = on_device(images, draws.indices % 3, geometry, split.geometry.resampling)
         pixels = torch.from_numpy(made).permute(0, 3, 1, 2)
-        split.programs[0]({"image": pixels}, {"image": "image"}, draws)
+        split.programs[0]({"image": pixels}, {"image": IMAGE}, draws)
         if step == 0:
             first = {name: set(keys) for name, keys in compiled.items()}
     assert first == compiled

@@ -30,6 +30,7 @@ from fastload.errors import BackendUnavailableError
 from fastload.recipe import Recipe
 from fastload.render import fused
 from fastload.render.device import render_on_device
+from fastload.sources.kinds import IMAGE
 from fastload.tools.measure.images import training_pixels
 from fastload.tools.measure.results import Round
 
@@ -99,7 +100,7 @@ def _made_by(
                 resampling=plan.resampling,
                 out_size=(size, size),
             ).permute(0, 3, 1, 2)
-        done = split.programs[0]({"image": made}, {"image": "image"}, draws, dtype=dtype)
+        done = split.programs[0]({"image": made}, {"image": IMAGE}, draws, dtype=dtype)
         return [done["image"]]
 
     return work

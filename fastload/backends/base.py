@@ -32,6 +32,8 @@ from fastload.draws import Draws
 from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.files import DecodeSettings
 from fastload.recipe import SplitRecipe
+from fastload.recipe.outputs import SIZES as SIZES
+from fastload.recipe.outputs import Outputs
 from fastload.sources.base import Source
 from fastload.sources.ragged import Packed, Ragged
 
@@ -45,10 +47,6 @@ KILLED_WORKER = (
 DEFAULT_PREFETCH = 2
 """Batches in flight per worker process: torch's own default. More costs memory and gains nothing
 once workers are busy."""
-
-SIZES = "(size of the image)"
-"""The column of a batch whose images were padded: (B, 2) int64, height and width of each; the image
-lies in the upper left corner, zeros are around it."""
 
 WorkloadKind = Literal["encoded", "arrays", "python"]
 
@@ -235,16 +233,18 @@ class Context:
     """Whether images of a batch may come out in several sizes, see `Traits.pads_images`. There is
     one column of images then, and one view."""
 
+    @functools.cached_property
+    def outputs(self) -> Outputs:
+        """The columns of batches, in order."""
+        return Outputs.of(self.source, self.recipe, padded=self.padded)
+
     @property
     def image_bytes(self) -> int | None:
         """Of the images of a batch on the host; None where their sizes are not known."""
-        sizes = [plan.out_size for plan in self.recipe.geometries]
-        if self.recipe.opaque is not None or None in sizes:
+        images = self.outputs.images
+        if self.recipe.opaque is not None or any(one.size is None for one in images):
             return None
-        pixels = sum(size[0] * size[1] for size in sizes if size is not None)
-        images = self.source.images.values()
-        channels = sum(column.channels * column.dtype.itemsize for column in images)
-        return self.batch_size * pixels * channels
+        return self.batch_size * sum(one.nbytes for one in images)
 
     def require_whole_batches(self, backend: str) -> None:
         """Does nothing any more: no backend is built for what its `traits` do not name. For one

@@ -49,7 +49,7 @@ class Abilities:
     `runs_opaque`."""
     views: bool = False
     """Whether it makes several views of an image: `recipe.geometries`, each into
-    `recipe.recipe.view_column`."""
+    a column of its own (`Context.outputs`)."""
     moves_columns: bool = False
     """Whether it moves the columns of `source.moved` with the images, by `recipe.points`."""
     draws_masks: bool = False

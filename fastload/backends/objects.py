@@ -38,7 +38,7 @@ from fastload.errors import ConfigurationError, DecodeError, FastloadError, Samp
 from fastload.files import DecodeSettings
 from fastload.geometry import GeometryPlan, View
 from fastload.recipe import SplitRecipe
-from fastload.recipe.recipe import view_column
+from fastload.recipe.outputs import Outputs
 from fastload.render.host import render_row
 from fastload.sampler import Shard
 from fastload.sources.base import Source
@@ -86,6 +86,8 @@ class ObjectReader:
         self._settings = settings
         self._decoder = decoder
         self._collate_fn = collate_fn
+        self._outputs = Outputs.of(source, recipe)
+        self._place = _place_of_image(source)
 
     def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch:
         """Failed rows hold copies of a good one until they are replaced; if none could be read
@@ -102,26 +104,28 @@ class ObjectReader:
         if not _is_one_each(items, good_rows):
             return HostBatch({}, failures, collated=_collate(items))
         items, finished = self._without_marks(items, draws, good_rows)
-        fields, layout = _fields_of(items[0])
+        fields, layout = self._fields(items[0])
         recipe = self._recipe
         if fields is None and recipe.placement:
             raise _without_image(items[0])
-        if fields is None or finished or self._leaves_alone(fields["image"]):
+        if fields is None or finished or self._leaves_alone(_image_of(items[0], self._place)):
             return HostBatch({}, failures, collated=_collate(items), layout=layout)
         rows = self._rows(items, draws, good_rows)
         columns: dict[str, Any] = {}
         for name in fields:
             values = [row[name] for row in rows]
-            if name not in ("image", "mask"):
+            kind = self._outputs.pixels.get(name)
+            if kind is None:
                 columns[name] = _collate(values)
                 continue
             # An opaque transform has made the views; else each is made here, of the same image.
             made = recipe.several_views and recipe.opaque is not None
-            for view, plan in enumerate(recipe.geometries):
-                seen = [value[view] for value in values] if made else values
-                columns[view_column(name, view)] = (
+            views = self._outputs.names[name]
+            for number, (view, plan) in enumerate(zip(views, recipe.geometries, strict=True)):
+                seen = [value[number] for value in values] if made else values
+                columns[view] = (
                     self._images(seen, draws.take(good_rows), failures, good_rows, plan)
-                    if name == "image"
+                    if kind.coloured
                     else _masks(seen)
                 )
         if failures:
@@ -134,6 +138,14 @@ class ObjectReader:
             }
         named = type(items[0]) if hasattr(items[0], "_fields") else None
         return HostBatch(columns, failures, layout=layout, named=named)
+
+    def _fields(self, item: Any) -> tuple[dict[Any, Any] | None, Layout]:
+        """As `_fields_of`; a sample that is put together of columns has their names."""
+        if self._place is None:
+            return _fields_of(item)
+        if isinstance(item, Mapping):
+            return dict(item), "dict"
+        return dict(zip(self.source.columns, item, strict=True)), "tuple"
 
     def _leaves_alone(self, image: Any) -> bool:
         """Whether such an image is delivered as it is. So is what an opaque transform has made that
@@ -153,7 +165,7 @@ class ObjectReader:
 
     def _rows(self, items: list[Any], draws: Draws, good_rows: list[int]) -> list[dict[str, Any]]:
         """The samples by fields. Raises ConfigurationError: they have different ones."""
-        rows = [_fields_of(item)[0] or {} for item in items]
+        rows = [self._fields(item)[0] or {} for item in items]
         fields = rows[0]
         for row, found in zip(good_rows, rows, strict=True):
             if found.keys() != fields.keys():
@@ -250,7 +262,7 @@ class ObjectReader:
     ) -> tuple[list[Any], bool]:
         """The samples without marks, and whether they had any. Raises ConfigurationError: only some
         had, so that a batch would be made in two ways."""
-        marked = [isinstance(_image_of(item), _AsWritten) for item in items]
+        marked = [isinstance(_image_of(item, self._place), _AsWritten) for item in items]
         if not any(marked):
             return items, False
         if not all(marked):
@@ -261,7 +273,8 @@ class ObjectReader:
                 f"a tensor (C, H, W), of {self.source.describe(other)}, and something else of "
                 f"{self.source.describe(one)}. Make the same of all."
             )
-        return [_with_image(item, lambda mark: mark.value) for item in items], True
+        place = self._place
+        return [_with_image(item, lambda mark: mark.value, place) for item in items], True
 
     def _picture(self, column: ImageColumn, index: int) -> Any:
         pixels = reader_of(column, self._settings, self._decoder).pixels(index)
@@ -403,16 +416,32 @@ def _without_image(item: Mapping[Any, Any]) -> ConfigurationError:
     )
 
 
-def _image_of(item: Any) -> Any:
-    """The image of a sample, which `_with_image` transforms."""
+def _place_of_image(source: Source) -> Any:
+    """The key or the position of the image in a sample that is put together of columns; None: there
+    is none, or a Dataset's own code makes the samples."""
+    coloured = [name for name, column in source.images.items() if column.kind.coloured]
+    name = next(iter([*coloured, *source.images]), None)
+    if name is None or source.layout == "dict":
+        return name
+    return list(source.columns).index(name)
+
+
+def _image_of(item: Any, place: Any = None) -> Any:
+    """The image of a sample, which `_with_image` transforms. `place`: see `_place_of_image`."""
+    if place is not None:
+        return item[place]
     if isinstance(item, Mapping):
         return item.get("image")
     return item[0] if isinstance(item, list | tuple) and item else item
 
 
-def _with_image(item: Any, transform: Callable[[Any], Any]) -> Any:
+def _with_image(item: Any, transform: Callable[[Any], Any], place: Any = None) -> Any:
     """The sample with its image transformed: the first of a tuple, "image" of a dict, or the sample
-    itself."""
+    itself; that at `place`, where it is known (`_place_of_image`)."""
+    if place is not None and not isinstance(item, Mapping):
+        return (*item[:place], transform(item[place]), *item[place + 1 :])
+    if place is not None:
+        return {**item, place: transform(item[place])}
     if isinstance(item, Mapping):
         if "image" not in item:
             raise _without_image(item)

@@ -29,7 +29,6 @@ from fastload.geometry.points import PointMap
 from fastload.narrowed import say_narrowed
 from fastload.native.pool import Compressed, FusedGeometry, NativePool, Pending, fuse
 from fastload.native.seek import SeekIndexOption, open_seek_index
-from fastload.recipe.recipe import view_column
 from fastload.sources.base import Source
 from fastload.sources.columns import Buffer, EncodedImages
 from fastload.sources.kinds import PixelKind
@@ -291,9 +290,10 @@ class NativePixels(PixelMaker):
         columns = []
         for name, encoded in images.items():
             kind = self._source.encoded[name].kind
+            outs = (buffers.images[view] for view in self._rows.outputs.names[name])
             views = [
-                View(geometry, kind.resampling(plan), buffers.images[view_column(name, view)])
-                for view, (geometry, plan) in enumerate(zip(placed, self._plans, strict=True))
+                View(geometry, kind.resampling(plan), out)
+                for geometry, plan, out in zip(placed, self._plans, outs, strict=True)
             ]
             columns.append((encoded, views))
         return self._pool.decode_columns(
@@ -323,13 +323,14 @@ class NativePixels(PixelMaker):
         for name, column in self._source.pixels.items() if len(draws) else ():
             stored = column.in_array()
             assert stored is not None
-            for view, (plan, geometry) in enumerate(zip(self._plans, placed, strict=True)):
+            outs = self._rows.outputs.names[name]
+            for plan, geometry, out in zip(self._plans, placed, outs, strict=True):
                 assert geometry is not None
                 pending = self._pool.gather_batch(
                     stored,
                     draws.indices,
                     geometry=geometry,
-                    out=work.buffers.images[view_column(name, view)],
+                    out=work.buffers.images[out],
                     sampling=column.kind.resampling(plan),
                     here=self.light,
                 )
@@ -343,10 +344,10 @@ class NativePixels(PixelMaker):
         for name, column in self._source.pixels.items():
             stored = column.in_array()
             assert stored is not None
-            for view in range(len(self._plans)):
+            for view in self._rows.outputs.names[name]:
                 # mode: to leave `out` alone if an index were out of bounds, which none is, numpy
                 # would copy twice.
-                out = buffers.images[view_column(name, view)]
+                out = buffers.images[view]
                 np.take(stored.array, stored.rows_of(draws.indices), axis=0, out=out, mode="clip")
         return BatchInWork(draws, buffers)
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload import native
-from fastload.backends.base import SIZES, BufferAllocator, Failure, HostBatch
+from fastload.backends.base import BufferAllocator, Failure, HostBatch
 from fastload.backends.joined import JoinedReader
 from fastload.backends.masks import MaskDrawer
 from fastload.backends.pasted import Paster
@@ -25,15 +25,15 @@ from fastload.geometry import Geometry, GeometryPlan, View
 from fastload.geometry.points import POINT_COLUMNS, Objects, PointMap, PointStep
 from fastload.recipe import SplitRecipe
 from fastload.recipe.joined import Members
-from fastload.recipe.recipe import view_column
+from fastload.recipe.outputs import SIZES, Outputs, Size
 from fastload.render.host import EncodedRenderer, EncodedRow, PythonRenderer, render_row
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedImages, PixelImages
 from fastload.sources.instances import move_together
+from fastload.sources.kinds import Kind, kind_named
 from fastload.sources.ragged import Ragged
 
 Int64Array = npt.NDArray[np.int64]
-Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,8 @@ class RowReader:
             recipe.geometries,
             settings,
         )
+        self.outputs = Outputs.of(source, recipe, padded=padded)
+        """The columns of its batches."""
         if renderer is None:
             if decoder != "auto":
                 get_decoder(decoder)  # complains now rather than in a thread
@@ -152,9 +154,8 @@ class RowReader:
         """Uninitialised arrays for a batch."""
         take = allocate or partial(np.empty, dtype=np.uint8)
         images = {
-            view_column(name, view): _array(take, (count, *size, column.channels), column.dtype)
-            for name, column in self._source.images.items()
-            for view, size in enumerate(sizes)
+            one.name: _array(take, (count, *sizes[one.view], one.channels), one.dtype)
+            for one in self.outputs.images
         }
         lines = [POINT_COLUMNS * len(steps) for steps in self._steps if self._source.images]
         shape = _table_shape if self.joined is None else self.joined.table_shape
@@ -275,17 +276,17 @@ class RowReader:
         `PointMap` a view. `pasted`: hides parts of their objects."""
         moved = self._source.moved
         rows = {name: column.at(indices) for name, column in moved.items()}
-        roles = {name: column.role for name, column in moved.items()}
+        kinds: dict[str, Kind] = {name: column.kind for name, column in moved.items()}
         if pasted is not None:
             shapes = next(rows[name] for name, one in moved.items() if one is self._boxes)
-            rows[_TAKEN], roles[_TAKEN] = pasted.taken(shapes), "instances"
+            rows[_TAKEN], kinds[_TAKEN] = pasted.taken(shapes), kind_named("instances")
         moves = [PointMap(*one) for one in zip(points, self._steps, strict=bool(points))]
         if not moves:  # a source without images
             moves = [PointMap.identity(np.ones((len(indices), 2)))]
         columns: dict[str, Any] = {}
         bad: dict[int, str] = {}
         for view, one in enumerate(moves):
-            for name, found in move_together(rows, roles, one).items():
+            for name, found in move_together(rows, kinds, one).items():
                 if isinstance(found, Ragged):
                     found = found.emptied(failed)
                 else:
@@ -294,7 +295,7 @@ class RowReader:
                     assert self._masks is not None
                     found, undrawn = self._masks.draw(found, one)
                     bad |= undrawn
-                columns[view_column(name, view)] = found
+                columns[name if name == _TAKEN else self.outputs.names[name][view]] = found
             if pasted is not None:
                 columns = pasted.hidden(columns, columns.pop(_TAKEN), one)
         return columns, bad
@@ -329,18 +330,12 @@ class RowReader:
             self._masks.close()
 
     def _in_order(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """These columns, by name and view, in the order of the source; then their sizes."""
-        names = (
-            view_column(name, view)
-            for name in self._source.columns
-            for view in range(len(self._plans))
-        )
-        return {name: columns[name] for name in (*names, SIZES) if name in columns}
+        return {one.name: columns[one.name] for one in self.outputs.all if one.name in columns}
 
     def _sizes_in(self, out: Buffers) -> list[Size]:
         """(height, width) of the images of each view."""
         first = next(iter(self._source.images))
-        shapes = (out.images[view_column(first, view)].shape for view in range(len(self._plans)))
+        shapes = (out.images[name].shape for name in self.outputs.names[first])
         return [(height, width) for _, height, width, _ in shapes]
 
     def place(self, draws: Draws) -> Placed:
@@ -455,7 +450,7 @@ class RowReader:
         for table, points in zip(out.points, placed.points, strict=True):
             table[:] = points.table
         for name, column in self._source.images.items():
-            outs = [out.images[view_column(name, view)] for view in range(len(self._plans))]
+            outs = [out.images[view] for view in self.outputs.names[name]]
             if self._padded:
                 for pixels in outs:
                     pixels[...] = 0

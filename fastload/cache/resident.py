@@ -15,7 +15,7 @@ import torch
 from fastload.draws import Draws, stretch_of
 from fastload.errors import CacheError
 from fastload.geometry import Geometry, GeometryPlan
-from fastload.recipe.recipe import view_column
+from fastload.recipe.outputs import Outputs
 from fastload.render.device import render_on_device
 from fastload.render.drawn import (
     DrawnGeometry,
@@ -83,10 +83,16 @@ class ResidentSource:
     All pixels of a column lie in one flat tensor, whether or not the images have one size.
     """
 
-    def __init__(self, source: Source, plans: Sequence[GeometryPlan], device: torch.device) -> None:
+    def __init__(
+        self,
+        source: Source,
+        plans: Sequence[GeometryPlan],
+        outputs: Outputs,
+        device: torch.device,
+    ) -> None:
         """Raises CacheError if the free memory of a GPU is too small."""
         _check_free_memory(source, device)
-        self._plans, self._device = plans, device
+        self._plans, self._outputs, self._device = plans, outputs, device
         self._columns = list(source.columns)
         self._images = {
             n: stored
@@ -128,15 +134,16 @@ class ResidentSource:
             if name in self._values:
                 columns[name] = self._values[name].index_select(0, on_device(indices, self._device))
             elif name in self._images:
-                for view, (plan, geometry, size) in enumerate(
-                    zip(self._plans, geometries, sizes, strict=True)
+                views = self._outputs.names[name]
+                for view, plan, geometry, size in zip(
+                    views, self._plans, geometries, sizes, strict=True
                 ):
                     pixels = self._render(name, indices, plan, geometry, size)
                     if zeroed:
                         pixels.index_fill_(
                             0, on_device(np.array(zeroed, dtype=np.int64), self._device), 0
                         )
-                    columns[view_column(name, view)] = pixels
+                    columns[view] = pixels
         return columns
 
     @property
@@ -160,8 +167,9 @@ class ResidentSource:
                 columns[name] = self._values[name].index_select(0, order.indices[here])
             elif name in self._images:
                 order, kind = self._order(draws, whole, name), self._images[name].kind
-                for view, (plan, geometry) in enumerate(zip(self._plans, geometries, strict=True)):
-                    columns[view_column(name, view)] = PendingImages(
+                views = self._outputs.names[name]
+                for view, plan, geometry in zip(views, self._plans, geometries, strict=True):
+                    columns[view] = PendingImages(
                         self._pixels[name],
                         geometry,
                         kind.resampling(plan),

@@ -41,6 +41,7 @@ from fastload.machine import memory_bytes
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix, label_among
 from fastload.render import fused
+from fastload.recipe.outputs import Outputs
 from fastload.sampler import (
     Order,
     StreamOrder,
@@ -48,7 +49,6 @@ from fastload.sampler import (
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedFiles, StreamItems
 from fastload.sources.inspection import SeenArchives
-from fastload.sources.kinds import IMAGE, MASK
 
 if TYPE_CHECKING:
     from fastload.loader.remote import Remote
@@ -173,14 +173,14 @@ def _on_backend(
         from fastload.sources.places import refuse_left_behind
 
         refuse_left_behind(source, "exif_orientation", "turns")
+    context = _context(config, source, split, order, padded=workload.padded)
     collate = None
     if source.instances or source.moved or config.collate is not None:
         from fastload.loader import objects
 
         objects.check(config, source, turned=options.exif_orientation)
-        collate = objects.collate_of(config, source, several_views=split.several_views)
+        collate = objects.collate_of(config, source, context.outputs)
         objects.check_pairs(recipe, source)
-    context = _context(config, source, split, order, padded=workload.padded)
     if not config.adopted:
         _check_ahead(context, workers=(config.num_workers or 1) if traits.processes else 1)
     built = cls(context, options)
@@ -211,6 +211,7 @@ def _on_backend(
     return _parts(
         config,
         split,
+        outputs=context.outputs,
         source=source,
         order=order,
         collate=collate,
@@ -394,10 +395,13 @@ def _streaming(config: LoaderConfig) -> LoaderParts:
     shard, dataset, kind = config.shard_here(), config.source, type(config.source).__name__
     loader = streams.dataloader_of(config, shard)
     place = streams.StreamPlace(config, loader)
+    source = Source({"item": StreamItems(dataset)}, streams.fingerprint(dataset), kind)
+    split = Recipe.from_transform(None).split(None)
     return _parts(
         config,
-        Recipe.from_transform(None).split(None),
-        source=Source({"item": StreamItems(dataset)}, streams.fingerprint(dataset), kind),
+        split,
+        outputs=Outputs.of(source, split),
+        source=source,
         order=StreamOrder(dataset, loader, config.batch_size, config.drop_last, config.seed, shard),
         backend=StreamBackend(loader, place),
         stream=place,
@@ -413,6 +417,7 @@ def _parts(
     config: LoaderConfig,
     split: SplitRecipe,
     *,
+    outputs: Outputs,
     source: Source,
     order: Order,
     fingerprinted: tuple[str, ...] = (),
@@ -427,16 +432,11 @@ def _parts(
         programs=split.programs,
         host_programs=split.host_programs,
         owned=owned,
-        # Object samples get these names.
-        roles={k.name: k.name for k in (IMAGE, MASK)}
-        if source.objects
-        else {n: c.role for n, c in source.columns.items()},
-        layout=source.layout,
+        outputs=outputs,
         dtype=config.dtype,
         memory_format=config.memory_format,
         mix=mix,
         pinned=config.pinned,
-        several_views=split.several_views,
         collate=collate,
     )
     return LoaderParts(

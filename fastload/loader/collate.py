@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastload.backends.base import SIZES
 from fastload.draws import native_core
 from fastload.errors import ConfigurationError
 from fastload.host_memory import BufferPool, Zeros
+from fastload.recipe.outputs import SIZES, Outputs
 from fastload.sources.base import Source
 from fastload.sources.kinds import kind_named
 from fastload.sources.ragged import Ragged
@@ -28,7 +28,7 @@ Collate = Callable[[dict[str, Any]], Any]
 """From the columns of a batch, by name: tensors of B rows, and `Ragged` of tensors with B rows."""
 
 
-def collate_of(given: str | Collate, source: Source, *, several_views: bool = False) -> Collate:
+def collate_of(given: str | Collate, source: Source, outputs: Outputs) -> Collate:
     """The function that `collate=` means.
 
     Raises ConfigurationError: there is no form of that name; or the source has not the columns that
@@ -46,7 +46,7 @@ def collate_of(given: str | Collate, source: Source, *, several_views: bool = Fa
         )
     if source.objects:
         raise _refused(source, "whose samples Python code makes; give collate_fn in its place")
-    if several_views:
+    if outputs.as_views:
         raise ConfigurationError(
             f"collate={given!r}: a sample here is several views (transform has Views). Give a "
             "function of the columns of a batch."

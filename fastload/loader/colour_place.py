@@ -12,7 +12,6 @@ from fastload import native
 from fastload.errors import ConfigurationError
 from fastload.recipe import SplitRecipe
 from fastload.sources.base import Source
-from fastload.sources.kinds import pixel_kinds
 
 Place: TypeAlias = Literal["auto", "device", "host"]
 
@@ -36,10 +35,7 @@ def place_by_rule(
     Raises:
         ConfigurationError: the host was asked for and cannot.
     """
-    masks = any(
-        not kind.coloured
-        for kind in pixel_kinds({n: column.role for n, column in source.columns.items()}).values()
-    )
+    masks = any(not column.kind.coloured for column in source.images.values())
     hosted = split.with_colour_on_host(masks=masks)
     if not hosted.host_programs or split.opaque is not None or source.objects or source.deep:
         if place == "host":

@@ -11,6 +11,7 @@ from fastload.loader import collate
 from fastload.loader.config import LoaderConfig
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.columns import PASCAL_VOC, ColumnOperation
+from fastload.recipe.outputs import Outputs
 from fastload.sources.base import Source
 from fastload.sources.keypoints import GIVE_PAIRS, unpaired
 
@@ -171,11 +172,9 @@ def pads(config: LoaderConfig, source: Source, split: SplitRecipe) -> bool:
     return True
 
 
-def collate_of(
-    config: LoaderConfig, source: Source, *, several_views: bool
-) -> collate.Collate | None:
+def collate_of(config: LoaderConfig, source: Source, outputs: Outputs) -> collate.Collate | None:
     """The function that `collate=` means; None where it is not given. Raises ConfigurationError:
     see `fastload.loader.collate`."""
     if config.collate is None:
         return None
-    return collate.collate_of(config.collate, source, several_views=several_views)
+    return collate.collate_of(config.collate, source, outputs)

@@ -23,12 +23,6 @@ from fastload.recipe.views import Branches
 from fastload.recipe.whole_images import WholeImages
 
 
-def view_column(name: str, view: int) -> str:
-    """What the backends call a view, counted from 0, of the images of a column: the first one as
-    the column itself."""
-    return name if view == 0 else f"{name} (view {view + 1})"
-
-
 @dataclass(frozen=True)
 class Recipe:
     """The operations that make a training image from a source image, in order.

@@ -23,7 +23,7 @@ from fastload.recipe.convert import ToDtype
 from fastload.recipe.joined import Joint, Members
 from fastload.recipe.operation import Operation
 from fastload.render.drawn import Conversion, PendingImages
-from fastload.sources.kinds import PixelKind, pixel_kinds
+from fastload.sources.kinds import PixelKind
 
 Step = tuple[int, Operation]
 """(stream of its draws, operation)."""
@@ -234,7 +234,7 @@ class BatchProgram:
     def __call__(
         self,
         columns: Mapping[str, Any],
-        roles: Mapping[str, str],
+        kinds: Mapping[str, PixelKind],
         draws: Draws,
         *,
         empty: Empty | None = None,
@@ -247,7 +247,7 @@ class BatchProgram:
             columns: images (B, C, H, W), uint8 unless the program starts with operations on floats,
                 or `PendingImages`; masks (B, H, W) or (B, 1, H, W); anything else. Images and masks
                 have one height and width.
-            roles: the names of the kinds of columns; columns without one are left alone.
+            kinds: of images and masks; other columns are left alone.
             draws: of the B samples.
             empty: makes the tensor (B, C, H, W), of this shape and dtype, that a batch on a CPU is
                 put together in; None: a new one each time. Above some 32 MB, page faults make a
@@ -260,7 +260,7 @@ class BatchProgram:
             The columns, masks as (B, 1, H, W), in their memory formats unless `empty` chooses.
             Inputs are never changed; where there is nothing to do, they are returned themselves.
         """
-        kinds = pixel_kinds({name: roles[name] for name in columns if name in roles})
+        kinds = {name: kinds[name] for name in columns if name in kinds}
         for name in kinds:
             pending = columns[name]
             if isinstance(pending, PendingImages):

@@ -13,7 +13,6 @@ from fastload.sources.kinds import (
     AnyArray,
     Kind,
     Rows,
-    kind_named,
     register_kind,
     transformed,
 )
@@ -59,7 +58,7 @@ class Polygons(Kind):
 
 
 def move_together(
-    columns: Mapping[str, Rows], roles: Mapping[str, str], points: PointMap
+    columns: Mapping[str, Rows], kinds: Mapping[str, Kind], points: PointMap
 ) -> dict[str, Rows]:
     """The rows of all columns that go with the images of a batch, as they are for the images that
     the trainer gets. An object that is dropped is dropped in all of them. Shapes of masks stay as
@@ -67,10 +66,9 @@ def move_together(
 
     Args:
         columns: rows of the source images, by column.
-        roles: names of their kinds.
+        kinds: theirs.
         points: of the B images.
     """
-    kinds = {name: kind_named(roles[name]) for name in columns}
     made: dict[str, Rows] = {}
     kept: Any = True
     for name, rows in columns.items():

@@ -8,7 +8,6 @@ kind asks which one it is; a package of your own adds one with `register_kind`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -229,12 +228,6 @@ _KEYS_ELSEWHERE = _ELSEWHERE | dict.fromkeys(
     ("labels", "area", "iscrowd", "ids"), "fastload.sources.instances"
 )
 """Names and keys of such kinds."""
-
-
-def pixel_kinds(roles: Mapping[str, str]) -> dict[str, PixelKind]:
-    """The columns that hold pixels, among columns and the names of their kinds."""
-    found = {name: kind_named(role) for name, role in roles.items()}
-    return {name: kind for name, kind in found.items() if isinstance(kind, PixelKind)}
 
 
 def register_kind(kind: Kind) -> None:

@@ -22,7 +22,6 @@ class ByHandBackend:
     Options = BackendOptions
 
     def __init__(self, context: Context, options: BackendOptions) -> None:
-        context.require_whole_batches(self.name)
         self.source, self.plan = context.source, context.recipe.geometry
         self.settings = options.decode_settings
         self.queue: deque[Draws] = deque()
