@@ -122,8 +122,9 @@ class CacheBackend(BatchMaker):
         """Higher than the traits say where the options ask to fill a cache while training, and
         where that pays (`why_filled`)."""
         options, source, fit = workload.options, workload.source, cls.traits.fits[workload.kind]
-        filling = isinstance(options, CacheOptions) and options.may_be_declined
-        if not filling or workload.kind != "encoded":
+        if not isinstance(options, CacheOptions) or not options.may_be_declined:
+            return fit
+        if workload.kind != "encoded":
             return fit
         settings = options.decode_settings
         filled, reason = why_filled(source, _directory_of(source, options), settings)

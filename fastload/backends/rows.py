@@ -156,6 +156,7 @@ class RowReader:
         images = {
             one.name: _array(take, (count, *sizes[one.view], one.channels), one.dtype)
             for one in self.outputs.images
+            if one.dtype is not None
         }
         lines = [POINT_COLUMNS * len(steps) for steps in self._steps if self._source.images]
         shape = _table_shape if self.joined is None else self.joined.table_shape
