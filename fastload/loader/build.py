@@ -40,8 +40,8 @@ from fastload.loader.worker_seeds import ScriptSeeds, WorkerSeeds
 from fastload.machine import memory_bytes
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix, label_among
-from fastload.render import fused
 from fastload.recipe.outputs import Outputs
+from fastload.render import fused
 from fastload.sampler import (
     Order,
     StreamOrder,
