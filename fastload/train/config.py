@@ -304,7 +304,7 @@ class RunConfig(_Group):
     lose."""
     tf32: bool = False
     """Matrix products of float32 by TF32 on GPUs that have it: faster, 10 bits of mantissa in place
-    of 23. (Convolutions take it anyway, as torch has it.)"""
+    of 23. Convolutions take it anyway, as torch has it."""
     seed: Annotated[int, _FROM_0] = 0
     """Seed of the weights, the order and every random choice."""
     deterministic: bool = False
