@@ -244,7 +244,7 @@ def test_fields_that_are_no_arrays_can_be_substituted() -> None:
         return {
             "image": Image.new("RGB", (8, 8), (index, 0, 0)),
             "path": f"p{index}",
-            "box": (index, float(index)),
+            "pair": (index, float(index)),
         }
 
     batch = first_batch(Items(make), transform=CROP, on_error="substitute")
@@ -252,7 +252,7 @@ def test_fields_that_are_no_arrays_can_be_substituted() -> None:
     assert numbers[:2] + numbers[3:] == [0, 1, 3]
     assert numbers[2] != 2
     assert batch["path"] == [f"p{n}" for n in numbers]
-    assert batch["box"][0].tolist() == numbers
+    assert batch["pair"][0].tolist() == numbers
 
 
 def test_a_replacement_leaves_the_draws_of_samples_that_come_twice_alone() -> None:
