@@ -107,6 +107,7 @@ CHECKS: dict[str, dict[str, str]] = {
     "trainer.md": {"found = clock.summary": "assert found.steps"},
     "backends.md": {"CacheOptions": "assert images.shape == (4, 3, 64, 64)"},
     "data.md": {
+        "moved =": 'assert batch["bbox"][0].tolist() == [12, 2, 28, 18]',
         "flipped =": 'assert batch["boxes"][0].tolist() == [12, 2, 28, 18]',
         "pair =": """
             assert pair["train"].classes == pair["val"].classes == ("cat", "dog", "fox")
