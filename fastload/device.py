@@ -465,9 +465,8 @@ class DeviceStage:
             like = torch.empty_like(tensor, device="meta")  # of dense strides
             flat = torch.from_numpy(self._ring.allocate((like.nbytes,))).view(tensor.dtype)
             locked = flat.as_strided(like.shape, like.stride()).copy_(tensor)
-        if isinstance(tensor, tv_tensors.TVTensor):
-            locked = tv_tensors.wrap(locked, like=tensor)
-        return locked
+        named = isinstance(tensor, tv_tensors.TVTensor)
+        return tv_tensors.wrap(locked, like=tensor) if named else locked
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,15 @@ from benchmarks.gpu import (
     idle,
     interpreter,
     kernels,
+    loaders,
     pairs,
     peers,
     run,
     soak,
     streams,
     trainer,
+    training,
+    ways,
 )
 from benchmarks.gpu.feeds import Feed
 from benchmarks.gpu.goals import cores_needed, joined, line, summary
@@ -706,3 +709,58 @@ def test_results_of_several_calls_make_one_page() -> None:
     assert said["ways of the trainer that are not right"] is True
     assert said["backends whose batches change"] is True
     assert said["CIFAR-10 resident on the device, the loader alone"] is None
+
+
+# -- other ways of feeding, and loaders that share the cores
+
+
+def test_crops_of_one_size_go_through_the_network_together() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3, 5))
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            seen.append(tuple(images.shape))
+            return images.mean(dim=(2, 3)) @ self.weight
+
+    trainer = training.Training(Network(), torch.device("cpu"))
+    images = [torch.rand(2, 3, side, side) for side in (8, 8, 4, 4, 4)]
+    trainer.step((images, torch.tensor([1, 4])))
+    assert seen == [(4, 3, 8, 8), (6, 3, 4, 4)]
+    trainer.step((images[0], torch.tensor([1, 4])))
+    assert seen[2:] == [(2, 3, 8, 8)]
+
+
+@pytest.mark.slow
+def test_every_way_of_feeding_gives_batches(tmp_path: Path) -> None:
+    write_photo_folder(tmp_path / "photos", per_class=4)
+    setting = replace(SETTING, photos=str(tmp_path / "photos"), kept=str(tmp_path), batch_size=4)
+    names = []
+    for way, contestants in ways.WAYS.items():
+        for name, opened in contestants(setting).items():
+            feed = opened()
+            images, labels = next(feed)
+            feed.close()
+            sizes = [tuple(view.shape) for view in images] if way == "several crops" else []
+            shape = sizes[0] if sizes else tuple(images.shape)
+            assert shape == (4, 3, setting.size, setting.size), name
+            assert len(labels) == 4
+            assert len(sizes) == (8 if way == "several crops" else 0)
+            names.append(name)
+    assert len(set(names)) == 6
+
+
+@pytest.mark.whole
+def test_loaders_side_by_side_have_a_rate_together(tmp_path: Path) -> None:
+    write_photo_folder(tmp_path / "photos", per_class=4)
+    setting = replace(
+        SETTING, photos=str(tmp_path / "photos"), kept=str(tmp_path), batch_size=4, loaders=(2,)
+    )
+    found = Found(600)
+    loaders.run(setting, found)
+    (row,) = found.rows.values()
+    assert (row.status, row.note) == ("measured", "")
+    assert row.speed > row.metrics("slowest_rate")[0] > 0
