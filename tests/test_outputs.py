@@ -1,5 +1,5 @@
 """The columns of a batch are made in one place, so that their names, kinds and order are the same
-whoever makes the batch."""
+on each backend."""
 
 from __future__ import annotations
 
