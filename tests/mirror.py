@@ -50,7 +50,7 @@ TESTS = {
     "test_feed": "loader.feed",
     "test_files": "files",
     "test_following": "loader.following",
-    "test_foreign_batches": "backends.objects",
+    "test_foreign_batches": "backends.objects backends.streamed",
     "test_from_dataloader": "loader.from_dataloader loader.served",
     "test_keypoints": "sources.keypoints",
     "test_loader": "errors fingerprint loader.iterator loader.loader",

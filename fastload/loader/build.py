@@ -24,7 +24,7 @@ from fastload.backends.base import (
     traits_of,
 )
 from fastload.backends.needs import needs_in
-from fastload.backends.objects import StreamBackend
+from fastload.backends.streamed import StreamBackend
 from fastload.device import DeviceStage
 from fastload.errors import ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of

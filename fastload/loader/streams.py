@@ -12,7 +12,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from fastload.backends.objects import SharedStream, StreamBackend, TransformedStream
+from fastload.backends.objects import SharedStream, TransformedStream
+from fastload.backends.streamed import StreamBackend
 from fastload.errors import ConfigurationError, StateMismatchError
 from fastload.fingerprint import fingerprint_of
 from fastload.loader.config import LoaderConfig
