@@ -49,7 +49,7 @@ def failure(device: torch.device, launch: Callable[[torch.Tensor], None]) -> str
     Args:
         launch: launches a kernel that writes to this tensor of one int32.
     """
-    if device.index is None:
+    if device == torch.device(device.type):  # no number
         device = torch.device(device.type, torch.cuda.current_device())
     with _lock:
         if device not in _found:
