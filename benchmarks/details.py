@@ -3,12 +3,14 @@
     python -m benchmarks.details views --data data/train
     python -m benchmarks.details draft --data data/train
     python -m benchmarks.details small
+    python -m benchmarks.details starts
     python -m benchmarks.details memory --files 1300000
 
 `views` compares several views of an image with one. `draft` compares `draft=True` with exact
 decoding, on photographs of 12 megapixels, without a seek index and with one that has all points.
-`small` compares small batches of small arrays with plain
-indexing. `memory` compares opening a folder of that many files with torchvision's.
+`small` compares small batches of small arrays with plain indexing. `starts` compares the call of
+`iter()` on an adopted DataLoader, which is read again then, with that on the DataLoader, over a
+million samples. `memory` compares opening a folder of that many files with torchvision's.
 
 Without `--data`, photographs are made. Contestants take turns; ratios are taken within a round.
 """
@@ -35,6 +37,13 @@ import psutil
 import torch
 from PIL import Image
 from rich.console import Console
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
@@ -214,6 +223,44 @@ def waiting(batches: Iterator[object]) -> float:
     return waited / (time.perf_counter() - started)
 
 
+# -- the start of an epoch -------------------------------------------------------------------------
+
+
+@dataclass
+class Starter:
+    """A contestant: epochs are started, and no batch is asked for."""
+
+    loader: Any
+
+    def run(self, seconds: float) -> Work:
+        taken, clock, processor = 0, time.perf_counter(), time.process_time()
+        while not taken or time.perf_counter() < clock + seconds:
+            iter(self.loader)
+            taken += 1
+        took, burnt = time.perf_counter() - clock, time.process_time() - processor
+        return Work(taken, took, burnt)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def starts() -> Iterator[Entry]:
+    data = TensorDataset(torch.arange(1_000_000))
+    samplers: dict[str, Any] = {
+        "in order": None,
+        "shuffled": RandomSampler(data),
+        "a rank of two": DistributedSampler(data, 2, 0),
+        "a list": list(range(len(data))),
+        "weights": WeightedRandomSampler(torch.ones(len(data)), len(data)),
+    }
+    for mode, sampler in samplers.items():
+        existing = DataLoader(data, 64, sampler=sampler)
+        yield Entry("DataLoader", mode, {}, partial(Starter, existing))
+        ours = fastload.from_dataloader(existing)
+        next(iter(ours))
+        yield Entry("fastload", mode, {}, partial(Starter, ours))
+
+
 # -- opening a folder of many files ----------------------------------------------------------------
 
 
@@ -279,7 +326,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("question", choices=["views", "draft", "small", "memory"])
+    parser.add_argument("question", choices=["views", "draft", "small", "starts", "memory"])
     parser.add_argument("--data", type=Path, help="class folders of JPEGs")
     parser.add_argument("--rounds", type=int, default=9, help="(default: %(default)s)")
     parser.add_argument(
@@ -293,6 +340,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fastload-details-") as temporary:
         if given.question == "small":
             entries = small()
+        elif given.question == "starts":
+            entries = starts()
         elif given.question == "views":
             entries = views(given.data or sample_set(Path(temporary), 256, print) / "train")
         else:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torchvision import tv_tensors
 
-from fastload.backends.base import HostBatch
+from fastload.backends.base import Absent, HostBatch
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.host_memory import WORTH_KEEPING, BufferPool
@@ -401,7 +401,7 @@ class DeviceStage:
 
     def _parts_of(self, host: HostBatch) -> _Parts:
         """The parts of a batch, whether a backend made columns or Python code a finished batch."""
-        if host.collated is not None:
+        if host.collated is not Absent.COLLATED:
             return _taken_apart(host.collated, foreign=host.layout is None)
         names, rebuild = list(host.columns), _REBUILD[host.layout or self._columns.layout]
         if host.named is not None:
@@ -443,6 +443,8 @@ class DeviceStage:
         return flat.view(shape)
 
     def _to_device(self, tensor: torch.Tensor, keep: list[torch.Tensor] | None) -> torch.Tensor:
+        if tensor.is_meta:  # of which only the shape is wanted
+            return tensor
         if tensor.device == self.device:
             if self._stream is not None:
                 # made on the backend's stream, about to be used on ours

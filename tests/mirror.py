@@ -4,11 +4,10 @@ fails. `python scripts/mutants.py --mirror` tries it."""
 from __future__ import annotations
 
 TESTS = {
-    "clients/test_accelerate": "compat.accelerate",
     "clients/test_assume_plain": "loader.compared sources.plain",
     "clients/test_feedback_samplers": "sampler.in_step",
     "clients/test_huggingface_streams": "loader.streams sources.huggingface_streams",
-    "clients/test_lightning": "compat.lightning",
+    "clients/test_handover": "compat.handover",
     "clients/test_passes_for_a_dataloader": "compat.dataloader",
     "clients/test_ray_pack": "tools.pack.ray_cluster",
     "clients/test_samplers": "sampler.users",
@@ -17,6 +16,7 @@ TESTS = {
     "clients/test_torchdata": "compat.torchdata",
     "clients/test_transformers": "compat.transformers",
     "clients/test_users_code": "known_code",
+    "test_adoption": "loader.adoption",
     "test_arguments": "arguments",
     "test_backends_maker": "backends.maker",
     "test_backends_rows": "backends.rows",
@@ -70,6 +70,7 @@ TESTS = {
     "test_native_pool": "native native.extension native.pool",
     "test_pack": "cli.pack sources.packed tools.pack.caches tools.pack.contents tools.pack.plan "
     "tools.pack.report tools.pack.run tools.pack.shard tools.pack.target",
+    "test_parallel": "compat.parallel",
     "test_photographs": "tools.measure.photographs",
     "test_pillow_simd": "cli.pillow_simd",
     "test_places": "sources.places",

@@ -114,20 +114,32 @@ def test_a_distributed_sampler_gives_rank_and_seed(folder: Path) -> None:
     assert len(labels) == 22  # one comes twice, as under the DataLoader
 
 
-def test_a_distributed_sampler_that_drops_all_samples_is_refused() -> None:
+def test_a_distributed_sampler_that_drops_all_samples_gives_no_batch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     data = TensorDataset(torch.zeros(2, 3))
     sampler: DistributedSampler[Any] = DistributedSampler(data, 3, 0, drop_last=True)
-    with pytest.raises(ConfigurationError, match="of 3 ranks with drop_last=True drops all of 2"):
-        fastload.from_dataloader(DataLoader(data, sampler=sampler))
+    with fastload.from_dataloader(DataLoader(data, sampler=sampler)) as loader:
+        assert list(loader) == []
+    assert "has no batches, as its DataLoader has none" in caplog.text
 
 
-@pytest.mark.slow
-def test_drop_last_counts_what_the_sampler_gives() -> None:
+def test_what_has_no_batches_has_none(caplog: pytest.LogCaptureFixture) -> None:
     data = TensorDataset(torch.arange(17))
-    for sampler in (RandomSampler(data, num_samples=2), SubsetRandomSampler([3, 4]), [5, 6]):
-        existing: DataLoader[Any] = DataLoader(data, 3, sampler=sampler, drop_last=True)
-        with pytest.raises(ConfigurationError, match="drop_last: 2 samples cannot fill one"):
-            fastload.from_dataloader(existing)
+    for existing in (
+        DataLoader(data, 3, sampler=RandomSampler(data, num_samples=2), drop_last=True),
+        DataLoader(data, 3, sampler=SubsetRandomSampler([3, 4]), drop_last=True),
+        DataLoader(data, 3, sampler=[5, 6], drop_last=True),
+        DataLoader(data, 3, sampler=[]),
+        DataLoader(data, batch_sampler=[]),
+        DataLoader(Subset(data, [])),
+        DataLoader([]),  # type: ignore[arg-type]
+        DataLoader(TensorDataset(torch.zeros(0))),
+    ):
+        caplog.clear()
+        with fastload.from_dataloader(existing) as loader:
+            assert (list(loader), list(loader), len(loader)) == ([], [], 0)
+        assert "has no batches" in caplog.text
 
 
 def test_a_collate_function_and_worker_init_run_in_torch(folder: Path) -> None:
@@ -242,20 +254,17 @@ def test_a_data_set_without_a_length_is_refused_with_what_to_do(given: Any) -> N
         assert [batch.tolist() for batch in loader] == [[3], [1 << 30]]
 
 
-def test_the_generators_seed_is_taken() -> None:
+def test_an_order_drawn_from_a_generator_of_the_scripts_is_that_order() -> None:
     data = TensorDataset(torch.arange(100))
 
-    def first(seed: int) -> list[int]:
+    def batches(seed: int, *, ours: bool) -> list[list[int]]:
         generator = torch.Generator().manual_seed(seed)
-        existing = DataLoader(
-            data, 10, sampler=RandomSampler(data, generator=generator), generator=generator
-        )
-        with fastload.from_dataloader(existing) as loader:
-            batch = next(iter(loader))
-            return list(batch[0].tolist())
+        loader: Any = DataLoader(data, 10, shuffle=True, generator=generator)
+        loader = fastload.from_dataloader(loader) if ours else loader
+        return [batch[0].tolist() for _ in range(2) for batch in loader]
 
-    assert first(1) == first(1)
-    assert first(1) != first(2)
+    assert batches(1, ours=True) == batches(1, ours=False)
+    assert batches(1, ours=True) != batches(2, ours=True)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -265,7 +274,7 @@ def test_the_batch_sampler_decides_and_not_the_attributes_beside_it(shuffle: boo
     existing = DataLoader(data, batch_sampler=BatchSampler(order, 3, drop_last=True))
     with fastload.from_dataloader(existing) as loader:
         assert len(loader) == 3
-        assert loader.drop_last
+        assert loader.batch_sampler is existing.batch_sampler
         found = [batch[0].tolist() for batch in loader]
         assert [len(batch) for batch in found] == [3, 3, 3]
         assert (found == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]) is not shuffle

@@ -16,6 +16,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field, replace
+from enum import Enum, auto
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -225,6 +226,9 @@ class Context:
     allocate: BufferAllocator | None = None
     """Returns a uint8 array of this shape, pinned and used again later; None: numpy's memory."""
     collate_fn: Callable[[list[Any]], Any] | None = None
+    as_dataloader: bool = False
+    """Whether samples of a data set that nothing is done to are put together by torch's
+    `default_collate`, with its errors, as under a DataLoader."""
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     takes_pending: bool = False
     """Whether images may come as `fastload.render.drawn.PendingImages`: the device stage makes
@@ -261,6 +265,12 @@ class Failure:
     """A DecodeError (or what the dataset raised), naming the file."""
 
 
+class Absent(Enum):
+    """What is not there, where None would be something. The same object in every process."""
+
+    COLLATED = auto()
+
+
 @dataclass
 class HostBatch:
     """A batch as a backend returns it, in host memory or on a device."""
@@ -270,8 +280,9 @@ class HostBatch:
     opaque transform made of them; masks (B, H, W, 1) likewise; values (B, ...), or a `Ragged` of B
     rows. Tensors where they are on a device."""
     failures: list[Failure] = field(default_factory=list)
-    collated: Any = None
-    """Instead of columns: a finished batch from a dataset or collate function of the user's."""
+    collated: Any = Absent.COLLATED
+    """Instead of columns: a finished batch from a dataset or collate function of the user's, which
+    may be None."""
     layout: Literal["tuple", "dict", "single"] | None = None
     """What the trainer gets, where the source does not know it (datasets of the user's)."""
     named: Callable[..., Any] | None = None
@@ -297,7 +308,7 @@ class HostBatch:
     def emptied(self) -> HostBatch:
         """This batch without its samples."""
         columns = {name: _emptied(column) for name, column in self.columns.items()}
-        collated = None if self.collated is None else _emptied(self.collated)
+        collated = self.collated if self.collated is Absent.COLLATED else _emptied(self.collated)
         return replace(self, columns=columns, collated=collated)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from torchvision import tv_tensors
 
@@ -76,7 +76,9 @@ class ObjectReader:
         settings: DecodeSettings,
         decoder: str = "auto",
         collate_fn: Callable[[list[Any]], Any] | None = None,
+        as_dataloader: bool = False,
     ) -> None:
+        """`as_dataloader`: see `Context`."""
         self.source = source
         self._recipe = recipe
         self._settings = settings
@@ -84,6 +86,7 @@ class ObjectReader:
         self._collate_fn = collate_fn
         self._outputs = Outputs.of(source, recipe)
         self._place = _place_of_image(source)
+        self._as_dataloader = as_dataloader and bool(source.objects) and not recipe.placement
 
     def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch:
         """Failed rows hold copies of a good one until they are replaced; if none could be read
@@ -97,6 +100,9 @@ class ObjectReader:
             _refuse_places(items[0], self.source.name)
         if self._collate_fn is not None:
             return HostBatch({}, failures, collated=self._collate_fn(items))
+        if self._as_dataloader:
+            layout = _fields_of(items[0])[1] if _is_one_each(items, good_rows) else None
+            return HostBatch({}, failures, collated=default_collate(items), layout=layout)
         if not _is_one_each(items, good_rows):
             return HostBatch({}, failures, collated=_collate(items))
         items, finished = self._without_marks(items, draws, good_rows)
@@ -550,6 +556,9 @@ class TransformedStream(IterableDataset[Any]):
     ) -> None:
         self.dataset, self.transform, self.seed = dataset, transform, seed
         self.moves_pixels = moves_pixels
+
+    def set_epoch(self, epoch: int) -> None:
+        self.dataset.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         worker, epoch = get_worker_info(), self.dataset.epoch

@@ -439,12 +439,12 @@ class _WorkerStart:
         threading.Thread(
             target=_end_with, args=(os.getppid(), self.trainer), name="fastload-watch", daemon=True
         ).start()
+        info: Any = get_worker_info()
+        if info is not None and info.dataset.users is not None:
+            # What the user's code finds there is the data set that the samples come from.
+            # (WorkerInfo is read-only.)
+            object.__setattr__(info, "dataset", info.dataset.users)
         if self.init is not None:
-            info: Any = get_worker_info()
-            if info is not None and info.dataset.users is not None:
-                # What it does to the dataset is done to the one that the samples come from.
-                # (WorkerInfo is read-only.)
-                object.__setattr__(info, "dataset", info.dataset.users)
             self.init(worker)
 
 
@@ -456,7 +456,12 @@ def _reader_for(
     source, recipe = context.source, context.recipe
     if source.objects or recipe.opaque is not None or context.collate_fn is not None:
         return ObjectReader(
-            source, recipe, settings=settings, decoder=decoder, collate_fn=context.collate_fn
+            source,
+            recipe,
+            settings=settings,
+            decoder=decoder,
+            collate_fn=context.collate_fn,
+            as_dataloader=context.as_dataloader,
         )
     return RowReader(source, recipe, settings=settings, decoder=decoder, padded=context.padded)
 

@@ -17,6 +17,11 @@ def is_torchdatas(thing: Any) -> bool:
     return kind.__module__.startswith("torchdata.stateful_dataloader")
 
 
+def is_stateful(loader: Any) -> bool:
+    """Whether it is a StatefulDataLoader, which iterates as a DataLoader does and counts."""
+    return any(is_torchdatas(kind) for kind in type(loader).__mro__ if "__iter__" in vars(kind))
+
+
 def position_of_torchdata_state(state: Any, order: Order, epoch: int) -> tuple[int, int] | None:
     """The place in a state of torchdata's StatefulDataLoader, which names no epoch; None: it is no
     such state.
@@ -24,7 +29,8 @@ def position_of_torchdata_state(state: Any, order: Order, epoch: int) -> tuple[i
     Raises StateMismatchError: the order is a random one or the user's own, which is another one
     here.
     """
-    if not isinstance(state, Mapping) or "_iterator_finished" not in state:
+    # Accelerate adds that to states of any other kind.
+    if not isinstance(state, Mapping) or "_iterator_finished" not in state or "version" in state:
         return None
     snapshot = state.get("_snapshot")
     if isinstance(snapshot, Mapping):  # of worker processes
@@ -56,7 +62,7 @@ def stateful_dataloader_state(loader: Any) -> dict[str, Any]:
         ConfigurationError: the loader's order is a random one, or the user's own, which that one
             cannot go on with.
     """
-    order = loader.sampler.order
+    order = loader._parts.order
     if not order.sequential:
         raise ConfigurationError(
             f"loader: a StatefulDataLoader cannot go on in this order ({order.describe()}). Finish "

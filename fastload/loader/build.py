@@ -36,7 +36,7 @@ from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
 from fastload.loader.served import Served, served_for
 from fastload.loader.tune import backend_measured, place_measured, samples_per_second
-from fastload.loader.worker_seeds import ScriptSeeds, WorkerSeeds
+from fastload.loader.worker_seeds import WorkerSeeds
 from fastload.machine import memory_bytes
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix, label_among
@@ -257,8 +257,8 @@ def _context(
     # says when the trainer's own copies are done.
     ours = config.pinned and config.device.type == "cuda"
     seeds = (
-        ScriptSeeds(config.shown.get("generator"))
-        if config.script_seeds
+        config.adoption.seeds
+        if config.adoption is not None and config.script_seeds
         else WorkerSeeds(config.seed, order.shard.rank)
     )
     return Context(
@@ -270,6 +270,7 @@ def _context(
         device=config.device,
         allocate=BufferPool(pinned_for=config.device if ours else None).allocate,
         collate_fn=config.collate_fn,
+        as_dataloader=config.adopted,
         workers=replace(config.workers, seeds=seeds),
         takes_pending=all(program.is_identity for program in split.host_programs),
         padded=padded,

@@ -5,24 +5,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    default_collate,
-)
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from fastload.backends.base import BackendOptions, WorkerSettings
-from fastload.compat.dataloader import LoaderSampler
-from fastload.compat.torchdata import is_torchdatas
+from fastload.compat.parallel import shares_a_model
 from fastload.errors import ConfigurationError, OnError, counted
 from fastload.loader.colour_place import Place
 from fastload.recipe import Recipe
@@ -79,10 +72,11 @@ class LoaderConfig:
     assume_plain: bool = False
     mode: Literal["RGB", "unchanged"] = "RGB"
 
-    adopted: bool = False
-    """Whether it was made from a DataLoader. Then samples are `source[index]` for every source;
-    `num_workers` and `prefetch_factor` were chosen for worker processes, so that a backend that
-    uses threads chooses its own; and without a shard every rank gets all samples."""
+    adoption: Any = None
+    """The DataLoader that it was read from, an `Adoption` of `fastload.loader.adoption`; None:
+    there was none. Then samples are `source[index]` for every source; `num_workers` and
+    `prefetch_factor` were chosen for worker processes, so that a backend that uses threads chooses
+    its own; and without a shard every rank gets all samples."""
     own_seed: bool = False
     """Whether each process has another seed; ranks that share the data need a common one."""
     script_seeds: bool = False
@@ -100,8 +94,6 @@ class LoaderConfig:
     """How an epoch is divided among the ranks, see `EpochOrder`."""
     follows: Any = None
     """The user's sampler; once the script has set its `epoch`, `iter()` starts that epoch."""
-    shown: Mapping[str, Any] = field(default_factory=dict)
-    """Attributes of a DataLoader that the Loader has but does not use."""
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     """How worker processes are started, where the backend has some."""
     notes: tuple[str, ...] = ()
@@ -268,12 +260,29 @@ class LoaderConfig:
         )
 
     @property
+    def adopted(self) -> bool:
+        """Whether it was read from a DataLoader."""
+        return self.adoption is not None
+
+    @property
+    def existing(self) -> DataLoader[Any] | None:
+        """The DataLoader that it was read from."""
+        existing: DataLoader[Any] | None = getattr(self.adoption, "existing", None)
+        return existing
+
+    @property
     def streamed(self) -> bool:
         """Whether the data can only be iterated."""
         if isinstance(self.source, str | os.PathLike):
             return False
         adopted = self.adopted and isinstance(self.source, IterableDataset)
         return adopted or is_huggingface_stream(self.source)
+
+    @property
+    def shared(self) -> bool:
+        """Whether `shard` of `from_dataloader` shares the samples among ranks, which the samplers
+        of its DataLoader know nothing of."""
+        return self.adoption is not None and bool(self.adoption.shared)
 
     @property
     def sets_epochs(self) -> bool:
@@ -285,7 +294,7 @@ class LoaderConfig:
     def renewed(self) -> bool:
         """Whether worker processes are started again for each epoch, so that they get the data set
         as it is by then."""
-        return self.adopted and not self.shown.get("persistent_workers")
+        return self.existing is not None and not self.existing.persistent_workers
 
     @property
     def pinned(self) -> bool:
@@ -298,75 +307,26 @@ class LoaderConfig:
         if isinstance(self.shard, Shard):
             return self.shard
         alone = self.shard is None and self.adopted and self.sampler is None
-        return Shard() if alone else Shard.detect()
-
-    def with_sampler(self, sampler: Any, length: int, *, rebuilt: bool) -> LoaderConfig:
-        """This configuration in the order of a torch sampler, over a data set of that length.
-
-        torch's own become fastload's order, which is a function of (seed, epoch); any other is
-        asked, once an epoch, for this rank's indices. One that a framework has put in place of ours
-        (`rebuilt`) says the rank, and nothing else. Raises ConfigurationError: a shard was given as
-        well, and the sampler decides.
-        """
-        if isinstance(sampler, LoaderSampler):
-            return replace(self, shard=sampler.order.shard)
-        if type(sampler) is SequentialSampler and len(sampler) == length:
-            return replace(self, shuffle=False, sampler=None)
-        if (type(sampler) is RandomSampler or is_torchdatas(sampler)) and _is_plain_shuffle(
-            sampler, length
-        ):
-            note = "RandomSampler -> fastload's shuffle: another order, a function of (seed, epoch)"
-            shuffle = self.shuffle or True
-            return replace(self, shuffle=shuffle, sampler=None, notes=self._noted(note))
-        if type(sampler) is DistributedSampler or (
-            rebuilt and isinstance(sampler, DistributedSampler)
-        ):
-            total = sampler.total_size
-            tail: Tail = "exact" if total == length else "pad" if total > length else "drop"
-            note = (
-                f"DistributedSampler (rank {sampler.rank} of {sampler.num_replicas}) -> fastload's "
-                f"order, a function of (seed, epoch), cut into global batches; {_TAILS[tail]}; "
-                "set_epoch is optional"
-            )
-            return replace(
-                self,
-                sampler=None,
-                shard=Shard(sampler.rank, sampler.num_replicas),
-                shuffle=self.shuffle if rebuilt else sampler.shuffle,
-                seed=self.seed if rebuilt and not self.own_seed else sampler.seed,
-                own_seed=False,
-                tail=tail,
-                interleaved=True,
-                follows=sampler,
-                notes=self._noted(note),
-            )
-        if self.shard is not None:
+        if alone:
+            return Shard()
+        found = Shard.detect()
+        shares = "" if self.adopted and self.shard is None else shares_a_model()
+        if shares and found.world_size > 1 and self.sampler is None and self.batch_sampler is None:
             raise ConfigurationError(
-                f"shard: the DataLoader's {type(sampler).__name__} already decides which samples "
-                "this rank gets; leave shard out, or give the DataLoader shuffle=True in place of "
-                "the sampler."
+                f"shard: there is {shares}, whose ranks must get the same samples, and by "
+                f"torch.distributed this is rank {found.rank} of {found.world_size}, each with "
+                "samples of its own. Say which part this process reads: "
+                "shard=fastload.Shard(data_parallel_rank, data_parallel_size), of a DeviceMesh "
+                'mesh["dp"].get_local_rank() and mesh["dp"].size().'
             )
-        return replace(self, sampler=sampler, shuffle=False, follows=sampler)
+        return found
 
-    def _noted(self, change: str) -> tuple[str, ...]:
+    def noted(self, change: str) -> tuple[str, ...]:
+        """The notes with one more."""
         return (*self.notes, f"changed: {change}")
 
     def _settle(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
-
-
-_TAILS = {
-    "exact": "no sample comes twice or is left out to make ranks equal",
-    "pad": "the first samples come twice, as there, to make ranks equal",
-    "drop": "the last samples are dropped, as there, to make ranks equal",
-}
-
-
-def _is_plain_shuffle(sampler: Any, length: int) -> bool:
-    """Of torch's RandomSampler or torchdata's, which is no subclass of it."""
-    if getattr(sampler, "replacement", True):
-        return False
-    return bool(sampler.num_samples == length == len(sampler.data_source))
 
 
 def _require(name: str, good: bool, what: str, value: Any) -> None:

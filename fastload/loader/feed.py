@@ -72,6 +72,16 @@ class Feed:
 
     def batch(self, position: Position) -> Staged:
         """The batch at this position. Raises what went wrong with it."""
+        self.start(position)
+        assert self._maker is not None
+        self._expected = None
+        staged = self._maker.next()
+        self._expected = self._schedule.after(position)
+        return staged
+
+    def start(self, position: Position) -> None:
+        """Ask for the batch at this position, if it was not asked for: it is made while the caller
+        does something else. Raises what the user's code raises that is called for it."""
         if self._closed:
             raise FastloadError("the loader is closed; create a new one.")
         if os.getpid() != self._pid:
@@ -91,9 +101,7 @@ class Feed:
         elif position != expected:
             self._ask_users_code(position)
             self._maker.begin(position)
-        staged = self._maker.next()
-        self._expected = self._schedule.after(position)
-        return staged
+        self._expected = position
 
     def _move_here(self) -> None:
         """This process was forked: it begins with what nobody has started. Raises FastloadError:

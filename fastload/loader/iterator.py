@@ -17,9 +17,10 @@ import torch
 from fastload.backends.base import EndOfData
 from fastload.device import Staged
 from fastload.draws import Draws, Stream
-from fastload.errors import FastloadError, WorkerError
+from fastload.errors import FastloadError, StateMismatchError, WorkerError
 from fastload.loader.build import LoaderParts
 from fastload.loader.feed import Feed
+from fastload.loader.states import LoadedOrder
 from fastload.sampler import Position
 from fastload.spans import SpanLog
 
@@ -45,20 +46,6 @@ class OneThread:
 
     def __exit__(self, *_: object) -> None:
         self._inside.clear()
-
-
-class Watcher(Protocol):
-    """Called as an epoch proceeds, for frameworks that keep flags of their own. Called in the
-    trainer's thread."""
-
-    def epoch_starts(self) -> None:
-        """Before the first batch."""
-
-    def batch_comes(self, *, last: bool) -> None:
-        """Before each batch is handed out; `last`: of the epoch."""
-
-    def epoch_ends(self) -> None:
-        """All batches were handed out, and one more was asked for."""
 
 
 @dataclass
@@ -190,7 +177,7 @@ def _samples_in(batch: Any) -> int:
     if isinstance(batch, list | tuple):
         return _samples_in(batch[0]) if batch else 0
     if isinstance(batch, torch.Tensor):
-        return batch.shape[0] if batch.ndim else 1
+        return batch.size(0) if batch.ndim else 1  # A nested tensor has no shape.
     if isinstance(batch, Mapping):
         return _samples_in(next(iter(batch.values()), None))
     return 0
@@ -205,7 +192,8 @@ class Progress:
     cursor: Cursor = field(default_factory=Cursor)
     stats: Stats = field(default_factory=Stats)
     spans: SpanLog | None = None
-    watcher: Watcher | None = None
+    loaded: LoadedOrder | None = None
+    """What a loaded state says of the order of the next epoch, until that is known."""
     iteration: int = 0
     """Number of the iterator that is alive; those with a smaller one have ended."""
     one_thread: OneThread = field(default_factory=OneThread)
@@ -215,8 +203,18 @@ class Progress:
         self.cursor.end()
         if self.parts.renewed:
             self.feed.rest()
-        if self.watcher is not None:
-            self.watcher.epoch_ends()
+
+
+class Owner(Protocol):
+    """The Loader."""
+
+    def _contents_changed(self) -> bool:
+        """Whether the data set or the transforms hold something else than is served; the parts were
+        then made again."""
+
+    def _check_within(self) -> None:
+        """Raises ConfigurationError: something was changed in the middle of an epoch whose effect
+        there cannot be that which a DataLoader gives it."""
 
 
 class _State(Enum):
@@ -241,7 +239,7 @@ class LoaderIterator(Iterator[Any]):
     that it was waiting for.
     """
 
-    def __init__(self, progress: Progress, owner: object) -> None:
+    def __init__(self, progress: Progress, owner: Owner) -> None:
         """`owner`: the Loader. The reference keeps it alive: threads and workers end with the
         Loader."""
         self._progress = progress
@@ -272,11 +270,10 @@ class LoaderIterator(Iterator[Any]):
                 "state was loaded, or it was closed. Create a second Loader to iterate twice at "
                 "the same time."
             )
-        parts, cursor, watcher = progress.parts, progress.cursor, progress.watcher
+        parts, cursor = progress.parts, progress.cursor
         if self._state is _State.FAILED:
             cursor.take()
-        elif self._state is _State.NEW and watcher is not None:
-            watcher.epoch_starts()
+        first = self._state is _State.NEW
         if self._state in (_State.NEW, _State.FAILED):
             self._state = _State.UNDER_WAY
         epoch, step = cursor.epoch, cursor.step
@@ -284,12 +281,16 @@ class LoaderIterator(Iterator[Any]):
             self._end()
         with progress.one_thread:
             try:
+                if first:
+                    parts = self._compared((epoch, step))
+                else:
+                    self._owner._check_within()
                 staged = progress.feed.batch((epoch, step))
                 batch = parts.stage.deliver(staged)
             except EndOfData:
                 self._end()
             except Exception as error:
-                lost = isinstance(error, WorkerError)
+                lost = isinstance(error, WorkerError | StateMismatchError)
                 self._state = _State.OVER if lost else _State.FAILED
                 raise
         if parts.batch_transform is not None:
@@ -300,12 +301,28 @@ class LoaderIterator(Iterator[Any]):
         if progress.spans is not None:
             args = {"epoch": epoch, "step": step}
             progress.spans.add("wait for a batch", asked, now, track="trainer", args=args)
-        last = step + 1 >= parts.order.steps
-        if last:
+        if step + 1 >= parts.order.steps:
             self._state = _State.COMPLETE
-        if watcher is not None:
-            watcher.batch_comes(last=last)
         return batch
+
+    def _compared(self, position: Position) -> LoaderParts:
+        """The parts that serve the epoch: made again if the data set or the transforms hold
+        something else than they did. That is looked at while the first batch is made, which is then
+        thrown away."""
+        progress = self._progress
+        try:
+            progress.feed.start(position)
+        except Exception:
+            if not self._owner._contents_changed():
+                raise
+        else:
+            self._owner._contents_changed()
+        loaded = progress.loaded
+        if loaded is not None and loaded.position == position:
+            progress.feed.start(position)
+            loaded.check(progress.parts.order, progress.feed.order_of)
+        progress.loaded = None
+        return progress.parts
 
     def _end(self) -> NoReturn:
         """The epoch is over. Raises StopIteration."""

@@ -7,26 +7,28 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from fastload.arguments import checks_names
 from fastload.backends.base import BackendOptions
-from fastload.compat.accelerate import PreparedByAccelerate
-from fastload.compat.dataloader import ShownAsDataLoader, made_again, missing_attribute
+from fastload.compat.dataloader import LoaderSampler, ShownAsDataLoader, stand_in
 from fastload.compat.torchdata import position_of_torchdata_state
-from fastload.errors import ConfigurationError, OnError, StateMismatchError, counted
+from fastload.errors import ConfigurationError, OnError, counted
+from fastload.loader.adoption import Adoption, config_of, is_same, made_again
 from fastload.loader.build import LoaderParts, assemble
 from fastload.loader.colour_place import Place
 from fastload.loader.config import LoaderConfig, integer
 from fastload.loader.feed import Feed
 from fastload.loader.following import FollowedSampler
-from fastload.loader.iterator import Cursor, LoaderIterator, Progress, Stats, Watcher
-from fastload.loader.states import STATE_VERSION, checked_epoch, read_state
+from fastload.loader.iterator import Cursor, LoaderIterator, Progress, Stats
+from fastload.loader.states import STATE_VERSION, LoadedOrder, checked_epoch, read_state
+from fastload.loader.streams import dataloader_of
 from fastload.recipe import Recipe
-from fastload.sampler import BlockShuffle, NodePlacement, Position, Shard
+from fastload.sampler import BlockShuffle, NodePlacement, Order, Position, Shard, announce_epoch
+from fastload.sources.base import Source
 from fastload.spans import SpanLog
 
 logger = logging.getLogger("fastload")
@@ -177,7 +179,7 @@ def create_loader(
     return Loader(LoaderConfig.of_arguments(**locals()))
 
 
-class Loader(PreparedByAccelerate, ShownAsDataLoader):
+class Loader(ShownAsDataLoader):
     """Iterates over batches of a source, epoch after epoch. Made by `create_loader` and
     `from_dataloader`.
 
@@ -190,70 +192,51 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
     The copy of one that was iterated starts with the first batch of the epoch.
     """
 
-    dataset: Any
     config: LoaderConfig
     """The arguments it was made from."""
+    backend: str
+    device: torch.device
     classes: tuple[str, ...] | None
-    """Names of the classes, by label; None where the data have none. `class_to_idx` has the label
-    by name."""
+    """Names of the classes, by label; None where the data have none."""
+    class_to_idx: dict[str, int] | None
+    """The label by name."""
+
+    _own = frozenset(
+        ("config", "existing", "_finalizer", "_followed", "_progress", "_seen", "_settled")
+    )
 
     def __init__(
-        self,
-        config: LoaderConfig,
-        parts: LoaderParts | None = None,
-        *,
-        dataset: Any = None,
-        batch_size: int | None = None,
-        shuffle: bool | None = None,
-        sampler: Any = None,
-        batch_sampler: Any = None,
-        drop_last: bool = False,
+        self, config: LoaderConfig, parts: LoaderParts | None = None, **arguments: Any
     ) -> None:
         """
         Args:
             config: the arguments of `create_loader` or `from_dataloader`.
             parts: what was built for this configuration; None: it is built here.
-            dataset, batch_size, shuffle, sampler, batch_sampler, drop_last: given by frameworks
-                that make a DataLoader again from the attributes of an old one. The sampler, or that
-                of the batch sampler, says the rank and whether to shuffle. Batch size and data stay
-                those of `config`.
+            arguments: of a DataLoader, which are refused.
 
         Raises:
-            ConfigurationError: it was called with the arguments of DataLoader, or with other data.
+            ConfigurationError: it was called with the arguments of DataLoader.
         """
-        if not isinstance(config, LoaderConfig):
+        if arguments or not isinstance(config, LoaderConfig):
             raise ConfigurationError(
                 "Loader: it is made by fastload.create_loader(source, batch_size, ...), or by "
                 "fastload.from_dataloader(DataLoader(...)) from the arguments of a DataLoader."
             )
-        if sampler is not None or batch_sampler is not None:
-            config, parts = made_again(config, dataset, sampler, batch_sampler), None
+        adoption = config.adoption
+        seen = None if adoption is None else adoption.seen()
         parts = parts or assemble(config)
+        super().__init__(
+            _stand_in(config, parts.source, parts.order) if adoption is None else adoption.existing,
+            theirs=adoption is not None,
+        )
         self.config = config
+        self._seen = seen
+        """What its DataLoader said when `config` was read from it; None: it is not read again."""
         self._settled = False
         """Whether the rank can no longer change, because an iterator was made."""
         self._progress = Progress(parts, parts.feed(config))
-        a_dataset = config.adopted or isinstance(config.source, Dataset)
-        no_size = config.unbatched or config.batch_sampler is not None
-        super().__init__(
-            parts.source,
-            config.source if a_dataset else None,
-            config.collate_fn,
-            streamed=config.streamed,
-            batch_size=None if no_size else parts.order.batch_size,
-            drop_last=parts.order.drop_last,
-            others={"pin_memory": config.pinned, **config.shown},
-        )
-        self.classes = names = parts.source.classes
-        self.class_to_idx = (
-            None if names is None else {name: label for label, name in enumerate(names)}
-        )
         self._show_parts()
-        follows = config.source if config.sets_epochs else config.follows
-        self._followed = None if follows is None else FollowedSampler(follows)
-        if self._followed is not None and self._followed.chosen is not None:
-            self._cursor.choose(self._followed.chosen)
-        self._record_arguments({"config": config, "shuffle": parts.order.shuffle})
+        self._follow()
 
     @property
     def _parts(self) -> LoaderParts:
@@ -269,22 +252,79 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
 
     def _show_parts(self) -> None:
         """Set the attributes that follow from its parts. Nothing is started here."""
-        parts = self._parts
-        self.backend, self.device = parts.backend.name, parts.stage.device
+        parts, config = self._parts, self.config
+        names = parts.source.classes
+        numbers = None if names is None else {name: label for label, name in enumerate(names)}
+        shown = {
+            "backend": parts.backend.name,
+            "device": parts.stage.device,
+            "classes": names,
+            "class_to_idx": numbers,
+        }
+        # A class of the user's may have attributes of these names, which scripts mean.
+        vars(self).update((name, shown[name]) for name in shown if not self._is_theirs(name))
         self._finalizer = weakref.finalize(self, self._feed.close)
-        self._show(parts.order, unbatched=self.config.unbatched)
+        self._show(parts.order, unbatched=config.unbatched, shared=config.shared)
 
-    def _settle(self, *, thoroughly: bool = False) -> None:
-        """Build the parts again if what the arguments mean has changed.
+    def _follow(self) -> None:
+        """Follow the epochs that the script sets on the sampler, or data set, of `config`."""
+        config = self.config
+        follows = config.source if config.sets_epochs else config.follows
+        self._followed = None if follows is None else FollowedSampler(follows)
+        if self._followed is not None and self._followed.chosen is not None:
+            self._cursor.choose(self._followed.chosen)
 
-        With shard="auto" that is the rank, before the first `iter()`; between two epochs the data
-        set, where that is an object of the user's.
-        """
-        progress = self._progress
-        auto = self.config.shard == "auto" and Shard.detect() != progress.parts.order.shard
-        changed = None if progress.cursor.taken else progress.parts.changed
-        if auto or (changed is not None and changed(thoroughly=thoroughly)):
+    def _settle(self) -> None:
+        """Build the parts again if what they were made of says something else now: the DataLoader
+        that was adopted, the length of the data set, with shard="auto" the rank. Between two epochs
+        only. Contents are compared when the first batch was asked for, see `_contents_changed`."""
+        if self._progress.cursor.taken:
+            return
+        adoption, seen = self.config.adoption, self._seen
+        if adoption is not None and seen is not None and not is_same(seen, adoption.seen()):
+            self._read_again(adoption)
+        elif (
+            self.config.shard == "auto" and Shard.detect() != self._parts.order.shard
+        ) or self._changed(thoroughly=False):
             self._assemble_again()
+
+    def _read_again(self, adoption: Adoption) -> None:
+        """Serve what the DataLoader says now. Raises what is wrong with that; then it is read again
+        the next time."""
+        followed, seen, config = self.config.follows, adoption.seen(), adoption.config()
+        if self._settled and config.shard == "auto":
+            config = replace(config, shard=self.config.shard)
+        before, self.config = self.config, config
+        try:
+            self._assemble_again()
+        except BaseException:
+            self.config = before
+            raise
+        self._seen = seen
+        if config.follows is not followed:
+            self._follow()
+
+    def _changed(self, *, thoroughly: bool) -> bool:
+        changed = self._parts.changed
+        return changed is not None and changed(thoroughly=thoroughly)
+
+    def _contents_changed(self) -> bool:
+        """Whether the data set or the transforms hold something else than is served, which is then
+        built again. It looks at each sample's entry in lists: 50 ms for a million."""
+        if not self._changed(thoroughly=True):
+            return False
+        self._assemble_again()
+        return True
+
+    def _check_within(self) -> None:
+        adoption, config = self.config.adoption, self.config
+        cut = None if adoption is None else adoption.cut()
+        if cut is not None and cut != (config.batch_size, config.drop_last):
+            raise ConfigurationError(
+                f"batch_sampler: its (batch_size, drop_last) became {cut} in the middle of an "
+                f"epoch that had started with {config.batch_size, config.drop_last}. Change them "
+                "between two epochs."
+            )
 
     def _assemble_again(self) -> None:
         parts = assemble(self.config)  # if this raises, the old parts stay
@@ -301,35 +341,55 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
 
     @property
     def epoch(self) -> int:
-        """The epoch under way, or the next one if none is; 0-based."""
-        return self._cursor.position[0]
+        """The epoch under way, or the next one if none is; 0-based. That of the DataLoader, if its
+        class counts epochs."""
+        theirs = self._is_theirs("epoch")
+        return int(self.existing.epoch) if theirs else self._cursor.position[0]  # type: ignore[attr-defined]
 
-    def _reconfigure(self, config: LoaderConfig, asked_by: str) -> None:
-        """A hook for frameworks: take another configuration. Raises ConfigurationError: the loader
-        was iterated."""
-        if self._settled:
-            raise ConfigurationError(
-                f"{asked_by}: this loader has been iterated already, by one rank. Prepare it "
-                "before its first iter(), or make a new one."
-            )
-        self.config = config
-        self._assemble_again()
+    def _handed_over(self) -> DataLoader[Any]:
+        """A hook for frameworks that make a DataLoader of another one: that other one. It has all
+        ranks' samples, which the framework shares, where `create_loader` was given no rank."""
+        config, parts = self.config, self._parts
+        if config.adopted:
+            return self.existing
+        if config.streamed:
+            return dataloader_of(config, Shard())
+        order = parts.order
+        if not isinstance(config.shard, Shard) and config.sampler is None:
+            order = replace(order, shard=Shard())  # type: ignore[type-var]  # orders are dataclasses
+        made = _stand_in(config, parts.source, order)
+        if isinstance(made.sampler, LoaderSampler):
+            made.sampler.set_epoch(self.epoch)
+        return made
 
-    def _watch(self, watcher: Watcher) -> None:
-        """A hook for frameworks: from now on `watcher` is called at each epoch and batch."""
-        self._progress.watcher = watcher
+    def _adopted_again(self, dataloader: DataLoader[Any], device: torch.device | None) -> Any:
+        """A hook for the same: what they have made of it, as a Loader with the arguments of this
+        one. `device`: where they will copy the batches."""
+        config, adoption = self.config, self.config.adoption
+        if adoption is not None:
+            arguments = dict(adoption.arguments)
+            if adoption.is_shared_by(dataloader):
+                arguments["shard"] = None
+            return Loader(config_of(arguments, dataloader, device))
+        if device is not None and config.device.type == "cpu":
+            config = replace(config, device=device)
+        again = Loader(made_again(config, dataloader))
+        again.set_epoch(self.epoch)
+        return again
 
     def __reduce__(self) -> Any:
         return _copied, (self.config, self._cursor.start)
 
     def __len__(self) -> int:
-        """Batches an epoch on this rank; the same on every rank and in every epoch.
+        """Batches an epoch on this rank; the same on every rank and in every epoch. Of an adopted
+        DataLoader its own length.
 
         Raises:
             TypeError: an adopted IterableDataset that has no length.
         """
         self._settle()
-        return self._parts.order.count()
+        theirs = self.config.adopted and not self.config.shared
+        return len(self.existing) if theirs else self._parts.order.count()
 
     def __iter__(self) -> LoaderIterator:  # type: ignore[override]
         """One epoch of batches, from its start or, after `load_state_dict`, from where the state
@@ -356,7 +416,8 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
             if (check := getattr(progress.parts.backend, "before_epoch", None)) is not None:
                 check()
             self._begin_epoch()
-            self._settle(thoroughly=True)
+            self._settle()
+            self._ask_as_a_dataloader()
             if not self._settled:
                 self._warn_of_duplicates()
                 self.config = replace(
@@ -365,6 +426,13 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
             self._settled = True
         return LoaderIterator(progress, self)
 
+    def _ask_as_a_dataloader(self) -> None:
+        """What a DataLoader does at an `iter()`, in its order: it takes an iterator of a batch
+        sampler of the script's own, and draws the seed of workers."""
+        if self.config.adoption is not None and self._parts.stream is None:
+            self._parts.order.iterate(self._cursor.epoch, self._cursor.step)
+            self.config.adoption.draw()
+
     def _begin_epoch(self) -> None:
         """Start the next epoch, or the one that the script has set on its own sampler."""
         config, followed = self.config, self._followed
@@ -372,7 +440,8 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
             self._cursor.choose(followed.chosen)
         epoch = self._cursor.begin()
         if followed is not None:
-            if config.sets_epochs or config.sampler is not None or config.batch_sampler is not None:
+            theirs = config.sampler is not None or config.batch_sampler is not None
+            if config.sets_epochs or (theirs and not config.adopted):
                 followed.set_epoch(epoch)  # The order sets it again when it reads the sampler.
             followed.note()
 
@@ -407,8 +476,20 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
         position.
         """
         self._cursor.choose(checked_epoch(epoch))
+        self._tell_epoch(int(epoch))
         if self._parts.stream is not None:
             self._parts.stream.choose(int(epoch))
+            if self._followed is not None:
+                self._followed.note()
+
+    def _tell_epoch(self, epoch: int) -> None:
+        """Set it where the script would, if it had the DataLoader: by a method of its class, else
+        on the samplers."""
+        if self.config.adopted:
+            if callable(theirs := getattr(self.existing, "set_epoch", None)):
+                theirs(epoch)
+            else:
+                announce_epoch(epoch, self.existing.sampler, self.existing.batch_sampler)
             if self._followed is not None:
                 self._followed.note()
 
@@ -434,14 +515,14 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
         """
         self._settle()
         epoch, step = self._cursor.position
-        order = self._parts.order
+        order, loaded = self._parts.order, self._progress.loaded
         # Orders that are not ours are remembered by a hash, so that resuming into another one is
         # noticed.
-        fingerprint = (
-            order.fingerprint_at(epoch, step, self._feed.order_of, saving=True)
-            if 0 < step < order.steps or (order.open_ended and step > order.steps)
-            else None
-        )
+        fingerprint = None
+        if loaded is not None and loaded.position == (epoch, step):
+            fingerprint = loaded.fingerprint
+        elif 0 < step < order.steps or (order.open_ended and step > order.steps):
+            fingerprint = order.fingerprint_at(epoch, step, self._feed.order_of, saving=True)
         stream, served = self._parts.stream, getattr(self._parts.backend, "next", (0, 0))
         inside = {} if stream is None else stream.state((epoch, step), served)
         return {
@@ -464,10 +545,13 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
 
         Raises:
             StateMismatchError: the state is of another data set, seed, global batch size, order or
-                recipe. The message has both sides, and the loader does not change.
+                recipe. The message has both sides, and the loader does not change. Whether an
+                adopted DataLoader's own sampler gives the same samples is known when it is read,
+                after the script has seeded its generator or set its epoch: then the first `next`
+                raises it.
         """
         self._settle()
-        place = position_of_torchdata_state(state, self._parts.order, self.epoch)
+        place = position_of_torchdata_state(state, self._parts.order, self._cursor.position[0])
         place = self._read(state) if place is None else place
         if self._parts.stream is not None:
             self._parts.stream.load(state.get("dataset", {}), place)
@@ -485,20 +569,15 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
             "source": self._parts.source.fingerprint,
             "recipe": recipe,
         }
-        order, order_of = self._parts.order, self._feed.order_of
+        order = self._parts.order
         most = sys.maxsize if order.open_ended else order.steps
-        (epoch, step), fingerprint, sampler = read_state(state, mine, most)
-        if (
-            fingerprint is not None
-            and order.fingerprint_at(epoch, step, order_of, saving=False) != fingerprint
-        ):
-            raise StateMismatchError(
-                f"state: the sampler {sampler} gives another order for epoch {epoch} than it gave "
-                "when the state was taken, so the remaining batches cannot be known. Use a sampler "
-                "whose order follows from set_epoch(), or shuffle=True; for one that looks at what "
-                "the trainer does, save states between two epochs."
-            )
-        return epoch, step
+        position, fingerprint, sampler = read_state(state, mine, most)
+        loaded = None if fingerprint is None else LoadedOrder(position, fingerprint, str(sampler))
+        if loaded is not None and (order.ahead or not self.config.adopted):
+            loaded.check(order, self._feed.order_of)
+            loaded = None
+        self._progress.loaded = loaded
+        return position
 
     def stats(self) -> Stats:
         """Counts and times so far; a snapshot."""
@@ -544,17 +623,23 @@ class Loader(PreparedByAccelerate, ShownAsDataLoader):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    if not TYPE_CHECKING:  # a type checker is to know the attributes that there are
-
-        def __getattr__(self, name: str) -> Any:
-            raise missing_attribute(self, name)
-
     def __repr__(self) -> str:
         return (
             f"<fastload.Loader: {self._parts.explain()['source'].splitlines()[0]}; batch size "
-            f"{self.batch_size}, {self._parts.order.describe()}; backend {self.backend}, on "
-            f"{self.device}>"
+            f"{self._parts.order.batch_size}, {self._parts.order.describe()}; backend "
+            f"{self._parts.backend.name}, on {self._parts.stage.device}>"
         )
+
+
+def _stand_in(config: LoaderConfig, source: Source, order: Order) -> DataLoader[Any]:
+    """What a Loader that was not made from a DataLoader has in its place."""
+    return stand_in(
+        source,
+        config.source if isinstance(config.source, Dataset) else None,
+        order,
+        unbatched=config.unbatched or config.batch_sampler is not None,
+        arguments={"collate_fn": config.collate_fn or default_collate, "pin_memory": config.pinned},
+    )
 
 
 def _copied(config: LoaderConfig, position: tuple[int, int]) -> Loader:

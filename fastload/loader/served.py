@@ -14,6 +14,7 @@ import torch
 
 from fastload import native
 from fastload.backends.base import DEFAULT_PREFETCH
+from fastload.compat.dataloader import is_over_a_loaders
 from fastload.compat.timm import is_fast_collate, stacks_alike
 from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.known_code import only_seeds
@@ -33,6 +34,7 @@ from fastload.sampler import (
     Shard,
     UncountedOrder,
     has_length,
+    is_seeded_here,
     never_looks,
     size_said_by,
 )
@@ -366,7 +368,11 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
     order: Order
     keyed = config.adopted and bool(source.objects)
     given = config.sampler if config.batch_sampler is None else config.batch_sampler
-    if given is not None and not (has_length(given) and never_looks(given)):
+    announces = not config.adopted
+    # Where Python makes each sample when it is asked for, nothing is gained by reading ahead.
+    in_step = keyed and not config.num_workers and config.on_error == "raise"
+    in_step = in_step and not is_seeded_here(given)
+    if given is not None and (in_step or not (has_length(given) and never_looks(given))):
         counts = has_length(given)
         if config.on_error != "raise" and not counts:
             raise ConfigurationError(
@@ -384,11 +390,15 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
             config.seed,
             shard,
             in_batches=config.batch_sampler is not None,
+            direct=config.batch_sampler is not None or config.unbatched,
             read_ahead=read_ahead,
             keyed=keyed,
+            announces=announces,
         )
     elif config.batch_sampler is not None:
-        order = BatchOrder(config.batch_sampler, len(source), config.seed, shard, keyed=keyed)
+        order = BatchOrder(
+            config.batch_sampler, len(source), config.seed, shard, keyed=keyed, announces=announces
+        )
     elif config.sampler is not None:
         order = ForeignOrder(
             config.sampler,
@@ -398,6 +408,7 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
             config.seed,
             shard,
             keyed=keyed,
+            announces=announces,
         )
     else:
         order = EpochOrder(
@@ -414,22 +425,29 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
             order = config.placement.placed(order)
         if isinstance(config.shuffle, BlockShuffle):
             order = config.shuffle.applied_to(order)
-    if not order.samples and given is None:
-        raise ConfigurationError(
-            f"sampler: a DistributedSampler of {counted(shard.world_size, 'rank')} with "
-            f"drop_last=True drops all of {counted(len(source), 'sample')}; give it "
-            "drop_last=False."
-        )
-    if not order.samples:
-        argument = "sampler" if config.batch_sampler is None else "batch_sampler"
-        raise ConfigurationError(
-            f"{argument}: {type(given).__name__} is empty; leave it out to serve all samples."
-        )
-    if order.steps == 0:
-        raise ConfigurationError(
-            f"drop_last: {counted(order.samples, 'sample')} cannot fill one global batch of "
-            f"{order.global_batch_size} (batch_size {order.batch_size} x "
-            f"{counted(shard.world_size, 'rank')}), so no batch is left. Use drop_last=False or a "
-            "smaller batch_size."
-        )
+    if not order.samples or order.steps == 0:
+        why = _why_empty(config, order, given)
+        if not config.adopted and not is_over_a_loaders(given):
+            raise ConfigurationError(why)
+        logger.warning("This loader has no batches, as its DataLoader has none: %s", why)
     return order
+
+
+def _why_empty(config: LoaderConfig, order: Order, given: Any) -> str:
+    """Why an order has no batches, and what to do."""
+    world = counted(order.shard.world_size, "rank")
+    if order.samples:
+        return (
+            f"drop_last: {counted(order.samples, 'sample')} cannot fill one global batch of "
+            f"{order.global_batch_size} (batch_size {order.batch_size} x {world}), so no batch is "
+            "left. Use drop_last=False or a smaller batch_size."
+        )
+    if given is not None:
+        argument = "sampler" if config.batch_sampler is None else "batch_sampler"
+        return f"{argument}: {type(given).__name__} is empty; leave it out to serve all samples."
+    if not order.length:
+        return "dataset: it is empty."
+    return (
+        f"sampler: a DistributedSampler of {world} with drop_last=True drops all of "
+        f"{counted(order.length, 'sample')}; give it drop_last=False."
+    )

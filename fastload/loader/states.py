@@ -5,12 +5,13 @@ A state comes from a file, so nothing in it is trusted: each value is checked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
 from fastload.errors import ConfigurationError, StateMismatchError, counted
-from fastload.sampler import Position
+from fastload.sampler import Int64Array, Order, Position
 
 STATE_VERSION = 1
 
@@ -25,6 +26,28 @@ def checked_epoch(epoch: Any) -> int:
     if isinstance(epoch, bool) or not isinstance(epoch, Integral) or not 0 <= int(epoch) < _EPOCHS:
         raise ConfigurationError(f"epoch: must be an int from 0 to {_EPOCHS - 1}, got {epoch!r}.")
     return int(epoch)
+
+
+@dataclass(frozen=True)
+class LoadedOrder:
+    """What a loaded state says of the order of its epoch, where that is the sampler's."""
+
+    position: Position
+    fingerprint: str
+    sampler: str
+    """The name of its class."""
+
+    def check(self, order: Order, order_of: Callable[[int], Int64Array]) -> None:
+        """Raises StateMismatchError: the sampler gives another order. `order_of`: see
+        `Order.fingerprint_at`."""
+        epoch, step = self.position
+        if order.fingerprint_at(epoch, step, order_of, saving=False) != self.fingerprint:
+            raise StateMismatchError(
+                f"state: the sampler {self.sampler} gives another order for epoch {epoch} than it "
+                "gave when the state was taken, so the remaining batches cannot be known. Use a "
+                "sampler whose order follows from set_epoch(), or shuffle=True; for one that looks "
+                "at what the trainer does, save states between two epochs."
+            )
 
 
 def read_state(state: Any, mine: Mapping[str, Any], steps: int) -> tuple[Position, Any, Any]:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from fastload.backends.objects import SharedStream, TransformedStream
 from fastload.backends.streamed import StreamBackend
+from fastload.compat.torchdata import is_stateful
 from fastload.errors import ConfigurationError, StateMismatchError
 from fastload.fingerprint import fingerprint_of
 from fastload.loader.config import LoaderConfig
@@ -72,27 +73,32 @@ def refuse_of_streams(config: LoaderConfig, *, exact_evaluation: bool = False) -
 def dataloader_of(config: LoaderConfig, shard: Shard) -> DataLoader[Any]:
     """A DataLoader over this rank's part of the data set: like the one that was adopted, or by the
     arguments of `create_loader`. Raises ConfigurationError: the data set is split for others."""
+    existing = config.existing
+    if existing is not None and shard == Shard() and not is_stateful(existing):
+        return existing
     size = None if config.unbatched else config.batch_size
     dataset = config.source
     if is_huggingface_stream(dataset):
         dataset = split_by_node(dataset, shard)
     elif shard.world_size > 1:
         dataset = SharedStream(dataset, shard, size or 1, config.drop_last)
-    arguments = dict(config.shown)
-    if not config.adopted:
-        if config.transform is not None:
-            assert not isinstance(config.transform, Recipe)  # `refuse_of_streams` has refused it.
-            moves = Recipe.from_transform(config.transform).moves_pixels
-            dataset = TransformedStream(dataset, config.transform, config.seed, moves)
-        workers = config.num_workers or 0
-        arguments = {
-            "num_workers": workers,
-            "prefetch_factor": config.prefetch_factor,
-            "persistent_workers": workers > 0,
-            "worker_init_fn": config.workers.init,
-            "multiprocessing_context": config.workers.start_method if workers else None,
-            "timeout": config.workers.timeout if workers else 0,
-        }
+    if existing is not None:
+        part: DataLoader[Any] = DataLoader.__new__(DataLoader)
+        vars(part).update(vars(existing), dataset=dataset, _iterator=None)
+        return part
+    if config.transform is not None:
+        assert not isinstance(config.transform, Recipe)  # `refuse_of_streams` has refused it.
+        moves = Recipe.from_transform(config.transform).moves_pixels
+        dataset = TransformedStream(dataset, config.transform, config.seed, moves)
+    workers = config.num_workers or 0
+    arguments: dict[str, Any] = {
+        "num_workers": workers,
+        "prefetch_factor": config.prefetch_factor,
+        "persistent_workers": workers > 0,
+        "worker_init_fn": config.workers.init,
+        "multiprocessing_context": config.workers.start_method if workers else None,
+        "timeout": config.workers.timeout if workers else 0,
+    }
     return DataLoader(
         dataset,
         batch_size=size,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from fastload.draws import Draws, Stream
 
@@ -25,12 +27,29 @@ class WorkerSeeds:
         return torch.Generator().manual_seed(int(bits) >> 1)
 
 
-@dataclass(frozen=True)
 class ScriptSeeds:
-    """Seeds of worker processes as a DataLoader draws them, from its own generator or torch's
-    global one."""
+    """Seeds of worker processes as a DataLoader draws them at an `iter()`, from its own generator
+    or torch's global one. It draws one whether it has workers or not."""
 
-    generator: torch.Generator | None
+    def __init__(self, existing: DataLoader[Any]) -> None:
+        self._existing = existing
+        self._before: torch.Tensor | None = None
+        """The state of the generator before the last draw."""
+
+    def draw(self) -> None:
+        """`iter()` was called. Workers that stay were given their seeds at the first one."""
+        existing = self._existing
+        if existing.persistent_workers and self._before is not None:
+            return
+        generator = existing.generator or torch.default_generator
+        self._before = generator.get_state()
+        torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator)
 
     def __call__(self, epoch: int) -> torch.Generator | None:
-        return self.generator
+        """A generator whose next number is the one that was drawn; None: torch's global one."""
+        if self._before is None:
+            given: torch.Generator | None = self._existing.generator
+            return given
+        generator = torch.Generator()
+        generator.set_state(self._before)
+        return generator

@@ -18,7 +18,9 @@ from fastload.sampler.users import (
     BatchOrder,
     ForeignOrder,
     StreamOrder,
+    announce_epoch,
     has_length,
+    is_seeded_here,
     never_looks,
     size_said_by,
 )
@@ -41,7 +43,9 @@ __all__ = [
     "StreamOrder",
     "Tail",
     "UncountedOrder",
+    "announce_epoch",
     "has_length",
+    "is_seeded_here",
     "never_looks",
     "size_said_by",
 ]

@@ -19,10 +19,10 @@ from fastload.fingerprint import fingerprint_of
 from fastload.sampler.order import EndOfOrder, Int64Array, Shard, count_repeats
 from fastload.sampler.users import (
     UsersOrder,
-    announce_epoch,
-    checked_indices,
     copies_of_each,
+    indices_and_keys,
     listed,
+    never_looks,
 )
 
 logger = logging.getLogger("fastload")
@@ -41,7 +41,6 @@ class InStepOrder(UsersOrder):
     argument = "sampler"
     instead = "a list of indices"
     ahead: ClassVar[bool] = False
-    shared: ClassVar[bool] = True
     open_ended: ClassVar[bool] = True
     sampler: Any
     batch_size: int
@@ -51,6 +50,9 @@ class InStepOrder(UsersOrder):
     shard: Shard = Shard()  # noqa: RUF009
     in_batches: bool = False
     """Whether the sampler gives whole batches; `batch_size` and `drop_last` then mean nothing."""
+    direct: bool = False
+    """Whether a DataLoader iterates over the sampler itself, from its `iter()` on: not over a
+    BatchSampler of torch's around it, which begins with the first batch."""
     read_ahead: int = 0
     _readings: dict[int, _Reading] = field(default_factory=dict, compare=False)
     """By epoch; only of the one under way."""
@@ -73,10 +75,17 @@ class InStepOrder(UsersOrder):
     def total_samples(self) -> int:
         return self.samples * self.shard.world_size
 
+    def iterate(self, epoch: int, step: int) -> None:
+        if not step and self.direct:
+            self._readings.clear()
+            self._readings[epoch] = _Reading(self, epoch)
+
     def epoch(self, epoch: int) -> Int64Array:
         """Start reading. The indices are not known yet."""
-        self._readings.clear()
-        self._readings[epoch] = _Reading(self, epoch)
+        reading = self._readings.get(epoch)
+        if reading is None or reading.started or not self.direct:
+            self._readings.clear()
+            self._readings[epoch] = _Reading(self, epoch)
         return np.empty(0, dtype=np.int64)
 
     def repeats(self, indices: Int64Array) -> None:
@@ -106,7 +115,7 @@ class InStepOrder(UsersOrder):
 
     def _iterated(self, epoch: int) -> Iterator[Any]:
         """The sampler's own iterator over this epoch."""
-        announce_epoch(epoch, self.sampler, getattr(self.sampler, "sampler", None))
+        self._announce(epoch)
         return iter(self.sampler)
 
     def _next_batch(self, given: Iterator[Any]) -> list[Any] | None:
@@ -177,11 +186,13 @@ class InStepOrder(UsersOrder):
         return f"by {name}, read in step, {how}"
 
     def explain(self) -> str:
-        return f"{self.describe()}\n{self._cost}"
+        return f"{self.describe()}\n{self._cost}".rstrip()
 
     @property
     def _cost(self) -> str:
-        """What it costs, and how to avoid it."""
+        """What it costs, and how to avoid it; empty where it costs nothing."""
+        if never_looks(self.sampler):
+            return ""
         like = (
             f"as a DataLoader with {counted(self.read_ahead, 'batch')} in flight does"
             if self.read_ahead
@@ -260,16 +271,24 @@ class _Reading:
         self.ended = False
         """Whether it has no more."""
         self._order, self._epoch = order, epoch
-        self._kept: dict[int, _Read] = {}
+        self._kept: dict[int, _Read | Exception] = {}
+        """By step; what the sampler's own code has raised in the place of a batch."""
         self._given = order._iterated(epoch)
         self._samples = 0
         """Samples that it has given."""
+        self._fingerprint = ""
+        """Of all of them."""
         self._counts: Int64Array | None = None
         """(length,): how often it has given each sample."""
         self._keyed = False
         """Whether it gives keys of the data set, not indices."""
         self._whole = True
         """False after an exception during a read: parts of a batch may be lost."""
+
+    @property
+    def started(self) -> bool:
+        """Whether anything was read."""
+        return self.steps > 0 or self.ended or not self._whole
 
     def has_forgotten(self, step: int) -> bool:
         """Whether this batch was read, and is not kept."""
@@ -281,36 +300,42 @@ class _Reading:
             self._read_again()
         while step >= self.steps:
             self._read_next()
-        return self._kept[step]
+        found = self._kept[step]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def _read_next(self) -> None:
         if self.ended:
             raise EndOfOrder
         self._whole = False
-        given = self._order._next_batch(self._given)
-        if given is None:
-            self.ended = True
-        else:
-            before = self._kept.get(self.steps - 1)
+        read: _Read | Exception
+        try:
+            given = self._order._next_batch(self._given)
+            if given is None:
+                self.ended = self._whole = True
+                raise EndOfOrder
             draws = self._draws_of(given)
-            parts = ["" if before is None else before.fingerprint, draws.indices]
-            parts += map(repr, draws.keys or [])
-            self._kept[self.steps] = _Read(draws, fingerprint_of(*parts))
-            self._kept.pop(self.steps - _KEPT - self._order.read_ahead - 1, None)
-            self.steps += 1
+            parts = [self._fingerprint, draws.indices, *map(repr, draws.keys or [])]
+            self._fingerprint = fingerprint_of(*parts)
+            read = _Read(draws, self._fingerprint)
             self._samples += len(given)
+        except EndOfOrder:
+            raise
+        except Exception as error:  # A DataLoader raises it as well, and goes on after it.
+            read = error
+        self._kept[self.steps] = read
+        self._kept.pop(self.steps - _KEPT - self._order.read_ahead - 1, None)
+        self.steps += 1
         self._whole = True
-        if self.ended:
-            raise EndOfOrder
 
     def _read_again(self) -> None:
         """From the start of the epoch to where it was interrupted."""
-        again, last = _Reading(self._order, self._epoch), self._kept.get(self.steps - 1)
+        again = _Reading(self._order, self._epoch)
         with contextlib.suppress(EndOfOrder):
             while again.steps < self.steps:
                 again._read_next()
-        found = again._kept.get(self.steps - 1)
-        if last is not None and (found is None or found.fingerprint != last.fingerprint):
+        if (again.steps, again._fingerprint) != (self.steps, self._fingerprint):
             raise ConfigurationError(
                 f"sampler: {type(self._order.sampler).__name__} was interrupted while it was read, "
                 "and gives other samples when it is read again from the start of the epoch. Start "
@@ -321,16 +346,16 @@ class _Reading:
     def _draws_of(self, given: list[Any]) -> Draws:
         order = self._order
         places = np.arange(self._samples, self._samples + len(given), dtype=np.int64)
+        indices: Int64Array | None = None
+        keys: list[Any] | None = given
         if not self._keyed:
-            try:
-                indices = checked_indices(order.sampler, given, order.length)
-            except ConfigurationError:
-                if not order.keyed:
-                    raise
-                self._keyed = True
-        if self._keyed:
-            return Draws(order.seed, self._epoch, places, keys=given)
-        return Draws(order.seed, self._epoch, indices, repeats=self._repeats(indices, places))
+            indices, keys = indices_and_keys(order.sampler, given, order.length, keyed=order.keyed)
+            self._keyed = indices is None
+        if indices is None:
+            return Draws(order.seed, self._epoch, places, keys=keys)
+        return Draws(
+            order.seed, self._epoch, indices, repeats=self._repeats(indices, places), keys=keys
+        )
 
     def _repeats(self, indices: Int64Array, places: Int64Array) -> Int64Array | None:
         """How often each came earlier in the epoch. A sampler with replacement must not show a

@@ -201,6 +201,10 @@ class Order:
         raises."""
         return False
 
+    def iterate(self, epoch: int, step: int) -> None:
+        """`iter()` was called, for this place: an iterator is taken of the user's sampler, if that
+        is what a DataLoader would iterate over. Nothing is read of it."""
+
     def end_epoch(self, epoch: int) -> None:
         """All batches of this epoch were handed out, and one more was asked for."""
 
@@ -212,17 +216,13 @@ class Order:
         rows = self.batch(int(chance[0] * self.steps))
         return int(indices[rows[int(chance[1] * len(rows))]]) if len(rows) else None
 
-    def fingerprint(self, indices: Int64Array) -> str | None:
-        """The fingerprint of an epoch's order, for a saved state; None where it follows from
-        `reproducible`."""
-        return None
-
     def fingerprint_at(
         self, epoch: int, step: int, order_of: Callable[[int], Int64Array], *, saving: bool
     ) -> str | None:
-        """The fingerprint in a state that is saved, or to be loaded, after `step` batches of an
-        epoch. `order_of`: gives the order of an epoch, and keeps it."""
-        return self.fingerprint(order_of(epoch))
+        """The fingerprint of the order in a state that is saved, or to be loaded, after `step`
+        batches of an epoch; None where it follows from `reproducible`. `order_of`: gives the order
+        of an epoch, and keeps it."""
+        return None
 
     def reproducible(self) -> dict[str, Any]:
         """What a saved state must agree on for the order to be the same one."""
@@ -403,10 +403,14 @@ class Schedule:
         Called in the trainer's thread when the epoch starts, not earlier, since a sampler may
         depend on anything. fastload's own orders are computed when they are needed."""
         epoch, step = position
-        # In the middle of an epoch the sampler was asked before: at its start, or when a saved
-        # state was loaded.
-        if not self._order.ahead and (step == 0 or epoch not in self._epochs):
-            self._epochs = {epoch: self._draw(epoch)}
+        # In the middle of an epoch the sampler was asked at its start, except where a saved state
+        # was loaded.
+        asked = next(reversed(self._epochs), None)
+        if not self._order.ahead and (step == 0 or epoch != asked):
+            # Batches of the epoch that was left may still be asked for, by a thread that does not
+            # know yet: the sampler is not to be read for them.
+            left = list(self._epochs.items())[-1:]
+            self._epochs = dict(left) | {epoch: self._draw(epoch)}
 
     def begin(self, position: Position) -> None:
         """The batch at this position comes next."""

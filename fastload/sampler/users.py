@@ -6,14 +6,14 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from collections.abc import Iterable, Sized
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field, replace
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, counted
@@ -32,11 +32,14 @@ class UsersOrder(Order):
     if TYPE_CHECKING:
         sampler: Any  # a field of the classes below, in its place among others
     keyed: bool = False
-    """Whether the data set takes whatever the sampler gives it, as under a DataLoader: strings,
-    pairs of an index and a size, lists of indices. The positions in the epoch then stand for the
-    samples."""
-    _keys: list[Any] = field(default_factory=list, compare=False)
-    """The keys of the epoch drawn last; empty where the sampler gives indices."""
+    """Whether the data set takes whatever the sampler gives it, as under a DataLoader: tensors,
+    strings, pairs of an index and a size, lists of indices. Where they are no indices, the
+    positions in the epoch stand for the samples."""
+    announces: bool = True
+    """Whether each epoch is set on a sampler that has `set_epoch`, when it starts. Not on that of a
+    DataLoader, whose script does it, or wants one order."""
+    _keys: dict[int, list[Any]] = field(default_factory=dict, compare=False)
+    """What the sampler has given for the epochs drawn last, where that is not ints."""
 
     def __post_init__(self) -> None:
         if not hasattr(self.sampler, "__len__"):
@@ -48,26 +51,35 @@ class UsersOrder(Order):
     def draws(
         self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
     ) -> Draws:
-        found = super().draws(epoch, step, indices, repeats)
-        return (
-            replace(found, keys=[self._keys[row] for row in self.batch(step)])
-            if self._keys
-            else found
-        )
+        found, keys = super().draws(epoch, step, indices, repeats), self._keys.get(epoch)
+        return found if keys is None else replace(found, keys=[keys[n] for n in self.batch(step)])
 
-    def _settled(self, sampler: Any, given: list[Any]) -> Int64Array:
+    @property
+    def shared(self) -> bool:
+        """torch's own samplers, the distributed one apart, know nothing of ranks; others are
+        trusted, and batches."""
+        kind = type(self.sampler)
+        return kind is BatchSampler or kind.__module__ != RandomSampler.__module__
+
+    def _announce(self, epoch: int) -> None:
+        if self.announces:
+            announce_epoch(epoch, self.sampler)
+
+    def _settled(self, epoch: int, sampler: Any, given: list[Any]) -> Int64Array:
         """The order of an epoch in which the sampler has given these indices or keys."""
-        self._keys.clear()
-        try:
-            return checked_indices(sampler, given, self.length)
-        except ConfigurationError:
-            if not self.keyed:
-                raise
-        self._keys.extend(given)
-        return np.arange(len(given), dtype=np.int64)
+        for earlier in [drawn for drawn in tuple(self._keys) if drawn < epoch - 1]:
+            self._keys.pop(earlier, None)
+        self._keys.pop(epoch, None)
+        order, keys = indices_and_keys(sampler, given, self.length, keyed=self.keyed)
+        if keys is not None:
+            self._keys[epoch] = keys
+        return np.arange(len(given), dtype=np.int64) if order is None else order
 
-    def fingerprint(self, indices: Int64Array) -> str:
-        return fingerprint_of(indices, *map(repr, self._keys), *self._shape())
+    def fingerprint_at(
+        self, epoch: int, step: int, order_of: Callable[[int], Int64Array], *, saving: bool
+    ) -> str | None:
+        indices = order_of(epoch)
+        return fingerprint_of(indices, *map(repr, self._keys.get(epoch, ())), *self._shape())
 
     def _shape(self) -> list[Int64Array]:
         """What distinguishes two drawn epochs beside their samples, for the fingerprint."""
@@ -84,9 +96,9 @@ class ForeignOrder(UsersOrder):
     """The order of a torch sampler (or any iterable of indices) given by the user, taken as this
     rank's own.
 
-    It is asked once an epoch, after `set_epoch(epoch)` if it has that. torch's random samplers draw
-    from a generator derived from (seed, epoch, rank), on a copy: resuming finds the same order, and
-    no two ranks get the same one.
+    It is asked once an epoch. torch's random samplers that
+    would draw from the global generator draw from one derived from (seed, epoch, rank), on a copy:
+    resuming finds the same order, and no two ranks get the same one.
     """
 
     argument = "sampler"
@@ -117,16 +129,10 @@ class ForeignOrder(UsersOrder):
         return self.samples * self.shard.world_size
 
     @property
-    def shared(self) -> bool:
-        """torch's own samplers, the distributed one apart, know nothing of ranks; others are
-        trusted."""
-        return type(self.sampler).__module__ != RandomSampler.__module__
-
-    @property
     def ahead(self) -> bool:
         """Whether the order is known to be a function of (seed, epoch): others are asked when their
         epoch starts."""
-        return type(self.sampler) in (list, tuple, range) or type(self.sampler) in _SEEDABLE
+        return type(self.sampler) in (list, tuple, range) or is_seeded_here(self.sampler)
 
     def outdated(self, epoch: int) -> bool:
         """Whether the sampler has other weights or indices than when an epoch was drawn."""
@@ -137,16 +143,16 @@ class ForeignOrder(UsersOrder):
 
     def epoch(self, epoch: int) -> Int64Array:
         sampler = self.sampler
-        announce_epoch(epoch, sampler)
+        self._announce(epoch)
         if self.ahead:
             self._drawn_by[epoch] = _settings_of(sampler)
-        if type(sampler) in _SEEDABLE:
+        if is_seeded_here(sampler):
             sampler = copy.copy(sampler)
             bits = Draws(self.seed, epoch, np.array([self.shard.rank], dtype=np.int64)).integers(
                 Stream.ORDER
             )[0]
             sampler.generator = torch.Generator().manual_seed(int(bits) >> 1)
-        order = self._settled(sampler, list(sampler))
+        order = self._settled(epoch, sampler, list(sampler))
         if len(order) != self.samples:
             raise ConfigurationError(
                 f"sampler: {type(sampler).__name__} says that its length is {self.samples}, but "
@@ -199,7 +205,6 @@ class BatchOrder(UsersOrder):
 
     argument = "batch_sampler"
     instead = "a list of lists"
-    shared: ClassVar[bool] = True
     ahead: ClassVar[bool] = False
     sampler: Any
     length: int
@@ -229,7 +234,7 @@ class BatchOrder(UsersOrder):
 
     def epoch(self, epoch: int) -> Int64Array:
         sampler = self.sampler
-        announce_epoch(epoch, sampler, getattr(sampler, "sampler", None))
+        self._announce(epoch)
         batches = [listed(batch, sampler) for batch in sampler]
         if len(batches) != self.steps:
             raise ConfigurationError(
@@ -237,7 +242,7 @@ class BatchOrder(UsersOrder):
                 f"{counted(self.steps, 'batch')}, but gave {len(batches)}."
             )
         self._ends[:] = [0, *np.cumsum([len(batch) for batch in batches]).tolist()]
-        return self._settled(sampler, [key for batch in batches for key in batch])
+        return self._settled(epoch, sampler, [key for batch in batches for key in batch])
 
     def batch(self, step: int) -> Int64Array:
         return np.arange(*self._ends[step : step + 2], dtype=np.int64)
@@ -270,11 +275,13 @@ def listed(batch: Any, sampler: Any) -> list[Any]:
 
 
 def announce_epoch(epoch: int, *samplers: Any) -> None:
-    """Call `set_epoch` of those that have one and are at another epoch: a second call for the same
-    epoch would look like one of the script's."""
+    """Call `set_epoch` of those that have one and are at another epoch, and of those inside them: a
+    second call for the same epoch would look like one of the script's."""
     for sampler in samplers:
         if hasattr(sampler, "set_epoch") and getattr(sampler, "epoch", None) != epoch:
             sampler.set_epoch(epoch)
+        inside = (getattr(sampler, name, None) for name in ("sampler", "batch_sampler"))
+        announce_epoch(epoch, *(one for one in inside if one is not None))
 
 
 def has_length(sampler: Any) -> bool:
@@ -302,6 +309,24 @@ def checked_indices(sampler: Any, indices: Iterable[int], length: int) -> Int64A
     return order
 
 
+def indices_and_keys(
+    sampler: Any, given: list[Any], length: int, *, keyed: bool
+) -> tuple[Int64Array | None, list[Any] | None]:
+    """What a sampler of the user's has given as indices, None where it gives others than those of
+    samples; and as it is, where the data set is to be asked for that: None where all are ints.
+
+    `keyed`: whether the data set takes whatever it is given. Raises ConfigurationError.
+    """
+    try:
+        order = checked_indices(sampler, given, length)
+    except ConfigurationError:
+        if not keyed:
+            raise
+        return None, given
+    plain = not keyed or all(type(key) is int for key in given)
+    return order, None if plain else given
+
+
 def size_said_by(batch_sampler: Any) -> int:
     """Samples a batch, if a batch sampler says so (`batch_size`); else 1."""
     size = getattr(batch_sampler, "batch_size", 1)
@@ -321,8 +346,11 @@ def never_looks(sampler: Any) -> bool:
     kind = type(sampler)
     if kind in (list, tuple, range, np.ndarray, torch.Tensor):
         return True
-    inner = getattr(sampler, "sampler", None)  # of a BatchSampler
-    return kind.__module__ in _KNOWN_MODULES and (inner is None or never_looks(inner))
+    # Of a BatchSampler, and of what Accelerate puts around one.
+    inner = (getattr(sampler, name, None) for name in ("sampler", "batch_sampler"))
+    return kind.__module__ in _KNOWN_MODULES and all(
+        one is None or never_looks(one) for one in inner
+    )
 
 
 _KNOWN_MODULES = (
@@ -330,11 +358,17 @@ _KNOWN_MODULES = (
     "torch.utils.data.distributed",
     "torchdata.stateful_dataloader.sampler",
     "timm.data.distributed_sampler",
+    "accelerate.data_loader",
     "fastload.compat.dataloader",
 )
 """Modules whose samplers all draw an epoch at its start, or count."""
 
 _SEEDABLE = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
+
+
+def is_seeded_here(sampler: Any) -> bool:
+    """Whether it is one of torch's random samplers to which the script has given no generator."""
+    return type(sampler) in _SEEDABLE and sampler.generator is None
 
 
 def _settings_of(sampler: Any) -> list[Any]:

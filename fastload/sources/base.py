@@ -74,7 +74,8 @@ class Source:
         lengths = {name: len(column) for name, column in self.columns.items()}
         if len(set(lengths.values())) != 1:
             raise SourceError(f"{self.name}: the columns must have equal lengths, got {lengths}.")
-        if not len(self):
+        # A DataLoader over an empty data set has no batches.
+        if not len(self) and not self.objects:
             raise SourceError(f"{self.name}: no samples found.")
         if self.instances:
             check_instances(self.instances, self.name)

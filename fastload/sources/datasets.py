@@ -36,11 +36,12 @@ from fastload.sources.folders import classified_images
 from fastload.sources.inspection import content_of
 
 
-def open_dataset(dataset: Any, *, reason: str = "") -> Opened:
+def open_dataset(dataset: Any, *, reason: str = "", may_be_empty: bool = False) -> Opened:
     """Open a data set by its `__getitem__` and `__len__`: one column `item`.
 
     The fingerprint is of what can be seen without producing samples, see `content_of`. `reason`:
-    why a known dataset is not served natively, for the notes.
+    why a known dataset is not served natively, for the notes. Raises SourceError: it has no
+    `__getitem__` or `__len__`, or no samples, unless it `may_be_empty`.
     """
     kind = type(dataset).__name__
     if isinstance(dataset, DataLoader):
@@ -61,6 +62,8 @@ def open_dataset(dataset: Any, *, reason: str = "") -> Opened:
             f"The source, a {kind}, has no length ({error}); give it __len__, so that an epoch "
             "has an end."
         ) from error
+    if not length and not may_be_empty:
+        raise SourceError(f"{kind} of 0: no samples found.")
     fingerprint = fingerprint_of("dataset", content_of(dataset))
     source = Source(
         {"item": DatasetItems(dataset)},

@@ -501,8 +501,8 @@ def open_indexed(dataset: Any, *, reason: str = "") -> Opened:
     `open_source` would take a list of arrays for columns, and a tensor for images. `reason`: why
     the data set's own code must make the samples; empty: fastload may, where it knows that code.
     """
-    if reason or not is_dataset(dataset):
-        return open_dataset(dataset, reason=reason)
+    if reason or not is_dataset(dataset) or not len(dataset):
+        return open_dataset(dataset, reason=reason, may_be_empty=True)
     return open_known_dataset(dataset)
 
 

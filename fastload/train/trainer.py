@@ -518,14 +518,15 @@ def global_samples(loader: Loader, batch: int) -> int:
     """Different samples in a batch of an epoch, over all ranks."""
     order = loader.sampler.order
     size = order.batch_size * order.shard.world_size
-    return min(size, order.length - batch * size)
+    return int(min(size, order.length - batch * size))
 
 
 def _has_own(loader: Loader, batch: int) -> bool:
     """Whether this rank's part of a batch is its own. A batch of fewer samples than ranks is filled
     up with samples that other ranks have too; those must not count twice."""
     size, shard = global_samples(loader, batch), loader.sampler.order.shard
-    return size * shard.rank // shard.world_size < size * (shard.rank + 1) // shard.world_size
+    first, last = (size * rank // shard.world_size for rank in (shard.rank, shard.rank + 1))
+    return bool(first < last)
 
 
 # -- Validation ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from accelerate.utils import set_seed
 from torch.utils.data import DataLoader, TensorDataset
 
 import fastload
+from fastload.compat.handover import inner_of
 
 
 def run(count: int, way: str, accelerator: Accelerator) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def run(count: int, way: str, accelerator: Accelerator) -> dict[str, Any]:
     optimiser = torch.optim.SGD(model.parameters(), 0.0)
     model, optimiser, train, val = accelerator.prepare(model, optimiser, train, val)
     found: dict[str, Any] = {
-        "kinds": [type(train).__name__, type(val).__name__],
+        "kinds": [type(inner_of(loader)).__name__ for loader in (train, val)],
         "lengths": [len(train), len(val)],
     }
     epochs = []

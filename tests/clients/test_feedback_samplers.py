@@ -251,8 +251,12 @@ def test_a_state_is_found_again_at_every_step(step: int, workers: int) -> None:
         existing = DataLoader(DATA, 4, sampler=Shuffled(), num_workers=workers)
         return fastload.from_dataloader(existing)
 
+    def served(loader: Any, epoch: int) -> list[list[int]]:
+        loader.sampler.set_epoch(epoch)
+        return [batch.tolist() for (batch,) in loader]
+
     with adopted() as loader:
-        epochs = [[batch.tolist() for (batch,) in loader] for _ in range(3)]
+        epochs = [served(loader, epoch) for epoch in range(3)]
         assert epochs[0] != epochs[1]
         loader.set_epoch(1)
         for _ in itertools.islice(loader, step):
@@ -260,10 +264,13 @@ def test_a_state_is_found_again_at_every_step(step: int, workers: int) -> None:
         state = loader.state_dict()
     with adopted() as loader:
         loader.load_state_dict(state)
-        assert [batch.tolist() for (batch,) in loader] == epochs[1][step:]
-        assert [batch.tolist() for (batch,) in loader] == epochs[2]
+        assert served(loader, 1) == epochs[1][step:]
+        assert served(loader, 2) == epochs[2]
         loader.load_state_dict(state)
-        assert [batch.tolist() for (batch,) in loader] == epochs[1][step:]
+        assert served(loader, 1) == epochs[1][step:]
+        loader.load_state_dict(state)
+        loader.sampler.set_epoch(0)
+        assert served(loader, 0) == epochs[0], "the script has chosen another epoch"
 
 
 def test_a_feedback_sampler_resumes_where_its_records_give_the_same_order_or_is_refused() -> None:
@@ -279,8 +286,13 @@ def test_a_feedback_sampler_resumes_where_its_records_give_the_same_order_or_is_
         state = loader.state_dict()
         assert [len(batch) for (batch,) in loader] == [4] * 6, "the epoch was left"
     other = Feedback()
-    with adopted(other) as loader, pytest.raises(StateMismatchError, match="between two epochs"):
+    with adopted(other) as loader:
         loader.load_state_dict(state)
+        iterator = iter(loader)
+        with pytest.raises(StateMismatchError, match="between two epochs"):
+            next(iterator)
+        with pytest.raises(StopIteration):
+            next(iterator)
     with adopted(Feedback()) as loader:
         list(loader)
         state = loader.state_dict()
@@ -486,11 +498,11 @@ def test_a_sample_that_comes_again_gets_another_crop(tmp_path: Path) -> None:
     assert torch.equal(found, crops([3] * 9)), "as in an order that is read at once"
 
 
-def test_one_without_a_length_gets_one_epoch_after_the_other() -> None:
+def test_one_without_a_length_gets_one_epoch_after_the_other_from_create_loader() -> None:
     class Endless(Shuffled):
         __len__ = None  # type: ignore[assignment]
 
-    with fastload.from_dataloader(DataLoader(DATA, 4, sampler=Endless())) as loader:
+    with fastload.create_loader(DATA, 4, sampler=Endless()) as loader:
         epochs = [list(itertools.chain(*(batch.tolist() for (batch,) in loader))) for _ in range(3)]
     wanted = [np.random.default_rng(epoch).permutation(N).tolist() for epoch in range(3)]
     assert epochs == wanted

@@ -1,0 +1,131 @@
+"""Frameworks that make another loader of the one that they are given: they get the plain DataLoader
+that a Loader stands for, do with it what they always do, and what they have made is adopted.
+
+None of them asks a loader to make itself again: Accelerate, Lightning, Fabric and Ray each make a
+DataLoader in a function of theirs. `hand_over` lets it know Loaders, where the framework is
+imported; whatever else it is given, it takes as before.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+FUNCTIONS = {
+    "accelerate.data_loader": ("prepare_data_loader", "skip_first_batches"),
+    "lightning.fabric.fabric": ("Fabric._setup_dataloader",),
+    "lightning.pytorch.utilities.data": ("_update_dataloader",),
+    "lightning_fabric.fabric": ("Fabric._setup_dataloader",),
+    "pytorch_lightning.utilities.data": ("_update_dataloader",),
+    "ray.train.torch.train_loop_utils": ("_TorchAccelerator.prepare_data_loader",),
+    "ray.train.v2.torch.train_loop_utils": ("prepare_data_loader",),
+}
+"""Those that make a loader of a loader, by module."""
+
+AROUND = {
+    "accelerate.data_loader.DataLoaderShard": "base_dataloader",
+    "accelerate.data_loader.DataLoaderDispatcher": "base_dataloader",
+    "accelerate.data_loader.SkipDataLoader": "base_dataloader",
+    "lightning.fabric.wrappers._FabricDataLoader": "_dataloader",
+    "lightning_fabric.wrappers._FabricDataLoader": "_dataloader",
+    "ray.train.torch.train_loop_utils._WrappedDataLoader": "_dataloader",
+    "timm.data.loader.PrefetchLoader": "loader",
+}
+"""Classes of objects that frameworks put around a DataLoader, and the attribute that they iterate
+over."""
+
+Adopt = Callable[["DataLoader[Any]", "torch.device | None"], Any]
+"""Of a DataLoader, and the device to which a framework will copy its batches, if it is known: a
+Loader."""
+
+
+def hand_over() -> None:
+    """Let those functions of frameworks that are imported know Loaders, once."""
+    for module, paths in FUNCTIONS.items():
+        if module in sys.modules:
+            for path in paths:
+                function: Any = sys.modules[module]
+                for name in path.split("."):
+                    function = getattr(function, name, None)
+                if isinstance(function, FunctionType) and not hasattr(function, "_handing_over"):
+                    _replace(function)
+
+
+def _replace(function: Any) -> None:
+    """Put another code into a function, which scripts and modules may have imported by any name."""
+    original = FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    original.__kwdefaults__ = function.__kwdefaults__
+    function._handing_over = functools.partial(_handed_over, original)
+    function.__wrapped__ = original  # for those who ask for its arguments
+    function.__defaults__, function.__kwdefaults__ = None, {"_through": function._handing_over}
+    function.__code__ = _through.__code__
+
+
+def _through(*args: Any, _through: Any = None, **named: Any) -> Any:
+    return _through(*args, **named)
+
+
+def _handed_over(original: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Call a framework's function with DataLoaders in the place of Loaders, and adopt its result as
+    the Loader was."""
+    things = [*args, *named.values()]
+    loaders = [*filter(_is_loader, things), *filter(_is_loader, map(inner_of, things))]
+    if not loaders:
+        return original(*args, **named)
+    made = original(*map(_plain, args), **{name: _plain(named[name]) for name in named})
+    return adopted_inside(made, loaders[0]._adopted_again)
+
+
+def _is_loader(thing: Any) -> bool:
+    return hasattr(type(thing), "_adopted_again")
+
+
+def _plain(thing: Any) -> Any:
+    return thing._handed_over() if _is_loader(thing) else thing
+
+
+def _name_of_inner(thing: Any) -> str | None:
+    kind = type(thing)
+    return AROUND.get(f"{kind.__module__}.{kind.__qualname__}")
+
+
+def inner_of(thing: Any) -> Any:
+    """What an object of a framework's iterates over; None: it is no such object."""
+    name = _name_of_inner(thing)
+    return None if name is None else vars(thing).get(name)
+
+
+def adopted_inside(made: Any, adopt: Adopt) -> Any:
+    """What a framework has made, with a Loader in the place of the DataLoader: that Loader, or the
+    framework's object around it, which keeps its flags, remainders, devices and seeds."""
+    name = _name_of_inner(made)
+    if name is None:
+        return adopt(made, None)
+    kept = vars(made)
+    device = kept.get("device", kept.get("_device"))
+    kept[name] = adopt(kept[name], device)
+    if name == "base_dataloader":
+        kept["_update_state_dict"] = functools.partial(_keep_state, weakref.ref(made))
+        _keep_state(weakref.ref(made))
+    return made
+
+
+def _keep_state(wrapper: Callable[[], Any]) -> None:
+    """In the place of a method of Accelerate's, which at each batch would bring the state of
+    whatever has a `state_dict` into the form of a StatefulDataLoader's."""
+    made = wrapper()
+    if made.use_stateful_dataloader:
+        made.dl_state_dict = made.base_dataloader.state_dict()

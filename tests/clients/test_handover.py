@@ -1,0 +1,112 @@
+"""Loaders that are passed to a framework's functions: these get the DataLoader, and what they make
+of it is adopted. A framework of our own stands for the others, which `test_property.py` asks."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
+
+import fastload
+from fastload.compat import handover
+from fastload.loader import Loader
+
+FRAMEWORK = """
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+
+class Around:
+    def __init__(self, loader, device):
+        self._dataloader, self.device = loader, device
+    def __iter__(self):
+        return iter(self._dataloader)
+
+given = []
+
+def half(loader, *, size=2, device=None):
+    given.append(type(loader))
+    batches = BatchSampler(SequentialSampler(range(len(loader.dataset) // 2)), size, False)
+    made = DataLoader(loader.dataset, batch_sampler=batches)
+    return made if device is None else Around(made, device)
+"""
+
+
+@pytest.fixture
+def framework(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = ModuleType("a_framework")
+    exec(FRAMEWORK, vars(module))
+    module.Around.__module__ = "a_framework"
+    monkeypatch.setitem(sys.modules, "a_framework", module)
+    monkeypatch.setitem(handover.FUNCTIONS, "a_framework", ("half",))
+    monkeypatch.setitem(handover.AROUND, "a_framework.Around", "_dataloader")
+    return module
+
+
+def loader(**arguments: Any) -> Loader:
+    existing = DataLoader(TensorDataset(torch.arange(8)), 4)
+    return fastload.from_dataloader(existing, **arguments)
+
+
+def values(batches: Any) -> list[Any]:
+    return [batch[0].tolist() for batch in batches]
+
+
+def test_it_gets_the_dataloader_and_its_own_is_adopted(framework: ModuleType) -> None:
+    half = framework.half  # as `from framework import half`, before there is a Loader
+    made = half(loader(seed=5), size=3)
+    assert framework.given == [DataLoader]
+    assert type(made) is Loader
+    assert values(made) == [[0, 1, 2], [3]]
+    assert made.config.seed == 5, "with the same arguments"
+
+
+def test_its_object_around_a_dataloader_stays(framework: ModuleType) -> None:
+    made = framework.half(loader=loader(), device=torch.device("cpu"))
+    assert type(made) is framework.Around
+    assert type(made._dataloader) is Loader
+    assert values(made) == [[0, 1], [2, 3]]
+    again = framework.half(made._dataloader)
+    assert framework.given == [DataLoader, DataLoader]
+    assert type(again) is Loader
+
+
+def test_what_is_made_of_an_object_around_a_loader_is_adopted(framework: ModuleType) -> None:
+    made = framework.half(loader(), device=torch.device("cpu"))
+    made.dataset = made._dataloader.dataset
+    assert type(framework.half(made)) is Loader
+    assert framework.given[-1] is framework.Around, "which it knows better than its inside"
+
+
+def test_from_dataloader_adopts_inside_an_object_around(framework: ModuleType) -> None:
+    existing = DataLoader(TensorDataset(torch.arange(8)), 4)
+    made = fastload.from_dataloader(framework.half(existing, device=torch.device("cpu")))
+    assert type(made) is framework.Around
+    assert type(made._dataloader) is Loader
+    assert values(made) == [[0, 1], [2, 3]]
+
+
+def test_other_arguments_pass_as_they_are(framework: ModuleType) -> None:
+    loader()
+    existing = DataLoader(TensorDataset(torch.arange(8)), 4)
+    made = framework.half(existing, size=4)
+    assert type(made) is DataLoader
+    assert values(made) == [[0, 1, 2, 3]]
+    assert list(inspect.signature(framework.half).parameters) == ["loader", "size", "device"]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sizes'"):
+        framework.half(existing, sizes=4)
+    assert isinstance(made.batch_sampler, BatchSampler)
+    assert isinstance(made.batch_sampler.sampler, SequentialSampler)
+
+
+def test_a_framework_that_is_imported_later_is_known_when_it_looks(
+    framework: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "a_framework")
+    ours = loader()
+    monkeypatch.setitem(sys.modules, "a_framework", framework)
+    assert getattr(ours, "_is_prepared", False) is False, "as Accelerate asks before it prepares"
+    assert type(framework.half(ours)) is Loader
