@@ -1,5 +1,4 @@
-"""Runs a suite of torch or torchdata with fastload in the place of its DataLoader (see
-foreign_suites.sh)."""
+"""Runs a suite of others with fastload in the place of its DataLoader (see foreign_suites.sh)."""
 
 from __future__ import annotations
 
@@ -11,26 +10,28 @@ import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
 
-FACE = """
-import torch.utils.data as _data
+KINDS = {
+    "DataLoader": "torch.utils.data",
+    "StatefulDataLoader": "torchdata.stateful_dataloader",
+    "DataLoaderShard": "accelerate.data_loader",
+    "DataLoaderDispatcher": "accelerate.data_loader",
+    "SkipDataLoader": "accelerate.data_loader",
+}
+"""Classes of loaders, and where they are."""
+
+FACE = f"""
+import importlib
 import fastload
-from torchdata.stateful_dataloader import StatefulDataLoader as _Stateful
 
-class _Face(type):
-    def __call__(cls, *arguments, **named):
-        return fastload.from_dataloader(cls.kind(*arguments, **named))
-    def __instancecheck__(cls, thing):
-        return isinstance(thing, cls.kind)
-    def __getitem__(cls, item):
-        return cls
+KINDS = {KINDS}
 
-class DataLoader(metaclass=_Face):
-    kind = _data.DataLoader
-
-class StatefulDataLoader(metaclass=_Face):
-    kind = _Stateful
+def __getattr__(name):
+    if name not in KINDS:
+        raise AttributeError(name)
+    kind = getattr(importlib.import_module(KINDS[name]), name)
+    return lambda *arguments, **named: fastload.from_dataloader(kind(*arguments, **named))
 """
-"""What the tests find under the names of the classes."""
+"""What the tests call in the place of the classes."""
 
 WHY = {
     r"test_partial_workers|test_proper_exit": "private: looks at the iterator's own list of "
@@ -65,18 +66,15 @@ reason."""
 
 
 def prepared(source: Path, target: Path) -> None:
-    """A copy of a suite in which the names of the loaders mean the face."""
+    """A copy of a suite in which loaders are made by the face; the names still mean the classes."""
     text = source.read_text()
-    text = re.sub(r"torch\.utils\.data\.DataLoader\(", "DataLoader(", text)
-    imports = [
+    names = "|".join(KINDS)
+    text = re.sub(rf"(?<![\w.])(?:torch\.utils\.data\.)?({names})\((?!\))", r"face.\1(", text)
+    ends = [
         match.end() for match in re.finditer(r"^(from|import) [^\n(]*(\([^)]*\))?\n", text, re.M)
     ]
-    names = [
-        name for name in ("DataLoader", "StatefulDataLoader") if re.search(rf"\b{name}\(", text)
-    ]
-    head = text[: imports[-1]] if imports else ""
-    face = f"from face import {', '.join(names)}\n" if names else ""
-    target.write_text(f"{head}{face}{text[len(head) :]}")
+    head = text[: ends[-1]] if ends else ""
+    target.write_text(f"{head}import face\n{text[len(head) :]}")
 
 
 def main(suite: str, folder: str, keywords: str) -> int:
@@ -84,6 +82,8 @@ def main(suite: str, folder: str, keywords: str) -> int:
         Path(work, "face.py").write_text(FACE)
         for source in sorted(Path(folder).glob("test_*.py")):
             prepared(source, Path(work, source.name))
+        for source in Path(folder).glob("conftest.py"):
+            Path(work, source.name).write_text(source.read_text())
         report = Path(work, "report.xml")
         command = [
             sys.executable,
@@ -97,7 +97,7 @@ def main(suite: str, folder: str, keywords: str) -> int:
             "no:warnings",
         ]
         command += ["--timeout=300", "--tb=line", f"--junitxml={report}", "--rootdir", work, work]
-        paths = [work, os.environ.get("PYTHONPATH", "")]
+        paths = [work, folder, os.environ.get("PYTHONPATH", "")]  # helpers of the suite's own
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "OMP_NUM_THREADS": "1",

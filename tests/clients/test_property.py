@@ -1,0 +1,83 @@
+"""One property of all scripts: with `loader = fastload.from_dataloader(loader)` they get what they
+get without it. Scripts by name, and at random."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from importlib.util import find_spec
+
+import pytest
+
+from tests.clients.cases import NAMED, Case, random_case
+from tests.clients.replay import differences
+
+PACKAGES = {
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+    "trainer": "transformers",
+    "ray": "ray",
+}
+ALONE = [name for name, case in NAMED.items() if case.framework == "none" and case.ranks == 1]
+GROUPS: dict[tuple[str, int], list[Case]] = defaultdict(list)
+for _case in NAMED.values():
+    if _case.name not in ALONE:
+        GROUPS[_case.framework, _case.ranks].append(_case)
+
+
+def check(cases: list[Case]) -> None:
+    found = differences(cases)
+    assert not found, "\n".join(f"{name}: {text}" for name, text in found.items())
+
+
+def need(framework: str) -> None:
+    if framework != "none" and find_spec(PACKAGES[framework]) is None:
+        pytest.skip("pip install torch-fastload[integrations]")
+    if framework == "trainer" and find_spec("accelerate") is None:
+        pytest.skip("pip install torch-fastload[integrations]")
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_what_was_once_wrong(name: str) -> None:
+    check([NAMED[name]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("framework", "ranks"), [key for key in GROUPS if key[0] == "none"])
+def test_what_was_once_wrong_on_several_ranks(framework: str, ranks: int) -> None:
+    check(GROUPS[framework, ranks])
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize(("framework", "ranks"), [key for key in GROUPS if key[0] != "none"])
+def test_what_was_once_wrong_in_a_framework(
+    framework: str, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need(framework)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_TRAIN_V2_ENABLED", "1")
+    check(GROUPS[framework, ranks])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 120, 20))
+def test_random_scripts(first: int) -> None:
+    check([random_case(number) for number in range(first, first + 20)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "count"), [(2, 50), (4, 30)])
+def test_random_scripts_on_several_ranks(ranks: int, count: int) -> None:
+    check([random_case(number, "none", ranks) for number in range(count)])
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("framework", ["none", *PACKAGES])
+def test_more_random_scripts(framework: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    need(framework)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_TRAIN_V2_ENABLED", "1")
+    count = 400 if framework == "none" else 60
+    check([random_case(number, framework, ranks) for number in range(1000, 1000 + count)])
