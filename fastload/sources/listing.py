@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from fastload import native
 from fastload.machine import cache_home, file_system_of
@@ -161,7 +162,7 @@ class _Level:
     folders: list[str]
     stamps: Int64Array
     """(N, 4): as of `_stamps`, from before they were listed."""
-    blob: np.ndarray  # type: ignore[type-arg]
+    blob: npt.NDArray[np.uint8]
     ends: Int64Array
     counts: Int64Array
 
@@ -175,7 +176,9 @@ class _Level:
             yield folder, blob.tobytes(), ends - start
 
 
-def _in_order(levels: list[_Level]) -> tuple[tuple[np.ndarray, Int64Array], Int64Array]:  # type: ignore[type-arg]
+def _in_order(
+    levels: list[_Level],
+) -> tuple[tuple[npt.NDArray[np.uint8], Int64Array], Int64Array]:
     """The images in ImageFolder's order, which is that of the folders' paths within each of the
     first level, and how many are below each of these."""
     first = levels[0]
@@ -223,11 +226,11 @@ def _keep(where: Path, listing: Listing, root: str, levels: list[_Level]) -> str
     settled = int(stamps[:, :2].max()) <= time.time_ns() - int(SETTLED * 1e9)
     if not settled or not np.array_equal(stamps, _stamps(root, every)):
         return f"a folder of it has changed in the last {SETTLED:.0f} s"
-    from fastload.sources.index_file import write_index
+    from fastload.sources.index_file import Arrays, write_index
 
     tables = {"images": listing.images}
     tables |= {"folders": PathTable.of(every), "others": PathTable.of(listing.others)}
-    arrays = {f"{name}/blob": table.blob for name, table in tables.items()}
+    arrays: Arrays = {f"{name}/blob": table.blob for name, table in tables.items()}
     arrays |= {f"{name}/ends": table.ends for name, table in tables.items()}
     where.parent.mkdir(parents=True, exist_ok=True)
     write_index(where, {"root": root}, {**arrays, "counts": listing.counts, "stamps": stamps})
