@@ -17,8 +17,6 @@ PACKAGE = ROOT / "fastload"
 PAGE = ROOT / "docs" / "architecture.md"
 FACADE = "fastload/__init__.py"
 
-LONGEST = 650
-"""Lines of a file of code."""
 TYPE_TESTS = 10
 """`isinstance` on operations or columns, in all."""
 
@@ -233,18 +231,6 @@ def test_loops_of_several_instruction_sets_call_no_shared_functions() -> None:
         if shared.search(line.split("//")[0])
     ]
     assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.parametrize("folder", ["fastload", "benchmarks"])
-def test_no_file_is_about_everything(folder: str) -> None:
-    kinds = {".py", ".pyi", ".cpp", ".hpp", ".css"}
-    lengths = {
-        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
-        for path in sorted((ROOT / folder).rglob("*"))
-        if path.suffix in kinds
-    }
-    assert lengths
-    assert not {name: length for name, length in lengths.items() if length > LONGEST}
 
 
 _THINGS = (

@@ -39,7 +39,7 @@ from fastload.recipe.albumentations_colour import (
 )
 from fastload.recipe.split import BatchProgram
 from fastload.render import transfer
-from fastload.sources.kinds import IMAGE
+from fastload.sources.kinds import IMAGE, MASK
 from tests.backends import DEVICE
 from tests.test_recipe_batch import EVERY_OP
 
@@ -221,7 +221,8 @@ def test_no_operation_on_a_batch_waits_for_the_device(
     if not op.loses_masks:
         columns["mask"] = torch.empty((5, 37, 45), dtype=torch.uint8, device="meta")
     with copies_watched(monkeypatch) as found:
-        made = BatchProgram(((3, op),))(columns, {n: n for n in columns}, Draws(1, 0, np.arange(5)))
+        kinds = {name: kind for name, kind in (("image", IMAGE), ("mask", MASK)) if name in columns}
+        made = BatchProgram(((3, op),))(columns, kinds, Draws(1, 0, np.arange(5)))
     assert all(one.device.type == "meta" for one in made.values())
     assert not found
 

@@ -38,6 +38,7 @@ from fastload.recipe import (
 from fastload.recipe.augment import AUGMENTATIONS, AugmentStep
 from fastload.recipe.split import BatchProgram
 from fastload.render.hsv import adjust_hsv
+from fastload.sources.kinds import IMAGE, MASK
 from tests.test_recipe_batch import draws_of, images_of, masks_of
 
 STREAM = 4
@@ -116,7 +117,7 @@ def test_kernel(
 
 
 def run(op: Operation, images: torch.Tensor, draws: Draws) -> torch.Tensor:
-    return BatchProgram(((STREAM, op),))({"i": images}, {"i": "image"}, draws)["i"]
+    return BatchProgram(((STREAM, op),))({"i": images}, {"i": IMAGE}, draws)["i"]
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
@@ -496,7 +497,7 @@ def test_masks_follow_the_geometric_operations_of_an_augmentation() -> None:
     op = TrivialAugmentWide(fill=(0.0,))
     draws = draws_of(COUNT)
     result = BatchProgram(((STREAM, op),))(
-        {"i": images, "m": masks}, {"i": "image", "m": "mask"}, draws
+        {"i": images, "m": masks}, {"i": IMAGE, "m": MASK}, draws
     )
     (step,) = op.steps(draws, STREAM, height=40, width=40)
     geometric = (step.kinds >= 1) & (step.kinds <= 5)
@@ -510,7 +511,7 @@ def test_masks_follow_the_geometric_operations_of_an_augmentation() -> None:
 def test_masks_are_not_filled_with_the_colour_of_images() -> None:
     masks = masks_of(COUNT)
     op = TrivialAugmentWide(fill=(200.0,), interpolation="bilinear")
-    result = BatchProgram(((STREAM, op),))({"m": masks}, {"m": "mask"}, draws_of(COUNT))["m"]
+    result = BatchProgram(((STREAM, op),))({"m": masks}, {"m": MASK}, draws_of(COUNT))["m"]
     assert set(result.unique().tolist()) <= set(masks.unique().tolist()) | {0}
 
 

@@ -23,6 +23,7 @@ from fastload.recipe import (
     Resize,
 )
 from fastload.recipe.split import BatchProgram
+from fastload.sources.kinds import IMAGE, MASK
 from tests.test_recipe_batch import HEIGHT, WIDTH, draws_of, images_of, masks_of
 
 COUNT = 12
@@ -34,7 +35,7 @@ def run(
     op: Operation, images: torch.Tensor, masks: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     program = BatchProgram(((STREAM, op),))
-    result = program({"i": images, "m": masks}, {"i": "image", "m": "mask"}, draws_of(len(images)))
+    result = program({"i": images, "m": masks}, {"i": IMAGE, "m": MASK}, draws_of(len(images)))
     return result["i"], result["m"]
 
 

@@ -118,6 +118,11 @@ def test_what_needs_judgement_is_left_to_python(
     assert contents(open_source(str(root))) == contents(by_python(monkeypatch, root))
 
 
+def test_a_folder_that_cannot_be_read_is_left_to_python(tmp_path: Path) -> None:
+    root = tree(tmp_path / "data")
+    assert listing.listing_of(str(root), ["Z", "missing"]) is None
+
+
 # -- Kept ------------------------------------------------------------------------------------------
 
 

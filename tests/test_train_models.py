@@ -149,7 +149,7 @@ def test_pyramidnet_is_that_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("torchvison:resnet50", {}, "no library 'torchvison' is known. Did you mean torchvision"),
+        ("torchvison:resnet50", {}, "no library 'torchvison' is known.*Did you mean torchvision"),
         ("torchvision:resnet51", {}, "no such name. Did you mean resnet"),
         ("torchvision:fcn_resnet50", {}, "no such name. Did you mean "),
         ("torchvision:resnet50", {"task": "segmentation"}, "no such name. Did you mean fcn_resnet"),

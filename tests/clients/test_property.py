@@ -31,9 +31,9 @@ def check(cases: list[Case]) -> None:
 
 def need(framework: str) -> None:
     if framework != "none" and find_spec(PACKAGES[framework]) is None:
-        pytest.skip("pip install torch-fastload[integrations]")
+        pytest.skip("pip install .[integrations]")
     if framework == "trainer" and find_spec("accelerate") is None:
-        pytest.skip("pip install torch-fastload[integrations]")
+        pytest.skip("pip install .[integrations]")
 
 
 @pytest.mark.parametrize("name", ALONE)
