@@ -459,6 +459,7 @@ def test_doctor_tells_a_missing_library_from_a_missing_build(
             raise ImportError(words)
 
         with monkeypatch.context() as patch:
+            patch.delitem(sys.modules, "fastload.native._core", raising=False)
             patch.setattr(extension.importlib, "import_module", load)
             return doctor.native_core()
 

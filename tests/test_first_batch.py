@@ -12,6 +12,7 @@ from tests import warm
 from tests.images import write_photo_folder
 
 FILES = {
+    "arguments.py": "whether create_loader has the arguments that it is given",
     "backends/base.py": "what a backend is, which there are, and which one fits",
     "backends/maker.py": "keeps batches in order: submit, receive",
     "backends/needs.py": "what a backend may be asked for: here nothing",
@@ -19,6 +20,8 @@ FILES = {
     "backends/pixels.py": "who makes the images of a batch",
     "backends/rows.py": "the buffers of a batch, and its values",
     "backends/turbojpeg.py": "the backend chosen: its options, and what it is put together of",
+    "compat/handover.py": "whether a framework is imported that makes loaders again",
+    "compat/parallel.py": "whether ranks share a model, and so samples",
     "compat/dataloader.py": "why isinstance(loader, DataLoader) holds",
     "device.py": "the device stage",
     "draws.py": "all random numbers",
@@ -52,6 +55,7 @@ FILES = {
     "sources/columns.py": "the columns: files, values",
     "sources/folders.py": "a folder of classes",
     "sources/image_files.py": "which files are images, by name",
+    "sources/listing.py": "what lies in the folders",
     "sources/kinds.py": "what becomes of the rows of a column",
     "sources/names.py": "whether the names of folders are of classes",
     "sources/opening.py": "which format it is",

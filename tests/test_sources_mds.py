@@ -236,7 +236,7 @@ def test_shards_in_a_store(
     upload(folder.parent, server)
     batches = []
     for number, place in enumerate((str(folder), "s3://bucket/train")):
-        opened = open_source(place, classes=("a", "b", "c"))
+        opened = open_source(place, classes=("a", "b", "c"), roles={"box": "unmoved"})
         assert opened.notes[:1] == open_source(folder).notes
         batches.append([opened.source.fingerprint])
         with contestant.create(

@@ -13,7 +13,9 @@ left to `folders.images_below`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import importlib
 import json
 import logging
 import os
@@ -22,11 +24,11 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fastload import native
 from fastload.machine import cache_home, file_system_of
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.image_files import NEVER_DATA, certain_endings, suffixes_of_pillow
@@ -93,12 +95,22 @@ def each_listed_once(*, keep_from: int | None = None) -> Iterator[Opening]:
 def listing_of(root: str, folders: Sequence[str]) -> Listing | None:
     """What lies in these local folders, which are relative to `root`, and below them; None where
     `folders.images_below` must look, or there is no native core."""
-    if not native.available():
+    if _core() is None:
         return None
     opening, key = _opening.get() or Opening(KEPT_FROM), (root, *folders)
     if key not in opening.listings:
         opening.listings[key] = _of_this_machine(root, folders, opening)
     return opening.listings[key]
+
+
+@functools.cache
+def _core() -> Any:
+    """The extension module of the native core, by name, as that package is above this one; None
+    where it is not built."""
+    try:
+        return importlib.import_module("fastload.native._core")
+    except ImportError:
+        return None
 
 
 def _of_this_machine(root: str, folders: Sequence[str], opening: Opening) -> Listing | None:
@@ -125,7 +137,7 @@ def _of_this_machine(root: str, folders: Sequence[str], opening: Opening) -> Lis
 
 
 def _list(root: str, folders: Sequence[str], where: Path, opening: Opening) -> Listing | None:
-    core, place = native.load(), os.fsencode(root)
+    core, place = _core(), os.fsencode(root)
     names = [
         [ending.encode() for ending in endings]
         for endings in (certain_endings(), suffixes_of_pillow(), sorted(NEVER_DATA))
@@ -268,5 +280,5 @@ def _stamps(root: str, folders: list[str]) -> Int64Array:
     """(N, 4): the modification time, the time of change [ns since 1970], the inode and the device
     of each folder."""
     names = list(map(os.fsencode, folders))
-    found: Int64Array = native.load().folder_stamps(os.fsencode(root), names, _THREADS)
+    found: Int64Array = _core().folder_stamps(os.fsencode(root), names, _THREADS)
     return found.reshape(-1, 4)

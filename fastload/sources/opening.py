@@ -401,13 +401,11 @@ def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | Non
 
 def _without_format(spec: Any, place: Any, options: OpenOptions) -> str:
     """What becomes of a place where no format is named. Of formats that say it by the endings of
-    files, or of what is far away, nothing is opened for that."""
+    files nothing is opened for that."""
     forms = [form for form in built_in_formats() if not form.by_name_only and suits(form, place)]
     if not forms:
         return "Give the path of a data set."
-    at = place[0] if isinstance(place, list) else place
-    far = isinstance(at, str) and is_remote(at)
-    if far or any(form.name not in _OF_ANY_FOLDER and not form.fallback for form in forms):
+    if any(form.name not in _OF_ANY_FOLDER and not form.fallback for form in forms):
         return f"It looks like {forms[0].description}: leave format out."
     try:
         opened = _open_located(spec, place, options, None)
