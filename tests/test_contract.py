@@ -533,7 +533,7 @@ def test_samples_of_several_images_are_the_same_everywhere(
     transform = v2.Compose([mosaic, v2.RandomCrop(24), v2.RandomHorizontalFlip()])
     arguments: dict[str, Any] = {"transform": transform, "shuffle": True, "seed": 2}
     if not traits_of(backend_class(contestant.backend)).joins_images:
-        with pytest.raises(ConfigurationError, match="several images"):
+        with pytest.raises(ConfigurationError, match="a sample of up to 4 images"):
             create(contestant, pairs, batch_size=4, **arguments)
         return
     with fastload.create_loader(
