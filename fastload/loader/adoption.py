@@ -312,7 +312,10 @@ def _tail_of(sampler: DistributedSampler[Any], length: int) -> Tail:
 
 def _generator_of(sampler: Any) -> torch.Generator | None:
     """That of the script's own, which it may seed for each epoch, or save: the order is then what
-    the sampler draws from it. None: torch's global one."""
+    the sampler draws from it. None: torch's global one, or that of torchdata's sampler, which makes
+    one where it is given none."""
+    if is_torchdatas(sampler):
+        return None
     generator: torch.Generator | None = getattr(sampler, "generator", None)
     return generator
 
