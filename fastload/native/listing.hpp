@@ -36,7 +36,8 @@ Listing list_folders(const std::string& root, const std::vector<std::string>& fo
                      const ImageNames& names, int threads);
 
 // The modification time and the time of the last change of folders, relative to `root`, in
-// nanoseconds since 1970, the inode and the device: four numbers a folder, zeros where there is none.
+// nanoseconds since 1970, the inode and the device: four numbers a folder, zeros where there is
+// none.
 std::vector<int64_t> folder_stamps(const std::string& root, const std::vector<std::string>& folders,
                                    int threads);
 
