@@ -1,4 +1,5 @@
-"""The extension module fastload/native/bindings.cpp; only fastload.native.pool uses it."""
+"""The extension module fastload/native/bindings.cpp. Its callers check what users give, most of it
+fastload.native.pool."""
 
 from collections.abc import Sequence
 
