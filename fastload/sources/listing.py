@@ -4,7 +4,7 @@ of a large folder, kept from run to run.
 A folder's modification time changes when a file in it is made, removed or renamed. So a listing
 that was kept holds while the times of its folders do: a thousand questions to the file system, not
 a million. It is kept only on file systems that are known to note these times, and only if no folder
-changed in the seconds before it was listed: a second change at the same time would not show.
+changed in the minute before it was listed: a second change at the same time would not show.
 
 What needs judgement (links to folders, names that are no UTF-8, folders that may not be read) is
 left to `folders.images_below`.
