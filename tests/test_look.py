@@ -142,10 +142,7 @@ def test_epochs_differ_and_seeds_repeat(tmp_path: Path) -> None:
     first, again, other = (
         shown_rows(source, transform, count=2, versions=2, seed=seed) for seed in (1, 1, 2)
     )
-    assert [row.name for row in first] == [
-        source.describe(0),
-        source.describe(len(source) - 1),
-    ]
+    assert [row.name for row in first] == ["0.jpg", "4.jpg"]
     for row, same, changed in zip(first, again, other, strict=True):
         _, one, two = row.versions
         assert np.array_equal(one.pixels, same.versions[1].pixels)

@@ -33,6 +33,7 @@ from fastload.cli import doctor
 from fastload.draws import Draws
 from fastload.recipe import Recipe
 from fastload.render import fused
+from fastload.sources.kinds import IMAGE
 from tests.simulated_gpu import GPU, LazyGpu, OnGpu
 
 _ANSWERS = """
@@ -106,7 +107,7 @@ class Machine:
         images = self.gpu.copy(torch.from_numpy(np.full((2, 3, 4, 5), 51, np.uint8)))
         floats = [v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.1,), (0.5,))]
         (program,) = Recipe.from_transform(v2.Compose(floats)).split().programs
-        draws, kinds = Draws(0, 0, np.arange(2)), {"image": "image"}
+        draws, kinds = Draws(0, 0, np.arange(2)), {"image": IMAGE}
         made = program({"image": images}, kinds, draws)["image"]
         assert isinstance(made, OnGpu)
         found["made"] = made.as_subclass(torch.Tensor).unique().tolist()
