@@ -19,7 +19,7 @@ TESTS = {
     "test_adoption": "loader.adoption",
     "test_arguments": "arguments",
     "test_backends_maker": "backends.maker",
-    "test_backends_rows": "backends.rows",
+    "test_backends_rows": "backends.images backends.moved backends.rows",
     "test_bad_input": "loader.config loader.substitution",
     "test_bench_decode": "cli.bench tools.bench.decode tools.bench.decoders tools.bench.guarded "
     "tools.bench.passes tools.bench.pillow",
@@ -58,7 +58,7 @@ TESTS = {
     "test_look": "cli.look tools.look.page tools.look.samples",
     "test_machine": "machine",
     "test_masks": "backends.masks sources.masks",
-    "test_mosaics_in_the_core": "backends.pixels_joined native.joined",
+    "test_mosaics_in_the_core": "backends.pixels_composite native.composites",
     "test_measure": "tools.measure.clock tools.measure.rounds tools.measure.statistics",
     "test_measure_page": "tools.bench.decode_report tools.measure.charts tools.measure.page "
     "tools.measure.table",
@@ -90,7 +90,7 @@ TESTS = {
     "test_recipe_detection": "recipe.iou_crop recipe.scales recipe.transforms recipe.warps "
     "render.warp",
     "test_recipe_geometry": "geometry.boxes geometry.plan recipe.attributes recipe.crops",
-    "test_recipe_joined": "backends.joined backends.pasted recipe.joined",
+    "test_recipe_composite": "backends.composites backends.pasted recipe.composite",
     "test_recipe_lower": "recipe.convert recipe.lower recipe.recipe",
     "test_recipe_mix": "recipe.mix",
     "test_render": "render.host",

@@ -152,9 +152,11 @@ def test_a_backend_imports_no_other_backend() -> None:
     own = (
         "base",
         "forked",
-        "joined",
+        "composites",
+        "images",
         "maker",
         "masks",
+        "moved",
         "needs",
         "pasted",
         "pixels",

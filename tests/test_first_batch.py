@@ -42,6 +42,7 @@ FILES = {
     "native/pool.py": "the native core, with numpy's types",
     "native/seek.py": "whether the JPEGs get an index of where decoding can start",
     "recipe/attributes.py": "what torchvision's transforms mean by their settings",
+    "recipe/composite.py": "which images a sample is made of: here itself",
     "recipe/convert.py": "ToDtype and Normalize",
     "recipe/crops.py": "RandomResizedCrop and RandomHorizontalFlip",
     "recipe/lower.py": "from torchvision's transforms to operations",
@@ -67,9 +68,9 @@ kernels of a GPU. Two of these in one file would be over 650 lines, or about two
 looked at last, and stays:
 
 - `backends/maker`, `rows` and `pixels_native`: keeping batches in order, reading rows, and the core
-  have each more to it than fits with another (329, 525 and 469 lines). `backends/pixels` chooses
-  among `pixels_native`, `pixels_joined`, which is made of parts of that, and `pixels_python`, for
-  two backends: it imports all three, and `maker` has what all three derive from.
+  have each more to it than fits with another (329, 240 and 469 lines). `backends/pixels` chooses
+  among `pixels_native`, `pixels_composite`, which is made of parts of that, and `pixels_python`,
+  for two backends; `maker` has what all three derive from.
 - `compat/dataloader`: a Loader is a DataLoader from its construction on: the constructor of that
   assigns sampler, batch sampler and collate function, which are shown in other forms there.
 - `files`, `fingerprint`: states and indexes say which data they are of. Taken later, when one asks,

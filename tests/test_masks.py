@@ -232,8 +232,9 @@ def test_polygons_are_moved_and_then_drawn(chain: str) -> None:
     everywhere = [0, 0, SIZES[0][1], 0, *SIZES[0][::-1], 0, SIZES[0][0]]
     for index in range(8):
         draws = Draws(1, 0, np.array([index]))
-        points = split.points(0, np.array([SIZES[0]]), draws, traced=True)
-        plain = split.points(0, np.array([SIZES[0]]), draws)
+        members = split.composite.members(draws, 1)
+        points = split.points(0, np.array([SIZES[0]]), members, traced=True)
+        plain = split.points(0, np.array([SIZES[0]]), members)
         moved = []
         for one in objects:
             corners = [np.array(part, np.float64).reshape(1, -1, 2) for part in one]
@@ -276,7 +277,8 @@ def test_polygons_are_within_a_pixel_of_their_masks() -> None:
     for chain in (CHAINS["crop"], [v2.Resize((43, 57))], CHAINS["zoom-out"]):
         split = Recipe.from_transform(v2.Compose(chain)).split(size)
         for index in range(6):
-            points = split.points(0, np.array([size]), Draws(4, 0, np.array([index])), traced=True)
+            members = split.composite.members(Draws(4, 0, np.array([index])), 1)
+            points = split.points(0, np.array([size]), members, traced=True)
             corner = points.points(np.array([[[0.0, 0], [1, 1]]]), clip=False)
             scale = max(1.0, np.ptp(corner, axis=1).max())  # pixels here of one there
             masks = drawn(shapes_of([objects]), points)

@@ -108,7 +108,8 @@ def test_run_lengths_of_objects(chain: str) -> None:
     wanted = v2.Compose(CHAINS[chain])(tv_tensors.Mask(torch.from_numpy(mask)[None]))
     shapes = shapes_of([[{"size": [HEIGHT, WIDTH], "counts": counts}]])
     split = Recipe.from_transform(v2.Compose(CHAINS[chain])).split()
-    points = split.points(0, sizes, Draws(0, 0, np.arange(1)), traced=True)
+    members = split.composite.members(Draws(0, 0, np.arange(1)), 1)
+    points = split.points(0, sizes, members, traced=True)
     made, failures = MaskDrawer().draw(shapes, points)
     assert not failures
     assert np.array_equal(made.values[0], wanted[0].numpy())

@@ -20,7 +20,7 @@ from fastload.errors import DecodeError
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, Resampling, View
 from fastload.geometry.plan import WarpSampling
-from fastload.native.joined import Canvases, Joined
+from fastload.native.composites import Canvases, Composites
 from fastload.native.pool import NativePool, Status
 from fastload.recipe import Recipe
 from fastload.render.host import looked_at, render_row
@@ -199,26 +199,26 @@ def test_places_outside_of_a_canvas_are_refused() -> None:
     box = np.array([[0, 0, 8, 8]], dtype=np.int32)
     parts = Geometry(box, box[:, 2:], box, still)
 
-    def joined(corner: tuple[int, int], seen: tuple[int, int, int, int]) -> Joined:
+    def composites(corner: tuple[int, int], seen: tuple[int, int, int, int]) -> Composites:
         numbers = np.array([corner], np.int32), np.array([seen], np.int32)
         warp = WarpSampling("bilinear")
         canvases = Canvases((16, 16), *numbers, np.eye(3)[None], still, warp)
-        return Joined(parts, np.array([0, 1]), canvases, Resampling())
+        return Composites(parts, np.array([0, 1]), canvases, Resampling())
 
     pool, out = NativePool(1), np.empty((1, 16, 16, 3), np.uint8)
     data = [jpeg(photo(8, 8))]
     settings = DecodeSettings()
     whole = (0, 0, 16, 16)
-    assert pool.join(data, joined((8, 8), whole), out=out, settings=settings).wait() == []
+    assert pool.join(data, composites((8, 8), whole), out=out, settings=settings).wait() == []
     assert (out[0, 8:, 8:] != 0).any()
     assert not out[0, :8].any()
-    for wrong in (joined((9, 8), whole), joined((8, 8), (0, 1, 16, 16))):
+    for wrong in (composites((9, 8), whole), composites((8, 8), (0, 1, 16, 16))):
         with pytest.raises(ValueError, match="outside of the canvas"):
             pool.join(data, wrong, out=out, settings=settings)
     # Without a canvas.
     small, bare = (
         np.empty((1, 8, 8, 3), np.uint8),
-        Joined(parts, np.array([0, 1]), None, Resampling()),
+        Composites(parts, np.array([0, 1]), None, Resampling()),
     )
     assert pool.join(data, bare, out=small, settings=settings).wait() == []
     assert np.array_equal(small[0], out[0, 8:, 8:])

@@ -136,7 +136,7 @@ class CacheBackend(BatchMaker):
             raise ConfigurationError(
                 f"storage: must be 'auto', 'disk', 'ram' or 'device', got {options.storage!r}."
             )
-        if context.recipe.joint is not None and (
+        if context.recipe.composite.most > 1 and (
             options.short_side is not None
             or not context.source.details.get("resolution", "full").startswith("full")
         ):
@@ -473,10 +473,12 @@ class _DevicePixels(PixelMaker):
             work = BatchInWork(draws, Buffers({}))
             work.columns = partial(self._resident.drawn, draws, self._drawn)
             return work
-        placed = self._rows.place(draws)
-        sizes = self._rows.sizes_of(placed)
-        points = Buffers({}, tuple(moves.table for moves in placed.points))
-        work = BatchInWork(draws, points, failures=dict(placed.failures))
+        placed = self._rows.images.place(draws)
+        sizes = self._rows.images.sizes_of(placed)
+        moved = self._rows.moved
+        buffers = Buffers({}, () if moved is None else moved.tables(len(draws)))
+        buffers.note(placed.members, placed.points)
+        work = BatchInWork(draws, buffers, failures=dict(placed.failures))
         geometries = placed.harmless(sizes) if placed.geometries else []
         failed = sorted(placed.failures)
         work.columns = partial(self._resident.batch, draws.indices, geometries, sizes, failed)

@@ -62,7 +62,7 @@ class Abilities:
     """Whether it does what a `Geometry` has for `colour`. A backend that renders by
     `fastload.render.host.render_row` does."""
     joins_images: bool = False
-    """Whether it makes samples of several images of the source (`recipe.joint`)."""
+    """Whether it makes samples of several images of the source (`recipe.composite`)."""
     pads_images: bool = False
     """Whether it pads images of several sizes to the largest of a batch where `Context.padded` asks
     for it, and adds the column `SIZES`."""
@@ -150,9 +150,9 @@ def _colour(asked: Asked) -> str:
     return "change the colours of images before their geometry"
 
 
-def _joint(asked: Asked) -> str:
-    joint = asked.recipe.joint
-    return "" if joint is None else f"make a sample of up to {counted(joint.most, 'image')}"
+def _several(asked: Asked) -> str:
+    most = asked.recipe.composite.most
+    return "" if most == 1 else f"make a sample of up to {counted(most, 'image')}"
 
 
 def _padded(asked: Asked) -> str:
@@ -238,7 +238,7 @@ NEEDS: tuple[Need, ...] = (
     Need(
         "samples of several images (`fastload.Mosaic`, `MixUp`, `CutMix`, `CopyPaste`)",
         "transform",
-        _joint,
+        _several,
         ("joins_images",),
         "leave Mosaic and the like out",
     ),

@@ -3,7 +3,7 @@ CopyPaste): where the upper one is seen, and what becomes of boxes and masks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -15,7 +15,7 @@ from fastload.backends.masks import MaskDrawer
 from fastload.draws import BoolArray, Draws, Float64Array
 from fastload.geometry.points import PointMap
 from fastload.recipe import SplitRecipe
-from fastload.recipe.joined import CopyPaste, CutMix, Members
+from fastload.recipe.composite import CompositeMembers, CopyPaste, CutMix, Members
 from fastload.sources.base import Source
 from fastload.sources.ragged import Ragged
 
@@ -25,7 +25,7 @@ Pasted = dict[int, BoolArray]
 
 @dataclass(frozen=True)
 class Paster:
-    """Puts pictures together for a recipe whose `Joint` has such an operation. Picklable; any
+    """Puts pictures together for a recipe whose `Composite` has such an operation. Picklable; any
     thread may call it, several at once."""
 
     source: Source
@@ -35,10 +35,9 @@ class Paster:
 
     @property
     def _step(self) -> tuple[int, CutMix | CopyPaste]:
-        joint = self.recipe.joint
-        assert joint is not None
-        assert joint.pair is not None
-        stream, op = joint.pair
+        pair = self.recipe.composite.pair
+        assert pair is not None
+        stream, op = pair
         assert isinstance(op, CutMix | CopyPaste)
         return stream, op
 
@@ -48,7 +47,11 @@ class Paster:
         return isinstance(self._step[1], CutMix)
 
     def covered(
-        self, draws: Draws, members: Members, points: PointMap | None, failed: Collection[int]
+        self,
+        draws: Draws,
+        members: CompositeMembers,
+        points: Sequence[PointMap],
+        failed: Collection[int],
     ) -> BoolArray:
         """(B, height, width): what `pasted` gives, of all samples; False of those that it leaves
         out."""
@@ -57,7 +60,7 @@ class Paster:
             made[sample] = seen
         return made
 
-    def rectangles(self, draws: Draws, members: Members) -> npt.NDArray[np.int32]:
+    def rectangles(self, draws: Draws, members: CompositeMembers) -> npt.NDArray[np.int32]:
         """(B, 4) int32: top, left, height, width of the rectangle in which the partner is seen;
         zeros for samples without one."""
         mixed = np.unique(members.samples[members.layers == 1])
@@ -69,10 +72,15 @@ class Paster:
         return made
 
     def pasted(
-        self, draws: Draws, members: Members, points: PointMap | None, failed: Collection[int] = ()
+        self,
+        draws: Draws,
+        members: CompositeMembers,
+        points: Sequence[PointMap],
+        failed: Collection[int] = (),
     ) -> Pasted:
         """Where the partner is seen in the pictures of B samples, as they are delivered; without
-        the `failed` ones. `points`: of the T members, traced where masks are drawn."""
+        the `failed` ones. `points`: of the T members, traced where masks are drawn; none where no
+        column is moved."""
         _, op = self._step
         failing = np.isin(members.samples, list(failed))
         rows = np.flatnonzero((members.layers == 1) & ~failing)
@@ -82,11 +90,10 @@ class Paster:
         if isinstance(op, CutMix):
             return self._cut_out(draws, members, np.unique(samples))
         assert self.masks is not None
-        assert points is not None, "a source of masks has columns that are moved"
         shapes = self.source.moved[self.source.drawn[0]].at(members.indices[rows])
         chosen = np.concatenate(self._chosen(draws, members, rows, shapes))
         # Masks that cannot be drawn are left out here: they are reported where all masks are drawn.
-        drawn, _ = self.masks.draw(shapes.only(chosen), points.take(rows))
+        drawn, _ = self.masks.draw(shapes.only(chosen), points[0].take(rows))
         found: Pasted = {}
         for row, sample in enumerate(samples.tolist()):
             seen = drawn[row].any(axis=0) if len(drawn[row]) else np.zeros((), np.bool_)
@@ -94,7 +101,9 @@ class Paster:
             found[sample] = found[sample] | seen if sample in found else seen
         return found
 
-    def _cut_out(self, draws: Draws, members: Members, samples: npt.NDArray[np.int64]) -> Pasted:
+    def _cut_out(
+        self, draws: Draws, members: CompositeMembers, samples: npt.NDArray[np.int64]
+    ) -> Pasted:
         found: Pasted = {}
         rectangles = self.rectangles(draws, members)
         for sample in samples.tolist():
@@ -107,7 +116,7 @@ class Paster:
     def _size(self) -> tuple[int, int]:
         """Height, width of the pictures."""
         size = self.recipe.geometry.out_size
-        assert size is not None, "`Joint.check_placed` has seen to it"
+        assert size is not None, "`Composite.check_placed` has seen to it"
         return size
 
     def _boxes(self, draws: Draws, samples: npt.NDArray[np.int64]) -> Float64Array:
@@ -122,7 +131,7 @@ class Paster:
         return points.boxes(op.boxes(own, stream, self._size).astype(np.float64))
 
     def _chosen(
-        self, draws: Draws, members: Members, rows: npt.NDArray[np.int64], shapes: Ragged
+        self, draws: Draws, members: CompositeMembers, rows: npt.NDArray[np.int64], shapes: Ragged
     ) -> list[BoolArray]:
         """For each sample, which objects of the partner CopyPaste takes. `rows`: the partner's
         members; the objects of the members of a mosaic are counted one after the other."""
@@ -142,15 +151,16 @@ class Paster:
             ]
         return found
 
-    def taken(self, draws: Draws, members: Members, shapes: Ragged) -> BoolArray:
-        """(objects,) of all members: whether each may be in the picture: False for those of a
+    def taken(self, draws: Draws, members: Members, shapes: Ragged) -> Ragged:
+        """Of the objects of all members, whether each may be in the picture: False for those of a
         partner that are not pasted. `shapes`: a row of objects for each member."""
+        assert isinstance(members, CompositeMembers)
         rows = np.flatnonzero(members.layers == 1)
         made = np.ones(len(shapes.values), dtype=np.bool_)
         if isinstance(self._step[1], CopyPaste) and len(rows):
             of_pairs = np.isin(shapes.rows_of_values, rows)
             made[of_pairs] = np.concatenate(self._chosen(draws, members, rows, shapes.take(rows)))
-        return made
+        return Ragged(made, shapes.offsets)
 
     def hide(
         self,
@@ -170,13 +180,14 @@ class Paster:
             failed: samples that are not made; they have no objects any more.
         """
         _, op = self._step
+        assert isinstance(members, CompositeMembers)
         name = next(name for name, one in self.source.instances.items() if one.kind.drops_objects)
         boxes = columns[name].values.copy()
         of_member = taken.rows_of_values
         samples, own = members.samples[of_member], members.layers[of_member] == 0
         kept = taken.values.astype(np.bool_)
         drawn = columns[self.source.drawn[0]].values if self.source.drawn else None
-        seen = {} if drawn is None else self.pasted(draws, members, points, failed)
+        seen = {} if drawn is None else self.pasted(draws, members, [points], failed)
         if isinstance(op, CutMix):
             mixed = np.unique(members.samples[members.layers == 1])
             for sample, box in zip(mixed.tolist(), self._boxes(draws, mixed), strict=True):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from fastload import native
 from fastload.backends.base import Context
 from fastload.backends.maker import PixelMaker, Threads
-from fastload.backends.needs import lacking
-from fastload.backends.pixels_joined import JoinedPixels
 from fastload.backends.pixels_native import NativePixels
 from fastload.backends.pixels_python import PythonPixels
 from fastload.backends.rows import RowReader
@@ -44,11 +42,13 @@ def reader_and_pixels(
     if decoder == "native":
         native.load()  # complains if it is not there
     if decoder in ("auto", "native") and native.available():
-        joined = rows.joined
-        if joined is not None and joined.fits_core and not lacking(JoinedPixels.can, context):
-            return rows, JoinedPixels(
-                context, rows, joined, threads, check_whole=check_whole, seek_index=seek_index
-            )
+        if context.recipe.composite.most > 1:
+            from fastload.backends.pixels_composite import CompositePixels
+
+            if CompositePixels.serves(context):
+                return rows, CompositePixels(
+                    context, rows, threads, check_whole=check_whole, seek_index=seek_index
+                )
         if NativePixels.serves(context):
             return rows, NativePixels(
                 context,

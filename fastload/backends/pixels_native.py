@@ -29,6 +29,7 @@ from fastload.geometry.points import PointMap
 from fastload.narrowed import say_narrowed
 from fastload.native.pool import Compressed, FusedGeometry, NativePool, Pending, fuse
 from fastload.native.seek import SeekIndexOption, open_seek_index
+from fastload.recipe.composite import Members
 from fastload.sources.base import Source
 from fastload.sources.columns import Buffer, EncodedImages
 from fastload.sources.kinds import PixelKind
@@ -274,7 +275,8 @@ class NativePixels(PixelMaker):
         # with it.
         for failure in failures:
             sizes[failure.row] = np.max([plan.out_size or (1, 1) for plan in self._plans], axis=0)
-        points = self._rows.points(sizes, draws)
+        members = Members(draws, draws.indices)
+        points = self._rows.points(members, sizes)
         for view, plan in enumerate(self._plans):
             if placed[view] is None:
                 crops = points[view].crops if plan.needs_objects else None
@@ -282,8 +284,7 @@ class NativePixels(PixelMaker):
                 for row in geometry.errors:
                     # A box of nothing, which the core refuses: the RowReader has the words.
                     geometry.box[row] = 0
-        for table, moves in zip(buffers.points, points, strict=True):
-            table[:] = moves.table
+        buffers.note(members, points)
         return self._submit(images, placed, buffers)
 
     def _submit(self, images: Columns, placed: Placements, buffers: Buffers) -> Pending:
@@ -311,15 +312,16 @@ class NativePixels(PixelMaker):
             return self._copy(draws)
         failures: dict[int, DecodeError] = {}
         placed, points = self._fused(draws), tuple[PointMap, ...]()
+        members = Members(draws, draws.indices)
         sizes = [size for size in self._settled if size is not None]
         if len(sizes) < len(self._plans) or None in placed:
-            found = self._rows.place(draws)
-            sizes, failures, points = self._rows.sizes_of(found), found.failures, found.points
+            found = self._rows.images.place(draws)
+            sizes, failures = self._rows.images.sizes_of(found), found.failures
+            members, points = found.members, found.points
             placed = [*found.harmless(sizes)]
         work = BatchInWork(draws, self._rows.buffers(len(draws), sizes, self._allocate))
         work.failures.update(failures)
-        for table, moves in zip(work.buffers.points, points, strict=True):
-            table[:] = moves.table
+        work.buffers.note(members, points)
         for name, column in self._source.pixels.items() if len(draws) else ():
             stored = column.in_array()
             assert stored is not None

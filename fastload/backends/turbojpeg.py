@@ -9,6 +9,7 @@ from pathlib import Path
 from fastload import native
 from fastload.backends.base import HOST_TRAITS, BackendOptions, Context, Fit
 from fastload.backends.maker import BatchMaker, PixelMaker
+from fastload.backends.needs import lacking
 from fastload.backends.pixels import reader_and_pixels
 from fastload.backends.pixels_native import NativePixels
 from fastload.backends.rows import RowReader
@@ -87,8 +88,6 @@ def _require_draft(context: Context, decoder: str) -> None:
     why = ""
     if not source.encoded:
         why = f"the images of {source.name} are arrays, not JPEGs"
-    elif context.recipe.joint is not None:
-        why = "the transform makes a sample of several images"
     elif not all(plan.resamples for plan in plans):
         why = "the transform resizes nothing; put a Resize or RandomResizedCrop into it"
     elif not all(
@@ -103,6 +102,8 @@ def _require_draft(context: Context, decoder: str) -> None:
             "only the native core can do it (decoder='auto'; `fastload doctor` says whether "
             "it is built)"
         )
+    elif lacks := lacking(NativePixels.can, context):
+        why = f"the native core, which alone can do it, cannot {' or '.join(lacks.values())} so"
     elif not NativePixels.serves(context):
         why = (
             "the native core, which alone can do it, serves one column of images to a size "

@@ -246,7 +246,7 @@ def _remote_of(source: Source, order: Order, split: SplitRecipe) -> Remote | Non
         return None
     from fastload.loader.remote import Remote
 
-    return Remote(source, order, split.joint)
+    return Remote(source, order, split.composite)
 
 
 def _context(
@@ -286,8 +286,8 @@ def _explained(config: LoaderConfig, workload: Workload, read_together: str) -> 
     }
     if read_together:
         rows["read together"] = read_together
-    if split.joint is not None:
-        rows["samples"] = split.joint.describe(len(workload.source))
+    if several := split.composite.describe(len(workload.source)):
+        rows["samples"] = several
     if split.reasons:
         rows["in Python because of"] = "\n".join(split.reasons)
     if needs := _needs_of(workload):

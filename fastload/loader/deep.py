@@ -41,7 +41,7 @@ def check(config: LoaderConfig, source: Source, split: SplitRecipe) -> None:
     def refuse(argument: str, why: str) -> None:
         raise ConfigurationError(f"{argument}: {what}, and {why}.")
 
-    if split.joint is not None:
+    if split.composite.most > 1:
         refuse("transform", "samples of several images (Mosaic, MixUp) are of 8 bits; leave it out")
     for plan in split.geometries:
         if plan.later is not None and plan.later.warp is not None:

@@ -38,7 +38,7 @@ def check(config: LoaderConfig, source: Source, *, turned: bool) -> None:
         )
 
 
-def check_joined(config: LoaderConfig, source: Source) -> None:
+def check_composite(config: LoaderConfig, source: Source) -> None:
     """Raise ConfigurationError if samples of several images would not be what their columns say, or
     be of images that the user has left out."""
     for why in (
@@ -83,10 +83,10 @@ def check_split(split: SplitRecipe, source: Source, config: LoaderConfig) -> Non
     """Raise ConfigurationError if a transform drops or needs boxes, and there are none, or if it
     moves images and does not say where points go."""
     has_boxes = any(column.kind.drops_objects for column in source.instances.values())
-    if split.joint is not None:
-        check_joined(config, source)
+    if split.composite.most > 1:
+        check_composite(config, source)
         masks = [name for name, column in source.images.items() if not column.kind.coloured]
-        pair = None if split.joint.pair is None else split.joint.pair[1]
+        pair = None if split.composite.pair is None else split.composite.pair[1]
         name = type(pair).__name__
         if pair is not None and pair.loses_masks and masks:
             raise ConfigurationError(
@@ -99,7 +99,7 @@ def check_split(split: SplitRecipe, source: Source, config: LoaderConfig) -> Non
                 f"(columns: {', '.join(source.columns)}). Give masks=True, where the source has "
                 "outlines, or leave it out."
             )
-        if split.joint.pastes and not has_boxes:
+        if split.composite.pastes and not has_boxes:
             raise ConfigurationError(
                 f"transform: {name} hides parts of objects, and {source.name} has no boxes in rows "
                 f"of variable length (columns: {', '.join(source.columns)}). Leave it out, or give "

@@ -8,7 +8,7 @@ import numpy as np
 from fastload import stores
 from fastload.draws import Draws
 from fastload.errors import counted
-from fastload.recipe.joined import Joint
+from fastload.recipe.composite import Composite
 from fastload.sampler import Order
 from fastload.sources.base import Source
 
@@ -21,10 +21,10 @@ _LOOKED_AT = 64
 class Remote:
     """The images of a source that lie in stores, as an order reads them."""
 
-    def __init__(self, source: Source, order: Order, joint: Joint | None) -> None:
-        """`joint`: of the recipe, where samples are made of several images."""
+    def __init__(self, source: Source, order: Order, composite: Composite) -> None:
+        """`composite`: of the recipe."""
         columns = [column for column in source.encoded.values() if column.waits]
-        self._columns, self._joint, self._count = columns, joint, len(source)
+        self._columns, self._composite, self._count = columns, composite, len(source)
         rows = np.linspace(0, self._count - 1, min(self._count, _LOOKED_AT)).astype(np.int64)
         kept = all(stores.keeps(column.read_from(rows)) for column in columns)
         self.past_end = None if kept or order.endless else max(1, order.steps // _SHARE)
@@ -35,9 +35,7 @@ class Remote:
 
     def drop_kept(self, draws: Draws) -> None:
         """Forget what this machine has kept of some samples, so that they are fetched again."""
-        indices = draws.indices
-        if self._joint is not None:
-            indices = self._joint.members(draws, self._count).indices
+        indices = self._composite.members(draws, self._count).indices
         for column in self._columns:
             for wanted in column.read_from(indices):
                 stores.drop_kept(wanted)

@@ -57,7 +57,7 @@ class SampleMaker:
                 f"transform: {'; '.join(split.reasons)}. Python on single samples draws numbers "
                 "that no index brings back, so these would not be a Loader's samples."
             )
-        if split.joint is not None:
+        if split.composite.most > 1:
             raise ConfigurationError(
                 "transform: Mosaic and the like make a sample of several images of a data set, and "
                 "here only the images that are handed in are known; leave them out."

@@ -297,11 +297,11 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
         )
     else:
         split = recipe.split(None if primary is None else primary.fixed_size)
-    if split.drops_boxes or source.moved or split.needs_objects or split.joint is not None:
+    if split.drops_boxes or source.moved or split.needs_objects or split.composite.most > 1:
         from fastload.loader import objects
 
         objects.check_split(split, source, config)
-    if split.moves_pixels or split.joint is not None:
+    if split.moves_pixels or split.composite.most > 1:
         _refuse_left_behind(config, source)
     return split
 

@@ -20,8 +20,8 @@ from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan, Interpolation, PaddingMode, Resampling, View
 from fastload.geometry.plan import Composition, ImageColour
 from fastload.geometry.points import PointMap
+from fastload.native.composites import Composites, core_canvases
 from fastload.native.extension import available, load
-from fastload.native.joined import Joined, core_canvases
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import Buffer, EncodedFiles, PixelArray
 from fastload.sources.ragged import Ragged
@@ -393,7 +393,7 @@ class NativePool:
     def join(
         self,
         images: Compressed,
-        joined: Joined,
+        made: Composites,
         *,
         out: npt.NDArray[np.uint8],
         settings: DecodeSettings,
@@ -409,13 +409,13 @@ class NativePool:
         return Pending(
             self._pool.join(
                 _encoded(images),
-                _geometries(joined.parts),
-                _resampling(joined.sampling),
-                np.ascontiguousarray(joined.offsets, dtype=np.int64),
-                None if joined.canvases is None else core_canvases(joined.canvases, joined.parts),
-                joined.weights,
-                joined.rectangles,
-                joined.masks,
+                _geometries(made.parts),
+                _resampling(made.sampling),
+                np.ascontiguousarray(made.offsets, dtype=np.int64),
+                None if made.canvases is None else core_canvases(made.canvases, made.parts),
+                made.weights,
+                made.rectangles,
+                made.masks,
                 out,
                 settings.max_pixels,
                 settings.exif_orientation,

@@ -11,6 +11,7 @@ from fastload.recipe.augmix import AugMix
 from fastload.recipe.bbox_safe_crop import BBoxSafeRandomCrop
 from fastload.recipe.colour import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
 from fastload.recipe.columns import ClampBoundingBoxes, DropObjects, SanitizeBoundingBoxes
+from fastload.recipe.composite import CopyPaste, CutMix, MixUp, Mosaic
 from fastload.recipe.convert import MaskToDtype, Normalize, ToDtype
 from fastload.recipe.crops import (
     CenterCrop,
@@ -25,7 +26,6 @@ from fastload.recipe.erase import RandomErasing
 from fastload.recipe.gaussian_noise import GaussianNoise
 from fastload.recipe.hsv import HSV
 from fastload.recipe.iou_crop import RandomIoUCrop
-from fastload.recipe.joined import CopyPaste, CutMix, MixUp, Mosaic
 from fastload.recipe.jpeg import JPEG
 from fastload.recipe.operation import (
     GeometryOperation,

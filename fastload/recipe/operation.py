@@ -69,8 +69,8 @@ class Operation:
     only_columns: ClassVar[bool] = False
     """Whether it leaves all pixels alone, and works on columns that go with the images, by
     `move`."""
-    joins: ClassVar[bool] = False
-    """Whether it makes a sample of several images of the source (`fastload.recipe.joined`)."""
+    takes_several: ClassVar[bool] = False
+    """Whether it makes a sample of several images of the source (`fastload.recipe.composite`)."""
     loses_masks: ClassVar[str] = ""
     """Why masks cannot follow it; empty where `apply_to_masks` does what is right."""
     has_steps: ClassVar[bool] = False

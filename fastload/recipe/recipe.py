@@ -15,7 +15,7 @@ from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.fingerprint import fingerprint_of
 from fastload.geometry import Fill, GeometryPlan, Padding, Resampling
 from fastload.geometry.plan import LaterPlan, WarpSampling
-from fastload.recipe.joined import Joint
+from fastload.recipe.composite import Composite
 from fastload.recipe.lower import Origin, keeps_kind, lower
 from fastload.recipe.operation import GeometryOperation, Operation, Size
 from fastload.recipe.split import BatchProgram, Placement, SplitRecipe, Step, moves_pixels
@@ -62,9 +62,9 @@ class Recipe:
         return any(op.is_opaque for op in self.ops)
 
     @property
-    def joins(self) -> bool:
+    def takes_several(self) -> bool:
         """Whether any operation makes a sample of several."""
-        return any(op.joins for steps in self._view_steps for _, op in steps)
+        return any(op.takes_several for steps in self._view_steps for _, op in steps)
 
     @property
     def moves_pixels(self) -> bool:
@@ -80,10 +80,9 @@ class Recipe:
             UnsupportedTransformError: a recipe made by hand whose operations cannot all be placed.
         """
         branches, paths = self._branching, self._view_steps
-        joint = Joint.of(paths) if self.joins else None
+        composite = Composite.of(paths)
         placed = [_place(path, fixed_size) for path in paths]
-        if joint is not None:
-            joint.check_placed(paths[0], *placed[0])
+        composite.check_placed(paths[0], *placed[0])
         unplaced = [
             (path[n][0], _reason_not_placed(path, n))
             for path, (where, _) in zip(paths, placed, strict=True)
@@ -124,7 +123,7 @@ class Recipe:
             reasons=reasons,
             several_views=branches is not None,
             view_steps=tuple(map(tuple, paths)),
-            joint=joint,
+            composite=composite,
         )
 
     def as_opaque(self, reason: str) -> SplitRecipe:
@@ -132,7 +131,7 @@ class Recipe:
         samples
         are needed. `reason`: why, for messages. Raises ConfigurationError: an operation takes
         several samples."""
-        if self.joins:
+        if self.takes_several:
             raise ConfigurationError(
                 f"transform: it makes a sample of several, and {reason}. Leave one of the two out."
             )
@@ -231,7 +230,7 @@ def _place(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], Geomet
     Colour comes before it only where there is no other way."""
     where, plan = _after_colour(path, fixed_size)
     colour = list(takewhile(lambda step: step[1].of_any_size, path))
-    if "nowhere" not in where or not colour or any(op.joins for _, op in path):
+    if "nowhere" not in where or not colour or any(op.takes_several for _, op in path):
         return where, plan
     rest, plan = _after_colour(path[len(colour) :], fixed_size)
     return ["decode"] * len(colour) + rest, replace(plan, colour=WholeImages(tuple(colour)))
@@ -242,7 +241,7 @@ def _after_colour(path: list[Step], fixed_size: Size | None) -> tuple[list[Any],
     prefix = _GeometryPrefix(fixed_size)
     where: list[Any] = []
     for stream, op in path:
-        if op.joins and op.fits_batches(prefix.size):
+        if op.takes_several and op.fits_batches(prefix.size):
             prefix.size = op.size_after(prefix.size)
             where.append("decode")
             continue
@@ -252,7 +251,7 @@ def _after_colour(path: list[Step], fixed_size: Size | None) -> tuple[list[Any],
         where.append(place)
     size = prefix.size
     for _, op in path[len(where) :]:
-        later = "decode" if op.only_columns or op.joins else "device"
+        later = "decode" if op.only_columns or op.takes_several else "device"
         where.append(later if op.fits_batches(size) else "nowhere")
         size = op.size_after(size)
     return where, prefix.plan()

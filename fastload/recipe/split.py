@@ -19,8 +19,8 @@ from fastload.draws import Draws, Int64Array
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.geometry import GeometryPlan
 from fastload.geometry.points import Objects, PointMap, PointStep
+from fastload.recipe.composite import Composite, Members
 from fastload.recipe.convert import ToDtype
-from fastload.recipe.joined import Joint, Members
 from fastload.recipe.operation import Operation
 from fastload.render.drawn import Conversion, PendingImages
 from fastload.sources.kinds import PixelKind
@@ -75,8 +75,8 @@ class SplitRecipe:
     """For each view all operations, in order, wherever they run."""
     host_programs: tuple[BatchProgram, ...] = ()
     """For each view what is done on batches in host memory, before `programs`; (): nothing."""
-    joint: Joint | None = None
-    """What takes several images of the source; None: a sample is one of them."""
+    composite: Composite = field(default_factory=Composite)
+    """Which images of the source a sample is made of."""
 
     @property
     def geometry(self) -> GeometryPlan:
@@ -161,35 +161,24 @@ class SplitRecipe:
         """The steps of the map that `points` gives."""
         nothing = np.zeros((0, 2), dtype=np.int64)
         objects, draws = Objects(np.zeros((0, 4)), nothing[:, 0]), Draws(0, 0, nothing[:, 0])
-        if self.joint is not None:
-            none = self.joint.members(draws, 1)
-            return self.joined_points(none, nothing, traced=traced).steps
-        return self.points(view, nothing, draws, objects, traced=traced).steps
+        none = self.composite.members(draws, 1)
+        return self.points(view, nothing, none, objects, traced=traced).steps
 
     def points(
         self,
         view: int,
         sizes: Int64Array,
-        draws: Draws,
+        members: Members,
         objects: Objects | None = None,
         *,
         traced: bool = False,
     ) -> PointMap:
-        """Where points of B source images of these (B, 2) sizes are in a view as the trainer gets
-        it. That includes operations that run later on the device, since their draws are known.
-        `objects`: of the images, where an operation needs them. `traced`: with the steps of pixels,
-        too (`PointMap`)."""
-        points = PointMap.identity(sizes, objects, traced=traced)
-        for stream, op in self.view_steps[view]:
-            points = op.move(points, draws, stream)
-        return points
-
-    def joined_points(
-        self, members: Members, sizes: Int64Array, *, traced: bool = False
-    ) -> PointMap:
-        """As `points`, of the T members of samples: images of these (T, 2) sizes."""
-        assert self.joint is not None
-        return self.joint.points(self.view_steps[0], members, sizes, traced=traced)
+        """Where points of the members of samples, source images of these (T, 2) sizes, are in a
+        view as the trainer gets it. That includes operations that run later on the device, since
+        their draws are known. `objects`: of the images, where an operation needs them. `traced`:
+        with the steps of pixels, too (`PointMap`)."""
+        path = self.view_steps[view]
+        return self.composite.points(path, members, sizes, objects, traced=traced)
 
 
 @dataclass(frozen=True)

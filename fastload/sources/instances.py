@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fastload.draws import BoolArray
 from fastload.errors import SourceError
 from fastload.geometry.points import PointMap
 from fastload.sources.kinds import (
@@ -59,10 +60,11 @@ class Polygons(Kind):
 
 def move_together(
     columns: Mapping[str, Rows], kinds: Mapping[str, Kind], points: PointMap
-) -> dict[str, Rows]:
+) -> tuple[dict[str, Rows], BoolArray | None]:
     """The rows of all columns that go with the images of a batch, as they are for the images that
-    the trainer gets. An object that is dropped is dropped in all of them. Shapes of masks stay as
-    they are: masks are drawn of those that are left.
+    the trainer gets; and (T,) of the objects whether each is there still, None where all are. An
+    object that is dropped is dropped in all columns. Shapes of masks stay as they are: masks are
+    drawn of those that are left.
 
     Args:
         columns: rows of the source images, by column.
@@ -70,21 +72,21 @@ def move_together(
         points: of the B images.
     """
     made: dict[str, Rows] = {}
-    kept: Any = True
+    kept: BoolArray | None = None
     for name, rows in columns.items():
         kind = kinds[name]
         if kind.drops_objects and isinstance(rows, Ragged) and not isinstance(rows.values, Ragged):
             values, own = kind.transform_and_kept(rows.values, points.take(rows.rows_of_values))
             made[name] = Ragged(values, rows.offsets)
-            kept = kept & own if points.drops_boxes else kept
+            if points.drops_boxes:
+                kept = own if kept is None else kept & own
         else:
             made[name] = rows if kind.drawn else transformed(kind, rows, points)
-    if kept is True:
-        return made
-    return {
-        name: rows.only(kept) if isinstance(rows, Ragged) and kinds[name].of_instances else rows
-        for name, rows in made.items()
-    }
+    if kept is not None:
+        for name, rows in made.items():
+            if isinstance(rows, Ragged) and kinds[name].of_instances:
+                made[name] = rows.only(kept)
+    return made, kept
 
 
 def check_instances(columns: Mapping[str, Any], name: str) -> None:

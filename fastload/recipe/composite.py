@@ -25,7 +25,7 @@ from fastload.errors import ConfigurationError, counted
 from fastload.geometry import Fill, Geometry, GeometryPlan, Interpolation
 from fastload.geometry.boxes import pick
 from fastload.geometry.plan import MaskInterpolation
-from fastload.geometry.points import PointMap
+from fastload.geometry.points import Objects, PointMap
 from fastload.recipe import transforms as own
 from fastload.recipe.attributes import (
     check_settings,
@@ -36,14 +36,15 @@ from fastload.recipe.attributes import (
     read_pair,
 )
 from fastload.recipe.operation import ImageState, Operation, Size, register
+from fastload.sources.ragged import Ragged
 
 Step = tuple[int, Operation]
 
 
-class JoinOperation(Operation):
-    """Makes a sample of several. It runs where images are read; `Joint` has what it does."""
+class CompositeOperation(Operation):
+    """Makes a sample of several. It runs where images are read; `Composite` has what it does."""
 
-    joins = True
+    takes_several = True
 
     @property
     def loses_points(self) -> str:
@@ -56,7 +57,7 @@ class JoinOperation(Operation):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Mosaic(JoinOperation):
+class Mosaic(CompositeOperation):
     transforms: ClassVar[tuple[type, ...]] = (own.Mosaic,)
 
     size: Size
@@ -160,7 +161,7 @@ def _of_nine(resized: Int64Array, tiles: Int64Array) -> Int64Array:
 
 
 @dataclass(frozen=True)
-class PairOperation(JoinOperation):
+class PairOperation(CompositeOperation):
     """Makes one picture of that of a sample and that of a partner."""
 
     moves_pixels = False
@@ -259,7 +260,7 @@ def _betas(draws: Draws, stream: int, alpha: float) -> Float64Array:
 
 
 class Pictures(NamedTuple):
-    """What B samples are made of: P pictures, one of each layer, those of a sample one after the
+    """What B composites are made of: P pictures, one of each layer, those of a sample one after the
     other."""
 
     draws: Draws
@@ -272,15 +273,41 @@ class Pictures(NamedTuple):
 
 @dataclass(frozen=True)
 class Members:
-    """The T images of the source that B samples are made of, sample by sample."""
+    """The T images of the source that B samples are made of, sample by sample. These are of samples
+    that are one image each: T is B."""
+
+    draws: Draws
+    """Of the geometry of each."""
+    indices: Int64Array
+    """(T,): which image of the source."""
+
+    @property
+    def places(self) -> tuple[Any, Any]:
+        """Where an array (B, `Composite.most`, ...) has something of each, as an index."""
+        return slice(None), 0
+
+    def of_samples(self, rows: Sequence[int]) -> Sequence[int]:
+        """Those of these samples."""
+        return rows
+
+    def sample(self, member: int) -> int:
+        """The row of the sample that one belongs to."""
+        return member
+
+    def grouped(self, rows: Any) -> Any:
+        """Rows of members as rows of samples."""
+        return rows
+
+
+@dataclass(frozen=True)
+class CompositeMembers(Members):
+    """Of composites: samples of several images."""
 
     samples: Int64Array
     """(T,): row of the sample that each belongs to, ascending."""
     slots: Int64Array
     """(T,): its place among those that a sample can have, ascending in a sample. Of the layer n
     the places are 4 n to 4 n + 3 where there is a Mosaic of four, and n where there is none."""
-    indices: Int64Array
-    """(T,): which image of the source."""
     layers: Int64Array
     """(T,): 0 or 1."""
     tiles: Int64Array
@@ -293,20 +320,38 @@ class Members:
     """(T,): which picture each is a part of, ascending."""
     of: Pictures
 
+    @property
+    def places(self) -> tuple[Any, Any]:
+        return self.samples, self.slots
+
+    def of_samples(self, rows: Sequence[int]) -> list[int]:
+        members: list[int] = np.flatnonzero(np.isin(self.samples, rows)).tolist()
+        return members
+
+    def sample(self, member: int) -> int:
+        return int(self.samples[member])
+
+    def grouped(self, rows: Any) -> Any:
+        # All are Ragged: `loader.objects` has checked that.
+        return Ragged(rows.values, rows.offsets[self.offsets])
+
 
 @dataclass(frozen=True)
-class Joint:
-    """The operations of a recipe that take several images of the source."""
+class Composite:
+    """Which images of the source a sample is made of: itself, or several, by the operations of a
+    recipe that take several."""
 
     mosaic: tuple[int, Mosaic] | None = None
     """(stream of its draws, operation); `pair` likewise."""
     pair: tuple[int, PairOperation] | None = None
 
     @classmethod
-    def of(cls, paths: Sequence[Sequence[Step]]) -> Joint:
-        """The Joint of the operations of each view, some of which take several images. Raises
-        ConfigurationError: they cannot be at these places."""
-        found = [step for path in paths for step in path if step[1].joins]
+    def of(cls, paths: Sequence[Sequence[Step]]) -> Composite:
+        """That of the operations of each view. Raises ConfigurationError: those that take several
+        images cannot be at these places."""
+        found = [step for path in paths for step in path if step[1].takes_several]
+        if not found:
+            return cls()
         name = type(found[0][1]).__name__
         if len(paths) > 1:
             raise _refused(f"{name} in a transform with Views, whose views are of one image")
@@ -331,6 +376,8 @@ class Joint:
     def check_placed(self, path: Sequence[Step], where: Sequence[str], plan: GeometryPlan) -> None:
         """Raise ConfigurationError if its operations cannot run with the operations before and
         after them placed as they are."""
+        if self.most == 1:
+            return
         second = None if self.pair is None else type(self.pair[1]).__name__
         name = second if self.mosaic is None else "Mosaic"
         for number, ((_, op), place) in enumerate(zip(path, where, strict=True)):
@@ -369,7 +416,9 @@ class Joint:
         return 1 if self.mosaic is None else self.mosaic[1].images
 
     def describe(self, count: int) -> str:
-        """For a person; `count`: images of the source."""
+        """For a person, where they are several; `count`: images of the source."""
+        if self.most == 1:
+            return ""
         return f"each is made of up to {counted(self.most, 'image')}, drawn from all {count}"
 
     @property
@@ -396,6 +445,10 @@ class Joint:
 
     def members(self, draws: Draws, count: int) -> Members:
         """Of B samples of a source of `count` images."""
+        return Members(draws, draws.indices) if self.most == 1 else self.composed(draws, count)
+
+    def composed(self, draws: Draws, count: int) -> CompositeMembers:
+        """As `members`, of composites."""
         of = self.pictures(draws, count)
         shape = len(of.first), self._in_a_layer
         used = np.zeros(shape, dtype=np.bool_)
@@ -411,10 +464,11 @@ class Joint:
             centres[:] = centre[:, None]
         pictures, places = np.nonzero(used)
         samples, layers = np.divmod(pictures, self.layers)
-        return Members(
+        return CompositeMembers(
+            of.draws.take(pictures),
+            indices[used],
             samples,
             layers * self._in_a_layer + places,
-            indices[used],
             layers,
             tiles[used],
             centres[used],
@@ -426,24 +480,28 @@ class Joint:
     def placed(self, members: Members, sizes: Int64Array) -> Geometry | None:
         """Where members of these (T, 2) sizes lie on their canvases; None where there are none: an
         image is its own."""
-        if self.mosaic is None:
+        if self.mosaic is None or not isinstance(members, CompositeMembers):
             return None
         return self.mosaic[1].place(sizes, members.tiles, members.centres)
 
     def points(
-        self, path: Sequence[Step], members: Members, sizes: Int64Array, *, traced: bool
+        self,
+        path: Sequence[Step],
+        members: Members,
+        sizes: Int64Array,
+        objects: Objects | None = None,
+        *,
+        traced: bool = False,
     ) -> PointMap:
         """Where points of the members, images of these (T, 2) sizes, are after all operations of
-        `path`."""
-        points = PointMap.identity(sizes, traced=traced)
+        `path`, see `SplitRecipe.points`."""
+        points = PointMap.identity(sizes, objects, traced=traced)
         placed = self.placed(members, sizes)
         if placed is not None and self.mosaic is not None:
             exact = self.mosaic[1].mask_interpolation == "nearest-exact"
             points = points.then(placed, clips="both", exact=exact)
-        of_each = members.of.draws.take(members.pictures)
         for stream, op in path:
-            if not op.joins:
-                points = op.move(points, of_each, stream)
+            points = op.move(points, members.draws, stream)
         return points
 
 

@@ -74,7 +74,7 @@ def columns_of(root: Path, *, masks: bool = True) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
-    return Source(columns_of(tmp_path_factory.mktemp("joined")), "joined", "joined", "dict")
+    return Source(columns_of(tmp_path_factory.mktemp("several")), "several", "several", "dict")
 
 
 @pytest.fixture(scope="module")

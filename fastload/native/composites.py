@@ -35,7 +35,7 @@ class Canvases:
 
 
 @dataclass(frozen=True)
-class Joined:
+class Composites:
     """B samples. A sample is one picture, the blend of two, or one with a part of another; a
     picture is an image, or members on a canvas, which is then warped. P pictures, those of a sample
     one after the other; T members, those of a picture one after the other."""

@@ -1,6 +1,6 @@
 """Samples of several images, made by the threads of the native core: a batch is one call, which
 decodes the part of each image that is seen. Samples that the core cannot make, or whose files it
-rejects, are made in Python by `joined.JoinedReader`, with the same pixels."""
+rejects, are made in Python by `joined.CompositeReader`, with the same pixels."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from fastload.backends.base import Context
-from fastload.backends.joined import JoinedReader
+from fastload.backends.composites import CompositeReader, fits_core
 from fastload.backends.maker import BatchInWork, PixelMaker, Threads
-from fastload.backends.needs import Abilities
+from fastload.backends.needs import Abilities, lacking
 from fastload.backends.pixels_native import CoreDecoding, LaterPart, bytes_for_core
 from fastload.backends.rows import Buffers, RowReader
 from fastload.draws import Draws
@@ -24,8 +24,8 @@ _LEAST_SLICE = 32
 """Fewest samples of a task: numpy's calls take about as long for eight samples as for one."""
 
 
-class JoinedPixels(PixelMaker):
-    """Serves sources whose samples `JoinedReader.fits_core`."""
+class CompositePixels(PixelMaker):
+    """Serves composites that the core makes."""
 
     can = Abilities(moves_columns=True, draws_masks=True, resamples_again=True, joins_images=True)
 
@@ -33,16 +33,21 @@ class JoinedPixels(PixelMaker):
         self,
         context: Context,
         rows: RowReader,
-        joined: JoinedReader,
         threads: Threads,
         *,
         check_whole: bool = False,
         seek_index: SeekIndexOption = False,
     ) -> None:
         super().__init__(context, rows, threads)
-        self._joined = joined
+        assert isinstance(rows.makes, CompositeReader)
+        self._reader = rows.makes
         self._slice = threads.slice_of(context.batch_size, least=_LEAST_SLICE)
         self._core = CoreDecoding(threads.count, self._source, check_whole, seek_index)
+
+    @classmethod
+    def serves(cls, context: Context) -> bool:
+        """Whether the core can make such batches."""
+        return fits_core(context.source, context.recipe) and not lacking(cls.can, context)
 
     def start(self, draws: Draws) -> BatchInWork:
         self._core.say()
@@ -61,7 +66,7 @@ class JoinedPixels(PixelMaker):
     def _begin(self, name: str, column: EncodedImages, draws: Draws, out: Buffers) -> Pending:
         """Read the images that samples are made of, compute where they go, and hand both to the
         core."""
-        members = self._joined.members(draws)
+        members = self._reader.members(draws)
         encoded: Compressed | None = column.in_files(members.indices)
         if encoded is None:
             looked = column.looked(members.indices)
@@ -73,11 +78,12 @@ class JoinedPixels(PixelMaker):
             sizes = turned_sizes(sizes, headers[:, 3])
         lost = [failure.row for failure in failures]
         sizes[lost] = 1
-        points = self._joined.points(members, sizes, out.points)
+        points = self._rows.points(members, sizes)
+        out.note(members, points)
         bad = {int(members.samples[row]) for row in lost}
         return self._core.pool.join(
             encoded,
-            self._joined.for_core(draws, members, sizes, points, bad),
+            self._reader.for_core(draws, members, sizes, points, bad),
             out=out.images[name],
             settings=settings,
             check_whole=self._core.check_whole,

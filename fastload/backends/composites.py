@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload import native
+from fastload.backends.images import Columns, Failures, Found
 from fastload.backends.pasted import Pasted, Paster
 from fastload.decode.image import Scratch, decode_image
 from fastload.decode.libraries import core_pool, get_decoder
@@ -21,9 +22,10 @@ from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, Resampling, View
 from fastload.geometry.plan import WarpSampling
 from fastload.geometry.points import PointMap
-from fastload.native.joined import Canvases, Joined
+from fastload.native.composites import Canvases, Composites
 from fastload.recipe import SplitRecipe
-from fastload.recipe.joined import Joint, Members
+from fastload.recipe.composite import Composite, CompositeMembers, Members
+from fastload.recipe.outputs import Size
 from fastload.render.host import (
     EncodedRow,
     cut_inverse,
@@ -36,10 +38,6 @@ from fastload.render.host import (
 from fastload.sources.base import Source
 
 Pixels = npt.NDArray[np.uint8]
-Failures = dict[int, DecodeError]
-Found = tuple[Int64Array | None, dict[str, dict[int, EncodedRow]], Failures]
-"""What was read of n images of the source: their (n, 2) sizes, the compressed images by column and
-row, and the errors of those that cannot be read."""
 
 
 class _ThreadBuffers(threading.local):
@@ -51,136 +49,94 @@ _local = _ThreadBuffers()
 
 
 @dataclass(frozen=True)
-class _Job:
-    """The samples of one call."""
+class PlacedComposites:
+    """Where the pixels of B samples come from, as of `images.Placed`."""
 
     draws: Draws
-    members: Members
-    sizes: Int64Array
-    """(T, 2) of the members, which lie at (T,) `placed` where there is a Mosaic."""
+    members: CompositeMembers
     placed: Geometry | None
+    """Where the T members lie on their canvases; None: there is no Mosaic."""
     geometry: Geometry
     """Geometries of the canvases of P pictures."""
     seen: Int64Array
     """(P, 4) top, left, bottom, right of the parts of them that it reads."""
     weights: npt.NDArray[np.float64] | None
     """(B,) weights of the first layer, where two are blended."""
+    failures: Failures
+    encoded: Mapping[str, Mapping[int, EncodedRow]] = field(default_factory=dict)
+    """The compressed members that were read, by column and row."""
+    points: tuple[PointMap, ...] = ()
+    """Where points of the members go, if any column is moved."""
     pasted: Pasted = field(default_factory=dict)
     """Where the second layer is put over the first."""
 
 
 @dataclass(frozen=True)
-class JoinedReader:
-    """Makes the images of samples whose recipe has a `Joint`. Picklable; any thread may call it,
-    several at once."""
+class CompositeReader:
+    """Makes the images of composites. Picklable; any thread may call it, several at once."""
 
     source: Source
     recipe: SplitRecipe
-    settings: DecodeSettings
-    decoder: str
-    traced: bool
-    """Whether steps of pixels are kept for masks."""
-    paster: Paster | None = None
+    read: Callable[[Int64Array], Found]
+    """Reads images of the source."""
+    points: Callable[[Members, Int64Array], tuple[PointMap, ...]]
+    """See `RowReader`."""
+    paster: Paster | None
     """Says where one picture is put over another; None: pictures are blended, or there is only
     one."""
+    settings: DecodeSettings
+    decoder: str
 
     @property
-    def joint(self) -> Joint:
-        assert self.recipe.joint is not None
-        return self.recipe.joint
+    def composite(self) -> Composite:
+        return self.recipe.composite
 
-    def members(self, draws: Draws) -> Members:
-        return self.joint.members(draws, len(self.source))
+    def members(self, draws: Draws) -> CompositeMembers:
+        return self.composite.composed(draws, len(self.source))
 
-    def table_shape(self, batch: int, numbers: int) -> tuple[int, ...]:
-        """The shape of the tables of a batch whose `PointMap` has so many pairs of numbers."""
-        return batch, self.joint.most, numbers, 2
-
-    def fill(
-        self,
-        draws: Draws,
-        images: Mapping[str, Pixels],
-        tables: Sequence[npt.NDArray[np.float64]],
-        read: Callable[[Int64Array], Found],
-    ) -> Failures:
-        """Write B samples into (B, height, width, C) `images`, by column, and where their members'
-        points go into `tables`.
-
-        Args:
-            read: reads images of the source.
-
-        Returns:
-            The samples without pixels, by row; their images hold zeros.
-        """
+    def place(self, draws: Draws) -> PlacedComposites:
+        """Read the images that samples are made of, and compute where they go."""
         members = self.members(draws)
-        sizes, encoded, bad = read(members.indices)
-        assert sizes is not None, "the loader refuses sources without images"
-        failures = {}
-        for row in sorted(bad, reverse=True):  # of several the first stays
-            failures[int(members.samples[row])] = self._explained(draws, members, row, bad[row])
-        points = self.points(members, sizes, tables)
-        job = self._placed(draws, members, sizes, failures)
-        if self.paster is not None:
-            pasted = self.paster.pasted(draws, members, points, failures)
-            job = replace(job, pasted=pasted)
+        found = self.read(members.indices)
+        assert found.sizes is not None, "the loader refuses sources without images"
+        failures: Failures = {}
+        for row in sorted(found.failures, reverse=True):  # of several the first stays
+            failures[int(members.samples[row])] = self._explained(
+                draws, members, row, found.failures[row]
+            )
+        points = self.points(members, found.sizes)
+        placed = self._placed(draws, members, found.sizes, failures)
+        placed = replace(placed, encoded=found.encoded, points=points)
+        if self.paster is None:
+            return placed
+        return replace(placed, pasted=self.paster.pasted(draws, members, points, failures))
+
+    def sizes_of(self, placed: PlacedComposites) -> list[Size]:
+        """(height, width) of all outputs, for each view."""
+        return [plan.out_size for plan in self.recipe.geometries if plan.out_size is not None]
+
+    def render(self, placed: PlacedComposites, out: Columns) -> Failures:
+        """Write the images; returns the samples without pixels, whose images hold zeros."""
+        failures = dict(placed.failures)
         for name in self.source.images:
-            for sample in range(len(draws)):
+            for sample in range(len(placed.draws)):
                 if sample not in failures:
                     try:
-                        self._render(name, encoded.get(name), job, sample, images[name][sample])
+                        self._render(name, placed, sample, out[name][sample])
                     except DecodeError as error:
                         failures[sample] = error
-        for pixels in images.values():
+        for pixels in out.values():
             pixels[list(failures)] = 0
         return failures
-
-    def points(
-        self, members: Members, sizes: Int64Array, tables: Sequence[npt.NDArray[np.float64]]
-    ) -> PointMap | None:
-        """Where the points of members go, which are images of these (T, 2) sizes; it is written to
-        the tables of a batch, too. None: there are none, and no column is moved."""
-        if not tables:
-            return None
-        points = self.recipe.joined_points(members, sizes, traced=self.traced)
-        for table in tables:
-            table[members.samples, members.slots] = points.table
-        return points
-
-    @property
-    def fits_core(self) -> bool:
-        """Whether the native core is built and knows samples such as these (`for_core`): of one
-        column of colour images, with a mosaic and then a bilinear warp or none, cuts and
-        mirrorings; or without one and with crops and one resize."""
-        (plan,) = self.recipe.geometries
-        columns = list(self.source.images)
-        if columns != list(self.source.encoded) or len(columns) != 1:
-            return False
-        if not native.available():
-            return False
-        column = self.source.images[columns[0]]
-        if column.kind.as_stored:
-            return False
-        if self.joint.mosaic is None:
-            return plan.later is None
-        if any(op.resampling is not None for _, op in plan.all_ops):
-            return False
-        if plan.later is None:
-            return True
-        then = plan.later
-        return (
-            then.warp is not None
-            and then.sampling.interpolation == "bilinear"
-            and then.plan.later is None
-        )
 
     def for_core(
         self,
         draws: Draws,
-        members: Members,
+        members: CompositeMembers,
         sizes: Int64Array,
-        points: PointMap | None,
+        points: Sequence[PointMap],
         bad: set[int],
-    ) -> Joined:
+    ) -> Composites:
         """The samples of `draws` as the native core takes them. `points`: of the members. `bad`:
         rows that it is to leave to Python; those that it cannot make are added."""
         failures: Failures = {}
@@ -189,15 +145,15 @@ class JoinedReader:
         ((_, column),) = self.source.images.items()
         bad |= failures.keys()
         canvases, sampling = None, column.kind.resampling(plan)
-        if self.joint.mosaic is None:
+        if self.composite.mosaic is None:
             parts = job.geometry.take(members.pictures)
         else:
-            sampling = column.kind.resampling(self.joint.mosaic[1].plan)
+            sampling = column.kind.resampling(self.composite.mosaic[1].plan)
             parts, canvases, unknown = self._on_canvases(job)
             bad |= unknown
         parts.box[np.isin(members.samples, sorted(bad))] = 0  # The core refuses an empty box.
         ends = np.arange(len(members.of.first) + 1)
-        made = Joined(parts, np.searchsorted(members.pictures, ends), canvases, sampling)
+        made = Composites(parts, np.searchsorted(members.pictures, ends), canvases, sampling)
         if job.weights is not None:
             weights = np.stack([job.weights, 1.0 - job.weights], axis=1).astype(np.float32)
             return replace(made, weights=weights)
@@ -207,12 +163,12 @@ class JoinedReader:
             return replace(made, rectangles=self.paster.rectangles(draws, members))
         return replace(made, masks=self.paster.covered(draws, members, points, bad))
 
-    def _on_canvases(self, job: _Job) -> tuple[Geometry, Canvases, set[int]]:
+    def _on_canvases(self, job: PlacedComposites) -> tuple[Geometry, Canvases, set[int]]:
         """The parts of members of mosaics that are shown, where they lie, and the samples that the
         core cannot make."""
-        assert self.joint.mosaic is not None
+        assert self.composite.mosaic is not None
         assert job.placed is not None
-        members, mosaic, (plan,) = job.members, self.joint.mosaic[1], self.recipe.geometries
+        members, mosaic, (plan,) = job.members, self.composite.mosaic[1], self.recipe.geometries
         inverse, flips, known = _warped(job.geometry, mosaic.canvas)
         start, end = job.seen[:, :2], job.seen[:, 2:]
         seen = np.concatenate([start, end - start], axis=1).astype(np.int32)
@@ -223,7 +179,7 @@ class JoinedReader:
         return parts, canvases, set(members.samples[~known[members.pictures]].tolist())
 
     def _explained(
-        self, draws: Draws, members: Members, row: int, error: DecodeError
+        self, draws: Draws, members: CompositeMembers, row: int, error: DecodeError
     ) -> DecodeError:
         if not members.slots[row]:
             return error
@@ -231,33 +187,32 @@ class JoinedReader:
         return DecodeError(f"{error} (It was drawn as a part of the sample {sample}.)")
 
     def _placed(
-        self, draws: Draws, members: Members, sizes: Int64Array, failures: Failures
-    ) -> _Job:
-        joint, (plan,) = self.joint, self.recipe.geometries
+        self, draws: Draws, members: CompositeMembers, sizes: Int64Array, failures: Failures
+    ) -> PlacedComposites:
+        composite, (plan,) = self.composite, self.recipe.geometries
         canvases = np.ones((len(members.of.first), 2), dtype=np.int64)
-        if joint.mosaic is not None:
-            canvases[:] = joint.mosaic[1].canvas
+        if composite.mosaic is not None:
+            canvases[:] = composite.mosaic[1].canvas
         else:
             canvases[members.pictures] = sizes
         geometry = plan.resolve(members.of.draws, canvases)
         for picture, reason in sorted(geometry.errors.items()):
             if members.of.present[picture]:
                 name = self.source.describe(int(members.of.first[picture]))
-                failures.setdefault(picture // joint.layers, DecodeError(f"{name}: {reason}"))
+                failures.setdefault(picture // composite.layers, DecodeError(f"{name}: {reason}"))
         weights = None
-        if joint.pair is not None and self.paster is None:
-            stream, op = joint.pair
+        if composite.pair is not None and self.paster is None:
+            stream, op = composite.pair
             blended = np.unique(members.samples[members.layers > 0])
             weights = np.ones(len(draws))
             weights[blended] = op.weights(draws.take(blended), stream)
-        placed, seen = joint.placed(members, sizes), looked_at(geometry)
-        return _Job(draws, members, sizes, placed, geometry, seen, weights)
+        placed, seen = composite.placed(members, sizes), looked_at(geometry)
+        return PlacedComposites(draws, members, placed, geometry, seen, weights, failures)
 
     def _render(
         self,
         name: str,
-        encoded: Mapping[int, EncodedRow] | None,
-        job: _Job,
+        job: PlacedComposites,
         sample: int,
         out: Pixels,
     ) -> None:
@@ -268,8 +223,8 @@ class JoinedReader:
         layers = job.members.layers[start:end]
         for number in sorted(set(layers.tolist())):
             rows = start + np.flatnonzero(layers == number)
-            row = sample * self.joint.layers + number
-            picture = self._picture(name, encoded, job, rows.tolist(), job.seen[row])
+            row = sample * self.composite.layers + number
+            picture = self._picture(name, job, rows.tolist(), job.seen[row])
             target = out if number == 0 else _local.other.take(out.shape)
             view = View(job.geometry, kind.resampling(plan), _Row(row, target))  # type: ignore[arg-type]
             render_row(picture, row, view)
@@ -281,8 +236,7 @@ class JoinedReader:
     def _picture(
         self,
         name: str,
-        encoded: Mapping[int, EncodedRow] | None,
-        job: _Job,
+        job: PlacedComposites,
         rows: list[int],
         seen: Int64Array,
     ) -> Pixels:
@@ -290,8 +244,8 @@ class JoinedReader:
         right), or the only one as it is."""
         if job.placed is None:
             (row,) = rows
-            return self._pixels(name, encoded, job, row)
-        mosaic = self.joint.mosaic
+            return self._pixels(name, job, row)
+        mosaic, encoded = self.composite.mosaic, job.encoded.get(name)
         assert mosaic is not None
         column = self.source.images[name]
         sampling = column.kind.resampling(mosaic[1].plan)
@@ -310,7 +264,7 @@ class JoinedReader:
             if encoded is not None and self._by_the_core(encoded[row], placed, sampling, place):
                 continue
             render_into(
-                self._pixels(name, encoded, job, row),
+                self._pixels(name, job, row),
                 box=placed.box[0],
                 size=placed.size[0],
                 window=placed.window[0],
@@ -319,10 +273,9 @@ class JoinedReader:
             )
         return canvas
 
-    def _pixels(
-        self, name: str, encoded: Mapping[int, EncodedRow] | None, job: _Job, row: int
-    ) -> Pixels:
+    def _pixels(self, name: str, job: PlacedComposites, row: int) -> Pixels:
         """A whole image, by Python."""
+        encoded = job.encoded.get(name)
         if encoded is None:
             return self.source.pixels[name].pixels(int(job.members.indices[row]))
         return decode_image(
@@ -409,3 +362,26 @@ def _blend(out: Pixels, other: Pixels, weight: float) -> None:
     total = np.multiply(out, np.float32(weight), dtype=np.float32)
     total += np.multiply(other, np.float32(1.0 - weight), dtype=np.float32)
     np.copyto(out, np.rint(total, out=total), casting="unsafe")
+
+
+def fits_core(source: Source, recipe: SplitRecipe) -> bool:
+    """Whether the native core is built and makes these composites (`CompositeReader.for_core`): of
+    one column of colour images, with a mosaic and then a bilinear warp or none, cuts and
+    mirrorings; or without one and with crops and one resize."""
+    composite, plan, columns = recipe.composite, recipe.geometry, list(source.images)
+    if columns != list(source.encoded) or len(columns) != 1:
+        return False
+    if not native.available() or source.images[columns[0]].kind.as_stored:
+        return False
+    if composite.mosaic is None:
+        return plan.later is None
+    if any(op.resampling is not None for _, op in plan.all_ops):
+        return False
+    then = plan.later
+    if then is None:
+        return True
+    return (
+        then.warp is not None
+        and then.sampling.interpolation == "bilinear"
+        and then.plan.later is None
+    )

@@ -1,0 +1,126 @@
+"""What goes with the images of a batch: boxes, keypoints, outlines and masks of objects, moved by
+the geometry that the images have gone through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.backends.base import BufferAllocator
+from fastload.backends.masks import MaskDrawer
+from fastload.draws import Draws, Int64Array
+from fastload.geometry.points import POINT_COLUMNS, Objects, PointMap, PointStep
+from fastload.recipe import SplitRecipe
+from fastload.recipe.composite import Members
+from fastload.recipe.outputs import Outputs
+from fastload.sources.base import Source
+from fastload.sources.instances import move_together
+from fastload.sources.ragged import Ragged
+
+if TYPE_CHECKING:
+    from fastload.backends.pasted import Paster
+
+Tables = Sequence[npt.NDArray[np.float64]]
+"""See `fastload.backends.rows.Buffers`."""
+
+
+class MovedColumns:
+    """The columns of `source.moved`. Picklable; any thread may call it, several at once."""
+
+    def __init__(
+        self,
+        source: Source,
+        recipe: SplitRecipe,
+        outputs: Outputs,
+        *,
+        threads: int = 0,
+        allocate: BufferAllocator | None = None,
+    ) -> None:
+        """`threads`, `allocate`: see `RowReader`."""
+        self._source, self._recipe, self._outputs = source, recipe, outputs
+        self._boxes = next((n for n, c in source.instances.items() if c.kind.drops_objects), "")
+        self._masks = MaskDrawer(threads, allocate) if source.drawn else None
+        self.paster: Paster | None = None
+        """Says where one picture is put over another; None: pictures are blended, or there is only
+        one."""
+        if recipe.composite.pastes:
+            from fastload.backends.pasted import Paster
+
+            # The masks of pasted objects are drawn by the thread that makes the picture.
+            self.paster = Paster(source, recipe, MaskDrawer() if source.drawn else None)
+
+    @cached_property
+    def _steps(self) -> list[tuple[PointStep, ...]]:
+        """Of the `PointMap` of each view; none where no column is moved."""
+        views = range(len(self._recipe.geometries) if self._source.moved else 0)
+        return [self._recipe.steps(view, traced=self._masks is not None) for view in views]
+
+    def tables(self, count: int) -> Tables:
+        """Uninitialised, of so many samples; none where no column is moved by geometry."""
+        most = self._recipe.composite.most
+        numbers = [POINT_COLUMNS * len(steps) for steps in self._steps if self._source.images]
+        return tuple(np.empty((count, most, number, 2)) for number in numbers)
+
+    def points(self, members: Members, sizes: Int64Array) -> tuple[PointMap, ...]:
+        """For each view, where points of members go, images of these (T, 2) sizes; none where no
+        column is moved."""
+        objects, plans = None, self._recipe.geometries
+        if self._boxes and any(plan.needs_objects for plan in plans):
+            boxes = self._source.instances[self._boxes].at(members.indices)
+            objects = Objects(boxes.values.astype(np.float64), boxes.rows_of_values)
+        traced = self._masks is not None
+        return tuple(
+            self._recipe.points(view, sizes, members, objects, traced=traced)
+            for view in range(len(plans) if self._source.moved else 0)
+        )
+
+    def columns(
+        self, draws: Draws, tables: Tables, failed: Sequence[int]
+    ) -> tuple[dict[str, Any], dict[int, str]]:
+        """The columns of a batch, by the tables of its images; and of samples whose masks cannot be
+        drawn, why not. Failed samples hold zeros, or nothing where rows are of variable length."""
+        moved = self._source.moved
+        members = self._recipe.composite.members(draws, len(self._source))
+        lost = members.of_samples(failed)
+        rows = {name: column.at(members.indices) for name, column in moved.items()}
+        kinds = {name: column.kind for name, column in moved.items()}
+        maps = [
+            PointMap(table[members.places], steps)
+            for table, steps in zip(tables, self._steps, strict=bool(tables))
+        ]
+        if not maps:  # a source without images
+            maps = [PointMap.identity(np.ones((len(members.indices), 2)))]
+        columns: dict[str, Any] = {}
+        bad: dict[int, str] = {}
+        for view, points in enumerate(maps):
+            found, kept = move_together(rows, kinds, points)
+            for name, own in found.items():
+                if isinstance(own, Ragged):
+                    found[name] = own.emptied(lost)
+                else:
+                    own[lost] = 0
+            for name in self._source.drawn:
+                assert self._masks is not None
+                found[name], undrawn = self._masks.draw(found[name], points)
+                bad |= undrawn
+            if self.paster is not None:
+                seen = self.paster.taken(draws, members, rows[self._boxes])
+                seen = (seen if kept is None else seen.only(kept)).emptied(lost)
+                found = self.paster.hide(draws, members, found, seen, points, failed)
+            for name, own in found.items():
+                columns[self._outputs.names[name][view]] = members.grouped(own)
+        return columns, {members.sample(row): why for row, why in bad.items()}
+
+    def sizes(self, tables: Tables) -> Any:
+        """(B, 2) of the images of one view as they are delivered."""
+        (table,), (steps,) = tables, self._steps
+        return PointMap(table[:, 0], steps).sizes
+
+    def close(self) -> None:
+        """Join the threads that draw masks. May be called twice."""
+        if self._masks is not None:
+            self._masks.close()
