@@ -258,7 +258,7 @@ def test_cancel_waits_for_what_still_writes(monkeypatch: pytest.MonkeyPatch) -> 
         may_end.set()
         wait(self)
 
-    monkeypatch.setattr("fastload.backends.rows.render_row", slow)
+    monkeypatch.setattr("fastload.backends.images.render_row", slow)
     monkeypatch.setattr(_Slice, "wait", waiting)
     backend = cache_backend(array_source(), CROP_AND_FLIP)
     backend.submit(Draws(5, 0, np.arange(8)))
@@ -481,7 +481,7 @@ def test_an_error_in_a_thread_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) 
     def broken(*arguments: Any, **options: Any) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr("fastload.backends.rows.render_row", broken)
+    monkeypatch.setattr("fastload.backends.images.render_row", broken)
     backend = cache_backend(array_source(), CROP_AND_FLIP)
     with pytest.raises(Exception, match=r"cache.*MemoryError: no more"):
         batch_of(backend, range(8))
