@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, Sampler
 
-from fastload.compat.handover import hand_over
+from fastload.compat.handover import hand_over, read_by_others
 from fastload.errors import ConfigurationError, counted
 from fastload.sampler import EpochOrder, Order, UncountedOrder
 from fastload.sources.base import Source
@@ -213,7 +213,7 @@ class ShownAsDataLoader(DataLoader[Any]):
         class of the user's is called on the user's object."""
         if "existing" not in vars(self):  # of a copy that is being made
             raise AttributeError(name)
-        hand_over()  # to a framework that was imported later, and looks at this one
+        read_by_others(self, name)
         return getattr(self.existing, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -241,7 +241,7 @@ class ShownAsDataLoader(DataLoader[Any]):
         sampler: Any = self.existing.sampler
         batches: Any = self.existing.batch_sampler
         if not _is_streamed(order) and (shared or not self._theirs):
-            sampler = sampler_over(order, self.dataset, weakref.ref(self))
+            sampler = sampler_over(order, self.existing.dataset, weakref.ref(self))
             batches = LoaderBatchSampler(sampler, order.batch_size, order.drop_last)
         vars(self).update(sampler=sampler, batch_sampler=None if unbatched else batches)
 
@@ -255,6 +255,7 @@ class ShownAsDataLoader(DataLoader[Any]):
         """The user's sampler. Where there is none: this rank's indices, a DistributedSampler where
         the loader is one of several ranks."""
         self._settle()
+        read_by_others(self, "sampler")
         return vars(self)["sampler"]
 
     @sampler.setter
@@ -266,6 +267,7 @@ class ShownAsDataLoader(DataLoader[Any]):
         """The user's batch sampler. Where there is none: this rank's indices, a list for each
         batch; None where samples are handed out one by one."""
         self._settle()
+        read_by_others(self, "batch_sampler")
         return vars(self)["batch_sampler"]
 
     @batch_sampler.setter

@@ -3,20 +3,28 @@ that a Loader stands for, do with it what they always do, and what they have mad
 
 None of them asks a loader to make itself again: Accelerate, Lightning, Fabric and Ray each make a
 DataLoader in a function of theirs. `hand_over` lets it know Loaders, where the framework is
-imported; whatever else it is given, it takes as before.
+imported; whatever else it is given, it takes as before. Of a framework that is not named here,
+`read_by_others` notices that it makes a DataLoader of what a Loader says, and warns of it.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
+import logging
 import sys
+import threading
+import traceback
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
+
+logger = logging.getLogger("fastload")
 
 FUNCTIONS = {
     "accelerate.data_loader": ("prepare_data_loader", "skip_first_batches"),
@@ -54,12 +62,17 @@ def hand_over() -> None:
                 function: Any = sys.modules[module]
                 for name in path.split("."):
                     function = getattr(function, name, None)
-                if isinstance(function, FunctionType) and not hasattr(function, "_handing_over"):
-                    _replace(function)
+                if isinstance(function, FunctionType):
+                    _replace(function, _handed_over)
 
 
-def _replace(function: Any) -> None:
-    """Put another code into a function, which scripts and modules may have imported by any name."""
+def _replace(function: Any, calls: Callable[..., Any]) -> None:
+    """Let a function call another one, once, which gets the original and its arguments. Scripts and
+    modules may have imported it by any name: it gets another code. Of a decorated function, the one
+    inside."""
+    function = inspect.unwrap(function)
+    if hasattr(function, "_handing_over"):
+        return
     original = FunctionType(
         function.__code__,
         function.__globals__,
@@ -68,8 +81,8 @@ def _replace(function: Any) -> None:
         function.__closure__,
     )
     original.__kwdefaults__ = function.__kwdefaults__
-    function._handing_over = functools.partial(_handed_over, original)
-    function.__wrapped__ = original  # for those who ask for its arguments
+    function._handing_over = functools.partial(calls, original)
+    function.__signature__ = inspect.signature(original)  # for those who ask for its arguments
     function.__defaults__, function.__kwdefaults__ = None, {"_through": function._handing_over}
     function.__code__ = _through.__code__
 
@@ -113,8 +126,10 @@ def adopted_inside(made: Any, adopt: Adopt) -> Any:
     framework's object around it, which keeps its flags, remainders, devices and seeds."""
     name = _name_of_inner(made)
     if name is None:
+        _forget(made)
         return adopt(made, None)
     kept = vars(made)
+    _forget(kept[name])
     device = kept.get("device", kept.get("_device"))
     kept[name] = adopt(kept[name], device)
     if name == "base_dataloader":
@@ -129,3 +144,73 @@ def _keep_state(wrapper: Callable[[], Any]) -> None:
     made = wrapper()
     if made.use_stateful_dataloader:
         made.dl_state_dict = made.base_dataloader.state_dict()
+
+
+# -- Frameworks that are not named above -----------------------------------------------------------
+
+_TELLING = frozenset(inspect.signature(DataLoader.__init__).parameters) - {
+    "self",
+    "batch_size",
+    "drop_last",
+}
+"""What one reads of a loader to make another one: the data set, and at least one more of these."""
+
+
+class _Read(threading.local):
+    """What this thread has read of a Loader since it last iterated over one."""
+
+    names: frozenset[str] = frozenset()
+    reference: weakref.ref[Any] | None = None
+    """To the Loader."""
+
+    @property
+    def loader(self) -> Any:
+        return None if self.reference is None else self.reference()
+
+
+_read = _Read()
+
+
+def read_by_others(loader: Any, name: str) -> None:
+    """An attribute of a Loader is read, maybe by someone who does not know Loaders and makes a
+    DataLoader of what it says."""
+    hand_over()  # to a framework that was imported later, and looks at this one
+    if name in _TELLING:
+        _read.names = (_read.names if _read.loader is loader else frozenset()) | {name}
+        _read.reference = weakref.ref(loader)
+        _replace(DataLoader.__init__, _made_by_others)
+
+
+def nothing_read() -> None:
+    """A Loader is iterated over: what was read of it was not for another one."""
+    _read.names = frozenset()
+
+
+def _made_by_others(original: Callable[..., Any], made: Any, /, *args: Any, **named: Any) -> None:
+    """A DataLoader is made. One that is made of what a Loader says is marked: its first iterator is
+    a warning, unless it was adopted by then."""
+    original(made, *args, **named)
+    loader = _read.loader
+    if loader is None or "dataset" not in _read.names or len(_read.names) < 2:
+        return
+    inside = (__file__, inspect.getfile(DataLoader))
+    line = next(f for f in reversed(traceback.extract_stack()) if f.filename not in inside)
+    if made.dataset is loader.existing.dataset and Path(__file__).parents[1] not in (
+        Path(line.filename).parents
+    ):
+        marked = functools.partial(_first_iterator, made, f"{line.filename}:{line.lineno}")
+        vars(made)["_get_iterator"] = marked
+
+
+def _first_iterator(made: Any, place: str) -> Any:
+    _forget(made)
+    kind = type(made).__qualname__
+    logger.warning(
+        f"{place} made a {kind} of what a fastload Loader says, and its batches come without "
+        f"fastload. Adopt it, where it is handed to you: loader = fastload.from_dataloader(loader)"
+    )
+    return made._get_iterator()
+
+
+def _forget(made: Any) -> None:
+    vars(made).pop("_get_iterator", None)

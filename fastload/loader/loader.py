@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from fastload.arguments import checks_names
 from fastload.backends.base import BackendOptions
 from fastload.compat.dataloader import LoaderSampler, ShownAsDataLoader, stand_in
+from fastload.compat.handover import nothing_read
 from fastload.compat.torchdata import position_of_torchdata_state
 from fastload.errors import ConfigurationError, OnError, counted
 from fastload.loader.adoption import Adoption, config_of, is_same, made_again
@@ -407,6 +408,7 @@ class Loader(ShownAsDataLoader):
                 the cache that is served was built.
         """
         progress = self._progress
+        nothing_read()
         with progress.one_thread:
             progress.iteration += 1
             if progress.cursor.taken and progress.parts.renewed:

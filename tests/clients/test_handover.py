@@ -4,6 +4,7 @@ of it is adopted. A framework of our own stands for the others, which `test_prop
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from types import ModuleType
 from typing import Any
@@ -110,3 +111,70 @@ def test_a_framework_that_is_imported_later_is_known_when_it_looks(
     monkeypatch.setitem(sys.modules, "a_framework", framework)
     assert getattr(ours, "_is_prepared", False) is False, "as Accelerate asks before it prepares"
     assert type(framework.half(ours)) is Loader
+
+
+# -- Frameworks that are not named -----------------------------------------------------------------
+
+REBUILDS = """
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+
+def rebuilt(loader):
+    half = BatchSampler(SequentialSampler(range(len(loader.dataset) // 2)), 2, False)
+    return DataLoader(
+        loader.dataset, batch_sampler=half, collate_fn=loader.collate_fn
+    )
+"""
+
+
+def stranger(ours: Any) -> Any:
+    """What a framework makes of a Loader, of which fastload does not know."""
+    module = ModuleType("a_stranger")
+    exec(compile(REBUILDS, "a_stranger.py", "exec"), vars(module))
+    return module.rebuilt(ours)
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    caplog.set_level(logging.WARNING, logger="fastload")
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_plain_loader_of_a_loaders_parts_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    made = stranger(loader())
+    assert type(made) is DataLoader
+    assert warned(caplog) == [], "it may still be adopted"
+    for _ in range(2):
+        assert values(made) == [[0, 1], [2, 3]]
+    (text,) = warned(caplog)
+    assert "a_stranger.py:6 made a DataLoader" in text
+    assert "loader = fastload.from_dataloader(loader)" in text
+
+
+def test_one_that_is_adopted_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    made = fastload.from_dataloader(stranger(loader()))
+    assert values(made) == [[0, 1], [2, 3]]
+    assert values(made.existing) == [[0, 1], [2, 3]]
+    assert warned(caplog) == []
+
+
+@pytest.mark.parametrize("iterated", [False, True])
+def test_a_scripts_own_loader_over_the_same_data_says_nothing(
+    caplog: pytest.LogCaptureFixture, iterated: bool
+) -> None:
+    ours = loader()
+    assert (len(ours.dataset), ours.batch_size, ours.drop_last) == (8, 4, False)
+    if iterated:
+        assert ours.num_workers == 0  # as a framework looks before it iterates
+        list(ours)
+    assert values(DataLoader(ours.existing.dataset, 8)) == [list(range(8))]
+    assert warned(caplog) == []
+
+
+def test_opacus_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """Its loader for differential privacy is made of another one's parts."""
+    opacus = pytest.importorskip("opacus.data_loader", reason="pip install opacus")
+    made = opacus.DPDataLoader.from_data_loader(loader())
+    list(made)
+    (text,) = warned(caplog)
+    assert "made a DPDataLoader" in text
+    again = fastload.from_dataloader(opacus.DPDataLoader.from_data_loader(loader()))
+    assert (len(list(again)), len(warned(caplog))) == (2, 1)
