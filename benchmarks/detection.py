@@ -17,9 +17,9 @@ batches. Its share is of all processor time of a batch.
 The presets: "fixed" resizes to 512 x 512 and mirrors; "multiscale" and "ssd" are those of
 torchvision's references, with a crop or a resize to one size at the end: the DataLoader reads by
 `CocoDetection` and `wrap_dataset_for_transforms_v2` and puts lists together (`tuple(zip(*batch))`),
-fastload has `collate=`, both give uint8 images. "segmentation" is that of torchvision's references
-for masks of classes, normalised. "yolo" is in `detection_yolo.py`. What fastload does not do
-natively, and whose package is missing, is said and not run.
+fastload has `collate_fn="torchvision"`, both give uint8 images. "segmentation" is that of
+torchvision's references for masks of classes, normalised. "yolo" is in `detection_yolo.py`. What
+fastload does not do natively, and whose package is missing, is said and not run.
 """
 
 from __future__ import annotations
@@ -304,7 +304,7 @@ def _of_preset(data: Data, name: str, form: str, console: Console) -> Iterator[E
             transform=transform,
             num_workers=workers,
             options=TurboJpegOptions(seek_index=data.work / f"{name}.seek"),
-            **({} if put is None else {"collate": put}),
+            collate_fn=None if put is None else fastload.CollateColumns(put),
         )
         return Taker(of_loader(loader), put)
 

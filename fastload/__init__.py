@@ -16,12 +16,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fastload.backends import BackendOptions as BackendOptions
     from fastload.backends import available_backends as available_backends
     from fastload.cache import build_cache as build_cache
     from fastload.errors import BackendUnavailableError as BackendUnavailableError
     from fastload.errors import DecodeError as DecodeError
     from fastload.errors import StateMismatchError as StateMismatchError
     from fastload.errors import UnsupportedTransformError as UnsupportedTransformError
+    from fastload.loader import CollateColumns as CollateColumns
     from fastload.loader import Loader as Loader
     from fastload.loader import create_loader as create_loader
     from fastload.loader.from_dataloader import from_dataloader as from_dataloader
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from fastload.sampler import BlockShuffle as BlockShuffle
     from fastload.sampler import NodePlacement as NodePlacement
     from fastload.sampler import Shard as Shard
+    from fastload.sampler import Shuffle as Shuffle
     from fastload.sources import open_source as open_source
     from fastload.sources.ragged import Ragged as Ragged
 
@@ -48,8 +51,10 @@ __version__ = "0.1.0"
 # The module that defines each public name.
 _MODULES = {
     "HSV": "fastload.recipe.transforms",
+    "BackendOptions": "fastload.backends",
     "BackendUnavailableError": "fastload.errors",
     "BlockShuffle": "fastload.sampler",
+    "CollateColumns": "fastload.loader",
     "CopyPaste": "fastload.recipe.transforms",
     "CutMix": "fastload.recipe.transforms",
     "DecodeError": "fastload.errors",
@@ -64,6 +69,7 @@ _MODULES = {
     "Ragged": "fastload.sources.ragged",
     "Recipe": "fastload.recipe",
     "Shard": "fastload.sampler",
+    "Shuffle": "fastload.sampler",
     "StateMismatchError": "fastload.errors",
     "UnsupportedTransformError": "fastload.errors",
     "Views": "fastload.recipe",

@@ -1,11 +1,20 @@
-"""An argument that a public function does not have is an error that names the nearest one."""
+"""The arguments of public functions: which there are; an error for one that there is not, or no
+longer, names what to write."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import pickle
+import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
 
 import fastload
 from fastload.errors import ConfigurationError, FastloadError
@@ -41,3 +50,104 @@ def test_names_and_documentation_stay() -> None:
     parameters = inspect.signature(fastload.create_loader).parameters
     assert [*parameters][:3] == ["source", "batch_size", "shuffle"]
     assert (fastload.create_loader.__doc__ or "").startswith("Make a Loader.")
+
+
+DATALOADERS = inspect.signature(DataLoader).parameters.keys() - {"dataset"}
+OWN = {
+    "source", "transform", "batch_transform", "backend", "options", "order", "seed", "shard",
+    "device", "dtype", "memory_format", "on_error", "split",
+}  # fmt: skip
+
+
+def test_create_loader_has_dataloaders_names_and_one_for_each_noun() -> None:
+    parameters = inspect.signature(fastload.create_loader).parameters
+    assert parameters.keys() == DATALOADERS | OWN
+    assert len(parameters) <= 29
+    named = [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY]
+    assert len(named) == len(parameters) - 2, "all but source and batch_size"
+
+
+def test_no_function_hands_on_its_local_names() -> None:
+    """So that a reader, and a tool, can follow each argument."""
+    for path in Path(fastload.__file__).parent.rglob("*.py"):
+        called = (
+            node.func
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(node, ast.Call)
+        )
+        assert not any(isinstance(one, ast.Name) and one.id == "locals" for one in called), path
+
+
+PIXELS = {"image": np.zeros((4, 8, 8, 3), np.uint8)}
+MOVED: dict[str, tuple[Any, str]] = {
+    "strict": (True, "open_source(source, strict=...)"),
+    "masks": (True, "open_source(source, masks=...)"),
+    "format": ("folder", "open_source(source, format=...)"),
+    "mode": ("unchanged", "open_source(source, mode=...)"),
+    "assume_plain": (True, "open_source(source, assume_plain=...)"),
+    "tune": (True, "options=fastload.BackendOptions(tune=...)"),
+    "place": ("host", "options=fastload.BackendOptions(place=...)"),
+    "placement": ("node", "order=fastload.NodePlacement()"),
+    "collate": ("detr", "collate_fn='torchvision', 'detr' or 'yolo'"),
+    "shuffle": (fastload.BlockShuffle(8), "order=BlockShuffle(block=8, window=None)"),
+}
+"""What has another spelling: the value that it had, and what the error says to write."""
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_what_has_moved_names_its_new_spelling(name: str) -> None:
+    value, now = MOVED[name]
+    with pytest.raises(ConfigurationError, match=rf"{name}\b.* moved.*{re.escape(now)}"):
+        fastload.create_loader(PIXELS, **{name: value})
+
+
+def test_of_from_dataloader_two_have_moved() -> None:
+    existing: DataLoader[Any] = DataLoader([1])  # type: ignore[arg-type]
+    for name in ("tune", "place"):
+        with pytest.raises(ConfigurationError, match=f"{name}= has moved.*BackendOptions"):
+            fastload.from_dataloader(existing, **{name: True})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: fastload.BackendOptions(tune="yes"), "tune: must be True or False"),
+        (lambda: fastload.BackendOptions(place="gpu"), "place: must be 'auto'"),
+        (lambda: fastload.CollateColumns("detr"), "CollateColumns: must be of a function"),
+        (lambda: fastload.open_source(PIXELS, strict=1), "strict: must be True or False"),
+        (lambda: fastload.create_loader(PIXELS, options={}), "options: must be"),
+        (lambda: fastload.create_loader(PIXELS, shuffle="yes"), "shuffle: must be True or False"),
+    ],
+)
+def test_values_check_themselves(make: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        make()
+
+
+def test_a_loader_of_what_was_opened_is_that_of_its_source() -> None:
+    """And follows a data set with code of its own: what was opened is opened again, as it was
+    asked for."""
+    rows = [1]
+    dataset = Listed(rows)
+    with fastload.create_loader(fastload.open_source(dataset), 1, num_workers=0) as loader:
+        assert len(list(loader)) == 1
+        rows.append(rows[0])
+        assert len(list(loader)) == 2
+    opened = fastload.open_source(PIXELS)
+    changed = replace(opened, source=opened.source.take(np.arange(2)))
+    with fastload.create_loader(changed) as loader:
+        assert len(list(loader)) == 2
+    with fastload.create_loader(opened, 4) as loader:
+        again = pickle.loads(pickle.dumps(loader))
+        assert next(iter(again))["image"].shape == next(iter(loader))["image"].shape
+
+
+class Listed(Dataset[Any]):
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(2), self.rows[index]

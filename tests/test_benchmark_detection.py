@@ -56,7 +56,7 @@ def test_the_pipeline_of_yolo_in_both_forms(tmp_path: Path) -> None:
     assert targets.shape == (2 * len(target), 6)
     assert targets[:, 0].tolist() == [0.0] * len(target) + [1.0] * len(target)
     with fastload.create_loader(
-        folder, batch_size=2, split="train", transform=yolo.ours(), collate="yolo"
+        folder, batch_size=2, split="train", transform=yolo.ours(), collate_fn="yolo"
     ) as loader:
         ours, found = next(iter(loader))
     assert ours.shape == images.shape

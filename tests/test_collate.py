@@ -1,4 +1,4 @@
-"""`create_loader(collate=...)`: batches as trainers of detectors take them, beside a plain
+"""`create_loader(collate_fn=...)`: batches as trainers of detectors take them, beside a plain
 DataLoader."""
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def equal_boxes(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 @contestants()
 def test_torchvision(contestant: Contestant, source: Source, tmp_path: Path) -> None:
     with contestant.create(
-        source, tmp_path, batch_size=2, transform=TRANSFORM, collate="torchvision"
+        source, tmp_path, batch_size=2, transform=TRANSFORM, collate_fn="torchvision"
     ) as loader:
         batches = list(loader)
         assert loader.stats().samples == 5
@@ -104,7 +104,7 @@ def test_torchvision(contestant: Contestant, source: Source, tmp_path: Path) -> 
 @contestants()
 def test_detr(contestant: Contestant, source: Source, tmp_path: Path) -> None:
     with contestant.create(
-        source, tmp_path, batch_size=5, transform=TRANSFORM, collate="detr"
+        source, tmp_path, batch_size=5, transform=TRANSFORM, collate_fn="detr"
     ) as loader:
         ((images, mask, targets),) = loader
     assert images.shape == (5, 3, 20, 30)
@@ -122,7 +122,7 @@ def test_detr(contestant: Contestant, source: Source, tmp_path: Path) -> None:
 @contestants()
 def test_yolo(contestant: Contestant, source: Source, tmp_path: Path) -> None:
     with contestant.create(
-        source, tmp_path, batch_size=5, transform=TRANSFORM, collate="yolo"
+        source, tmp_path, batch_size=5, transform=TRANSFORM, collate_fn="yolo"
     ) as loader:
         ((images, found),) = loader
     ((_, wanted),) = reference(tmp_path / "data", 5)
@@ -145,7 +145,7 @@ def test_yolo_leaves_crowds_out() -> None:
         "labels": fastload.Ragged.of([np.array([3, 4]), np.array([5, 6])]),
         "iscrowd": fastload.Ragged.of([np.array([0, 1]), np.array([0, 0])]),
     }
-    with fastload.create_loader(arrays, 2, collate="yolo") as loader:
+    with fastload.create_loader(arrays, 2, collate_fn="yolo") as loader:
         ((_, targets),) = loader
     assert targets[:, :2].tolist() == [[0, 3], [1, 5], [1, 6]]
 
@@ -157,7 +157,7 @@ def test_a_batch_without_objects(form: Any) -> None:
         "boxes": fastload.Ragged(np.zeros((0, 4), np.float32), np.zeros(3, np.int64)),
         "labels": fastload.Ragged(np.zeros(0, np.int64), np.zeros(3, np.int64)),
     }
-    with fastload.create_loader(arrays, batch_size=2, collate=form) as loader:
+    with fastload.create_loader(arrays, batch_size=2, collate_fn=form) as loader:
         (batch,) = loader
     if form == "yolo":
         assert batch[1].shape == (0, 6)
@@ -186,7 +186,7 @@ def test_what_a_trainer_writes_is_in_no_other_batch(form: Any, several: bool) ->
         "number": np.arange(20),
     }
     transform = v2.Compose([v2.RandomShortestSize([512, 600])]) if several else None
-    settings: Any = {"batch_size": 4, "collate": form, "transform": transform, "num_workers": 0}
+    settings: Any = {"batch_size": 4, "collate_fn": form, "transform": transform, "num_workers": 0}
     with fastload.create_loader(arrays, **settings) as loader:
         wanted = [[one.clone() for one in tree_flatten(batch)[0]] for batch in loader]
     with fastload.create_loader(arrays, **settings) as loader:
@@ -207,11 +207,11 @@ def test_labels_of_arrays_stay_as_they_are() -> None:
         "boxes": fastload.Ragged.of([np.array([[1, 2, 5, 6]])]),
         "labels": fastload.Ragged.of([[4]]),
     }
-    with fastload.create_loader(arrays, collate="torchvision") as loader:
+    with fastload.create_loader(arrays, collate_fn="torchvision") as loader:
         ((_, (target,)),) = loader
     assert target["labels"].tolist() == [4]
     assert target["boxes"].tolist() == [[1, 2, 5, 6]]
-    with fastload.create_loader(arrays, collate="detr") as loader:
+    with fastload.create_loader(arrays, collate_fn="detr") as loader:
         ((_, _, (target,)),) = loader
     assert target["boxes"].tolist() == [[3 / 8, 4 / 8, 4 / 8, 4 / 8]]
 
@@ -223,11 +223,15 @@ def _number_of_objects(columns: dict[str, Any]) -> Any:
 @contestants("torch-0", "turbojpeg", "cache-ram")
 def test_a_function_of_the_columns(contestant: Contestant, source: Source, tmp_path: Path) -> None:
     with contestant.create(
-        source, tmp_path, batch_size=5, transform=TRANSFORM, collate=_number_of_objects
+        source,
+        tmp_path,
+        batch_size=5,
+        transform=TRANSFORM,
+        collate_fn=fastload.CollateColumns(_number_of_objects),
     ) as loader:
         ((images, count),) = loader
         assert loader.stats().samples == 5
-        assert "collate=" in str(loader.explain())
+        assert "collate_fn=" in str(loader.explain())
     assert images.shape == (5, 3, 20, 30)
     assert count == 7
 
@@ -244,7 +248,11 @@ def test_columns_of_a_tuple_have_names(tmp_path: Path) -> None:
     crop = v2.CenterCrop(8)
     for transform in (crop, v2.Compose([lambda image: image, crop, v2.ToImage()])):
         with fastload.create_loader(
-            tmp_path, 10, transform=transform, collate=collate, num_workers=0
+            tmp_path,
+            10,
+            transform=transform,
+            collate_fn=fastload.CollateColumns(collate),
+            num_workers=0,
         ) as loader:
             (labels,) = loader
         assert labels.tolist() == [0] * 5 + [1] * 5
@@ -259,7 +267,7 @@ def test_resume(contestant: Contestant, source: Source, tmp_path: Path) -> None:
         "shuffle": True,
         "seed": 3,
         "transform": v2.RandomResizedCrop(16),
-        "collate": "yolo",
+        "collate_fn": "yolo",
     }
     with contestant.create(source, tmp_path, **settings) as loader:
         batches = iter(loader)
@@ -277,16 +285,15 @@ def test_wrong_use_is_refused_when_the_loader_is_made(source: Source, tmp_path: 
     boxes = fastload.Ragged.of([np.zeros((1, 4)), np.zeros((0, 4))])
     objects = [(torch.zeros(3, 8, 8), 1)] * 2
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        (source, {"collate": "coco"}, "no such form; there are 'torchvision', 'detr', 'yolo'"),
-        (source, {"collate": 5}, "collate: must be"),
-        (source, {"collate": "yolo", "collate_fn": list}, "give one of the two"),
-        ((images, np.zeros(2)), {"collate": "yolo"}, "one column of boxes .* has none"),
-        ({"image": images, "boxes": np.zeros((2, 4))}, {"collate": "yolo"}, "has none .*Ragged"),
-        ({"image": images, "boxes": boxes}, {"collate": "detr"}, "has no labels"),
-        (objects, {"collate": "torchvision"}, "Python code makes; give collate_fn"),
+        (source, {"collate_fn": "coco"}, "no such form; there are 'torchvision', 'detr', 'yolo'"),
+        (source, {"collate_fn": 5}, "collate_fn: must be"),
+        ((images, np.zeros(2)), {"collate_fn": "yolo"}, "one column of boxes .* has none"),
+        ({"image": images, "boxes": np.zeros((2, 4))}, {"collate_fn": "yolo"}, "has none .*Ragged"),
+        ({"image": images, "boxes": boxes}, {"collate_fn": "detr"}, "has no labels"),
+        (objects, {"collate_fn": "torchvision"}, "Python code makes; give a function of samples"),
         (
             source,
-            {"collate": "detr", "transform": fastload.Views([v2.CenterCrop(8)] * 2)},
+            {"collate_fn": "detr", "transform": fastload.Views([v2.CenterCrop(8)] * 2)},
             "several views",
         ),
     ]
@@ -336,7 +343,7 @@ def test_an_image_of_a_list_is_a_view_that_is_saved_whole_unless_it_is_cloned() 
     pixels = np.zeros((4, 16, 16, 3), np.uint8)
     boxes = fastload.Ragged.of([[[0.0, 0, 8, 8]]] * 4)
     arrays = {"image": pixels, "boxes": boxes, "labels": fastload.Ragged.of([[0]] * 4)}
-    with fastload.create_loader(arrays, 4, collate="torchvision") as loader:
+    with fastload.create_loader(arrays, 4, collate_fn="torchvision") as loader:
         images, _ = next(iter(loader))
     assert images[0].untyped_storage().nbytes() == pixels.nbytes
     assert images[0].clone().untyped_storage().nbytes() == pixels.nbytes // 4

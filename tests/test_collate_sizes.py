@@ -98,9 +98,9 @@ def check_detr(batch: Any, alone: dict[int, Any]) -> None:
 def test_detr(contestant: Contestant, source: Source, tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"transform": MULTISCALE, "shuffle": True, "seed": 5}
     alone = one_by_one(source, **arguments)
-    arguments |= {"batch_size": 3, "collate": "detr"}
+    arguments |= {"batch_size": 3, "collate_fn": "detr"}
     if not pads(contestant):
-        with pytest.raises(ConfigurationError, match=r"collate: .*cannot pad images"):
+        with pytest.raises(ConfigurationError, match=r"collate_fn: .*cannot pad images"):
             contestant.create(source, tmp_path, **arguments)
         return
     with contestant.create(source, tmp_path, **arguments) as loader:
@@ -128,7 +128,7 @@ def test_torchvision(
         pytest.skip("this backend pads no images; test_detr looks at its error")
     alone = one_by_one(source, transform=transform, seed=2)
     with contestant.create(
-        source, tmp_path, batch_size=4, transform=transform, seed=2, collate="torchvision"
+        source, tmp_path, batch_size=4, transform=transform, seed=2, collate_fn="torchvision"
     ) as loader:
         for images, targets in loader:
             assert len({image.untyped_storage().data_ptr() for image in images}) == 1
@@ -160,7 +160,7 @@ def test_a_sample_in_the_place_of_another_may_be_larger(
         tmp_path,
         batch_size=2,
         on_error="substitute",
-        collate="detr",
+        collate_fn="detr",
         transform=v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]),
     ) as loader:
         batches = list(loader)
@@ -197,10 +197,14 @@ def test_what_would_take_padding_for_a_picture(source: Source, transform: Any, m
     for place in ("device", "host"):
         with pytest.raises(ConfigurationError, match=match):
             fastload.create_loader(
-                source, batch_size=2, transform=transform, collate="detr", place=place
+                source,
+                batch_size=2,
+                transform=transform,
+                collate_fn="detr",
+                options=fastload.BackendOptions(place=place),
             )
     # One image at a time has no padding.
-    with fastload.create_loader(source, transform=transform, collate="detr") as loader:
+    with fastload.create_loader(source, transform=transform, collate_fn="detr") as loader:
         _, mask, _ = next(iter(loader))
     assert not mask.any()
 
@@ -213,4 +217,6 @@ def test_masks_have_one_size(tmp_path: Path) -> None:
         ({"masks": RaggedArray(triangles, role="instance_masks")}, "'masks'.*in one size"),
     ):
         with pytest.raises(ConfigurationError, match=match):
-            fastload.create_loader(a_source(tmp_path, **more), batch_size=2, collate="torchvision")
+            fastload.create_loader(
+                a_source(tmp_path, **more), batch_size=2, collate_fn="torchvision"
+            )

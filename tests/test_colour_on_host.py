@@ -291,12 +291,12 @@ def test_a_loader_has_the_same_batches_in_either_place() -> None:
     before = images.copy()
     steps = [JITTER, v2.GaussianBlur(3), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
     transform = v2.Compose([v2.RandomHorizontalFlip(), *steps])
-    asked = loader_of(images, transform, place="host")
+    asked = loader_of(images, transform, options=fastload.BackendOptions(place="host"))
     reported = asked.explain()
     assert "ColorJitter" in str(reported)
     assert "host" in str(reported)
     assert "on the host, as asked" in str(reported)
-    device = loader_of(images, transform, place="device")
+    device = loader_of(images, transform, options=fastload.BackendOptions(place="device"))
     assert "on the device, as asked" in str(device.explain())
     with loader_of(images, transform) as ruled:
         assert "on the host, by rule" in str(ruled.explain()), "batches stay there"
@@ -309,7 +309,9 @@ def test_views_have_colours_of_their_own_on_the_host() -> None:
     views = fastload.Views(JITTER, v2.Compose([JITTER, v2.RandomGrayscale(0.5)]))
     images = pictures(count=7)
     for found, expected in zip(
-        loader_of(images, views, place="host"), loader_of(images, views), strict=True
+        loader_of(images, views, options=fastload.BackendOptions(place="host")),
+        loader_of(images, views),
+        strict=True,
     ):
         for one, other in zip(found["image"], expected["image"], strict=True):
             assert torch.equal(one, other)
@@ -342,9 +344,9 @@ def test_what_cannot_be_done_on_the_host_is_refused() -> None:
     images = pictures(count=7)
     for transform in (None, v2.Compose([v2.ToDtype(torch.float32, scale=True), JITTER])):
         with pytest.raises(ConfigurationError, match="place: 'host' is for operations of colour"):
-            loader_of(images, transform, place="host")
+            loader_of(images, transform, options=fastload.BackendOptions(place="host"))
     with pytest.raises(ConfigurationError, match="place"):
-        loader_of(images, JITTER, place="gpu")
+        loader_of(images, JITTER, options=fastload.BackendOptions(place="gpu"))
 
 
 def test_a_mask_follows_what_moves_pixels() -> None:
@@ -353,7 +355,9 @@ def test_a_mask_follows_what_moves_pixels() -> None:
     transform = v2.Compose([JITTER, v2.RandAugment()])
     made = []
     for place in ("host", "device"):
-        loader = fastload.create_loader(arrays, 7, transform=transform, place=place)  # type: ignore[arg-type]
+        loader = fastload.create_loader(
+            arrays, 7, transform=transform, options=fastload.BackendOptions(place=place)
+        )  # type: ignore[arg-type]
         with loader:
             made.append(next(iter(loader)))
     assert torch.equal(made[0]["image"], made[1]["image"])
@@ -367,7 +371,7 @@ def test_tune_measures_the_place(monkeypatch: pytest.MonkeyPatch, faster: str) -
         return 9.0 if bool(stage._host_programs) == (faster == "host") else 3.0
 
     monkeypatch.setattr(build, "samples_per_second", rate)
-    loader = loader_of(pictures(count=7), JITTER, tune=True)
+    loader = loader_of(pictures(count=7), JITTER, options=fastload.BackendOptions(tune=True))
     reported = str(loader.explain())
     assert f"on the {faster}, the faster measured here" in reported
     assert "9 samples/s" in reported
@@ -381,6 +385,11 @@ def test_masks_beside_augmix_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="AugMix.* cannot be applied to masks"):
         fastload.create_loader(arrays, 7, transform=v2.AugMix())
     with pytest.raises(ConfigurationError, match="AugMix.* cannot be applied to masks"):
-        fastload.create_loader(arrays, 7, transform=v2.Compose([JITTER, v2.AugMix()]), place="host")
+        fastload.create_loader(
+            arrays,
+            7,
+            transform=v2.Compose([JITTER, v2.AugMix()]),
+            options=fastload.BackendOptions(place="host"),
+        )
     with fastload.create_loader({"image": images}, 7, transform=v2.AugMix()) as loader:
         assert len(next(iter(loader))["image"]) == 7

@@ -652,9 +652,9 @@ def test_decoding_on_the_gpu_is_never_chosen_unasked() -> None:
     assert _device_id("mixed", torch.device("cuda", 1)) == 1
     arrays = (np.zeros((4, 8, 8, 3), np.uint8), np.arange(4))
     with pytest.raises(ConfigurationError, match=r"tune: .* end the process"):
-        fastload.create_loader(arrays, 2, tune=True, options=DaliOptions(device="mixed"))
+        fastload.create_loader(arrays, 2, options=DaliOptions(device="mixed", tune=True))
     fastload.create_loader(
-        arrays, 2, backend="dali", tune=True, options=DaliOptions(device="cpu")
+        arrays, 2, backend="dali", options=DaliOptions(device="cpu", tune=True)
     ).close()
 
 

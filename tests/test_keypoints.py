@@ -73,7 +73,7 @@ def test_a_mirrored_person_has_its_left_on_the_left(
     assert stored.kind.pairs == COCO_PERSON
     transform = v2.Compose([v2.CenterCrop(32), v2.RandomHorizontalFlip(p)])
     with contestant.create(
-        source, tmp_path, batch_size=5, transform=transform, collate="torchvision"
+        source, tmp_path, batch_size=5, transform=transform, collate_fn="torchvision"
     ) as loader:
         ((_, targets),) = loader
     assert len(targets) == len(SIZES)

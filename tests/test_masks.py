@@ -319,7 +319,9 @@ def test_masks_of_coco(tmp_path: Path) -> None:
     assert not any("RLE" in note for note in opened.notes)
     assert opened.source.fingerprint != fastload.open_source(path).source.fingerprint
     assert pickle.loads(pickle.dumps(opened.source)).fingerprint == opened.source.fingerprint
-    with fastload.create_loader(path, masks=True, collate="torchvision") as loader:
+    with fastload.create_loader(
+        fastload.open_source(path, masks=True), collate_fn="torchvision"
+    ) as loader:
         for images, (target,) in loader:
             found = [api.annToMask(api.anns[own]) for own in target["ids"].tolist()]
             wanted = np.stack(found) if found else np.zeros((0, *images[0].shape[1:]), np.uint8)
@@ -330,12 +332,17 @@ def test_masks_of_coco(tmp_path: Path) -> None:
 def test_masks_of_a_batch_are_one_tensor(tmp_path: Path) -> None:
     write_coco(tmp_path)
     with fastload.create_loader(
-        tmp_path, 5, masks=True, transform=v2.Resize((20, 30)), collate="torchvision"
+        fastload.open_source(tmp_path, masks=True),
+        5,
+        transform=v2.Resize((20, 30)),
+        collate_fn="torchvision",
     ) as loader:
         ((_, targets),) = loader
     assert [one["masks"].shape[0] for one in targets] == [2, 0, 1, 3, 1]
     assert len({one["masks"].untyped_storage().data_ptr() for one in targets}) == 1
-    with fastload.create_loader(tmp_path, 5, masks=True, transform=v2.Resize((20, 30))) as loader:
+    with fastload.create_loader(
+        fastload.open_source(tmp_path, masks=True), 5, transform=v2.Resize((20, 30))
+    ) as loader:
         (batch,) = loader
     assert batch["masks"].values.shape == (7, 20, 30)
     assert batch["masks"].rows_of_values.tolist() == [0, 0, 2, 3, 3, 3, 4]
@@ -351,7 +358,7 @@ def test_masks_of_polygons_of_any_source(tmp_path: Path) -> None:
         "boxes": Ragged.of([np.array([[1.0, 2, 7, 8]]), np.array([[1.0, 2, 5, 6]])]),
         "polygons": polygons,
     }
-    with fastload.create_loader(arrays, 2, masks=True) as loader:
+    with fastload.create_loader(fastload.open_source(arrays, masks=True), 2) as loader:
         (batch,) = loader
     wanted = np.zeros((2, 8, 9), np.uint8)
     wanted[0, 2:6, 1:5] = wanted[0, 4:8, 3:7] = 1
@@ -411,12 +418,13 @@ def test_a_picture_of_another_size(contestant: Contestant, tmp_path: Path) -> No
     write_coco(tmp_path / "data", document)
     picture = tmp_path / "data" / "train2017" / "3.jpg"
     picture.write_bytes(jpeg(photo(50, 48)))
-    settings: Any = {"batch_size": 5, "masks": True, "transform": v2.Resize((20, 30))}
-    with contestant.create(str(tmp_path / "data"), tmp_path, **settings) as loader:
+    settings: Any = {"batch_size": 5, "transform": v2.Resize((20, 30))}
+    data = fastload.open_source(str(tmp_path / "data"), masks=True)
+    with contestant.create(data, tmp_path, **settings) as loader:
         with pytest.raises(DecodeError, match=r"3\.jpg: no masks .* another size than 50x48"):
             list(loader)
     settings["on_error"] = "substitute"
-    with contestant.create(str(tmp_path / "data"), tmp_path, **settings) as loader:
+    with contestant.create(data, tmp_path, **settings) as loader:
         (batch,) = loader
         assert loader.stats().substituted == 1
     assert batch["masks"].lengths.tolist() == batch["boxes"].lengths.tolist()
@@ -429,11 +437,10 @@ def test_a_failed_image_has_no_masks(tmp_path: Path) -> None:
     (tmp_path / "train2017" / "3.jpg").write_bytes(b"damaged")
     for backend in ("torch", "turbojpeg"):
         with fastload.create_loader(
-            tmp_path,
+            fastload.open_source(tmp_path, masks=True),
             5,
             backend=backend,
             num_workers=1,
-            masks=True,
             transform=v2.Resize((20, 30)),
             on_error="substitute",
         ) as loader:
@@ -487,10 +494,10 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_wrong_use_is_refused_when_the_loader_is_made(case: str, tmp_path: Path) -> None:
+def test_wrong_use_is_refused_when_the_source_is_opened(case: str, tmp_path: Path) -> None:
     make, arguments, message = REFUSED[case]
     with pytest.raises(ConfigurationError, match=message):
-        fastload.create_loader(make(tmp_path), **arguments)
+        fastload.open_source(make(tmp_path), **arguments)
 
 
 def test_more_wrong_use(files: Any, tmp_path: Path) -> None:
@@ -513,7 +520,7 @@ def test_more_wrong_use(files: Any, tmp_path: Path) -> None:
     with_runs(document)
     found = fastload.open_source(write_coco(tmp_path / "data", document)).source
     with pytest.raises(SourceError, match="4 objects without polygons.*masks=True is given where"):
-        fastload.create_loader(found, masks=True)
+        fastload.create_loader(fastload.open_source(found, masks=True))
 
 
 @pytest.mark.parametrize(

@@ -100,16 +100,14 @@ CASES: dict[str, Callable[[Path], dict[str, Any]]] = {
     },
     "images of several sizes": lambda root: {
         "source": objects(images(root)),
-        "collate": "torchvision",
+        "collate_fn": "torchvision",
     },
     "grey images": lambda root: {
-        "source": folder_of(root, channels=1),
-        "mode": "unchanged",
+        "source": fastload.open_source(folder_of(root, channels=1), mode="unchanged"),
         "transform": CROP,
     },
     "images of more than 8 bits": lambda root: {
-        "source": folder_of(root, channels=1, depth=16),
-        "mode": "unchanged",
+        "source": fastload.open_source(folder_of(root, channels=1, depth=16), mode="unchanged"),
         "transform": CROP,
     },
 }

@@ -605,7 +605,7 @@ def test_the_references_of_torchvision_are_taken_as_they_are(
     labels = RaggedArray(Ragged.of([np.arange(count) for count in COUNTS]), role="instances")
     objects = replace(source, columns={**own, "labels": labels})
     with fastload.create_loader(
-        objects, 3, transform=reference(augmentation, kind), collate="torchvision"
+        objects, 3, transform=reference(augmentation, kind), collate_fn="torchvision"
     ) as loader:
         assert "in Python because" not in str(loader.explain())
         for images, targets in loader:

@@ -118,7 +118,7 @@ def test_a_loader_has_it_in_the_core_and_resumes() -> None:
     assert "on the host, by rule" in reported
     everything = by_label(loader)
     for place in ("device", "host"):
-        again = by_label(loader_of(images, transform, place=place))
+        again = by_label(loader_of(images, transform, options=fastload.BackendOptions(place=place)))
         assert all(np.array_equal(again[label], everything[label]) for label in everything)
     assert_resumes_equal(lambda: loader_of(images, transform), everything)
     (flip, op) = Recipe.from_transform(transform).ops

@@ -170,11 +170,11 @@ def test_a_loader_makes_it_in_the_core_and_resumes(channels: int) -> None:
     reported = str(loader.explain())
     assert "GaussianNoise" in reported
     assert "on the host, by rule" in reported
-    with loader_of(images, transform, place="device") as other:
+    with loader_of(images, transform, options=fastload.BackendOptions(place="device")) as other:
         assert "on the device, as asked" in str(other.explain())
     everything = by_label(loader)
     for place in ("device", "host"):
-        again = by_label(loader_of(images, transform, place=place))
+        again = by_label(loader_of(images, transform, options=fastload.BackendOptions(place=place)))
         assert all(np.array_equal(again[label], everything[label]) for label in everything)
     assert_resumes_equal(lambda: loader_of(images, transform), everything)
 

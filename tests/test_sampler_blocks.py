@@ -18,6 +18,7 @@ from fastload.sampler import (
     EpochOrder,
     NodePlacement,
     Shard,
+    Shuffle,
     blocks,
 )
 from tests import warm
@@ -227,7 +228,7 @@ import torch
 import fastload
 from tests.test_sampler_blocks import arrays, labels
 
-with fastload.create_loader(arrays(), 4, shuffle=fastload.BlockShuffle(8, 16)) as loader:
+with fastload.create_loader(arrays(), 4, order=fastload.BlockShuffle(8, 16)) as loader:
     loader.load_state_dict(torch.load("state.pt", weights_only=False))
     print(labels(loader))
 """
@@ -235,12 +236,12 @@ with fastload.create_loader(arrays(), 4, shuffle=fastload.BlockShuffle(8, 16)) a
 
 @pytest.mark.slow
 def test_a_state_goes_on_in_another_process_and_on_more_ranks(tmp_path: Path) -> None:
-    def loader(rank: int, world: int, shuffle: Any) -> Any:
+    def loader(rank: int, world: int, order: Any) -> Any:
         shard = Shard(rank, world)
-        return fastload.create_loader(arrays(), 4 // world, shuffle=shuffle, shard=shard)
+        return fastload.create_loader(arrays(), 4 // world, order=order, shard=shard)
 
-    shuffle = BlockShuffle(8, 16)
-    with loader(0, 1, shuffle) as one:
+    order = BlockShuffle(8, 16)
+    with loader(0, 1, order) as one:
         batches = iter(one)
         for _ in range(37):
             next(batches)
@@ -252,11 +253,11 @@ def test_a_state_goes_on_in_another_process_and_on_more_ranks(tmp_path: Path) ->
     assert done.stdout.strip() == str(rest)
     found = []
     for rank in range(2):
-        with loader(rank, 2, shuffle) as now:
+        with loader(rank, 2, order) as now:
             now.load_state_dict(state)
             found += labels(now)
     assert sorted(found) == sorted(rest)
-    for other in (True, BlockShuffle(4, 16), BlockShuffle(8, 32)):
+    for other in (Shuffle(), BlockShuffle(4, 16), BlockShuffle(8, 32)):
         with loader(0, 1, other) as wrong, pytest.raises(StateMismatchError, match="blocks"):
             wrong.load_state_dict(state)
 
@@ -273,7 +274,7 @@ def test_a_state_goes_on_in_another_process_and_on_more_ranks(tmp_path: Path) ->
     ],
 )
 def test_numbers_that_mean_nothing(options: Any, words: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"shuffle: .*{words}"):
+    with pytest.raises(ConfigurationError, match=f"order: .*{words}"):
         BlockShuffle(**options)
 
 
@@ -290,14 +291,14 @@ def test_windows_that_do_not_fit() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"placement": "node"}, "placement: .* give one of the two"),
-        ({"sampler": list(range(400))}, "shuffle: must be False when a sampler is given"),
-        ({"batch_sampler": [[0]], "batch_size": 1}, "leave shuffle out"),
+        ({"shuffle": True}, "leave shuffle out"),
+        ({"sampler": list(range(400))}, "order: leave it out where a sampler is given"),
+        ({"batch_sampler": [[0]], "batch_size": 1}, "leave order out"),
     ],
 )
 def test_what_does_not_go_with_it(arguments: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        fastload.create_loader(arrays(), **{"shuffle": BlockShuffle(), **arguments})
+        fastload.create_loader(arrays(), order=BlockShuffle(), **arguments)
 
 
 def test_a_distributed_sampler_is_refused_by_one_sentence() -> None:
@@ -305,8 +306,8 @@ def test_a_distributed_sampler_is_refused_by_one_sentence() -> None:
     shared = EpochOrder(400, 4, Shard(0, 2), shuffle=True, interleaved=True)
     said = []
     for argument, apply in (
-        ("shuffle", BlockShuffle().applied_to),
-        ("placement", NodePlacement(nodes=2).placed),
+        ("order .BlockShuffle", BlockShuffle().applied_to),
+        ("order .NodePlacement", NodePlacement(nodes=2).applied_to),
     ):
         with pytest.raises(ConfigurationError, match=rf"^{argument}.*: .*shard='auto'") as refused:
             apply(shared)
@@ -314,10 +315,11 @@ def test_a_distributed_sampler_is_refused_by_one_sentence() -> None:
     assert said[0] == said[1]
 
 
-def test_shuffle_is_a_flag_or_a_shuffle_of_blocks() -> None:
-    with pytest.raises(ConfigurationError, match=r"shuffle: .*False or a fastload.BlockShuffle"):
-        fastload.create_loader(arrays(), 4, shuffle=BlockShuffle)  # type: ignore[arg-type]
-    with fastload.create_loader(arrays(), 4, shuffle=BlockShuffle(np.int64(8), 16)) as loader:
+def test_order_is_a_value() -> None:
+    for given in (BlockShuffle, "node", True):
+        with pytest.raises(ConfigurationError, match=r"order: must be a fastload\.BlockShuffle"):
+            fastload.create_loader(arrays(), 4, order=given)  # type: ignore[arg-type]
+    with fastload.create_loader(arrays(), 4, order=BlockShuffle(np.int64(8), 16)) as loader:
         assert sorted(labels(loader)) == list(range(400))
         assert "in blocks of 8 samples" in loader.explain()
         assert "come within 32 batches" in loader.explain()

@@ -124,9 +124,7 @@ def test_a_state_goes_on_with_more_ranks_on_the_same_nodes() -> None:
     def loader(rank: int, world: int, batch: int, **more: Any) -> Any:
         placement = NodePlacement(**{"nodes": 2, **more})
         shard = Shard(rank, world)
-        return fastload.create_loader(
-            arrays(), batch, shuffle=True, shard=shard, placement=placement
-        )
+        return fastload.create_loader(arrays(), batch, order=placement, shard=shard)
 
     with loader(0, 2, 4) as one, loader(1, 2, 4) as other:
         batches = [iter(one), iter(other)]
@@ -148,39 +146,34 @@ def test_a_state_goes_on_with_more_ranks_on_the_same_nodes() -> None:
 def test_nodes_are_counted_by_torchrun_s_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
-    with fastload.create_loader(arrays(), 2, shuffle=True, placement="node") as loader:
+    with fastload.create_loader(arrays(), 2, order=NodePlacement()) as loader:
         assert "node 1 of 2 reads 20 of 40 samples in an epoch, 2 of them new" in str(
             loader.explain()
         )
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    with pytest.raises(ConfigurationError, match=r"placement: .*NodePlacement\(nodes=...\)"):
-        fastload.create_loader(arrays(), 2, shuffle=True, placement="node")
+    with pytest.raises(ConfigurationError, match=r"order: .*NodePlacement\(nodes=...\)"):
+        fastload.create_loader(arrays(), 2, order=NodePlacement())
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"placement": "rack", "shuffle": True}, "placement: must be 'node'"),
-        ({"placement": "node"}, "give shuffle=True"),
-        ({"placement": "node", "sampler": list(range(40))}, "give shuffle=True"),
+        ({"shuffle": True}, "leave shuffle out"),
+        ({"sampler": list(range(40))}, "leave it out where a sampler is given"),
         (
-            {
-                "placement": NodePlacement(nodes=3),
-                "shuffle": True,
-                "shard": Shard(0, 4),
-            },
-            "4 ranks cannot be divided evenly among 3 nodes",
+            {"shard": Shard(0, 4)},
+            "4 ranks of a NodePlacement cannot be divided evenly among 3 nodes",
         ),
     ],
 )
 def test_placements_that_mean_nothing(arguments: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        fastload.create_loader(arrays(), 2, **arguments)
+        fastload.create_loader(arrays(), 2, order=NodePlacement(nodes=3), **arguments)
 
 
 @pytest.mark.parametrize("options", [{"nodes": 0}, {"moved": 1.5}, {"moved": float("nan")}])
 def test_options_that_mean_nothing(options: Any) -> None:
-    with pytest.raises(ConfigurationError, match="placement: "):
+    with pytest.raises(ConfigurationError, match="order: "):
         NodePlacement(**options)
 
 
@@ -189,8 +182,8 @@ from torchvision.transforms import v2
 import fastload
 
 with fastload.create_loader(
-    "s3://bucket/train", 4, shuffle=True, transform=v2.Resize((8, 8)),
-    placement=fastload.NodePlacement(moved=0.05),
+    "s3://bucket/train", 4, transform=v2.Resize((8, 8)),
+    order=fastload.NodePlacement(moved=0.05),
 ) as loader:
     print(loader.batches_in_flight)
     for _ in range(2):

@@ -50,7 +50,9 @@ def test_tuning_measures_the_candidates_and_says_so(
     monkeypatch.setattr(import_module("fastload.loader.tune"), "MEASURED_SECONDS", 0.05)
     folder = write_photo_folder(tmp_path, per_class=8)
     transform = v2.RandomResizedCrop(16, antialias=True)
-    with fastload.create_loader(folder, 4, transform=transform, tune=True) as loader:
+    with fastload.create_loader(
+        folder, 4, transform=transform, options=fastload.BackendOptions(tune=True)
+    ) as loader:
         text = loader.explain()
         assert "samples/s" in text
         assert "torch:" in text
@@ -68,7 +70,7 @@ def test_tuning_takes_the_fastest(
         lambda order, stage, feed: 900.0 if feed._backend.name == fastest else 100.0,
     )
     with fastload.create_loader(
-        write_photo_folder(tmp_path), 2, transform=CROP, tune=True
+        write_photo_folder(tmp_path), 2, transform=CROP, options=fastload.BackendOptions(tune=True)
     ) as loader:
         assert loader.backend == fastest
         assert f"{fastest}: 900 samples/s" in loader.explain()

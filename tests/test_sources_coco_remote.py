@@ -207,7 +207,7 @@ def test_batches(contestant: Contestant, local: Path, server: ObjectServer, tmp_
             batch_size=2,
             shuffle=True,
             transform=TRANSFORM,
-            collate="torchvision",
+            collate_fn="torchvision",
         ) as loader:
             made.append([flat(batch) for _ in range(2) for batch in loader])
     assert len(made[0]) > 4

@@ -544,7 +544,7 @@ def test_lvis_as_it_is_downloaded(tmp_path: Path, file: str, images: str, order:
     assert rows(source, "labels")[:5] == wanted
     # The background moves all classes alike.
     transform = v2.Resize((8, 8))
-    with fastload.create_loader(source, 5, transform=transform, collate="torchvision") as loader:
+    with fastload.create_loader(source, 5, transform=transform, collate_fn="torchvision") as loader:
         _, targets = next(iter(loader))
     for target, labels in zip(targets, wanted, strict=True):
         assert target["labels"].tolist() == [label + 1 for label in labels]

@@ -636,7 +636,7 @@ def test_batches(contestant: Contestant, kind: str, tmp_path: Path, server: Obje
             batch_size=2,
             shuffle=True,
             transform=TRANSFORM,
-            collate="torchvision",
+            collate_fn="torchvision",
         ) as loader:
             made.append([flat(batch) for batch in loader])
     for ours, theirs, others in zip(*made, strict=True):

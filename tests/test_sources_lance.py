@@ -77,7 +77,9 @@ def test_a_loader_serves_them(tmp_path: Path, stored: str, backend: str) -> None
         (files / f"{index:02}.jpg").write_bytes(data)
     with fastload.create_loader(tmp_path / "x.lance", 5, **options) as loader:
         found = torch.cat([batch[0] for batch in loader])
-    with fastload.create_loader(files, 12, format="images", **options) as loader:
+    with fastload.create_loader(
+        fastload.open_source(files, format="images"), 12, **options
+    ) as loader:
         (wanted,) = next(iter(loader))
     assert torch.equal(found, wanted)
 

@@ -320,7 +320,7 @@ def test_an_unknown_format_is_refused_with_the_nearest(tmp_path: Path) -> None:
         ConfigurationError,
         match=r"format='foldr': there is no such format; .*Did you mean folder\?",
     ):
-        fastload.create_loader(tmp_path, format="foldr")
+        fastload.create_loader(fastload.open_source(tmp_path, format="foldr"))
     with pytest.raises(
         SourceError,
         match=r"is not what format='pairs' .* Leave format out: it is opened as class folder",

@@ -118,12 +118,11 @@ def test_a_mask_of_each_segment(contestant: Contestant, tmp_path: Path) -> None:
     write(tmp_path / "data")
     transform = v2.Compose([v2.RandomHorizontalFlip(1.0), v2.SanitizeBoundingBoxes(min_area=300)])
     with contestant.create(
-        str(tmp_path / "data"),
+        fastload.open_source(str(tmp_path / "data"), masks=True),
         tmp_path,
         batch_size=1,
-        masks=True,
         transform=transform,
-        collate="torchvision",
+        collate_fn="torchvision",
     ) as loader:
         batches = list(loader)
     for n, (images, targets) in enumerate(batches):
@@ -214,7 +213,10 @@ def test_pixels_of_unknown_segments_are_an_error(masks: bool, tmp_path: Path) ->
     Image.fromarray(pixels).save(png)
     message = "segment 200 has no pixel" if masks else "pixels of the segment 328965, which"
     with fastload.create_loader(
-        path, batch_size=1, masks=masks, transform=v2.CenterCrop(32), backend="turbojpeg"
+        fastload.open_source(path, masks=masks),
+        batch_size=1,
+        transform=v2.CenterCrop(32),
+        backend="turbojpeg",
     ) as loader:
         with pytest.raises(DecodeError, match=message):
             next(iter(loader))
@@ -223,7 +225,9 @@ def test_pixels_of_unknown_segments_are_an_error(masks: bool, tmp_path: Path) ->
 def test_images_of_several_sizes_have_masks_of_their_own(tmp_path: Path) -> None:
     """In order, without a transform: what a panoptic model is validated on."""
     path = write(tmp_path)
-    with fastload.create_loader(path, batch_size=1, collate="detr", masks=True) as loader:
+    with fastload.create_loader(
+        fastload.open_source(path, masks=True), batch_size=1, collate_fn="detr"
+    ) as loader:
         for n, (images, _, targets) in enumerate(loader):
             assert tuple(images.shape[2:]) == SIZES[n]
             union = targets[0]["masks"].sum(0)

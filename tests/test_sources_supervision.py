@@ -27,7 +27,7 @@ def dataset(root: Path, *, masks: bool = False) -> Any:
 
 def test_samples_are_those_that_it_gives(tmp_path: Path) -> None:
     theirs = dataset(tmp_path)
-    with fastload.create_loader(theirs, batch_size=1, collate="torchvision") as loader:
+    with fastload.create_loader(theirs, batch_size=1, collate_fn="torchvision") as loader:
         assert "supervision's DetectionDataset" in str(loader.explain())
         ours = [(images[0], targets[0]) for images, targets in loader]
     assert len(ours) == len(theirs)
@@ -62,7 +62,10 @@ def test_masks_and_numbers_of_the_objects(tmp_path: Path) -> None:
     opened = fastload.open_source(theirs)
     assert any("left out: masks of " in note for note in opened.notes)
     with fastload.create_loader(
-        theirs, batch_size=1, masks=True, collate="torchvision", transform=v2.Resize((40, 60))
+        fastload.open_source(theirs, masks=True),
+        batch_size=1,
+        collate_fn="torchvision",
+        transform=v2.Resize((40, 60)),
     ) as loader:
         images, targets = next(iter(loader))
     _, pixels, found = theirs[0]

@@ -59,7 +59,7 @@ def test_wrapped_as_a_dataloader_serves_it(name: str, whole: bool, tmp_path: Pat
     dataset = wrapped(MAKERS[name](tmp_path, transforms=v2.Compose([RESIZE])))
     dataset = dataset if whole else Subset(dataset, [2, 0])
     theirs = [row for batch in DataLoader(dataset, 2, collate_fn=list) for row in batch]
-    with fastload.create_loader(dataset, batch_size=2, collate="torchvision") as loader:
+    with fastload.create_loader(dataset, batch_size=2, collate_fn="torchvision") as loader:
         ours = [pair for batch in loader for pair in zip(*batch, strict=True)]
         assert f"torchvision {'CocoDetection' if name == 'coco' else 'VOCDetection'}" in str(
             loader.explain()
@@ -145,7 +145,7 @@ def test_what_is_not_known_runs_as_it_is_written(tmp_path: Path) -> None:
         assert list(opened.source.columns) == ["item"]
         assert any(reason in note for note in opened.notes), (reason, opened.notes)
         with pytest.raises(ConfigurationError, match="Python code makes; give collate_fn"):
-            fastload.create_loader(dataset, collate="torchvision")
+            fastload.create_loader(dataset, collate_fn="torchvision")
 
 
 def test_an_adopted_dataloader_gives_what_it_gave(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_sixteen_bits_are_those_of_the_file(
     data = folder(tmp_path, [write(pixels) for pixels in PIXELS[channels]], ending)
     crop = v2.CenterCrop((24, 30))
     with contestant.create(
-        data, tmp_path, batch_size=6, transform=crop, mode="unchanged"
+        open_source(data, mode="unchanged"), tmp_path, batch_size=6, transform=crop
     ) as loader:
         found, labels = next(iter(loader))
         assert f"{'grey' if channels == 1 else 'RGB'} of 16 bits" in loader.explain()
@@ -127,8 +127,8 @@ def test_geometry_is_torchvisions_and_scale_divides_by_65535(
     data = folder(tmp_path, [png16(pixels) for pixels in PIXELS[3]], ".png")
     resize = v2.Resize((20, 25), v2.InterpolationMode(interpolation), antialias=True)
     scaled = [resize, v2.RandomHorizontalFlip(1), v2.ToDtype(torch.float32, scale=True)]
-    arguments = {"batch_size": 6, "mode": "unchanged"}
-    with contestant.create(data, tmp_path, transform=v2.Compose(scaled), **arguments) as loader:
+    data = open_source(data, mode="unchanged")
+    with contestant.create(data, tmp_path, transform=v2.Compose(scaled), batch_size=6) as loader:
         found = next(iter(loader))[0].cpu()
     wanted = torch.stack(
         [
@@ -152,7 +152,7 @@ def test_normalised_pixels_are_torchvisions(contestant: Contestant, tmp_path: Pa
     steps = [v2.CenterCrop(24), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.25])]
     transform = v2.Compose(steps)
     with contestant.create(
-        data, tmp_path, batch_size=6, transform=transform, mode="unchanged"
+        open_source(data, mode="unchanged"), tmp_path, batch_size=6, transform=transform
     ) as loader:
         found = next(iter(loader))[0].cpu()
     wanted = torch.stack([transform(planes(pixels)) for pixels in in_order(PIXELS[1])])
@@ -166,7 +166,7 @@ def test_floating_point_is_served_as_it_is(contestant: Contestant, tmp_path: Pat
     data = folder(tmp_path, [tiff(pixels) for pixels in depth], ".tif")
     crop = v2.CenterCrop(24)
     with contestant.create(
-        data, tmp_path, batch_size=6, transform=crop, mode="unchanged"
+        open_source(data, mode="unchanged"), tmp_path, batch_size=6, transform=crop
     ) as loader:
         found = next(iter(loader))[0].cpu()
     assert torch.equal(found, torch.stack([crop(planes(pixels)) for pixels in in_order(depth)]))
@@ -191,7 +191,7 @@ def test_masks_keep_numbers_above_255(contestant: Contestant, tmp_path: Path) ->
     nearest = v2.Resize((20, 25), v2.InterpolationMode.NEAREST)
     transform = v2.Compose([v2.CenterCrop((24, 30)), v2.Resize((20, 25))])
     with contestant.create(
-        source, tmp_path, batch_size=6, transform=transform, mode="unchanged"
+        open_source(source, mode="unchanged"), tmp_path, batch_size=6, transform=transform
     ) as loader:
         pictures, masks = next(iter(loader))
     wanted = torch.stack(
@@ -208,7 +208,7 @@ def test_grey_stays_grey(contestant: Contestant, tmp_path: Path) -> None:
     crop = v2.CenterCrop(24)
     for mode, channels in (("unchanged", 1), ("RGB", 3)):
         with contestant.create(
-            data, tmp_path / mode, batch_size=6, transform=crop, mode=mode
+            open_source(data, mode=mode), tmp_path / mode, batch_size=6, transform=crop
         ) as loader:
             found = next(iter(loader))[0].cpu()
         assert found.shape == (6, channels, 24, 24)
@@ -228,11 +228,10 @@ def test_verdicts_are_the_same(contestant: Contestant, tmp_path: Path) -> None:
     }
     data = folder(tmp_path, [good[0], *bad.values()], ".png")
     with contestant.create(
-        data,
+        open_source(data, mode="unchanged"),
         tmp_path,
         batch_size=1,
         transform=v2.CenterCrop(20),
-        mode="unchanged",
         **({"options": cache_that_waits(tmp_path)} if contestant.backend == "cache" else {}),
     ) as loader:
         iterator, verdicts = iter(loader), []
@@ -286,7 +285,7 @@ def test_what_the_core_finds_odd_is_read_by_others(tmp_path: Path) -> None:
     for channels, colour in ((1, 0), (3, 2)):
         file = pngs.png(PIXELS[channels][0], colour, 16, interlaced=True)
         data = folder(tmp_path / str(channels), [file], ".png")
-        with fastload.create_loader(data, mode="unchanged") as loader:
+        with fastload.create_loader(open_source(data, mode="unchanged")) as loader:
             assert torch.equal(next(iter(loader))[0][0], planes(PIXELS[channels][0]))
 
 
@@ -351,13 +350,18 @@ def test_what_cannot_be_kept_is_refused(file: bytes, words: str, tmp_path: Path)
         ({"transform": v2.Compose([v2.CenterCrop(9), v2.ColorJitter(0.3)])}, "ColorJitter"),
         ({"transform": v2.CenterCrop(9), "dtype": torch.float16}, "dtype.*float16"),
         ({"transform": v2.CenterCrop(9), "backend": "dali"}, "backend 'dali'|dali"),
-        ({"mode": "grey"}, "'RGB' or 'unchanged'"),
     ],
 )
 def test_what_is_of_eight_bits_is_refused(arguments: Any, words: str, tmp_path: Path) -> None:
     data = folder(tmp_path, [png16(PIXELS[1][0])], ".png")
     with pytest.raises((ConfigurationError, fastload.BackendUnavailableError), match=words):
-        fastload.create_loader(data, **{"mode": "unchanged", **arguments})
+        fastload.create_loader(open_source(data, mode="unchanged"), **arguments)
+
+
+def test_there_are_two_modes(tmp_path: Path) -> None:
+    data = folder(tmp_path, [png16(PIXELS[1][0])], ".png")
+    with pytest.raises(ConfigurationError, match="'RGB' or 'unchanged'"):
+        open_source(data, mode="grey")  # type: ignore[arg-type]
 
 
 def test_code_of_the_data_set_is_not_asked_for_another_mode(tmp_path: Path) -> None:
@@ -365,8 +369,10 @@ def test_code_of_the_data_set_is_not_asked_for_another_mode(tmp_path: Path) -> N
 
     data = ImageFolder(folder(tmp_path, [png16(PIXELS[1][0])] * 2, ".png"))
     with pytest.raises(ConfigurationError, match="mode: 'unchanged'"):
-        fastload.create_loader(data, transform=lambda image: image, mode="unchanged")
-    with fastload.create_loader(data, transform=v2.CenterCrop(9), mode="unchanged") as loader:
+        fastload.create_loader(open_source(data, mode="unchanged"), transform=lambda image: image)
+    with fastload.create_loader(
+        open_source(data, mode="unchanged"), transform=v2.CenterCrop(9)
+    ) as loader:
         assert next(iter(loader))[0].dtype == torch.uint16
 
 
@@ -380,7 +386,7 @@ def test_an_opaque_transform_gets_all_bits(tmp_path: Path) -> None:
             return torch.from_numpy(pixels.astype(np.int64))
 
         with fastload.create_loader(
-            data, transform=counted, mode="unchanged", num_workers=0
+            open_source(data, mode="unchanged"), transform=counted, num_workers=0
         ) as loader:
             found = next(iter(loader))[0][0]
         assert torch.equal(found, planes(PIXELS[channels][0]).long())
@@ -392,7 +398,7 @@ def test_without_tifffile_the_message_says_what_to_install(
     monkeypatch.setitem(sys.modules, "tifffile", None)
     data = folder(tmp_path, [tiff(PIXELS[3][0])], ".tif")
     with (
-        fastload.create_loader(data, mode="unchanged", backend="turbojpeg") as loader,
+        fastload.create_loader(open_source(data, mode="unchanged"), backend="turbojpeg") as loader,
         pytest.raises(DecodeError, match=r"pip install .*\[tiff\]"),
     ):
         next(iter(loader))

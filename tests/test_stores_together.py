@@ -21,7 +21,7 @@ from PIL import Image
 from torchvision.transforms import v2
 
 import fastload
-from fastload import BlockShuffle, stores
+from fastload import BlockShuffle, Shuffle, stores
 from fastload.backends.pixels_native import bytes_for_core
 from fastload.errors import DecodeError
 from fastload.sampler import EpochOrder, Shard
@@ -82,7 +82,7 @@ def upload(shards: Path, server: ObjectServer) -> None:
 
 
 def create(source: Any, **more: Any) -> fastload.Loader:
-    arguments = {"shuffle": SHUFFLE, "transform": CROP, "seed": 5, **more}
+    arguments = {"order": SHUFFLE, "transform": CROP, "seed": 5, **more}
     return fastload.create_loader(source, arguments.pop("batch_size", 8), **arguments)
 
 
@@ -129,11 +129,11 @@ def test_the_samples_are_those_of_local_shards(
     contestant: Contestant, shards: Path, server: ObjectServer, tmp_path: Path
 ) -> None:
     upload(shards, server)
-    arguments: dict[str, Any] = {"shuffle": SHUFFLE, "transform": CROP, "seed": 5, "batch_size": 8}
+    arguments: dict[str, Any] = {"order": SHUFFLE, "transform": CROP, "seed": 5, "batch_size": 8}
     # The fork server of the tests has the environment of the test that started it.
     arguments["multiprocessing_context"] = "spawn"
     for drop_last in (True, False):
-        more = {**arguments, "batch_size": 9, "shuffle": BlockShuffle(8), "drop_last": drop_last}
+        more = {**arguments, "batch_size": 9, "order": BlockShuffle(8), "drop_last": drop_last}
         with contestant.create(str(shards), tmp_path, **more) as loader:
             local = batches(loader)
         with contestant.create(SPEC, tmp_path / "x", **more) as loader:
@@ -147,7 +147,7 @@ def test_a_group_is_one_request(
     contestant: Contestant, kept: bool, shards: Path, server: ObjectServer, tmp_path: Path
 ) -> None:
     upload(shards, server)
-    arguments: dict[str, Any] = {"shuffle": SHUFFLE, "transform": CROP, "seed": 5, "batch_size": 8}
+    arguments: dict[str, Any] = {"order": SHUFFLE, "transform": CROP, "seed": 5, "batch_size": 8}
     with contestant.create(SPEC, tmp_path, prefetch_factor=2, **arguments) as loader:
         server.requests.clear()
         found = batches(loader)
@@ -172,7 +172,7 @@ def test_a_group_is_one_request(
 def test_of_what_the_tier_has_little_is_asked_again(shards: Path, server: ObjectServer) -> None:
     """Less than 0.2 of what is missing."""
     upload(shards, server)
-    with create(SPEC, shuffle=False, sampler=list(range(0, SAMPLES, 3))) as loader:
+    with create(SPEC, order=None, sampler=list(range(0, SAMPLES, 3))) as loader:
         batches(loader)
     with create(SPEC, prefetch_factor=1) as loader:
         server.requests.clear()
@@ -275,7 +275,7 @@ def test_loaders_of_one_source_do_not_change_each_others_columns(
 ) -> None:
     upload(shards, server)
     opened = open_source(SPEC)
-    with create(opened) as loader, create(opened, shuffle=True) as other:
+    with create(opened) as loader, create(opened, order=Shuffle()) as other:
         assert len(batches(loader)) == len(batches(other)) == 15
         assert not any(column.grouped for column in opened.source.encoded.values())
 
@@ -341,7 +341,7 @@ def test_errors_are_those_of_samples_that_are_read_one_by_one(
 ) -> None:
     order = SHUFFLE.applied_to(EpochOrder(SAMPLES, 8, shuffle=True, seed=5)).epoch(0).tolist()
     found = []
-    for number, more in enumerate(({}, {"shuffle": False, "sampler": order})):
+    for number, more in enumerate(({}, {"order": None, "sampler": order})):
         monkeypatch.setenv("FASTLOAD_TIER", str(shards.parent / f"{fault}-{kept}-{number}"))
         upload(shards, server)
         server.unversioned = fault == "cut"
@@ -593,7 +593,7 @@ def test_where_neighbours_lie_apart_it_is_said(server: ObjectServer, tmp_path: P
 def test_samples_in_order_need_no_groups(shards: Path, server: ObjectServer) -> None:
     """Neighbours that are asked for at the same time are one request in any case."""
     upload(shards, server)
-    with create(SPEC, shuffle=False, batch_size=40, prefetch_factor=1, num_workers=2) as loader:
+    with create(SPEC, order=None, batch_size=40, prefetch_factor=1, num_workers=2) as loader:
         server.requests.clear()
         assert len(batches(loader)) == 3
         assert "read together" not in loader.explain()

@@ -164,7 +164,9 @@ def test_tuning_measures_it_as_it_does_ours(monkeypatch: pytest.MonkeyPatch) -> 
         "samples_per_second",
         lambda order, stage, feed: 900.0 if feed._backend.name == "mine" else 100.0,
     )
-    with fastload.create_loader(TOKENS, 4, num_workers=0, tune=True) as loader:
+    with fastload.create_loader(
+        TOKENS, 4, num_workers=0, options=fastload.BackendOptions(tune=True)
+    ) as loader:
         assert loader.backend == "mine"
         assert "described: 100 samples/s" in loader.explain()
 

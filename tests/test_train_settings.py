@@ -331,7 +331,7 @@ def test_options_of_a_backend_are_those_of_its_class(tmp_path: Path) -> None:
     if any(row.name == "dali" and row.available for row in fastload.available_backends()):
         assert backend_options("dali", ["num_threads=3"]) == DaliOptions(num_threads=3)
     assert backend_options("cache", ["short_side=none"]) == CacheOptions()
-    assert backend_options("cache", []) is None
+    assert backend_options("cache", []) == CacheOptions()
     given = numbered(tmp_path, 8) | {"backend": "cache", "backend_option": ("storage=device",)}
     loader = opened(given).train
     assert "device" in loader.explain()

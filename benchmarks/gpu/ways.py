@@ -30,9 +30,10 @@ _READERS = 4
 Contestants = Mapping[str, Callable[[], Feed]]
 
 
-def _ours(setting: Setting, transform: Any, **arguments: Any) -> Feed:
+def _ours(setting: Setting, transform: Any, place: str = "auto", **arguments: Any) -> Feed:
     """Of the first backend that decodes in threads."""
     variant = next(v for v in decoding(setting) if not v.may_die)
+    variant = replace(variant, settings=(*variant.settings, ("place", place)))
     given = {"batch_size": setting.batch_size, "transform": transform}
     return of_loader(variant.create(setting, **given, **arguments))
 

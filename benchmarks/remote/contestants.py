@@ -38,7 +38,7 @@ def fastload(
 ) -> Any:
     from torchvision.transforms import v2
 
-    from fastload import BlockShuffle, create_loader
+    from fastload import BlockShuffle, Shuffle, create_loader
 
     os.environ["XDG_CACHE_HOME"] = setting.caches
     os.environ["FASTLOAD_TIER_SIZE"] = "20GB" if tier else "0"
@@ -46,7 +46,7 @@ def fastload(
     return create_loader(
         f"{place}/{what}",
         BATCH,
-        shuffle=BlockShuffle() if blocks else True,
+        order=BlockShuffle() if blocks else Shuffle(),
         drop_last=True,
         transform=_transform(v2),
         num_workers=len(setting.cores),

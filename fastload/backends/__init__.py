@@ -2,6 +2,7 @@
 
 from fastload.backends.base import (
     ENTRY_POINT_GROUP,
+    BackendOptions,
     BackendStatus,
     available_backends,
     backend_by_rule,
@@ -10,6 +11,7 @@ from fastload.backends.base import (
 
 __all__ = [
     "ENTRY_POINT_GROUP",
+    "BackendOptions",
     "BackendStatus",
     "available_backends",
     "backend_by_rule",

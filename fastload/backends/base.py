@@ -20,12 +20,13 @@ from enum import Enum, auto
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastload.arguments import flag, require
 from fastload.backends.needs import Abilities, Asked, lacking, needs_in
 from fastload.backends.tolerance import PixelDifference as PixelDifference
 from fastload.backends.tolerance import Tolerance as Tolerance
@@ -50,6 +51,7 @@ DEFAULT_PREFETCH = 2
 once workers are busy."""
 
 WorkloadKind = Literal["encoded", "arrays", "python"]
+Place = Literal["auto", "device", "host"]
 
 BufferAllocator = Callable[[tuple[int, ...]], npt.NDArray[Any]]
 
@@ -63,6 +65,25 @@ class BackendOptions:
     """Turn images upright by their EXIF orientation tag. Off, as in torchvision."""
     max_pixels: int = DecodeSettings.max_pixels
     """Refuse images with more pixels than this, unread."""
+    tune: bool = field(default=False, kw_only=True)
+    """With backend="auto", choose by measuring the candidates on this data for some seconds;
+    likewise the place, with place="auto"."""
+    place: Place = field(default="auto", kw_only=True)
+    """Where the operations of colour run that a batch of uint8 images begins with, such as
+    ColorJitter, GaussianBlur, GaussianNoise, JPEG, RandAugment and RandomApply of these. "device":
+    there, after the copy. "host": before it, by the threads of the native core, with the same uint8
+    pixels as on a CPU. "auto": on the device if that is a GPU, else on the host, or by `tune`;
+    `explain()` says which."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tune", flag("tune", self.tune))
+        places = get_args(Place)
+        require("place", self.place in places, "'auto', 'device' or 'host'", self.place)
+        if self.tune and self.risk:
+            raise ConfigurationError(
+                "tune: it tries backends in this process, which these options may end: "
+                f"{self.risk}. Name the backend, or leave tune out."
+            )
 
     @property
     def decode_settings(self) -> DecodeSettings:

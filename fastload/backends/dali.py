@@ -78,6 +78,7 @@ class DaliOptions(BackendOptions):
         )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.device not in ("auto", "cpu", "mixed"):
             raise ConfigurationError(
                 f"DaliOptions(device={self.device!r}) must be 'auto', 'cpu' or 'mixed'."

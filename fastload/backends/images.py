@@ -155,8 +155,8 @@ class ImageReader:
             raise ConfigurationError(
                 "transform: the images of a batch must come out in one size (height x width), but "
                 f"{one} and {other} differ. Add a Resize or a crop to a fixed (height, width), or "
-                "use batch_size=1; of images with objects, collate='detr' or 'torchvision' takes "
-                "several sizes."
+                "use batch_size=1; of images with objects, collate_fn='detr' or 'torchvision' "
+                "takes several sizes."
             )
         return int(windows[first][0]), int(windows[first][1])
 

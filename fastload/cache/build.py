@@ -83,7 +83,7 @@ LOOK = 1.0
 """Seconds that a look at the files of a cache may take before the first batch."""
 
 
-@checks_names
+@checks_names()
 def build_cache(
     source: Any,
     directory: str | os.PathLike[str] | None = None,

@@ -23,7 +23,7 @@ def index(
         str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")
     ] = None,
     format: Annotated[
-        str | None, typer.Option(help="What create_loader is given as format, if anything.")
+        str | None, typer.Option(help="What open_source is given as format, if anything.")
     ] = None,
     to: Annotated[
         Path | None,

@@ -19,7 +19,7 @@ def look(
         str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")
     ] = None,
     format: Annotated[
-        str | None, typer.Option(help="What create_loader is given as format, if anything.")
+        str | None, typer.Option(help="What open_source is given as format, if anything.")
     ] = None,
     transform: Annotated[
         str | None,
@@ -31,7 +31,7 @@ def look(
     ] = None,
     masks: Annotated[
         bool,
-        typer.Option("--masks", help="Draw a mask of each object, as create_loader(masks=True)."),
+        typer.Option("--masks", help="Draw a mask of each object, as open_source(masks=True)."),
     ] = False,
     keypoint_pairs: Annotated[
         str | None,

@@ -48,7 +48,7 @@ def pack(
         str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")
     ] = None,
     format: Annotated[
-        str | None, typer.Option(help="What create_loader is given as format, if anything.")
+        str | None, typer.Option(help="What open_source is given as format, if anything.")
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="A sample that cannot be read is an error.")

@@ -4,8 +4,8 @@ how it runs."""
 from __future__ import annotations
 
 from fastload.loader.build import LoaderParts
-from fastload.loader.config import LoaderConfig
+from fastload.loader.config import CollateColumns, LoaderConfig
 from fastload.loader.iterator import Stats
 from fastload.loader.loader import Loader, create_loader
 
-__all__ = ["Loader", "LoaderConfig", "LoaderParts", "Stats", "create_loader"]
+__all__ = ["CollateColumns", "Loader", "LoaderConfig", "LoaderParts", "Stats", "create_loader"]

@@ -29,7 +29,7 @@ from fastload.errors import ConfigurationError
 from fastload.loader.config import LoaderConfig
 from fastload.loader.streams import refuse_of_streams
 from fastload.loader.worker_seeds import ScriptSeeds
-from fastload.sampler import Shard, Tail, has_length
+from fastload.sampler import Shard, Shuffle, Tail, has_length
 
 # fmt: off
 _READ = (
@@ -198,8 +198,7 @@ def made_again(config: LoaderConfig, dataloader: DataLoader[Any]) -> LoaderConfi
         config,
         batch_sampler=dataloader.batch_sampler,
         sampler=None,
-        shuffle=False,
-        placement=None,
+        order=None,
         drop_last=False,
         shard=Shard(),
     )
@@ -256,10 +255,10 @@ def _in_order_of(config: LoaderConfig, sampler: Any, length: int, *, shared: boo
     """The configuration in the order of a sampler, over a data set of that length. Raises
     ConfigurationError: it is to be `shared` by `from_dataloader`, and the sampler decides."""
     if type(sampler) is SequentialSampler and len(sampler) == length:
-        return replace(config, shuffle=False)
+        return replace(config, order=None)
     if _is_plain_shuffle(sampler, length) and (shared or _generator_of(sampler) is None):
         note = "RandomSampler -> fastload's shuffle: another order, a function of (seed, epoch)"
-        return replace(config, shuffle=True, notes=config.noted(note))
+        return replace(config, order=Shuffle(), notes=config.noted(note))
     if type(sampler) is DistributedSampler and _shares_all(sampler, length):
         tail = _tail_of(sampler, length)
         note = (
@@ -270,7 +269,7 @@ def _in_order_of(config: LoaderConfig, sampler: Any, length: int, *, shared: boo
         return replace(
             config,
             shard=Shard(sampler.rank, sampler.num_replicas),
-            shuffle=sampler.shuffle,
+            order=Shuffle() if sampler.shuffle else None,
             seed=sampler.seed,
             own_seed=False,
             tail=tail,

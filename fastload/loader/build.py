@@ -294,7 +294,7 @@ def _explained(config: LoaderConfig, workload: Workload, read_together: str) -> 
         rows["needs"] = "\n".join(needs)
     rows["delivered"] = f"on {config.device}, {config.memory_format}".replace("torch.", "")
     if config.collate is not None:
-        rows["delivered"] += f", collate={config.shown_collate}"
+        rows["delivered"] += f", collate_fn={config.shown_collate}"
     if workload.padded:
         rows["delivered"] += ", images padded to the largest of a batch"
     if config.device.type == "cuda":

@@ -1,4 +1,4 @@
-"""Batches in the form that trainers of detectors take: `create_loader(collate=...)`.
+"""Batches in the form that trainers of detectors take: `create_loader(collate_fn=...)`.
 
 A batch is made as one piece: the images in one tensor, and each column of objects as the elements
 of all images with offsets. What is made of it here is views of these, and a few numbers for all
@@ -29,27 +29,26 @@ Collate = Callable[[dict[str, Any]], Any]
 
 
 def collate_of(given: str | Collate, source: Source, outputs: Outputs) -> Collate:
-    """The function that `collate=` means.
+    """The function that `collate_fn=` means.
 
     Raises ConfigurationError: there is no form of that name; or the source has not the columns that
     it needs.
     """
     if callable(given):
         if source.objects:
-            raise _refused(source, "whose samples Python code makes; give collate_fn in its place")
+            raise _refused(source, "whose samples Python code makes; give a function of samples")
         return given
     if given not in _FORMS:
         known = ", ".join(map(repr, _FORMS))
         raise ConfigurationError(
-            f"collate={given!r}: there is no such form; there are {known}, or give a function of "
-            "the columns of a batch."
+            f"collate_fn={given!r}: there is no such form; there are {known}, or give a function."
         )
     if source.objects:
-        raise _refused(source, "whose samples Python code makes; give collate_fn in its place")
+        raise _refused(source, "whose samples Python code makes; give a function of samples")
     if outputs.as_views:
         raise ConfigurationError(
-            f"collate={given!r}: a sample here is several views (transform has Views). Give a "
-            "function of the columns of a batch."
+            f"collate_fn={given!r}: a sample here is several views (transform has Views). Give a "
+            "CollateColumns of a function."
         )
     images = [name for name, column in source.images.items() if column.kind.coloured]
     boxes = [
@@ -60,13 +59,13 @@ def collate_of(given: str | Collate, source: Source, outputs: Outputs) -> Collat
             found = ", ".join(names) or "none"
             raise _refused(
                 source,
-                f"which must have one {what} for collate={given!r} and has {found} (columns: "
+                f"which must have one {what} for collate_fn={given!r} and has {found} (columns: "
                 f"{', '.join(source.columns)}). Give boxes as a fastload.Ragged",
             )
     if "labels" not in source.instances:
         raise _refused(
             source,
-            f"which has no labels of the objects, and collate={given!r} needs them: a Ragged "
+            f"which has no labels of the objects, and collate_fn={given!r} needs them: a Ragged "
             "column called 'labels'",
         )
     form: type[_Form] = _FORMS[given]
@@ -81,7 +80,7 @@ def _has_crowds(source: Source) -> bool:
 
 
 def _refused(source: Source, why: str) -> ConfigurationError:
-    return ConfigurationError(f"collate: it is for {source.name}, {why}.")
+    return ConfigurationError(f"collate_fn: it is for {source.name}, {why}.")
 
 
 @dataclass(frozen=True)

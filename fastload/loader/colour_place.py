@@ -4,16 +4,14 @@ or as asked; `tune` measures both."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import torch
 
 from fastload import native
+from fastload.backends.base import Place
 from fastload.errors import ConfigurationError
 from fastload.recipe import SplitRecipe
 from fastload.sources.base import Source
-
-Place: TypeAlias = Literal["auto", "device", "host"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,6 @@ def place_by_rule(
     return ColourPlace(
         split,
         f"on {device}, by rule; place='host' has the native core do it before the copy, "
-        "tune=True measures both",
+        "tune=True of the options measures both",
         hosted,
     )

@@ -5,22 +5,21 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from numbers import Integral
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from fastload.backends.base import BackendOptions, WorkerSettings
+from fastload.arguments import flag, integer, require
+from fastload.backends.base import BackendOptions, Place, WorkerSettings
 from fastload.compat.parallel import shares_a_model
 from fastload.errors import ConfigurationError, OnError, counted
-from fastload.loader.colour_place import Place
 from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
-from fastload.sampler import BlockShuffle, NodePlacement, Shard, Tail
+from fastload.sampler import Ordering, Shard, Shuffle, Tail
+from fastload.sources.base import Opened
 from fastload.sources.huggingface_streams import is_huggingface_stream
 
 logger = logging.getLogger("fastload")
@@ -30,6 +29,40 @@ MOST_WORKERS = 4096
 # Batches that a worker makes ahead, all of them held in memory: 1,000 of 256 images of 224 pixels
 # are 38 GB. A trainer that waits with tens of them waits with thousands, too.
 MOST_AHEAD = 1000
+_OF_OPTIONS = "options=fastload.BackendOptions({0}=...), or the options of a backend with {0}=..."
+_OF_SOURCE = "create_loader(fastload.open_source(source, {}=...), ...)"
+MOVED = {name: _OF_OPTIONS.format(name) for name in ("tune", "place")}
+"""Arguments of earlier versions, and what to write in their place: of `from_dataloader`."""
+MOVED_OF_CREATE = (
+    MOVED
+    | {
+        name: _OF_SOURCE.format(name)
+        for name in ("strict", "masks", "format", "mode", "assume_plain")
+    }
+    | {
+        "placement": "order=fastload.NodePlacement(), without shuffle",
+        "collate": "collate_fn='torchvision', 'detr' or 'yolo'; of a function of whole columns "
+        "collate_fn=fastload.CollateColumns(function)",
+    }
+)
+"""Those of `create_loader`."""
+
+
+@dataclass(frozen=True)
+class CollateColumns:
+    """A function of whole columns, for `collate_fn=`, which without this calls a function with a
+    list of samples.
+
+    Raises:
+        ConfigurationError: it is no function.
+    """
+
+    function: Callable[[dict[str, Any]], Any]
+    """Makes a batch of its columns by name, on `device`; called by the thread that makes the
+    batch."""
+
+    def __post_init__(self) -> None:
+        require("CollateColumns", callable(self.function), "of a function", self.function)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +76,13 @@ class LoaderConfig:
     """
 
     source: Any
+    """What was given; of what `open_source` has opened, what that was given."""
+    opened: Opened | None = None
+    """What `open_source` has opened. None: it has not, or somebody has changed what it gave."""
+    split: str | None = None
     batch_size: int = 1
-    shuffle: bool | BlockShuffle = False
+    order: Ordering | None = None
+    """None: as they come, or by a sampler."""
     drop_last: bool = False
     transform: Callable[..., Any] | Recipe | None = None
     batch_transform: Any = None
@@ -54,23 +92,18 @@ class LoaderConfig:
     pin_memory: bool | None = None
     sampler: Iterable[int] | None = None
     collate_fn: Callable[[list[Any]], Any] | None = None
+    """A function of single samples."""
     collate: str | Callable[[dict[str, Any]], Any] | None = None
+    """The form of batches of columns, or a function of them."""
     seed: int = 0
     shard: Shard | Literal["auto"] | None = None
-    placement: NodePlacement | Literal["node"] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype | None = None
     memory_format: torch.memory_format = torch.channels_last
     on_error: OnError = "raise"
-    tune: bool = False
-    place: Place = "auto"
     options: BackendOptions | None = None
-    split: str | None = None
-    strict: bool = False
-    masks: bool = False
-    format: str | None = None
     assume_plain: bool = False
-    mode: Literal["RGB", "unchanged"] = "RGB"
+    """See `open_source`."""
 
     adoption: Any = None
     """The DataLoader that it was read from, an `Adoption` of `fastload.loader.adoption`; None:
@@ -118,138 +151,59 @@ class LoaderConfig:
                 f"prefetch_factor: must be at most {MOST_AHEAD:,}, got {self.prefetch_factor:,}: "
                 "so many batches are held in memory, and a few are enough to keep a trainer busy."
             )
-        for name in ("drop_last", "tune", "strict", "masks", "assume_plain"):
-            self._settle(name, _flag(name, getattr(self, name)))
-        if not isinstance(self.shuffle, BlockShuffle):
-            what = "True, False or a fastload.BlockShuffle"
-            self._settle("shuffle", _flag("shuffle", self.shuffle, what))
+        for name in ("drop_last", "assume_plain"):
+            self._settle(name, flag(name, getattr(self, name)))
+        if isinstance(self.source, Opened) and self.source.asked is not None:
+            self._settle("opened", self.source)
+            self._settle("source", self.source.asked.spec)
+            self._settle("assume_plain", self.opening.get("assume_plain", False))
         shard, layouts = self.shard, (torch.channels_last, torch.contiguous_format)
         good = shard in (None, "auto") or isinstance(shard, Shard)
-        _require("shard", good, "a fastload.Shard, 'auto' or None", shard)
-        if self.placement == "node":
-            self._settle("placement", NodePlacement())
-        good = self.placement is None or isinstance(self.placement, NodePlacement)
-        _require("placement", good, "'node', a fastload.NodePlacement or None", self.placement)
-        if self.placement is not None and not self.shuffle:
-            raise ConfigurationError(
-                "placement: it is a way to shuffle; give shuffle=True, and no sampler of your own."
-            )
-        if self.placement is not None and isinstance(self.shuffle, BlockShuffle):
-            raise ConfigurationError(
-                "placement: it is a way to shuffle, and so is a BlockShuffle; give one of the two."
-            )
-        _require(
+        require("shard", good, "a fastload.Shard, 'auto' or None", shard)
+        require(
             "dtype",
             self.dtype is None or isinstance(self.dtype, torch.dtype),
             "a torch.dtype",
             self.dtype,
         )
         what = f"a torch.memory_format, {layouts[0]} or {layouts[1]}"
-        _require("memory_format", self.memory_format in layouts, what, self.memory_format)
-        good = self.collate_fn is None or callable(self.collate_fn)
-        _require("collate_fn", good, "a function of a list of samples", self.collate_fn)
-        good = self.collate is None or isinstance(self.collate, str) or callable(self.collate)
-        _require("collate", good, "'detr', 'torchvision', 'yolo' or a function", self.collate)
-        if self.collate is not None and self.collate_fn is not None:
-            raise ConfigurationError(
-                "collate: it makes a batch from whole columns, and collate_fn from single samples; "
-                "give one of the two."
-            )
-        _require(
+        require("memory_format", self.memory_format in layouts, what, self.memory_format)
+        self._settle("collate_fn", None if self.collate_fn is default_collate else self.collate_fn)
+        require(
             "on_error", self.on_error in get_args(OnError), "'raise' or 'substitute'", self.on_error
         )
-        _require("mode", self.mode in ("RGB", "unchanged"), "'RGB' or 'unchanged'", self.mode)
-        _require("place", self.place in get_args(Place), "'auto', 'device' or 'host'", self.place)
         for name, what in (("sampler", "indices"), ("batch_sampler", "lists of indices")):
             given = getattr(self, name)
             good = given is None or hasattr(given, "__iter__") or hasattr(given, "__getitem__")
-            _require(name, good, f"an iterable of {what}", given)
-        if self.sampler is not None and self.shuffle:
+            require(name, good, f"an iterable of {what}", given)
+        good = self.options is None or isinstance(self.options, BackendOptions)
+        require("options", good, "the options of a backend, or a BackendOptions", self.options)
+        if self.sampler is not None and self.order is not None:
+            argument = "shuffle" if self.order == Shuffle() else "order"
             raise ConfigurationError(
-                "shuffle: must be False when a sampler is given, which decides the order."
-            )
-        risk = getattr(self.options, "risk", "")
-        if self.tune and risk:
-            raise ConfigurationError(
-                "tune: it tries backends in this process, which these options may end: "
-                f"{risk}. Name the backend, or leave the options out."
+                f"{argument}: leave it out where a sampler is given, which decides the order."
             )
         if self.tail is None:
             self._settle("tail", "exact" if isinstance(self.shard, Shard) else "filled")
-        self._settle("collate_fn", None if self.collate_fn is default_collate else self.collate_fn)
         if self.batch_transform is not None:
             self._settle("batch_transform", lower_batch_transform(self.batch_transform))
         self._settle("device", _device(self.device))
 
-    @classmethod
-    def of_arguments(
-        cls,
-        *,
-        generator: torch.Generator | None,
-        worker_init_fn: Callable[[int], None] | None,
-        multiprocessing_context: Any,
-        timeout: float,
-        persistent_workers: bool,
-        in_order: bool,
-        pin_memory_device: str,
-        **arguments: Any,
-    ) -> LoaderConfig:
-        """From the arguments of `create_loader`: the fields above, and those that only DataLoader
-        has."""
-        if generator is not None:
-            good = isinstance(generator, torch.Generator)
-            _require("generator", good, "a torch.Generator", generator)
-            if arguments["seed"]:
-                raise ConfigurationError(
-                    "generator: it is there for its seed, and seed= is given too; leave one out."
-                )
-            arguments["seed"] = generator.initial_seed() & 0x7FFFFFFFFFFFFFFF
-        if arguments["batch_sampler"] is not None:
-            for name, default in (
-                ("batch_size", 1),
-                ("shuffle", False),
-                ("sampler", None),
-                ("drop_last", False),
-            ):
-                if arguments[name] is not default and arguments[name] != default:
-                    raise ConfigurationError(
-                        f"batch_sampler: it decides what {name} is for; leave {name} out."
-                    )
-        lasting = "workers live as long as the Loader; close it to end them"
-        for name, value, only, why in (
-            ("persistent_workers", persistent_workers, True, lasting),
-            (
-                "in_order",
-                in_order,
-                True,
-                "batches come in the order of the seed, so that a run can be repeated",
-            ),
-            (
-                "pin_memory_device",
-                pin_memory_device,
-                "",
-                "memory is page-locked for the GPU of `device`",
-            ),
-        ):
-            if value != only:
-                raise ConfigurationError(f"{name}={value!r}: {why}. Leave it out.")
-        number = isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout >= 0
-        _require("timeout", number, "a number of seconds of at least 0", timeout)
-        callable_or_none = worker_init_fn is None or callable(worker_init_fn)
-        _require(
-            "worker_init_fn", callable_or_none, "a function of a worker's number", worker_init_fn
-        )
-        method = getattr(
-            multiprocessing_context, "get_start_method", lambda: multiprocessing_context
-        )()
-        known = method in (None, "fork", "spawn", "forkserver")
-        _require(
-            "multiprocessing_context",
-            known,
-            "'fork', 'spawn', 'forkserver' or such a context",
-            method,
-        )
-        return cls(workers=WorkerSettings(worker_init_fn, method, float(timeout)), **arguments)
+    @property
+    def opening(self) -> Mapping[str, Any]:
+        """What `open_source` was asked for, but defaults."""
+        asked = None if self.opened is None else self.opened.asked
+        return {} if asked is None else asked.options
+
+    @property
+    def tune(self) -> bool:
+        """See `BackendOptions`."""
+        return self.options is not None and self.options.tune
+
+    @property
+    def place(self) -> Place:
+        """See `BackendOptions`."""
+        return "auto" if self.options is None else self.options.place
 
     @property
     def shown_collate(self) -> str:
@@ -329,23 +283,110 @@ class LoaderConfig:
         object.__setattr__(self, name, value)
 
 
-def _require(name: str, good: bool, what: str, value: Any) -> None:
-    if not good:
-        raise ConfigurationError(f"{name}: must be {what}, got {value!r}.")
+# -- What several arguments of `create_loader` say together ----------------------------------------
 
 
-def integer(name: str, value: Any, least: int | None) -> int:
-    """An int, of Python's type or numpy's."""
-    number = not isinstance(value, bool) and isinstance(value, Integral)
-    good = number and (least is None or int(value) >= least)
-    _require(name, good, "an int" if least is None else f"an int of at least {least}", value)
-    return int(value)
+def ordering_of(shuffle: Any, order: Any) -> Ordering | None:
+    """What `shuffle` and `order` say. Raises ConfigurationError: they are of other types, or say
+    both something."""
+    if isinstance(shuffle, Ordering):
+        raise ConfigurationError(
+            f"shuffle: True or False, and {type(shuffle).__name__} has moved. Write "
+            f"order={shuffle!r}, without shuffle."
+        )
+    shuffled = flag("shuffle", shuffle)
+    good = order is None or isinstance(order, Ordering)
+    what = "a fastload.BlockShuffle, NodePlacement or Shuffle, or None"
+    require("order", good, what, order)
+    if shuffled and order is not None:
+        raise ConfigurationError(
+            f"shuffle: order={order!r} says how samples are shuffled; leave shuffle out."
+        )
+    return Shuffle() if shuffled else order
 
 
-def _flag(name: str, value: Any, what: str = "True or False") -> bool:
-    """A bool, of Python's type or numpy's; DataLoader takes None for False."""
-    _require(name, value is None or isinstance(value, bool | np.bool_), what, value)
-    return bool(value)
+def collates_of(given: Any) -> tuple[Callable[[list[Any]], Any] | None, Any]:
+    """(`collate_fn`, `collate`) of what `collate_fn=` was given. Raises ConfigurationError: it is
+    none."""
+    if isinstance(given, str | CollateColumns):
+        return None, given if isinstance(given, str) else given.function
+    what = (
+        "a function of a list of samples, 'detr', 'torchvision', 'yolo' or a CollateColumns of a "
+        "function of columns"
+    )
+    require("collate_fn", given is None or callable(given), what, given)
+    return given, None
+
+
+def seed_of(seed: Any, generator: Any) -> Any:
+    """That of the generator, if there is one. Raises ConfigurationError: both say one."""
+    if generator is None:
+        return seed
+    good = isinstance(generator, torch.Generator)
+    require("generator", good, "a torch.Generator", generator)
+    if seed:
+        raise ConfigurationError(
+            "generator: it is there for its seed, and seed= is given too; leave one out."
+        )
+    return generator.initial_seed() & 0x7FFFFFFFFFFFFFFF
+
+
+def workers_of(init: Any, context: Any, timeout: Any) -> WorkerSettings:
+    """Of `worker_init_fn`, `multiprocessing_context` and `timeout`. Raises ConfigurationError: one
+    is none."""
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout >= 0
+    require("timeout", number, "a number of seconds of at least 0", timeout)
+    good = init is None or callable(init)
+    require("worker_init_fn", good, "a function of a worker's number", init)
+    method = getattr(context, "get_start_method", lambda: context)()
+    known = method in (None, "fork", "spawn", "forkserver")
+    what = "'fork', 'spawn', 'forkserver' or such a context"
+    require("multiprocessing_context", known, what, method)
+    return WorkerSettings(init, method, float(timeout))
+
+
+def refuse_beside_batches(
+    *, batch_size: Any, shuffle: Any, order: Any, sampler: Any, drop_last: Any
+) -> None:
+    """Raise ConfigurationError for an argument that says what the `batch_sampler` given beside it
+    decides."""
+    for name, given, default in (
+        ("batch_size", batch_size, 1),
+        ("shuffle", shuffle, False),
+        ("order", order, None),
+        ("sampler", sampler, None),
+        ("drop_last", drop_last, False),
+    ):
+        if given is not default and given != default:
+            raise ConfigurationError(
+                f"batch_sampler: it decides what {name} is for; leave {name} out."
+            )
+
+
+def refuse_of_dataloader(*, persistent_workers: Any, in_order: Any, pin_memory_device: Any) -> None:
+    """Raise ConfigurationError for an argument that a DataLoader has and a Loader cannot follow."""
+    for name, value, only, why in (
+        (
+            "persistent_workers",
+            persistent_workers,
+            True,
+            "workers live as long as the Loader; close it to end them",
+        ),
+        (
+            "in_order",
+            in_order,
+            True,
+            "batches come in the order of the seed, so that a run can be repeated",
+        ),
+        (
+            "pin_memory_device",
+            pin_memory_device,
+            "",
+            "memory is page-locked for the GPU of `device`",
+        ),
+    ):
+        if value != only:
+            raise ConfigurationError(f"{name}={value!r}: {why}. Leave it out.")
 
 
 def _device(device: Any) -> torch.device:

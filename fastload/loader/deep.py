@@ -19,9 +19,9 @@ _REMEDY = "put v2.ToDtype(torch.float32, scale=True) into transform, before it"
 def refuse_own_code(config: LoaderConfig) -> None:
     """Raise ConfigurationError: samples are made by the data set's own code, and a mode is
     asked for."""
-    if config.mode != "RGB":
+    if mode := config.opening.get("mode"):
         raise ConfigurationError(
-            f"mode: {config.mode!r} is for images that fastload reads, and here the data set's own "
+            f"mode: {mode!r} is for images that fastload reads, and here the data set's own "
             "code makes them (collate_fn, or a transform of your own); leave one of the two out."
         )
 

@@ -16,14 +16,14 @@ from fastload.compat.handover import adopted_inside
 from fastload.compat.torchdata import is_stateful
 from fastload.errors import OnError
 from fastload.loader.adoption import config_of
-from fastload.loader.colour_place import Place
+from fastload.loader.config import MOVED
 from fastload.loader.loader import Loader
 from fastload.sampler import Shard
 
 logger = logging.getLogger("fastload")
 
 
-@checks_names
+@checks_names(MOVED)
 def from_dataloader(
     existing: DataLoader[Any],
     *,
@@ -36,8 +36,6 @@ def from_dataloader(
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
     on_error: OnError = "raise",
-    tune: bool = False,
-    place: Place = "auto",
     options: BackendOptions | None = None,
     assume_plain: bool = False,
 ) -> Loader:
@@ -60,8 +58,8 @@ def from_dataloader(
             object of its own around a DataLoader (Accelerate's DataLoaderShard and
             DataLoaderDispatcher, Fabric's, Ray Train's, timm's PrefetchLoader), that object: the
             Loader takes the place of the DataLoader in it, and it is returned itself.
-        backend, device, batch_transform, dtype, memory_format, on_error, tune, place, options: as
-            in `create_loader`.
+        backend, device, batch_transform, dtype, memory_format, on_error, options: as in
+            `create_loader`.
         seed: None takes that of the DistributedSampler, of the loader's generator, or of
             `torch.manual_seed`.
         shard: None takes that of the DistributedSampler. Without one, a DataLoader gives every rank
@@ -73,7 +71,7 @@ def from_dataloader(
             rank to rank, and be empty.
         assume_plain: your word that the data set only gives the images that it lists, by its
             `transform`, so that fastload may read them, although it does not know the data set's
-            code. See `create_loader`.
+            code. See `open_source`.
 
     Raises:
         ConfigurationError: something whose meaning could not be kept: a subclass that overrides
@@ -91,8 +89,6 @@ def from_dataloader(
         "dtype": dtype,
         "memory_format": memory_format,
         "on_error": on_error,
-        "tune": tune,
-        "place": place,
         "options": options,
         "assume_plain": assume_plain,
     }

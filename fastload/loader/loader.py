@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from fastload.arguments import checks_names
+from fastload.arguments import checks_names, integer
 from fastload.backends.base import BackendOptions
 from fastload.compat.dataloader import LoaderSampler, ShownAsDataLoader, stand_in
 from fastload.compat.handover import nothing_read
@@ -20,27 +20,37 @@ from fastload.compat.torchdata import position_of_torchdata_state
 from fastload.errors import ConfigurationError, OnError, counted
 from fastload.loader.adoption import Adoption, config_of, is_same, made_again
 from fastload.loader.build import LoaderParts, assemble
-from fastload.loader.colour_place import Place
-from fastload.loader.config import LoaderConfig, integer
+from fastload.loader.config import (
+    MOVED_OF_CREATE,
+    CollateColumns,
+    LoaderConfig,
+    collates_of,
+    ordering_of,
+    refuse_beside_batches,
+    refuse_of_dataloader,
+    seed_of,
+    workers_of,
+)
 from fastload.loader.feed import Feed
 from fastload.loader.following import FollowedSampler
 from fastload.loader.iterator import Cursor, LoaderIterator, Progress, Stats
 from fastload.loader.states import STATE_VERSION, LoadedOrder, checked_epoch, read_state
 from fastload.loader.streams import dataloader_of
 from fastload.recipe import Recipe
-from fastload.sampler import BlockShuffle, NodePlacement, Order, Position, Shard, announce_epoch
+from fastload.sampler import Order, Ordering, Position, Shard, announce_epoch
 from fastload.sources.base import Source
 from fastload.spans import SpanLog
 
 logger = logging.getLogger("fastload")
 
 
-@checks_names
+@checks_names(MOVED_OF_CREATE)
 def create_loader(
     source: Any,
     batch_size: int = 1,
     *,
-    shuffle: bool | BlockShuffle = False,
+    shuffle: bool = False,
+    order: Ordering | None = None,
     drop_last: bool = False,
     transform: Callable[..., Any] | Recipe | None = None,
     batch_transform: Callable[..., Any] | None = None,
@@ -49,24 +59,18 @@ def create_loader(
     prefetch_factor: int | None = None,
     pin_memory: bool | None = None,
     sampler: Iterable[int] | None = None,
-    collate_fn: Callable[[list[Any]], Any] | None = None,
-    collate: Literal["detr", "torchvision", "yolo"] | Callable[[dict[str, Any]], Any] | None = None,
+    collate_fn: Callable[[list[Any]], Any]
+    | Literal["detr", "torchvision", "yolo"]
+    | CollateColumns
+    | None = None,
     seed: int = 0,
     shard: Shard | Literal["auto"] | None = None,
-    placement: NodePlacement | Literal["node"] | None = None,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format = torch.channels_last,
     on_error: OnError = "raise",
-    tune: bool = False,
-    place: Place = "auto",
     options: BackendOptions | None = None,
     split: str | None = None,
-    strict: bool = False,
-    masks: bool = False,
-    format: str | None = None,
-    assume_plain: bool = False,
-    mode: Literal["RGB", "unchanged"] = "RGB",
     generator: torch.Generator | None = None,
     batch_sampler: Iterable[list[int]] | None = None,
     worker_init_fn: Callable[[int], None] | None = None,
@@ -82,10 +86,14 @@ def create_loader(
         source: a folder of classes, a folder with `images/` and `masks/`, images with a table of
             their labels, CIFAR or IDX files, `.tar` shards, a built cache, arrays or tensors (a
             tuple (images, labels), or a dict), `.npy` files, any map-style Dataset, or a streaming
-            data set of Hugging Face's.
+            data set of Hugging Face's. Or what `open_source` has opened, which says how: by its
+            `format`, with `masks`, with 16 bits (`mode`), `strict`, `assume_plain`.
         batch_size: samples a batch on this rank.
-        shuffle: a new order every epoch, from (seed, epoch). A `BlockShuffle` keeps neighbours
-            near each other, which are then read from a store by one request.
+        shuffle: a new order every epoch, from (seed, epoch).
+        order: in place of `shuffle`, another order that changes every epoch. A `BlockShuffle` keeps
+            neighbours near each other, which are then read from a store by one request. With a
+            `NodePlacement` each node reads a part of the data only, a tenth of it another one in
+            each epoch; for data that the disk or memory of a node does not hold whole.
         drop_last: leave out the last, incomplete global batch. If False, every sample comes exactly
             once an epoch, and the last batch is divided among the ranks. If that batch has fewer
             samples than there are ranks and the order is not shuffled: with `shard=Shard(...)` some
@@ -104,57 +112,24 @@ def create_loader(
             `prefetch_factor` reads it, None counting as 0 workers: it may look at what the trainer
             does.
         collate_fn: makes a batch from a list of samples. Only a backend that runs Python on single
-            samples can call it.
-        collate: the form of batches of images with boxes (`docs/detection.md`): "torchvision", a
-            list of images and a list of dicts; "detr", images, a mask of padding and a list of
-            dicts; "yolo", images and (T, 6) targets. Or a function of the columns of a finished
-            batch by name, on `device`, called by the thread that makes it. None: a list or dict of
-            the columns.
+            samples can call it. Or the form of batches of images with boxes (`docs/detection.md`):
+            "torchvision", a list of images and a list of dicts; "detr", images, a mask of padding
+            and a list of dicts; "yolo", images and (T, 6) targets. Or a `CollateColumns` of a
+            function of the columns of a finished batch. None: a list or dict of the columns.
         seed: the order and every random choice follow from it.
         shard: this process's rank among those that share the data. None: from torch.distributed,
             else from torchrun's environment, else 0 of 1. "auto": the same, but read at the first
             `iter()`, for loaders that are made before `init_process_group`.
-        placement: "node": each node (torchrun's LOCAL_WORLD_SIZE ranks) reads a part of the data
-            only, a tenth of it another one in each epoch; for data that the disk or memory of a
-            node does not hold whole. A `NodePlacement` says how many nodes, and how much moves.
-            Needs `shuffle`. None: any rank may read any sample.
         device: where the batches are delivered.
         dtype: dtype of the images delivered; values keep their range. None: the transform's (uint8
             if it converts nothing).
         memory_format: memory format of the images delivered.
         on_error: "raise"; or "substitute": replace a sample that cannot be read by another sample
             of this rank, log it once, and count it in `stats()`.
-        tune: with backend="auto", choose by measuring the candidates on this data for some seconds;
-            likewise the place, with place="auto".
-        place: where the operations of colour run that a batch of uint8 images begins with, such as
-            ColorJitter, GaussianBlur, GaussianNoise, JPEG, RandAugment and RandomApply of these.
-            "device": there, after the copy. "host": before it, by the threads of the native core,
-            with the same uint8 pixels as on a CPU. "auto": on the device if that is a GPU, else on
-            the host, or by `tune`; `explain()` says which.
-        options: the chosen backend's options (a frozen dataclass), or a BackendOptions, which holds
-            the options that all backends have.
+        options: the chosen backend's options (a frozen dataclass), or a `BackendOptions`, which
+            holds the options that all backends have, such as `tune`, for backend="auto".
         split: which part of a source that has several: "train", "val", "test". None: all of it; of
             CIFAR, IDX and archives of splits, the training part.
-        strict: refuse a data set some of whose files are not served (formats that Pillow cannot
-            read, images without a label). False: `explain()` counts and names them, once.
-        masks: serve a mask of each object, drawn from its polygons or run lengths (COCO's RLE) in
-            the picture as it is delivered: a column `masks`, (T, H, W) uint8 in rows of variable
-            length, in place of `polygons`.
-        format: what the source is, where its names leave that open: "folder" (one folder a
-            class), "images" (without labels), "table", "pairs", "coco", "panoptic", "voc",
-            "yolo", "openimages", "tar", "zip", "parquet", "lance", "mds", "cifar", "idx",
-            "arrays", "dataset", "huggingface", "supervision", "cache", or a registered one. None:
-            it is recognised.
-        assume_plain: your word that a torch Dataset whose code fastload does not know only gives
-            the images that it lists (`samples`, a list of (path, label), or those of a data set in
-            it), by its `transform`. So images are read by fastload, and its code is skipped. Labels
-            come from its code where that can make them without images: it is asked for those of an
-            epoch when that starts. The first sample of each epoch, and 1 in 200, are made by its
-            code as well; where one differs, the next `next()` raises a ConfigurationError that
-            names it.
-        mode: "RGB": images are RGB of 8 bits, and of 16 bits the upper eight are kept, which
-            `stats().decoded` counts. "unchanged": grey as one channel, and PNG and TIFF of 16 bits
-            as uint16; see `open_source`.
         generator: a torch.Generator whose seed is taken in place of `seed`; no number is drawn from
             it.
         batch_sampler: this rank's own batches, lists of indices, in place of batch_size, shuffle,
@@ -177,7 +152,46 @@ def create_loader(
             names those that can.
         BackendUnavailableError: the backend's package is not installed.
     """
-    return Loader(LoaderConfig.of_arguments(**locals()))
+    refuse_of_dataloader(
+        persistent_workers=persistent_workers,
+        in_order=in_order,
+        pin_memory_device=pin_memory_device,
+    )
+    if batch_sampler is not None:
+        refuse_beside_batches(
+            batch_size=batch_size,
+            shuffle=shuffle,
+            order=order,
+            sampler=sampler,
+            drop_last=drop_last,
+        )
+    of_samples, of_columns = collates_of(collate_fn)
+    config = LoaderConfig(
+        source=source,
+        split=split,
+        batch_size=batch_size,
+        order=ordering_of(shuffle, order),
+        sampler=sampler,
+        batch_sampler=batch_sampler,
+        drop_last=drop_last,
+        seed=seed_of(seed, generator),
+        shard=shard,
+        transform=transform,
+        batch_transform=batch_transform,
+        collate_fn=of_samples,
+        collate=of_columns,
+        backend=backend,
+        options=options,
+        num_workers=num_workers,
+        prefetch_factor=prefetch_factor,
+        workers=workers_of(worker_init_fn, multiprocessing_context, timeout),
+        on_error=on_error,
+        pin_memory=pin_memory,
+        device=device,  # type: ignore[arg-type]  # it checks it, and makes it one
+        dtype=dtype,
+        memory_format=memory_format,
+    )
+    return Loader(config)
 
 
 class Loader(ShownAsDataLoader):

@@ -1,5 +1,5 @@
 """Columns of objects (boxes, masks, keypoints) in a Loader: what is refused together with them, and
-the form of their batches. Used only where there are such columns, or `collate=` is given."""
+the form of their batches. Used only where there are such columns, or `collate_fn=` says so."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def check(config: LoaderConfig, source: Source, *, turned: bool) -> None:
     if source.drawn and config.collate_fn is not None:
         raise ConfigurationError(
             f"masks: those of {source.name} are drawn for whole batches, and collate_fn takes "
-            "single samples; give collate in its place, or leave masks out."
+            "single samples; give a form ('torchvision', 'detr', 'yolo') or a CollateColumns in "
+            "its place, or leave masks out."
         )
     if source.drawn and not source.images:
         raise ConfigurationError(
@@ -96,8 +97,8 @@ def check_split(split: SplitRecipe, source: Source, config: LoaderConfig) -> Non
         if pair is not None and pair.needs_masks and not source.drawn:
             raise ConfigurationError(
                 f"transform: {name} takes objects by their masks, and {source.name} has none "
-                f"(columns: {', '.join(source.columns)}). Give masks=True, where the source has "
-                "outlines, or leave it out."
+                f"(columns: {', '.join(source.columns)}). Give open_source(..., masks=True), where "
+                "there are outlines, or leave it out."
             )
         if split.composite.pastes and not has_boxes:
             raise ConfigurationError(
@@ -173,7 +174,7 @@ def pads(config: LoaderConfig, source: Source, split: SplitRecipe) -> bool:
 
 
 def collate_of(config: LoaderConfig, source: Source, outputs: Outputs) -> collate.Collate | None:
-    """The function that `collate=` means; None where it is not given. Raises ConfigurationError:
+    """The function that `collate_fn=` means; None where it is not given. Raises ConfigurationError:
     see `fastload.loader.collate`."""
     if config.collate is None:
         return None

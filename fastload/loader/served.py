@@ -25,11 +25,9 @@ from fastload.recipe.lower import Origin
 from fastload.recipe.operation import CopiedTransform, Operation, qualified_name
 from fastload.sampler import (
     BatchOrder,
-    BlockShuffle,
     EpochOrder,
     ForeignOrder,
     InStepOrder,
-    NodePlacement,
     Order,
     Shard,
     UncountedOrder,
@@ -44,7 +42,6 @@ from fastload.sources.columns import DatasetItems
 from fastload.sources.datasets import COST, is_dataset, open_dataset
 from fastload.sources.huggingface import is_huggingface
 from fastload.sources.inspection import Snapshot, are_unchanged, seen_in
-from fastload.sources.plain import may_be_plain, open_plain_dataset
 
 logger = logging.getLogger("fastload")
 
@@ -124,26 +121,15 @@ def _opened_for(config: LoaderConfig) -> Opened:
     as asked."""
     init = config.workers.init
     seeds_only = init is None or only_seeds(init)
-    if config.assume_plain:
-        if config.masks or config.mode != "RGB":
-            left = "mode" if config.mode != "RGB" else "masks"
-            raise ConfigurationError(f"assume_plain: RGB images and labels; leave {left} out.")
-        if not seeds_only:
-            raise ConfigurationError(
-                f"assume_plain: the worker_init_fn {qualified_name(init)} may change the data set, "
-                "and would not be called; leave one of the two out."
-            )
-        return open_plain_dataset(config.source)
-    if not config.adopted:
-        opened = open_source(
-            config.source,
-            split=config.split,
-            strict=config.strict,
-            masks=config.masks,
-            format=config.format,
-            mode=config.mode,
+    if config.assume_plain and not seeds_only:
+        raise ConfigurationError(
+            f"assume_plain: the worker_init_fn {qualified_name(init)} may change the data set, "
+            "and would not be called; leave one of the two out."
         )
-        return _noting_assume_plain(opened, config.source)
+    if config.assume_plain and config.adopted:
+        return open_source(config.source, assume_plain=True)
+    if not config.adopted:
+        return _noting_assume_plain(_opened_as_asked(config), config.source)
     if seeds_only:
         opened = open_indexed(config.source)
         if opened.source.instances:
@@ -161,9 +147,21 @@ def _opened_for(config: LoaderConfig) -> Opened:
     )
 
 
+def _opened_as_asked(config: LoaderConfig) -> Opened:
+    """By the arguments of `open_source`. What has code of its own may have changed since."""
+    opened = config.opened
+    if opened is None or config.split is not None:
+        return open_source(config.source if opened is None else opened, split=config.split)
+    return open_source(config.source, **config.opening) if _has_code(config.source) else opened
+
+
 def _noting_assume_plain(opened: Opened, dataset: Any) -> Opened:
     """With a note about `assume_plain`, where the data set may be one for it."""
-    if not opened.source.objects or not is_dataset(dataset) or not may_be_plain(dataset):
+    if not opened.source.objects or not is_dataset(dataset):
+        return opened
+    from fastload.sources.plain import may_be_plain
+
+    if not may_be_plain(dataset):
         return opened
     note = (
         "assume_plain=True skips its code, if all that this does to images is to read them; labels "
@@ -188,7 +186,7 @@ def _opened_by_its_own_code(config: LoaderConfig, native: Opened, split: SplitRe
             "skipping the code of the data set; leave one out."
         )
     deep.refuse_own_code(config)
-    if config.masks:
+    if config.opening.get("masks"):
         raise ConfigurationError(
             "masks: they are drawn for whole batches, and here Python runs on single samples "
             "(collate_fn, or a transform of your own); leave one of the two out."
@@ -415,16 +413,13 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
             len(source),
             config.batch_size,
             shard,
-            shuffle=bool(config.shuffle),
             drop_last=config.drop_last,
             seed=config.seed,
             tail=config.tail or "filled",
             interleaved=config.interleaved,
         )
-        if isinstance(config.placement, NodePlacement):
-            order = config.placement.placed(order)
-        if isinstance(config.shuffle, BlockShuffle):
-            order = config.shuffle.applied_to(order)
+        if config.order is not None:
+            order = config.order.applied_to(order)
     if not order.samples or order.steps == 0:
         why = _why_empty(config, order, given)
         if not config.adopted and not is_over_a_loaders(given):

@@ -20,7 +20,7 @@ from fastload.fingerprint import fingerprint_of
 from fastload.loader.config import LoaderConfig
 from fastload.loader.worker_seeds import WorkerSeeds
 from fastload.recipe import Recipe
-from fastload.sampler import Shard
+from fastload.sampler import Shard, Shuffle
 from fastload.sources.huggingface_streams import (
     can_seek,
     identity_of,
@@ -39,8 +39,6 @@ def refuse_of_streams(config: LoaderConfig, *, exact_evaluation: bool = False) -
         "exact_evaluation": exact_evaluation,
         "on_error: 'substitute'": config.on_error != "raise",
         "options": config.options is not None,
-        "tune": config.tune,
-        "place": config.place != "auto",
         "assume_plain": config.assume_plain,
     }
     if not config.adopted:
@@ -48,17 +46,14 @@ def refuse_of_streams(config: LoaderConfig, *, exact_evaluation: bool = False) -
             "dtype": config.dtype is not None,
             "sampler": config.sampler is not None,
             "batch_sampler": config.batch_sampler is not None,
-            "collate": config.collate is not None,
+            "collate_fn: of columns": config.collate is not None,
             "split": config.split is not None,
-            "strict": config.strict,
-            "masks": config.masks,
-            "format": config.format is not None,
-            "mode": config.mode != "RGB",
             "a Recipe as transform": isinstance(config.transform, Recipe),
         }
     remedy = "Leave it out, or make the data set map-style (__getitem__ and __len__)."
-    if config.shuffle or config.placement is not None:
-        asked, remedy = {"shuffle": True}, f"Leave it out: {_SHUFFLES}."
+    if config.order is not None:
+        argument = "shuffle" if config.order == Shuffle() else "order"
+        asked, remedy = {argument: True}, f"Leave it out: {_SHUFFLES}."
     elif not config.adopted and config.prefetch_factor is not None and not config.num_workers:
         asked = {"prefetch_factor without num_workers": True}
         remedy = "Worker processes read ahead: give num_workers, too."

@@ -353,9 +353,9 @@ class CopyPaste(_OfSeveral):
     crowd is pasted with the probability `p_object`, without blending at the edges. Masks of the
     sample's own objects lose what is hidden, and their boxes become those around what is left of
     the masks. Points, and numbers such as `area`, stay as they are. Objects of the sample come
-    first, then those that were pasted. It needs `masks=True`, and before it there is nothing but
-    geometry, to one size: large-scale jittering by `v2.ScaleJitter` and `fastload.FixedSizeCrop`,
-    for example.
+    first, then those that were pasted. It needs `open_source(..., masks=True)`, and before it there
+    is nothing but geometry, to one size: large-scale jittering by `v2.ScaleJitter` and
+    `fastload.FixedSizeCrop`, for example.
     """
 
     def __init__(

@@ -106,7 +106,7 @@ class PythonRenderer:
         return damaged
 
 
-@checks_names
+@checks_names()
 def decode_jpeg(
     data: bytes | str | os.PathLike[str],
     box: tuple[int, int, int, int] | None = None,

@@ -26,7 +26,7 @@ import numpy as np
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, counted
 from fastload.sampler.bijection import ROUNDS, Bijection, ComputedOrder
-from fastload.sampler.order import EpochOrder, Int64Array
+from fastload.sampler.order import EpochOrder, Int64Array, Ordering
 
 LEAST_WINDOW = 64
 """Blocks that samples come from at the same time, unless `BlockShuffle.window` says otherwise."""
@@ -40,8 +40,8 @@ _LARGEST_IN_MEMORY = 10_000_000
 
 
 @dataclass(frozen=True)
-class BlockShuffle:
-    """A shuffle of blocks of neighbours: `create_loader(..., shuffle=BlockShuffle())`.
+class BlockShuffle(Ordering):
+    """A shuffle of blocks of neighbours: `create_loader(..., order=BlockShuffle())`.
 
     Raises:
         ConfigurationError: a number is none, or below 1.
@@ -60,19 +60,18 @@ class BlockShuffle:
             number = isinstance(value, Integral) and not isinstance(value, bool)
             if not (number and value >= 1) and not (name == "window" and value is None):
                 raise ConfigurationError(
-                    f"shuffle: {name} of a BlockShuffle must be an int of at least 1, got "
-                    f"{value!r}."
+                    f"order: {name} of a BlockShuffle must be an int of at least 1, got {value!r}."
                 )
 
     def applied_to(self, order: EpochOrder) -> BlockOrder:
         """The same samples in batches of the same size. Raises ConfigurationError: the window does
         not fit them, or the ranks are shared as a DistributedSampler does it."""
-        order.require_own_share("shuffle (BlockShuffle)")
+        order.require_own_share("order (BlockShuffle)")
         whole, ranks = order.global_batch_size, order.shard.world_size
         window = -(-LEAST_WINDOW // whole) * whole if self.window is None else int(self.window)
         if window % whole and (whole % window or window % ranks):
             raise ConfigurationError(
-                f"shuffle: the window of a BlockShuffle must be a multiple of the global batch "
+                f"order: the window of a BlockShuffle must be a multiple of the global batch "
                 f"size, {whole}, or a divisor of it that is a multiple of the "
                 f"{counted(ranks, 'rank')}, got {window}. Leave it out, or give "
                 f"{_nearest(window, whole, ranks)}."

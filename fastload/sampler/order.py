@@ -9,8 +9,9 @@ batch size stays the same.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, cast
 
@@ -376,6 +377,24 @@ class EpochOrder(Order):
     def repeats(self, indices: Int64Array) -> Int64Array | None:
         """Only padding brings an index twice."""
         return count_repeats(indices) if self.samples > self.length else None
+
+
+class Ordering(ABC):
+    """Which samples come when, as a value: what `order=` of `create_loader` takes."""
+
+    @abstractmethod
+    def applied_to(self, order: EpochOrder) -> EpochOrder:
+        """The samples of an order, which has none of its own yet, in batches of the same size.
+        Raises ConfigurationError: they cannot be divided so."""
+
+
+@dataclass(frozen=True)
+class Shuffle(Ordering):
+    """All samples in a new order every epoch, from (seed, epoch): what `shuffle=True` stands
+    for."""
+
+    def applied_to(self, order: EpochOrder) -> EpochOrder:
+        return replace(order, shuffle=True)
 
 
 _Drawn = tuple[Int64Array, Int64Array | None]

@@ -20,12 +20,13 @@ import numpy as np
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, counted
 from fastload.sampler.bijection import ROUNDS, Bijection, ComputedOrder
-from fastload.sampler.order import EpochOrder, Int64Array, Shard
+from fastload.sampler.order import EpochOrder, Int64Array, Ordering, Shard
 
 
 @dataclass(frozen=True)
-class NodePlacement:
-    """How a data set is divided among the nodes of a job: `create_loader(..., placement=)`.
+class NodePlacement(Ordering):
+    """A shuffle in which each node of a job (torchrun's LOCAL_WORLD_SIZE ranks) reads a part of the
+    data only: `create_loader(..., order=NodePlacement())`.
 
     Raises:
         ConfigurationError: less than one node, or a share outside 0 to 1.
@@ -39,14 +40,18 @@ class NodePlacement:
 
     def __post_init__(self) -> None:
         if self.nodes is not None and (isinstance(self.nodes, bool) or self.nodes < 1):
-            raise ConfigurationError(f"placement: nodes must be at least 1, got {self.nodes!r}.")
+            raise ConfigurationError(
+                f"order: nodes of a NodePlacement must be at least 1, got {self.nodes!r}."
+            )
         if not 0 <= self.moved <= 1:
-            raise ConfigurationError(f"placement: moved must be 0 to 1, got {self.moved!r}.")
+            raise ConfigurationError(
+                f"order: moved of a NodePlacement must be 0 to 1, got {self.moved!r}."
+            )
 
-    def placed(self, order: EpochOrder) -> PlacedOrder:
+    def applied_to(self, order: EpochOrder) -> PlacedOrder:
         """The same samples in batches of the same size. Raises ConfigurationError: as of
         `nodes_of`, or the ranks are shared as a DistributedSampler does it."""
-        order.require_own_share("placement")
+        order.require_own_share("order (NodePlacement)")
         return PlacedOrder(
             order.length,
             order.batch_size,
@@ -68,15 +73,15 @@ class NodePlacement:
             local = os.environ.get("LOCAL_WORLD_SIZE", "")
             if not local.isdecimal() or int(local) < 1 or world % int(local):
                 raise ConfigurationError(
-                    f"placement: which ranks of {world} share a node is not known "
+                    f"order: which ranks of {world} share a node is not known "
                     f"(LOCAL_WORLD_SIZE={local!r}); start with torchrun, or give "
                     "fastload.NodePlacement(nodes=...)."
                 )
             nodes = world // int(local)
         if world % nodes:
             raise ConfigurationError(
-                f"placement: {counted(world, 'rank')} cannot be divided evenly among {nodes} "
-                "nodes; give each node as many ranks."
+                f"order: the {counted(world, 'rank')} of a NodePlacement cannot be divided evenly "
+                f"among {nodes} nodes; give each node as many ranks."
             )
         return nodes
 

@@ -222,6 +222,15 @@ class Assumed:
     labels come from. None: from the data set's list of samples."""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A call of `open_source`."""
+
+    spec: Any
+    options: Mapping[str, Any]
+    """The other arguments, without those that have their defaults."""
+
+
 @dataclass(frozen=True, repr=False)
 class Opened:
     """A source, and what is known about how to use it."""
@@ -239,6 +248,9 @@ class Opened:
     assumed: Assumed | None = None
     """What of a Dataset's code is still asked, where the user lets the rest be skipped. None for
     everything else."""
+    asked: Asked | None = field(default=None, init=False, compare=False)
+    """What `open_source` was asked for. None: something else has made it, or changed it by
+    `dataclasses.replace`."""
 
     def __repr__(self) -> str:
         transform = (

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastload import stores
-from fastload.arguments import checks_names
+from fastload.arguments import checks_names, flag
 from fastload.errors import ConfigurationError, FastloadError, SourceError, counted, did_you_mean
 from fastload.files import is_remote
 from fastload.sources import index
-from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.base import Asked, Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.copied import files_to_copy, local_arrays, open_copy
@@ -148,7 +148,7 @@ def register_format(form: Format) -> None:
     _registered[:] = [form, *(other for other in _registered if other.name != form.name)]
 
 
-@checks_names
+@checks_names()
 def open_source(
     spec: Any,
     *,
@@ -162,8 +162,9 @@ def open_source(
     roles: Mapping[str, str] | None = None,
     format: str | None = None,
     mode: Literal["RGB", "unchanged"] = "RGB",
+    assume_plain: bool = False,
 ) -> Opened:
-    """Open a data set, whatever it is.
+    """Open a data set, whatever it is. `create_loader` takes what it returns.
 
     Args:
         spec: a path (a folder of classes, of image and mask pairs, of images with a table of
@@ -205,7 +206,15 @@ def open_source(
             "openimages" only if no other format opens it. What is one of these by its content too
             is refused as ambiguous.
         mode: "RGB", three channels of 8 bits; of 16 bits the upper eight. Or "unchanged": as the
-            first image is stored (`docs/data.md`, 16 bits).
+            first image is stored: grey as one channel, and PNG and TIFF of 16 bits as uint16
+            (`docs/data.md`, 16 bits).
+        assume_plain: your word that a torch Dataset whose code fastload does not know only gives
+            the images that it lists (`samples`, a list of (path, label), or those of a data set in
+            it), by its `transform`. So images are read by fastload, and its code is skipped. Labels
+            come from its code where that can make them without images: it is asked for those of an
+            epoch when that starts. The first sample of each epoch, and 1 in 200, are made by its
+            code as well; where one differs, the next `next()` raises a ConfigurationError that
+            names it. For RGB images and labels: no other option is of use with it.
 
     Returns:
         The source; the transform of a torchvision dataset that is served natively, still to be
@@ -221,29 +230,59 @@ def open_source(
     if split is not None and not isinstance(split, str):
         raise ConfigurationError(f"split: must be the name of a split or None, got {split!r}.")
     names = _strings("fields", fields), _strings("classes", classes)
-    options = OpenOptions(split, labels, *names, bool(strict), bool(masks))
-    # Anything else than a local path may contain URLs, such as a list of shards.
-    a_path = isinstance(spec, str | Path) and not is_remote(str(spec))
-    if a_path:
-        with each_listed_once() as opening:
-            opened = _open(spec, options, format)
-        if opening.kept is not None:
-            note = f"its listing is kept in {opening.kept}, while no folder of it changes"
-            opened = replace(opened, notes=(*opened.notes, note))
+    options = OpenOptions(split, labels, *names, flag("strict", strict), flag("masks", masks))
+    given = {
+        **vars(options),
+        "keypoint_pairs": keypoint_pairs,
+        "roles": roles,
+        "format": format,
+        "mode": None if mode == "RGB" else mode,
+        "assume_plain": flag("assume_plain", assume_plain),
+    }
+    given = {name: one for name, one in given.items() if one is not None and one is not False}
+    if isinstance(spec, Opened) and not given:
+        return spec
+    if assume_plain:
+        opened = _open_plain(spec, given)
     else:
+        opened = _open_whole(spec, options, format)
+        source = opened.source
+        if roles is not None:
+            from fastload.sources.places import with_roles
+
+            source = with_roles(source, roles)
+        if keypoint_pairs is not None:
+            from fastload.sources.keypoints import with_pairs
+
+            source = with_pairs(source, keypoint_pairs)
+        if options.masks:
+            source = with_masks(source)
+        opened = replace(opened, source=source)
+        opened = opened if mode == "RGB" else in_mode(mode, opened)
+    object.__setattr__(opened, "asked", Asked(spec, given))
+    return opened
+
+
+def _open_plain(dataset: Any, given: Mapping[str, Any]) -> Opened:
+    from fastload.sources.plain import open_plain_dataset
+
+    for name in given:
+        if name != "assume_plain":
+            raise ConfigurationError(f"assume_plain: RGB images and labels; leave {name} out.")
+    return open_plain_dataset(dataset)
+
+
+def _open_whole(spec: Any, options: OpenOptions, format: str | None) -> Opened:
+    # Anything else than a local path may contain URLs, such as a list of shards.
+    if not isinstance(spec, str | Path) or is_remote(str(spec)):
         with stores.seen_kept():
-            opened = _open(spec, options, format)
-    if roles is not None:
-        from fastload.sources.places import with_roles
-
-        opened = replace(opened, source=with_roles(opened.source, roles))
-    if keypoint_pairs is not None:
-        from fastload.sources.keypoints import with_pairs
-
-        opened = replace(opened, source=with_pairs(opened.source, keypoint_pairs))
-    if options.masks:
-        opened = replace(opened, source=with_masks(opened.source))
-    return opened if mode == "RGB" else in_mode(mode, opened)
+            return _open(spec, options, format)
+    with each_listed_once() as opening:
+        opened = _open(spec, options, format)
+    if opening.kept is not None:
+        note = f"its listing is kept in {opening.kept}, while no folder of it changes"
+        opened = replace(opened, notes=(*opened.notes, note))
+    return opened
 
 
 def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:

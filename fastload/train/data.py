@@ -93,9 +93,10 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
     training, evaluation = (
         (None, None) if images is None else _transforms(config, source, channels, num_classes)
     )
+    options = backend_options(config.data.backend, config.data.backend_option)
     common: dict[str, Any] = {
         "backend": config.data.backend,
-        "options": backend_options(config.data.backend, config.data.backend_option),
+        "options": options,
         "num_workers": config.data.num_workers,
         "prefetch_factor": config.data.prefetch_factor,
         "on_error": config.data.on_error,
@@ -108,7 +109,7 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
     }
     if config.task == "detection":
         # Torchvision's detectors resize the images themselves, in float32.
-        common["collate"] = "torchvision"
+        common["collate_fn"] = "torchvision"
     elif images is not None and (dtype := AMP_DTYPES[config.optimizer.amp]) is not None:
         common["dtype"] = dtype  # what autocast would make of the images at once
     train = fastload.create_loader(
@@ -116,10 +117,9 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
         batch,
         shuffle=config.data.shuffle,
         drop_last=drop_last,
-        tune=config.data.tune,
         transform=training,
         batch_transform=_mix(config, num_classes),
-        **common,
+        **common | {"options": replace(options, tune=config.data.tune)},
     )
     val = None
     if isinstance(validation, Opened):
@@ -254,10 +254,8 @@ def _open_files(data: str, task: str) -> Opened:
     )
 
 
-def backend_options(backend: str, texts: Sequence[str]) -> BackendOptions | None:
-    """Options of a backend from NAME=VALUE, as its own class says; None for none."""
-    if not texts:
-        return None
+def backend_options(backend: str, texts: Sequence[str]) -> BackendOptions:
+    """Options of a backend from NAME=VALUE, as its own class says."""
     kind: Any = BackendOptions if backend == "auto" else backend_class(backend).Options
     hints = get_type_hints(kind)
     given: dict[str, Any] = {}

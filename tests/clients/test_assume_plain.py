@@ -162,7 +162,7 @@ def test_samples_are_the_dataloaders_own(folder: str, name: str) -> None:
 
 def test_create_loader_takes_it_too(folder: str) -> None:
     dataset = RelabelsSome(folder, RESIZE)
-    with fastload.create_loader(dataset, 16, assume_plain=True) as loader:
+    with fastload.create_loader(fastload.open_source(dataset, assume_plain=True), 16) as loader:
         assert loader.backend == "turbojpeg"
         assert labels_of(loader) == labels_of(DataLoader(dataset, 16))
 
@@ -557,4 +557,4 @@ def test_where_it_cannot_hold_the_constructor_says_so(folder: str, name: str) ->
 def test_it_is_for_data_sets_only(folder: str) -> None:
     for source in (folder, {"image": torch.zeros(4, 8, 8, 3, dtype=torch.uint8)}):
         with pytest.raises(ConfigurationError, match="assume_plain: .* map-style torch Datasets"):
-            fastload.create_loader(source, assume_plain=True)
+            fastload.create_loader(fastload.open_source(source, assume_plain=True))

@@ -148,7 +148,7 @@ def test_a_shard_is_every_second_batch_and_ranks_are_equal(drop_last: bool) -> N
         ({"backend": "turbojpeg"}, "backend: 'turbojpeg'"),
         ({"exact_evaluation": True}, "exact_evaluation"),
         ({"on_error": "substitute"}, "on_error"),
-        ({"tune": True}, "tune"),
+        ({"options": fastload.BackendOptions(tune=True)}, "options"),
     ],
 )
 def test_what_needs_samples_by_index_is_refused_when_the_loader_is_made(

@@ -214,7 +214,10 @@ def end_while_a_function_stays_in_torch(folder: str, where: str) -> int:
             next(iter(loader))
         else:
             loader = fastload.create_loader(
-                Path(folder, "data"), 4, transform=RESIZE, collate=stay_in_torch
+                Path(folder, "data"),
+                4,
+                transform=RESIZE,
+                collate_fn=fastload.CollateColumns(stay_in_torch),
             )
             threading.Thread(target=next, args=(iter(loader),), daemon=True).start()
         wait_until(IN_TORCH.is_set)

@@ -206,7 +206,7 @@ def _first_objects(run: _Run, backend: str) -> _Seen:
         backend=backend,
         device=run.device,
         options=backend_class(backend).Options.within(Path(run.temporary) / backend),
-        collate="torchvision",
+        collate_fn="torchvision",
     ) as loader:
         for images, targets in loader:
             pixels = torch.stack(images).cpu()
@@ -238,7 +238,7 @@ def _next_steps(source: Source, settings: DemoSettings, console: Console) -> Non
     show(
         [
             f'train = fastload.create_loader("{folder.name}", batch_size=16, shuffle=True,',
-            '                               transform=..., collate="torchvision")',
+            '                               transform=..., collate_fn="torchvision")',
         ]
     )
     console.print("Your own transform on the page, and a detector of torchvision trained on it:")

@@ -103,7 +103,12 @@ def _below(place: str, names: Sequence[str]) -> list[str]:
 def _samples(source: Source, transform: Any, epochs: int, seed: int) -> Iterator[list[Shown]]:
     """All samples of each epoch, in order, in batches of one, as their sizes may differ."""
     with fastload.create_loader(
-        source, 1, transform=transform, seed=seed, collate=_named, num_workers=0
+        source,
+        1,
+        transform=transform,
+        seed=seed,
+        collate_fn=fastload.CollateColumns(_named),
+        num_workers=0,
     ) as loader:
         for _ in range(epochs):
             yield [_shown(columns, source) for columns in loader]

@@ -50,7 +50,7 @@ def pack(
             of an object store.
         options: of the shards.
         split: of a source that holds several, which part is packed.
-        format: of the source, as `create_loader` takes it.
+        format: of the source, as `open_source` takes it.
         num_workers: threads. None: one for each usable core.
         strict: whether a sample that cannot be read is an error. Else it is left out and named in
             the report.

@@ -33,7 +33,7 @@ class Detection(Task):
     """Objects with boxes and classes, for detectors as torchvision has them: the sum of their
     losses, and COCO's average precision [0 to 1].
 
-    Batches are those of `collate="torchvision"`. While training the output is a dict of losses,
+    Batches are those of `collate_fn="torchvision"`. While training the output is a dict of losses,
     each a mean over the batch, as torchvision computes them: so the loss of a sample is that of its
     batch, and depends a little on which samples share one. Crowds take no part in it. A validation
     gives boxes in the pixels of the images as they are stored, and compares them with the
