@@ -1,6 +1,7 @@
 # Everything from a fresh clone: `make demo` and `make test` set up what they need, once.
 #
 #   make demo PHOTOS=~/pictures   the demo on your own folder of images (one folder per class)
+#   make test-of MODULE=loader.config  the tests of one module
 #   make test EXTRAS=dev          without DALI (800 MB)
 #   make test WORKERS=1           one test at a time
 #   make setup PYTHON=python3.12  another interpreter
@@ -24,6 +25,7 @@ MINUTES ?= 30
 VARIANT ?= cuda
 SECONDS ?= 120
 TARGETS ?=
+MODULE  ?=
 
 BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/.fastload-installed
@@ -35,7 +37,7 @@ BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
 MODULES := build/modules
 
 .DEFAULT_GOAL := help
-.PHONY: FORCE help setup reinstall demo doctor test test-fast test-whole test-reliability soak corpora bench-peers fuzz sanitize mutants docs wheels image image-verify lint style format clean
+.PHONY: FORCE help setup reinstall demo doctor test test-of test-fast test-whole test-reliability soak corpora bench-peers fuzz sanitize mutants docs wheels image image-verify lint style format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -75,7 +77,7 @@ style: $(INSTALLED)
 
 # Tests start Python a hundred times. Where a shell forbids to keep byte code, each would compile fastload again: 15 s of
 # processor time for the tests alone.
-test test-fast test-whole test-reliability: export PYTHONDONTWRITEBYTECODE :=
+test test-of test-fast test-whole test-reliability: export PYTHONDONTWRITEBYTECODE :=
 
 # tests/reliability is not even read: nothing in it is of these.
 RUN_TESTS := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tests/reliability
@@ -85,6 +87,9 @@ test: style ## lint, and all tests but those of test-whole and test-reliability;
 	@$(BIN)/mypy >build/mypy.log 2>&1 & types=$$!; \
 	$(RUN_TESTS) -m "not whole and not reliability" $(PYTEST); tests=$$?; \
 	wait $$types; types=$$?; echo "mypy:"; cat build/mypy.log; exit $$((tests ? tests : types))
+
+test-of: $(INSTALLED) ## the tests of one module, MODULE=loader.config, without the slow ones; PYTEST="-m slow" for those
+	file=$$($(BIN)/python -m tests.mirror $(MODULE)) && $(BIN)/python -m pytest -m "not slow and not whole" $(PYTEST) $$file
 
 test-fast: $(INSTALLED) ## the quick tests, some 6,000, on two of the backends, for the everyday loop
 	$(RUN_TESTS) -m "not slow and not whole and not reliability" $(PYTEST)

@@ -3,6 +3,9 @@ fails. `python scripts/mutants.py --mirror` tries it."""
 
 from __future__ import annotations
 
+import difflib
+import sys
+
 TESTS = {
     "clients/test_assume_plain": "loader.compared sources.plain",
     "clients/test_feedback_samplers": "sampler.in_step",
@@ -175,3 +178,17 @@ ELSEWHERE = {
     "backends.forked": "what it does is tested with forked children, by the suite of faults",
 }
 """Modules without a row, and why."""
+
+
+def file_of(module: str) -> str:
+    """The path of the test file of a module; SystemExit names the nearest where there is none."""
+    for file, modules in TESTS.items():
+        if module in modules.split():
+            return f"tests/{file}.py"
+    known = [module for modules in TESTS.values() for module in modules.split()]
+    near = ", ".join(difflib.get_close_matches(module, known, 3)) or "tests/mirror.py has them all"
+    raise SystemExit(f"MODULE={module}: no such module of fastload, as in loader.config ({near}).")
+
+
+if __name__ == "__main__":
+    print(file_of(sys.argv[1]))
