@@ -17,8 +17,9 @@ from torchvision.transforms import v2
 import fastload
 from fastload import Ragged
 from fastload.errors import ConfigurationError, SourceError
-from fastload.sources import EncodedImages, Source, ValueArray
-from fastload.sources.places import place_in, place_in_features, says_places
+from fastload.sources import EncodedImages, Source, ValueArray, Values
+from fastload.sources.columns import PixelArray
+from fastload.sources.places import left_behind, place_in, place_in_features, says_places
 from tests.images import jpeg, photo
 
 COUNT, HEIGHT, WIDTH = 4, 20, 30
@@ -229,6 +230,30 @@ def test_one_guard_for_every_source(stored: Any, tmp_path: Path) -> None:
     for role in ("boxes", "unmoved"):  # what the message advises
         opened = fastload.open_source(place, roles={"bbox": role})
         fastload.create_loader(opened, COUNT, transform=crop).close()
+
+
+class _Drawn(Values):
+    """Boxes of a class of the user's; its first images have none."""
+
+    ragged = True
+
+    def __init__(self, filled: int) -> None:
+        self.filled = filled
+
+    def __len__(self) -> int:
+        return 1000
+
+    def take(self, indices: Any) -> _Drawn:
+        return self
+
+    def at(self, indices: Any) -> Ragged:
+        return Ragged.of([[[1, 2, 3, 4]] if row >= self.filled else [] for row in indices])
+
+
+@pytest.mark.parametrize("filled", [0, 900, 999, 1000])
+def test_rows_that_are_empty_do_not_speak_for_the_others(filled: int) -> None:
+    columns = {"image": PixelArray(np.zeros((1000, 8, 8, 3), np.uint8)), "bbox": _Drawn(filled)}
+    assert list(left_behind(Source(columns, "mine", "mine"))) == ["bbox"]
 
 
 def test_what_else_moves_pixels(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ _WORDS = frozenset(
 )
 """Words in the names that data sets give to places in an image."""
 _SAMPLED = 64
-"""Rows of a column that are looked at where it is not one array."""
+"""Rows of a column that are looked at, from its start to its end, where it is not one array."""
 
 
 def says_places(name: str) -> bool:
@@ -56,7 +56,7 @@ def left_behind(source: Source) -> dict[str, str]:
         rows = _some_rows(column)
         if _are_pictures(rows, sizes):
             found[name] = "Give classes of pixels as an array 'mask' of uint8, which is moved."
-        elif says_places(name) and _are_grouped(rows):
+        elif says_places(name) and _are_grouped(rows, whole=len(rows) >= len(column)):
             found[name] = (
                 f"Say what it holds: open_source(..., roles={{{name!r}: 'boxes'}}) for left, top, "
                 "right, bottom in pixels, 'keypoints' for x, y in pixels: these are moved."
@@ -80,26 +80,34 @@ def refuse_left_behind(source: Source, argument: str, what: str) -> None:
 
 
 def _some_rows(column: Values) -> Any:
-    """Rows of a column: all that are in one array or Ragged, else the first of them."""
+    """Rows of a column: all that are in one array or Ragged, else some of them."""
     stored = column.in_array() if not column.ragged else None
     if stored is not None:
         return stored.array
     if isinstance(array := getattr(column, "array", None), Ragged):
         return array
-    return column.at(np.arange(min(_SAMPLED, len(column))))
+    spread = np.linspace(0, len(column) - 1, min(_SAMPLED, len(column))).astype(np.int64)
+    return column.at(spread)
 
 
-def _are_grouped(rows: Any) -> bool:
+def _are_grouped(rows: Any, *, whole: bool) -> bool:
     """Whether rows hold numbers in fours, pairs and the like, and not one number each, as a class
-    or a count is."""
+    or a count is.
+
+    Args:
+        whole: whether these are all rows of the column. Where they are not, and are all empty, the
+            others are taken to hold groups.
+    """
     if not isinstance(rows, Ragged):
         return bool(rows.ndim > 1 and np.prod(rows.shape[1:]) > 1)
+    lengths = rows.lengths
+    if not whole and not lengths.any():
+        return True
     if isinstance(rows.values, Ragged):
         return bool((rows.values.lengths > 1).any())
     if rows.values.ndim > 1:
         return bool(np.prod(rows.values.shape[1:]) > 1)
     # Lists of single numbers: x, y one after the other, or with a third one; else classes.
-    lengths = rows.lengths
     return bool(lengths.any() and any(not (lengths % size).any() for size in (2, 3)))
 
 
