@@ -27,14 +27,15 @@ _SIMD = {"x86_64": ("sse2", "sse4_1", "avx2", "avx512bw"), "aarch64": ("asimd", 
 
 def usable_cores() -> int:
     """Cores for one training process: by affinity and cgroup quota, shared by the processes of this
-    machine.
+    machine. At least 1."""
+    return max(1, math.floor(min(affinity_cores(), quota_cores() or math.inf) / ranks_here()))
 
-    Launchers such as torchrun say in LOCAL_WORLD_SIZE how many processes they started here. At
-    least 1.
-    """
-    local_world_size = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    processes = int(local_world_size) if local_world_size.isdigit() else 1
-    return max(1, math.floor(min(affinity_cores(), quota_cores() or math.inf) / max(1, processes)))
+
+def ranks_here() -> int:
+    """Training processes of this machine, as launchers such as torchrun say in LOCAL_WORLD_SIZE;
+    1 where none says it."""
+    said = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(said)) if said.isdecimal() else 1
 
 
 def affinity_cores() -> int:

@@ -30,8 +30,8 @@ TESTS = {
     "test_bench_loader": "tools.bench.loader tools.bench.loader_report tools.measure.images "
     "tools.measure.loaders",
     "test_cache_backend": "backends.cache cache.reading cache.resident",
-    "test_cache_build": "cache.build cache.locks cache.manifest cache.progress cache.samples "
-    "cache.writing cli.cache",
+    "test_cache_build": "cache.build cache.manifest cache.progress cache.samples "
+    "cache.writing cli.cache locks",
     "test_cache_filler": "cache.choice cache.filler",
     "test_cache_stamps": "cache.stamps",
     "test_cli": "cli cli.app cli.commands cli.doctor terminal tools.demo.tour",

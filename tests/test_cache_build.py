@@ -27,13 +27,13 @@ from torchvision.transforms.v2 import functional as F
 import fastload
 from fastload.backends.cache import CacheOptions
 from fastload.cache import build_cache, is_cache, open_cache, samples, verify_cache
-from fastload.cache.locks import exclusive_lock
 from fastload.cache.manifest import HEADER_BYTES
 from fastload.cache.writing import NpyWriter
 from fastload.decode import get_decoder
 from fastload.decode.image import decode_image
 from fastload.errors import CacheError, ConfigurationError, DecodeError
 from fastload.files import DecodeSettings
+from fastload.locks import exclusive_lock
 from fastload.sources import open_source
 from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable

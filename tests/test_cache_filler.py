@@ -173,7 +173,7 @@ def test_another_job_waits_and_takes_over_when_the_one_that_fills_is_killed(tmp_
 def test_of_two_that_start_at_once_one_fills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filler, "is_being_built", lambda directory: False)
+    monkeypatch.setattr(filler, "is_locked", lambda path: False)
     data, directory = write_photo_folder(tmp_path / "data"), tmp_path / "cache"
     with loader_of(data, directory) as loader:
         with filelock.FileLock(tmp_path / "cache.lock"):

@@ -19,16 +19,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from fastload.arguments import checks_names
 from fastload.cache import progress as progress_file
-from fastload.cache.locks import exclusive_lock, lock_of, one_of_node
 from fastload.cache.manifest import (
     HEADER_BYTES,
     ColumnEntry,
     Manifest,
     Variant,
     is_cache,
+    lock_of,
     read_manifest,
     remedy,
     write_manifest,
@@ -46,6 +47,7 @@ from fastload.cache.stamps import (
     Look,
     StampWriter,
     columns_with_files,
+    looked_at,
     read_stamps,
     say_unknown,
 )
@@ -61,6 +63,7 @@ from fastload.errors import (
 from fastload.files import DecodeSettings, read_regular, sync_folder
 from fastload.fingerprint import FULLY_FINGERPRINTED, fingerprint_of
 from fastload.geometry.points import PointMap
+from fastload.locks import exclusive_lock, one_of_node
 from fastload.machine import cache_home, usable_cores
 from fastload.sources.base import Source
 from fastload.sources.columns import Column, DatasetItems, PixelImages, ValueArray, Values
@@ -294,9 +297,10 @@ class _Build:
         if stamps is None:
             say_unknown(self.target, count)
             return manifest
-        with one_of_node(self.target) as looked:
-            if looked:
-                return manifest
+        lock = self.target.with_name(self.target.name + ".look")
+        with one_of_node(lock, "is looking at the files") as ranks:
+            if ranks and looked_at(self.target) >= psutil.Process().create_time():
+                return manifest  # since this process started another one has looked
             look = Look(self.files, stamps, self.target)
             changed = look.within(None if self.later is None else LOOK)
             if changed is None and self.later is not None:

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from fastload.cache.build import build_cache
-from fastload.cache.locks import is_being_built
+from fastload.cache.manifest import lock_of
 from fastload.errors import BeingBuiltError, ConfigurationError
+from fastload.locks import is_locked
 from fastload.machine import usable_cores
 from fastload.sources.base import Source
 
@@ -119,7 +120,7 @@ class Filler:
 
     def start(self) -> None:
         """Start the process, unless another one is building the cache just now."""
-        self.elsewhere = is_being_built(self._directory)
+        self.elsewhere = is_locked(lock_of(self._directory))
         if self.elsewhere:
             return
         self._file.seek(_SHARED.size)

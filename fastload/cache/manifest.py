@@ -134,6 +134,11 @@ def is_manifest(start: bytes) -> bool:
     return f'"{FORMAT}"'.encode() in start[:256]
 
 
+def lock_of(target: Path) -> Path:
+    """The lock of who builds this cache."""
+    return target.with_name(target.name + ".lock")
+
+
 def is_cache(directory: str | os.PathLike[str]) -> bool:
     """Whether a directory is a cache of ours, of whatever version and state; a damaged one is still
     a cache."""

@@ -132,7 +132,7 @@ def clear(yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = Fals
     """Remove the caches that `fastload cache list` names, the images of Parquet files, and copies
     of remote files. Loaders that map a file keep what they have; those of Parquet files fail."""
     with plain_errors():
-        from fastload.cache.locks import exclusive_lock
+        from fastload.locks import exclusive_lock
         from fastload.sources.parquet import unpacked
         from fastload.stores.copies import copies
 

@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastload.machine import cache_home, file_system_of
+from fastload.locks import one_of_node
+from fastload.machine import cache_home, file_system_of, ranks_here
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.image_files import NEVER_DATA, certain_endings, suffixes_of_pillow
 
@@ -48,8 +49,6 @@ _NOTE_TIMES = frozenset(
 do not."""
 _THREADS = 16
 """That list side by side: more than cores, as a network file system answers each after a while."""
-_PATIENCE = 1800.0
-"""Seconds to wait for another process of this machine that lists the same folder."""
 
 
 @dataclass(frozen=True)
@@ -117,20 +116,12 @@ def _of_this_machine(root: str, folders: Sequence[str], opening: Opening) -> Lis
     """As it was kept, or listed; by one process of a machine, while the others wait for it."""
     where = _kept_place(root, folders)
     kept = _load(where, root, opening)
-    if kept is not None or os.environ.get("LOCAL_WORLD_SIZE", "1") == "1":
+    if kept is not None or ranks_here() == 1:
         return kept or _list(root, folders, where, opening)
-    import filelock
-
-    lock = filelock.FileLock(f"{where}.lock", fallback_to_soft=False)
-    try:
+    with contextlib.suppress(OSError):
         where.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=_PATIENCE)
-    except (OSError, filelock.Timeout):  # nowhere to wait: each lists for itself
-        return _list(root, folders, where, opening)
-    try:
+    with one_of_node(where.with_name(where.name + ".lock"), "is listing the folder"):
         return _load(where, root, opening) or _list(root, folders, where, opening)
-    finally:
-        lock.release()
 
 
 # -- Listing ---------------------------------------------------------------------------------------

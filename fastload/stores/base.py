@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from fastload.errors import counted
+from fastload.machine import ranks_here
 from fastload.stores.flight import S3_RATE, START, Flight
 from fastload.stores.reads import LOOK, current
 from fastload.stores.threads import Threads
@@ -386,8 +387,7 @@ class Store(ABC):
 
 def flight_for(url: str) -> Flight:
     """The `Flight` of a store: this process's share of the requests that the machine may make."""
-    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    share = max(1, int(processes)) if processes.isdigit() else 1
+    share = ranks_here()
     rate = S3_RATE / share if url.startswith("s3") else float("inf")
     return Flight(START // share, rate)
 

@@ -23,9 +23,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fastload.cache.locks import exclusive_lock
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.fingerprint import fingerprint_of
+from fastload.locks import exclusive_lock
 from fastload.machine import cache_home
 from fastload.sources.base import Opened, Source
 from fastload.sources.columns import ValueArray

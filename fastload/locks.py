@@ -1,5 +1,4 @@
-"""Locks of caches between processes: one builds, one of a node looks at the files; the others
-wait."""
+"""Locks between processes of a machine: one builds a cache, one lists a folder; the others wait."""
 
 from __future__ import annotations
 
@@ -10,11 +9,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import filelock
-import psutil
-
-from fastload.cache.stamps import looked_at
 from fastload.errors import BeingBuiltError, CacheError
+from fastload.machine import ranks_here
 
 logger = logging.getLogger("fastload")
 
@@ -22,10 +18,10 @@ _SILENT_WAIT = 3.0
 """Seconds after which a process that waits for another says so."""
 
 
-def is_being_built(directory: Path) -> bool:
-    """Whether a process is building the cache of this directory. False where its lock cannot be
-    tried: building then raises the reason."""
-    with contextlib.suppress(OSError), open(lock_of(directory), "rb") as file:
+def is_locked(path: Path) -> bool:
+    """Whether a process holds this lock. False where it cannot be tried: `exclusive_lock` then
+    raises the reason."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -33,30 +29,34 @@ def is_being_built(directory: Path) -> bool:
     return False
 
 
-def lock_of(target: Path) -> Path:
-    return target.with_name(target.name + ".lock")
-
-
 @contextlib.contextmanager
-def one_of_node(target: Path) -> Iterator[bool]:
-    """Of the ranks of a node one at a time is in the block. Gives whether another one has been
-    there since this process started."""
+def one_of_node(path: Path, work: str) -> Iterator[bool]:
+    """Of the ranks of a machine one at a time is in the block. Gives whether there are several.
+    Where nothing can be written at that place, each works for itself.
+
+    Args:
+        work: that the others wait for, for a log.
+    """
     with contextlib.ExitStack() as stack:
-        ranks = os.environ.get("LOCAL_WORLD_SIZE", "1") not in ("", "1")
+        ranks = ranks_here() > 1
         if ranks:
-            with contextlib.suppress(CacheError):  # nothing can be written there: each looks
-                stack.enter_context(exclusive_lock(target.with_name(target.name + ".look")))
-        yield ranks and looked_at(target) >= psutil.Process().create_time()
+            with contextlib.suppress(CacheError):
+                stack.enter_context(exclusive_lock(path, work=work))
+        yield ranks
 
 
 @contextlib.contextmanager
-def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
+def exclusive_lock(
+    path: Path, *, wait: bool = True, work: str = "is building the cache"
+) -> Iterator[None]:
     """Hold a lock between processes while the block runs; wait while another process has it.
     The file is removed afterwards.
 
     The kernel drops it when its holder dies, so that it cannot go stale. Raises CacheError: there
     can be none. BeingBuiltError: another process has it, and that is not waited for.
     """
+    import filelock
+
     lock = filelock.FileLock(path, fallback_to_soft=False)
     waiting = False
     try:
@@ -71,8 +71,7 @@ def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
                     raise BeingBuiltError(f"{path}: another process has this lock.") from None
                 if not waiting:
                     logger.warning(
-                        "waiting for another process, which is building the cache of the lock %s",
-                        path,
+                        "waiting for another process, which %s of the lock %s", work, path
                     )
                 waiting = True
     except BeingBuiltError:
