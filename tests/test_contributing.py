@@ -67,23 +67,7 @@ ADDED: dict[str, list[tuple[str, Edit]]] = {
             after('    "pillow": PillowDecoder,', '    "by-hand": ByHandDecoder,'),
         ),
     ],
-    "source": [
-        ("fastload/sources/listing.py", at_end(code("listing.py"))),
-        (
-            "fastload/sources/formats.py",
-            after(
-                "from fastload.sources.lance import LANCE_SIGNS, is_lance, open_lance",
-                "from fastload.sources.listing import is_listing, open_listing",
-            ),
-        ),
-        (
-            "fastload/sources/formats.py",
-            after(
-                "FORMATS: tuple[Format, ...] = (",
-                '    Format("listing", is_listing, open_listing, title="a listing"),',
-            ),
-        ),
-    ],
+    "source": [("fastload/sources/formats/listing.py", at_end(code("listing.py")))],
     "column that goes with the images": [
         ("fastload/sources/lines.py", at_end(code("lines.py"))),
         (

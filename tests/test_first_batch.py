@@ -54,12 +54,15 @@ FILES = {
     "sources/base.py": "a source: columns of equal length",
     "sources/buffers.py": "a million paths in two arrays",
     "sources/columns.py": "the columns: files, values",
-    "sources/folders.py": "a folder of classes",
+    "sources/folders.py": "what is in folders",
+    "sources/formats/__init__.py": "which formats there are",
+    "sources/formats/class_folders.py": "a folder of classes",
     "sources/image_files.py": "which files are images, by name",
     "sources/listing.py": "what lies in the folders",
     "sources/kinds.py": "what becomes of the rows of a column",
     "sources/names.py": "whether the names of folders are of classes",
     "sources/opening.py": "which format it is",
+    "sources/signs.py": "whether the folder has the signs of a format",
     "stores/reads.py": "ends reads when the loader is closed: of which store, is not asked before",
 }
 """The files whose code runs, and what each is for here. The goal is 30. A part that this data set

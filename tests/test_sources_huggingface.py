@@ -20,7 +20,7 @@ from fastload import native
 from fastload.backends.tolerance import PixelDifference, Tolerance
 from fastload.errors import SourceError
 from fastload.sources import open_source
-from fastload.sources.huggingface import ArrowImages
+from fastload.sources.formats.huggingface import ArrowImages
 from fastload.tools.pack import PackOptions, pack
 from fastload.tools.pack.contents import with_orientation
 from fastload.tools.pack.plan import ShardFormat

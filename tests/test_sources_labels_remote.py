@@ -423,7 +423,7 @@ def test_more_than_are_read_at_once(
 def test_a_file_of_labels_that_is_too_large(
     tmp_path: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastload.sources.yolo._LARGEST", 100)
+    monkeypatch.setattr("fastload.sources.formats.yolo._LARGEST", 100)
     write_yolo(tmp_path)
     (tmp_path / "labels/train/3.txt").write_text(yolo_lines(3) * 9)
     check_same(tmp_path, server)

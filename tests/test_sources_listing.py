@@ -72,7 +72,7 @@ def by_python(monkeypatch: pytest.MonkeyPatch, root: Path) -> Opened:
     with monkeypatch.context() as patched:
         patched.setattr(listing, "listing_of", lambda root, folders: None)
         patched.setattr("fastload.sources.folders.listing_of", lambda root, folders: None)
-        patched.setattr("fastload.sources.opening.listing_of", lambda root, folders: None)
+        patched.setattr("fastload.sources.signs.listing_of", lambda root, folders: None)
         return open_source(str(root))
 
 

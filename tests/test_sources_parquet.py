@@ -88,7 +88,9 @@ def test_row_groups_are_read_once(
     data: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = open_source(data).source
-    monkeypatch.setattr("fastload.sources.parquet._unpack", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(
+        "fastload.sources.formats.parquet._unpack", lambda *_: pytest.fail("read again")
+    )
     after = open_source(data).source
     assert after.fingerprint == before.fingerprint
     (unpacked,) = (own_cache / "parquet").glob("*.bytes")

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from fastload.errors import ConfigurationError, SourceError
-from fastload.sources import open_source, tables
+from fastload.sources import open_source
+from fastload.sources.formats import tables
 from tests.objectserver import ObjectServer
 from tests.test_sources_folders import touch
 

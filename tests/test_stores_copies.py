@@ -19,7 +19,8 @@ import fastload
 from fastload import stores
 from fastload.cli.app import app
 from fastload.errors import SourceError
-from fastload.sources import open_source, tar_shards
+from fastload.sources import open_source
+from fastload.sources.formats import tar_shards
 from fastload.sources.opening import make_index
 from fastload.stores import copies
 from tests import images

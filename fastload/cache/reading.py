@@ -22,9 +22,9 @@ from fastload.cache.manifest import (
 )
 from fastload.errors import CacheError, SourceError, counted
 from fastload.files import check_regular
-from fastload.sources.arrays import class_labels
-from fastload.sources.base import Source
+from fastload.sources.base import OpenOptions, Source
 from fastload.sources.buffers import AnyArray, PathTable
+from fastload.sources.checked import class_labels
 from fastload.sources.columns import PixelArray, RaggedArray, ValueArray
 from fastload.sources.formats import Format
 from fastload.sources.kinds import pixel_kind
@@ -40,6 +40,10 @@ when a cache is opened. 16 MiB are two million labels, and take some 10 ms."""
 def is_built_cache(spec: object) -> bool:
     """A folder that is a cache, whatever its version and state."""
     return isinstance(spec, str) and is_cache(spec)
+
+
+def open_built_cache(directory: str, _: OpenOptions) -> Source:
+    return open_cache(directory)
 
 
 def open_cache(directory: str | os.PathLike[str]) -> Source:
@@ -211,11 +215,12 @@ def remote_cache(url: str) -> list[str]:
 
 
 FORMAT = Format(
-    "cache",
-    is_built_cache,
-    lambda directory, _: open_cache(directory),
+    name="cache",
     title="a built cache",
-    signs=(FILE_NAME,),
+    recognise=is_built_cache,
+    open=open_built_cache,
+    signs=("manifest.json",),
+    files=(),
+    packages=(),
     copies=remote_cache,
 )
-"""For `open_source`."""

@@ -84,13 +84,12 @@ def list_() -> None:
         from fastload.machine import cache_home
 
         output().print(f"{counted(len(_listed()), 'cache')} in {cache_home()}.")
-        from fastload.sources.parquet import unpacked
         from fastload.stores.copies import copies
         from fastload.stores.tier import tier
 
-        for path in unpacked():
+        for path, title in _kept_by_formats():
             size = path.stat().st_size / 1e6
-            output().print(f"{size:>9,.1f} MB  {path}  images of Parquet files", soft_wrap=True)
+            output().print(f"{size:>9,.1f} MB  {path}  of {title}", soft_wrap=True)
         for path in copies():
             size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6
             output().print(f"{size:>9,.1f} MB  {path}  copies of remote files", soft_wrap=True)
@@ -133,10 +132,10 @@ def clear(yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = Fals
     of remote files. Loaders that map a file keep what they have; those of Parquet files fail."""
     with plain_errors():
         from fastload.locks import exclusive_lock
-        from fastload.sources.parquet import unpacked
         from fastload.stores.copies import copies
 
-        found, images, folders = _listed(), unpacked(), copies()
+        found, folders = _listed(), copies()
+        images = [path for path, _ in _kept_by_formats()]
         if not found + images + folders or not (yes or typer.confirm("Remove them?")):
             output().print("Nothing was removed.")
             return
@@ -192,6 +191,14 @@ def verify(
         manifest = verify_cache(directory)
         files = sum(len(column.arrays) for column in manifest.columns.values())
         output().print(f"{directory}: {counted(files, 'file')}, all as written", soft_wrap=True)
+
+
+def _kept_by_formats() -> list[tuple[Path, str]]:
+    """The files that formats have written to read data sets by, and of what these are."""
+    from fastload.sources import FORMATS
+
+    writing = [(form.kept, form.title) for form in FORMATS if form.kept is not None]
+    return [(path, title) for kept, title in writing for path in kept()]
 
 
 def _listed() -> list[Path]:

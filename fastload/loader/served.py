@@ -39,8 +39,7 @@ from fastload.sampler import (
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
 from fastload.sources.columns import DatasetItems
-from fastload.sources.datasets import COST, is_dataset, open_dataset
-from fastload.sources.huggingface import is_huggingface
+from fastload.sources.datasets import COST, is_dataset, is_huggingface, open_dataset
 from fastload.sources.inspection import Snapshot, are_unchanged, seen_in
 
 logger = logging.getLogger("fastload")

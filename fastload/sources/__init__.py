@@ -1,7 +1,7 @@
 """Data sets as sources: everything that `create_loader` takes as its first argument.
 
-A new format is one file with a function that recognises it and one that opens it, and a line in
-`formats.FORMATS`; from outside the package, a call of `register_format`. What it opens is a
+A new format is one file of `formats`, with a function that recognises it, one that opens it and a
+statement of what it is; from outside the package, a call of `register_format`. What it opens is a
 `Source` of columns; those of files and arrays are here, and images whose compressed bytes come from
 anywhere else are a class derived from `EncodedImages` with `__len__` and `read`.
 """

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from fastload.errors import SourceError
 from fastload.fingerprint import fingerprint_of
-from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source, columns_left_out
+from fastload.sources.checked import class_labels
 from fastload.sources.columns import Column, EncodedImages, RaggedArray, ValueArray
 from fastload.sources.image_files import begins_as_image
 from fastload.sources.kinds import check_rows, kind_named, role_of_images, role_of_values

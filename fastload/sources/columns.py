@@ -344,6 +344,8 @@ class EncodedFiles(PickledByReference, EncodedImages):
     versions: Int64Array | None = None
     """(N,) int64: of remote files, the version that was there when the data set was opened; 0 where
     the store does not say. None: not checked."""
+    own_arrays: ClassVar[tuple[str, ...]] = ()
+    """Fields of a class derived from this one that are arrays of a number a sample."""
     _together: ClassVar[tuple[Together, int] | None] = None
     """See `read_by`."""
 

@@ -28,9 +28,9 @@ from torch.utils.data import (
 from fastload.errors import SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.known_code import depends_on_argument_alone, is_as_defined, opens_as_rgb, wrapped_by
-from fastload.sources.arrays import checked_array, labelled_pixels
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable
+from fastload.sources.checked import checked_array, labelled_pixels
 from fastload.sources.columns import Column, DatasetItems, EncodedFiles, PixelArray, ValueArray
 from fastload.sources.folders import classified_images
 from fastload.sources.inspection import content_of
@@ -108,6 +108,12 @@ _PIXEL_DATASETS = ("CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "KMNIST")
 def is_dataset(spec: object) -> bool:
     """A map-style torch Dataset, which may be one that fastload reads itself."""
     return isinstance(spec, Dataset) and not isinstance(spec, IterableDataset)
+
+
+def is_huggingface(spec: object) -> bool:
+    """A `datasets.Dataset`; the package is not imported for it."""
+    module = sys.modules.get("datasets.arrow_dataset")
+    return module is not None and isinstance(spec, module.Dataset)
 
 
 def open_known_dataset(dataset: Any, _: OpenOptions | None = None) -> Opened:

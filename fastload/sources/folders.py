@@ -1,5 +1,5 @@
-"""Folders of images: what is in them, what their names say, and those of one class each, as
-ImageFolder reads them."""
+"""Folders of images: what is in them, what their names say, and the source of images of one class
+each."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ import fnmatch
 import glob
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload import stores
-from fastload.errors import ConfigurationError, SourceError, counted
+from fastload.errors import ConfigurationError, SourceError
 from fastload.files import is_remote, read_range, size_of
 from fastload.fingerprint import fingerprint_of
-from fastload.sources.base import Opened, OpenOptions, Source
-from fastload.sources.beside import objects_beside
+from fastload.sources.base import OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles, ValueArray
 from fastload.sources.image_files import (
-    TORCHVISION_EXTENSIONS,
     LeftOut,
     is_image_name,
     is_never_data,
@@ -31,28 +29,14 @@ from fastload.sources.image_files import (
 from fastload.sources.listing import listing_of
 from fastload.sources.names import (
     NO_SPLIT_NAMED,
-    SPLITS,
-    insist,
-    mask_among,
-    refuse_numbered_parts,
-    refuse_reserved,
-    refuse_splits,
     reserved,
     split_named,
-    splits_among,
     splits_in,
     train_is_a_class,
 )
-from fastload.sources.packed import refuse_without_shards
 
 logger = logging.getLogger("fastload")
 
-FOLDER_PARTS = (*(word for words in SPLITS.values() for word in words), "trainval", "query")
-"""See `Format.parts`."""
-CLASSES = ("0", "cat", "train_station", "test_tube", "dev_board", "training-shoe", "testudo")
-"""See `Format.no_parts`."""
-_CLASSES_LOOKED_AT, _NAMES_LOOKED_AT = 16, 128
-"""Of which masks are looked for among the images: 2,048 names take some 3 ms."""
 # Images of which fingerprints take bytes, and how many bytes of each.
 IMAGES_SAMPLED, BYTES_SAMPLED = 32, 512
 
@@ -67,7 +51,7 @@ def files_in(folder: str, left_out: LeftOut | None = None) -> list[str]:
     Raises SourceError if the folder cannot be read.
     """
     names = []
-    for name, is_folder, _ in _entries(folder):
+    for name, is_folder, _ in entries_of(folder):
         if is_never_data(name):
             if left_out is not None:
                 left_out.add(name)
@@ -83,7 +67,7 @@ def subfolders(folder: str) -> list[str]:
     Raises SourceError if it cannot be read.
     """
     return sorted(
-        name for name, is_folder, _ in _entries(folder) if is_folder and not is_never_data(name)
+        name for name, is_folder, _ in entries_of(folder) if is_folder and not is_never_data(name)
     )
 
 
@@ -127,7 +111,7 @@ def images_below(root: str, folder: str, left_out: LeftOut | None = None) -> Ite
         here = todo.pop()
         prefix = f"{here}/" if here else ""
         names = []
-        for name, is_folder, is_link in _entries(os.path.join(root, here) if here else root):
+        for name, is_folder, is_link in entries_of(os.path.join(root, here) if here else root):
             if is_never_data(name) or (not is_folder and not is_image_name(name)):
                 if left_out is not None:
                     left_out.add(prefix + name)
@@ -220,7 +204,7 @@ def _size_of(path: str) -> int:
     return stores.size_of(path) if is_remote(path) else size_of(path)
 
 
-def _entries(folder: str) -> Iterator[tuple[str, bool, bool]]:
+def entries_of(folder: str) -> Iterator[tuple[str, bool, bool]]:
     """(name, is a folder, is a link to one) of what a folder holds."""
     if is_remote(folder):
         yield from ((name, is_folder, False) for name, is_folder in stores.entries(folder))
@@ -295,103 +279,6 @@ def train_or_test(options: OpenOptions, what: str) -> tuple[str, tuple[str, ...]
 # -- Folders of one class each ---------------------------------------------------------------------
 
 
-def is_class_folder(spec: object) -> bool:
-    """Any folder; `open_class_folder` raises what is wrong with it."""
-    if not isinstance(spec, str):
-        return False
-    return stores.is_folder(spec) if is_remote(spec) else os.path.isdir(spec)
-
-
-def open_class_folder(root: str, options: OpenOptions) -> Opened:
-    """Open a folder of classes: columns `image` and `label`, in ImageFolder's order, with
-    ImageFolder's labels.
-
-    Classes are the subfolders, sorted; images are all files below that Pillow reads, nested folders
-    included. Other files, and images beside the class folders, are left out, which the notes say;
-    with `options.strict` they are an error. Nothing but folder listings is read. `options.classes`
-    says that folders of these names, in this order, are the classes, whatever they are called; some
-    may be missing. Without it the classes of `options.training` are those of this split too.
-    """
-    notes: tuple[str, ...] = ()
-    classes = subfolders(root)
-    if not classes:
-        refuse_without_shards(root)
-        names = files_in(root)
-        listed = f"(found {', '.join(names[:3])}{'...' if names[3:] else ''})"
-        if any(map(is_image_name, names)):
-            raise SourceError(
-                f"{root}: the images in it lie in no class folders {listed}; expected one "
-                "subfolder a class, with images in it. format='images' serves them without labels."
-            )
-        found = f"no class folders and no images in it {listed}"
-        raise SourceError(
-            f"{root}: {found if names else 'the folder is empty'}; expected one subfolder a class, "
-            "with images in it."
-        )
-    if options.split is not None:
-        splits = splits_among(classes)
-        if splits:
-            refuse_splits(root, splits, options.split)
-        raise ConfigurationError(
-            f"split={options.split!r}: {root} has no folder of this name; leave it out."
-        )
-    if options.classes is None:
-        first = "train" if "train" in classes else classes[0]
-        refuse_reserved(root, classes, subfolders(os.path.join(root, first)), said=options.by_name)
-    elif strange := sorted({*classes} - {*options.classes}):
-        raise ConfigurationError(
-            f"classes: {root} has the folders {', '.join(strange[:3])}, which are not among them; "
-            "name these too, or remove them."
-        )
-    here = {*classes}
-    if options.classes is not None:
-        classes = list(options.classes)
-    elif options.training is not None:
-        classes = training_classes(
-            root,
-            classes,
-            options.training,
-            subfolders(options.training),
-            alone=f"open {root!r} without split=",
-        )
-    if len(classes) == 1 and options.classes is None:
-        notes = (f"only one class ({classes[0]}): every label is 0",)
-        logger.warning("%s: only one class (%s): every label is 0.", root, classes[0])
-    absent = [name for name in classes if name not in here]
-    if absent:
-        notes = (f"no images of {counted(len(absent), 'class')}: {', '.join(absent[:3])}",)
-    counts = np.zeros(len(classes), dtype=np.int64)
-    left_out = LeftOut(root, strict=options.strict)
-    for name, is_folder, _ in sorted(_entries(root)):
-        if is_never_data(name):
-            left_out.add(name)
-        elif not is_folder and is_image_name(name):
-            left_out.add_unlabelled(name)
-        # Other files beside the class folders (README, class names, tables) are about the data, not
-        # of it.
-
-    present = np.array([name in here for name in classes])
-    table, counts[present] = image_table(root, [name for name in classes if name in here], left_out)
-    empty = [name for name, n in zip(classes, counts, strict=True) if name in here and not n]
-    if empty:
-        # torchvision's wording, so that a search for it finds the known answers.
-        raise SourceError(
-            f"{root}: found no valid file for the classes {', '.join(empty)}. Supported extensions "
-            f"are: {', '.join(TORCHVISION_EXTENSIONS)}, and what else this Pillow reads. Remove "
-            "these folders, or put images into them."
-        )
-    if options.classes is None and left_out.documents:
-        _refuse_annotated(root, classes, left_out.documents.values())
-    if options.classes is None and not options.by_name:
-        _refuse_masks_among(table, classes, counts)
-        refuse_numbered_parts(root, classes)
-    labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
-    source = classified_images(
-        EncodedFiles(table), labels, classes, name=root, format="class folder"
-    )
-    return Opened(source, notes=(*notes, *left_out.notes()))
-
-
 def training_classes(
     place: str, here: list[str], training: str, theirs: Sequence[str], *, alone: str
 ) -> list[str]:
@@ -412,62 +299,6 @@ def training_classes(
             f"the folders; or, to have this split with numbers of its own, {alone}."
         )
     return [*theirs]
-
-
-def _refuse_masks_among(table: PathTable, classes: Sequence[str], counts: Int64Array) -> None:
-    """Refuse to take for images of a class what are masks of the images beside them, by the first
-    names of some classes."""
-    starts = np.cumsum(counts) - counts
-    for label in sampled_rows(len(classes), _CLASSES_LOOKED_AT).tolist():
-        rows = range(int(starts[label]), int(starts[label] + min(counts[label], _NAMES_LOOKED_AT)))
-        paths = [table[row] for row in rows]
-        folder = os.path.dirname(paths[0]) if paths else ""
-        found = mask_among(os.path.basename(path) for path in paths)
-        if found is None:
-            continue
-        name, of = found
-        beside = "is a file of Cityscapes" if of == "Cityscapes" else f"is a mask of {of} beside it"
-        raise SourceError(
-            f"{os.path.join(folder, name)}: going by its name it {beside}, so that "
-            f"{', '.join(classes[:3])} may be parts of a data set and no classes. Put images and "
-            "masks under equal names into two folders, images/ and masks/. "
-            f"{insist(classes, by_format=True)}"
-        )
-
-
-def _refuse_annotated(root: str, classes: Sequence[str], documents: Iterable[str]) -> None:
-    """Refuse to take for classes what has annotations of objects beside its images."""
-    found = objects_beside(os.path.join(root, path) for path in documents)
-    if found is None:
-        return
-    path, kind = found
-    raise SourceError(
-        f"{root}: {path} holds {kind} annotations of the images beside it, so that "
-        f"{', '.join(classes[:3])} may be parts of a data set and no classes. Open "
-        f"{os.path.dirname(path)!r} for the objects, if it is a data set by itself. "
-        f"{insist(classes)}"
-    )
-
-
-# -- Images alone ----------------------------------------------------------------------------------
-
-
-def open_images(root: str, options: OpenOptions) -> Opened:
-    """Open all images in a folder and below, without labels: one column `image`, in the order of
-    their paths.
-
-    Never chosen by itself: only `format="images"` says that labels are not wanted.
-    """
-    left_out = LeftOut(root, strict=options.strict)
-    files = EncodedFiles(image_table(root, [""], left_out)[0])
-    if not len(files):
-        raise SourceError(f"{root}: no images in it or below; give the folder that has them.")
-    fingerprint = fingerprint_of(
-        "images", files.paths.digest(), sampled_sizes(files), *sampled_bytes(files)
-    )
-    return Opened(
-        Source({"image": files}, fingerprint, root, format="images"), notes=left_out.notes()
-    )
 
 
 def classified_images(

@@ -23,7 +23,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
@@ -35,25 +35,33 @@ from fastload.machine import cache_home
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import Column, EncodedFiles, RaggedArray, ValueArray
+from fastload.sources.formats import FORMATS, Later
 from fastload.sources.image_files import is_image_name
 from fastload.sources.index_file import NUMBERS, WRONG, Arrays, read_index, write_index
 from fastload.sources.kinds import check_rows
-from fastload.sources.panoptic import SegmentClasses, SegmentMasks, Segments
 from fastload.sources.ragged import Ragged
-from fastload.sources.zip_archives import InflatedFiles
 
 logger = logging.getLogger("fastload")
 
-_FILES = {kind.__name__: kind for kind in (EncodedFiles, InflatedFiles)}
 _ROWS = {kind.__name__: kind for kind in (ValueArray, RaggedArray)}
-_SEGMENTED = {kind.__name__: kind for kind in (SegmentClasses, SegmentMasks)}
-_OF_SEGMENTS = ("ids", "labels", "offsets")
-_PARTS = ("offsets", "lengths", "versions", "sizes", "sums")
-"""Arrays of those, of which not all have each."""
+_OF_FILES = ("offsets", "lengths", "versions")
+"""Arrays of files, of which not all have each."""
 
 # Requests of a check: two million objects are compared by their listings in about two seconds (32
 # at once, 30 ms each); of more objects the folders that this is enough for, spread evenly.
 MOST_REQUESTS = 2000
+
+
+class OfParts(Protocol):
+    """A column of a format (`Format.columns`) that an index holds as files, arrays and rows. One
+    that is derived from EncodedFiles names arrays of its own in `own_arrays` instead."""
+
+    def parts(self) -> dict[str, Any] | None:
+        """By name an EncodedFiles, arrays and Ragged; None where they are not whole and remote."""
+
+    @classmethod
+    def of_parts(cls, parts: dict[str, Any]) -> Column:
+        """The column again. Raises SourceError: they do not fit each other."""
 
 
 # -- A source as arrays ----------------------------------------------------------------------------
@@ -65,14 +73,13 @@ def source_as_arrays(opened: Opened) -> tuple[dict[str, Any], Arrays] | None:
     columns: dict[str, Any] = {}
     for name, column in source.columns.items():
         described: dict[str, Any] = {"type": type(column).__name__, "role": column.role}
-        known = type(column).__name__ in _FILES
-        if isinstance(column, EncodedFiles) and known and column.is_remote:
-            described |= _put_files(arrays, name, column)
-        elif isinstance(column, SegmentClasses | SegmentMasks) and column.is_whole_and_remote:
-            described["files"] = _put_files(arrays, f"{name}/files", column.segments.files)
-            _put(arrays, name, column.segments, _OF_SEGMENTS)
-            if isinstance(column, SegmentMasks):
-                _put_rows(arrays, f"{name}/drawn", column.drawn)
+        known: Any = type(column) is _class_named(type(column).__name__) and column
+        if isinstance(known, EncodedFiles) and known.is_remote:
+            described |= _put_files(arrays, name, known)
+        elif known and not isinstance(known, EncodedFiles) and (parts := known.parts()) is not None:
+            described["parts"] = {
+                part: _put_part(arrays, f"{name}/{part}", value) for part, value in parts.items()
+            }
         elif isinstance(column, ValueArray | RaggedArray):
             described["depth"] = _put_rows(arrays, name, column.at(np.arange(len(column))))
         else:
@@ -102,6 +109,27 @@ def source_as_arrays(opened: Opened) -> tuple[dict[str, Any], Arrays] | None:
     return header, arrays
 
 
+def _class_named(name: str) -> Any:
+    """The class of a column that is known by this name; None: there is none."""
+    if name == EncodedFiles.__name__:
+        return EncodedFiles
+    for form in FORMATS:
+        if name in form.columns:
+            kind = form.columns[name]
+            return kind.loaded() if isinstance(kind, Later) else kind
+    return None
+
+
+def _put_part(arrays: Arrays, name: str, part: Any) -> dict[str, Any]:
+    """Add a part of a column; its description."""
+    if isinstance(part, EncodedFiles):
+        return _put_files(arrays, name, part)
+    if isinstance(part, Ragged):
+        return {"depth": _put_rows(arrays, name, part)}
+    arrays[name] = part
+    return {}
+
+
 def _put_files(arrays: Arrays, name: str, files: EncodedFiles) -> dict[str, Any]:
     """Add a column of files; its description."""
     described: dict[str, Any] = {"type": type(files).__name__, "role": files.role}
@@ -110,7 +138,7 @@ def _put_files(arrays: Arrays, name: str, files: EncodedFiles) -> dict[str, Any]
         if table is not None:
             described[part] = table.root
             _put(arrays, f"{name}/{part}", table, ("blob", "ends", "rows"))
-    _put(arrays, name, files, _PARTS)
+    _put(arrays, name, files, (*_OF_FILES, *files.own_arrays))
     return described
 
 
@@ -147,11 +175,7 @@ def source_from_arrays(header: Mapping[str, Any], arrays: Arrays) -> Opened:
     """
     columns: dict[str, Column] = {}
     for name, described in header["columns"].items():
-        kind = described["type"]
-        made = (
-            _files_from if kind in _FILES else _segments_from if kind in _SEGMENTED else _rows_from
-        )
-        columns[name] = made(name, described, arrays)
+        columns[name] = _column_from(name, described, arrays)
     classes = header["classes"]
     source = Source(
         columns,
@@ -166,12 +190,38 @@ def source_from_arrays(header: Mapping[str, Any], arrays: Arrays) -> Opened:
     return Opened(source, notes=tuple(header["notes"]))
 
 
-def _rows_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Column:
+def _column_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Column:
+    if described["type"] in _ROWS:
+        return _rows_from(name, described, arrays)
+    if "parts" not in described:
+        return _files_from(name, described, arrays)
+    parts = {
+        part: _part_from(f"{name}/{part}", what, arrays)
+        for part, what in described["parts"].items()
+    }
+    made: Column = _class_named(described["type"]).of_parts(parts)  # None has none, which is WRONG
+    return made
+
+
+def _part_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Any:
+    if "type" in described:
+        return _files_from(name, described, arrays)
+    depth = described.get("depth")
+    return arrays[name] if depth is None else _array_from(name, depth, arrays)
+
+
+def _array_from(name: str, depth: int, arrays: Arrays) -> Any:
+    """An array, or Ragged in each other."""
     rows: Any = arrays[f"{name}/array"]
-    for depth in reversed(range(described["depth"])):
-        rows = Ragged(rows, arrays[f"{name}/offsets/{depth}"])  # checks the offsets
+    for level in reversed(range(depth)):
+        rows = Ragged(rows, arrays[f"{name}/offsets/{level}"])  # checks the offsets
         if rows.offsets.dtype != np.int64:
             raise SourceError(f"{name}: offsets of {rows.offsets.dtype}")
+    return rows
+
+
+def _rows_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Column:
+    rows = _array_from(name, described["depth"], arrays)
     kind: type[ValueArray | RaggedArray] = _ROWS[described["type"]]
     made = kind(rows, role=described["role"])
     if isinstance(rows, Ragged) is not made.ragged:
@@ -180,27 +230,15 @@ def _rows_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Colum
     return made
 
 
-def _segments_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Column:
-    files = _files_from(f"{name}/files", described["files"], arrays)
-    ids, labels, offsets = (arrays[f"{name}/{part}"] for part in _OF_SEGMENTS)
-    rows = [Ragged(ids, offsets), Ragged(labels, offsets)]  # checks the offsets
-    if described["type"] == SegmentMasks.__name__:
-        rows += [Ragged(arrays[f"{name}/drawn/array"], arrays[f"{name}/drawn/offsets/0"])]
-    for each, dtype in zip(rows, (np.int64, np.uint8, np.int64), strict=False):
-        dtypes = each.values.dtype, each.offsets.dtype
-        if len(each) != len(files) or each.values.ndim != 1 or dtypes != (dtype, np.int64):
-            raise SourceError(f"{name}: no segments")
-    segments = Segments(files, ids, labels, offsets)
-    return SegmentMasks(segments, rows[2]) if len(rows) > 2 else SegmentClasses(segments)
-
-
 def _files_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> EncodedFiles:
     tables = {
         part: _table_from(described[part], f"{name}/{part}", arrays)
         for part in ("paths", "names")
         if part in described
     }
-    rest = {part: arrays[f"{name}/{part}"] for part in _PARTS if f"{name}/{part}" in arrays}
+    kind = _class_named(described["type"])
+    kept = (*_OF_FILES, *kind.own_arrays)
+    rest = {part: arrays[f"{name}/{part}"] for part in kept if f"{name}/{part}" in arrays}
     lowest = {"lengths": -1, "sizes": -1}
     for part, array in rest.items():
         sound = array.shape == (len(tables["paths"]),) and array.dtype.kind in "iu"
@@ -208,12 +246,12 @@ def _files_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Enco
             raise SourceError(f"{name}/{part}: no whole numbers, one a file")
     if ("offsets" in rest) is not ("lengths" in rest):
         raise SourceError(f"{name}: offsets without lengths, or lengths without offsets")
-    kind = _FILES[described["type"]]
-    if kind is InflatedFiles and not {"sizes", "sums"} <= rest.keys():
-        raise SourceError(f"{name}: no sizes and checksums")
+    if not {*kind.own_arrays} <= rest.keys():
+        raise SourceError(f"{name}: has not all of {', '.join(kind.own_arrays)}")
     if "names" in tables and len(tables["names"]) != len(tables["paths"]):
         raise SourceError(f"{name}: names of other files")
-    return kind(tables["paths"], described["role"], names=tables.get("names"), **rest)
+    made: EncodedFiles = kind(tables["paths"], described["role"], names=tables.get("names"), **rest)
+    return made
 
 
 def _table_from(root: str, name: str, arrays: Arrays) -> PathTable:
@@ -273,10 +311,12 @@ def _remote_files(source: Source) -> list[EncodedFiles]:
 
 
 def _files_of(source: Source) -> list[EncodedFiles]:
-    segmented = (SegmentClasses, SegmentMasks)
-    columns = source.columns.values()
-    found = [c.segments.files if isinstance(c, segmented) else c for c in columns]
-    return [column for column in found if isinstance(column, EncodedFiles)]
+    found: list[EncodedFiles] = []
+    for column in source.columns.values():
+        parts = column.parts() if hasattr(column, "parts") else None
+        some = (column,) if parts is None else parts.values()
+        found += [each for each in some if isinstance(each, EncodedFiles)]
+    return found
 
 
 def _lie_in(place: str | list[str], source: Source, stamp: Iterable[str]) -> bool:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fnmatch
-import functools
 import glob
-import importlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,24 +14,20 @@ from fastload import stores
 from fastload.arguments import checks_names, flag
 from fastload.errors import ConfigurationError, FastloadError, SourceError, counted, did_you_mean
 from fastload.files import is_remote
-from fastload.sources import index
 from fastload.sources.base import Asked, Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles
-from fastload.sources.copied import files_to_copy, local_arrays, open_copy
 from fastload.sources.datasets import (
     is_dataset,
     open_dataset,
     open_known_dataset,
     refuse_collections,
 )
-from fastload.sources.folders import split_folder, subfolders
+from fastload.sources.folders import split_folder
 from fastload.sources.formats import FORMATS, Format
 from fastload.sources.image_files import is_image_name
-from fastload.sources.listing import each_listed_once, listing_of
-from fastload.sources.masks import with_masks
-from fastload.sources.pairs import has_masks, is_pairs
-from fastload.sources.unchanged import in_mode
+from fastload.sources.listing import each_listed_once
+from fastload.sources.signs import fits
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_SHARDS = 1_000_000
@@ -59,7 +52,8 @@ def locate(spec: Any) -> Any:
 
 
 def _is_shard_path(item: object) -> bool:
-    return isinstance(item, str | os.PathLike) and str(item).lower().endswith((".tar", ".parquet"))
+    endings = tuple(ending for form in FORMATS for ending in form.lists)
+    return isinstance(item, str | os.PathLike) and str(item).lower().endswith(endings)
 
 
 def _is_pattern(path: str) -> bool:
@@ -131,10 +125,6 @@ def _matches(pattern: str) -> list[str]:
     return found
 
 
-_FORMATS_ELSEWHERE = ("fastload.cache.reading",)
-"""Modules that have a `FORMAT` of their own, tried before these: what reads a cache stands beside
-what writes it, in a package that imports this one, so that it is loaded at the first call."""
-
 _registered: list[Format] = []
 
 
@@ -198,13 +188,11 @@ def open_source(
             bottom in pixels) or "keypoints" (x, y in pixels), which are moved with the pixels of
             their image; "unmoved", which stay as they are though their name says that they are
             places in it (`bbox`, `segmentation`); or any other kind of column.
-        format: "folder" (one folder a class), "images" (all images in a folder, without labels),
-            "table", "pairs", "coco", "panoptic", "voc", "yolo", "openimages", "tar", "zip",
-            "parquet", "lance", "mds", "cifar", "idx", "arrays", "dataset", "huggingface",
-            "supervision", "cache", or the name of a registered format. None: the first that
-            recognises `spec`; "images" is never chosen, and "coco", "panoptic", "voc", "yolo" and
-            "openimages" only if no other format opens it. What is one of these by its content too
-            is refused as ambiguous.
+        format: the name of a format, such as "folder" (one folder a class) or "images" (all images
+            in a folder, without labels): `docs/data.md` has a table of all; or that of a registered
+            one. None: the first that recognises `spec`, except "images"; those of annotated objects
+            only if no other format opens it. What is one of these by its content too is refused as
+            ambiguous.
         mode: "RGB", three channels of 8 bits; of 16 bits the upper eight. Or "unchanged": as the
             first image is stored: grey as one channel, and PNG and TIFF of 16 bits as uint16
             (`docs/data.md`, 16 bits).
@@ -256,9 +244,14 @@ def open_source(
 
             source = with_pairs(source, keypoint_pairs)
         if options.masks:
+            from fastload.sources.masks import with_masks
+
             source = with_masks(source)
         opened = replace(opened, source=source)
-        opened = opened if mode == "RGB" else in_mode(mode, opened)
+        if mode != "RGB":
+            from fastload.sources.unchanged import in_mode
+
+            opened = in_mode(mode, opened)
     object.__setattr__(opened, "asked", Asked(spec, given))
     return opened
 
@@ -288,7 +281,7 @@ def _open_whole(spec: Any, options: OpenOptions, format: str | None) -> Opened:
 def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:
     wanted = None if format is None else format_named(format)
     if isinstance(spec, Source | Opened):
-        _refuse_unused(options, frozenset(), "an opened source")
+        _refuse_unused(options, (), "an opened source")
         if wanted is not None:
             raise ConfigurationError(
                 f"format={format!r} means nothing to an opened source; leave it out."
@@ -298,8 +291,13 @@ def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:
         return _opened_as(wanted, spec, options)
     found = None if wanted is not None else _opened_by(_registered, spec, options)
     if found is not None:
-        return found
-    place = locate(spec if isinstance(spec, str | os.PathLike) else local_arrays(spec))
+        return found[1]
+    if isinstance(spec, Mapping | tuple | list):
+        from fastload.sources.copied import local_arrays
+
+        place = locate(local_arrays(spec))
+    else:
+        place = locate(spec)
     first = place[0] if isinstance(place, list) and place else place
     if isinstance(first, str) and is_remote(first):
         return _open_remote(place, options, format)
@@ -308,17 +306,15 @@ def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:
 
 def _open_remote(place: Any, options: OpenOptions, format: str | None) -> Opened:
     """By the index, if there is one and the store is as it was; else the index is made."""
+    from fastload.sources import index
+    from fastload.sources.copied import open_copy
+
     where = index.index_place(place, options, format)
     found = index.load(where)
     if found is not None:
         return found
-    forms = built_in_formats() if format is None else [format_named(format)]
-    copy = open_copy(
-        place,
-        forms,
-        lambda path: _open_located(path, path, options, format),
-        by_name=format is not None,
-    )
+    forms = FORMATS if format is None else [format_named(format)]
+    copy = open_copy(place, forms, lambda path: _open_located(path, path, options, format))
     if copy is not None:
         return copy
     with stores.seen_kept() as seen:
@@ -345,6 +341,9 @@ def make_index(
             a listing cannot be checked by.
         OSError: the file cannot be written.
     """
+    from fastload.sources import index
+    from fastload.sources.copied import files_to_copy
+
     options = OpenOptions(split)
     if format is not None:
         format_named(format)  # before a store is asked
@@ -354,8 +353,8 @@ def make_index(
         if not isinstance(first, str) or not is_remote(first):
             return _keep_listing(spec, place, options, format, to)
         needless = f"{spec}: is of a format that needs no index; open it as it is."
-        forms = built_in_formats() if format is None else [format_named(format)]
-        if files_to_copy(place, forms, by_name=format is not None):
+        forms = FORMATS if format is None else [format_named(format)]
+        if files_to_copy(place, forms):
             raise SourceError(needless)
         opened = with_versions(_open_located(place, place, options, format))
         where = index.index_place(place, options, format)
@@ -424,27 +423,28 @@ def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | Non
                 f"{_without_format(spec, place, options)}"
             )
         return _opened_as(wanted, place, replace(options, by_name=True))
-    fallbacks = [form for form in built_in_formats() if form.fallback]
+    fallbacks = [form for form in FORMATS if form.fallback]
     for where, given in ((whole, its_options), (place, options)):
         for form in fallbacks:
             if suits(form, where):
+                meant = _certain_beside(where)
                 try:
-                    opened = _open_recognised(spec, place, options)
+                    by, opened = _open_recognised(spec, place, options)
                 except FastloadError:
-                    if has_masks(where):  # pairs are wanted: say what is wrong with them
+                    if meant is not None:  # say what is wrong with it
                         raise
                     return _opened_as(form, where, given)
-                return _checked(opened, form, where, given)
-    return _open_recognised(spec, place, options)
+                return _checked(by, opened, form, where, given, meant)
+    return _open_recognised(spec, place, options)[1]
 
 
 def _without_format(spec: Any, place: Any, options: OpenOptions) -> str:
     """What becomes of a place where no format is named. Of formats that say it by the endings of
     files nothing is opened for that."""
-    forms = [form for form in built_in_formats() if not form.by_name_only and suits(form, place)]
+    forms = [form for form in FORMATS if not form.by_name_only and suits(form, place)]
     if not forms:
         return "Give the path of a data set."
-    if any(form.name not in _OF_ANY_FOLDER and not form.fallback for form in forms):
+    if not all(form.common or form.fallback for form in forms):
         return f"It looks like {forms[0].description}: leave format out."
     try:
         opened = _open_located(spec, place, options, None)
@@ -453,51 +453,60 @@ def _without_format(spec: Any, place: Any, options: OpenOptions) -> str:
     return f"Leave format out: it is opened as {opened.source.format}."
 
 
-_OF_ANY_FOLDER = ("pairs", "table", "folder")
-"""Formats whose names many folders have."""
+def _certain_beside(where: str) -> Format | None:
+    """A format, no fallback, that a folder is of by its content too."""
+    for form in FORMATS:
+        if form.certain is not None and not form.fallback and suits(form, where):
+            return form if form.certain(where) else None
+    return None
 
 
-def _checked(opened: Opened, other: Format, where: str, options: OpenOptions) -> Opened:
+def _checked(
+    by: Format | None,
+    opened: Opened,
+    other: Format,
+    where: str,
+    options: OpenOptions,
+    meant: Format | None,
+) -> Opened:
     """What was opened, although `other` recognises `where` by its names. Raises SourceError:
-    `other` recognises its content too, so that it is not known which is meant. A class folder of
-    one class is never meant: `other` opens it."""
+    `other` recognises its content too, so that it is not known which is meant. One class of a
+    format that any folder is of is never meant: `other` opens it.
+
+    Args:
+        by: the format that opened it.
+        meant: as `_certain_beside` says.
+    """
     if other.certain is None or not other.certain(where):
         return opened
-    if is_pairs(where):
-        note = f"it has annotations of objects too: format={other.name!r} serves those, not masks"
+    if meant is not None:
+        note = f"it is {other.title} too: format={other.name!r} serves those, not {meant.title}"
         return replace(opened, notes=(*opened.notes, note))
     source = opened.source
-    if source.format == "class folder" and source.class_count == 1:
+    if by is not None and by.signs is None and source.class_count == 1:
         return _opened_as(other, where, options)
-    name = {"class folder": "folder", "images and a table": "table"}.get(source.format)
     raise SourceError(
         f"{where}: may be {other.title}, or {source.format} ({', '.join(source.columns)}); say "
-        f"which: format={other.name!r}{'' if name is None else f' or format={name!r}'}."
+        f"which: format={other.name!r}{'' if by is None else f' or format={by.name!r}'}."
     )
 
 
-def _open_recognised(spec: Any, place: Any, options: OpenOptions) -> Opened:
-    """Open it by the first format that recognises it and is no `fallback`."""
-    formats = [form for form in built_in_formats() if not form.fallback]
-    found = _opened_by(formats, place, options)
+def _open_recognised(spec: Any, place: Any, options: OpenOptions) -> tuple[Format | None, Opened]:
+    """Open it by the first format that recognises it and is no `fallback`; by none, item by
+    item."""
+    found = _opened_by([form for form in FORMATS if not form.fallback], place, options)
     if found is not None:
         return found
     if isinstance(place, str):
         raise SourceError(f"{place}: {_advice(place)}")
-    _refuse_unused(options, frozenset(), f"a {type(spec).__name__}")
+    _refuse_unused(options, (), f"a {type(spec).__name__}")
     refuse_collections(spec)
-    return open_dataset(spec)
-
-
-@functools.cache
-def built_in_formats() -> tuple[Format, ...]:
-    """All of fastload's own, in the order in which they are tried."""
-    return (*(importlib.import_module(name).FORMAT for name in _FORMATS_ELSEWHERE), *FORMATS)
+    return None, open_dataset(spec)
 
 
 def format_named(name: Any) -> Format:
     """The format of a name, built in or registered. Raises ConfigurationError: there is none."""
-    formats = {form.name: form for form in (*built_in_formats(), *_registered)}
+    formats = {form.name: form for form in (*FORMATS, *_registered)}
     if not isinstance(name, str) or name not in formats:
         known = ", ".join(map(repr, formats))
         raise ConfigurationError(
@@ -526,7 +535,7 @@ def _advice(path: str) -> str:
             "load it yourself and give the arrays: create_loader((arrays['images'], "
             "arrays['labels']))."
         )
-    known = ", ".join(form.title for form in built_in_formats())
+    known = ", ".join(form.title for form in FORMATS)
     words = "Load other files of arrays yourself and give the arrays."
     return f"not a data set that fastload knows; it opens {known}. {words}"
 
@@ -543,57 +552,31 @@ def open_indexed(dataset: Any, *, reason: str = "") -> Opened:
     return open_known_dataset(dataset)
 
 
-def _opened_by(formats: Sequence[Format], spec: Any, options: OpenOptions) -> Opened | None:
+def _opened_by(
+    formats: Sequence[Format], spec: Any, options: OpenOptions
+) -> tuple[Format, Opened] | None:
     for form in formats:
         if not form.by_name_only and suits(form, spec):
-            return _opened_as(form, spec, options)
+            return form, _opened_as(form, spec, options)
     return None
 
 
 def suits(form: Format, place: Any) -> bool:
     """Whether a place, as `locate` gives it, is of this format, as far as names say."""
     at = place[0] if isinstance(place, list) and place else place
-    remote = isinstance(at, str) and is_remote(at) and form not in _registered
-    if remote:
+    if isinstance(at, str) and is_remote(at) and form not in _registered:
         return form.remote and form.recognise(place)
-    if isinstance(place, str) and form.signs is not None and os.path.isdir(place):
-        return _has_signs(place.rstrip("/"), form.signs) and form.recognise(place)
-    return form.recognise(place)
+    return fits(form, place) and form.recognise(place)
 
 
-def _has_signs(folder: str, signs: Sequence[str]) -> bool:
-    """Whether a local folder has one of these signs of a format (`Format.signs`)."""
-    above, name = map(glob.escape, os.path.split(folder))
-    inside = os.path.join(above, name)
-    for sign in signs:
-        part, _, rest = sign.partition("/")
-        if glob.has_magic(part) and glob.has_magic(rest):
-            if _has_in_folders(folder, sign):
-                return True
-            continue
-        pattern = (
-            os.path.join(above, sign.removeprefix("../").replace("{name}", name))
-            if sign.startswith("../")
-            else os.path.join(inside, sign)
-        )
-        if next(glob.iglob(pattern), None) is not None:
-            return True
-    return False
-
-
-def _has_in_folders(folder: str, sign: str) -> bool:
-    """Whether one of the folders in a local folder has a file that is no image, by a pattern for
-    both names. If this is a folder of classes, they are listed once for this and the images."""
-    listing = listing_of(folder, subfolders(folder))
-    if listing is None:
-        return next(glob.iglob(os.path.join(glob.escape(folder), sign)), None) is not None
-    names = (path.split("/") for path in listing.others)
-    return any(
-        len(parts) == 2
-        and not any(part.startswith(".") for part in parts)
-        and all(map(fnmatch.fnmatchcase, parts, sign.split("/")))
-        for parts in names
-    )
+def format_of_objects(folder: str) -> Format | None:
+    """The format of annotated objects that a local folder is of, by its names and its content;
+    None: of none."""
+    path = _absolute(folder)
+    for form in FORMATS if os.path.isdir(path) else ():
+        if form.fallback and suits(form, path) and (form.certain is None or form.certain(path)):
+            return form
+    return None
 
 
 def _opened_as(form: Format, spec: Any, options: OpenOptions) -> Opened:
@@ -618,7 +601,7 @@ def _strings(name: str, value: Sequence[str] | None) -> tuple[str, ...] | None:
 _GIVEN_TO_ALL = ("strict", "masks", "by_name", "training")
 
 
-def _refuse_unused(options: OpenOptions, meant: frozenset[str], what: str) -> None:
+def _refuse_unused(options: OpenOptions, meant: Collection[str], what: str) -> None:
     for option in fields(options):
         value = getattr(options, option.name)
         if value is not None and option.name not in (*meant, *_GIVEN_TO_ALL):

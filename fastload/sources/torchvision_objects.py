@@ -7,18 +7,13 @@ from 1. Only data sets of these very classes are taken, whose code is as torchvi
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from fastload.errors import SourceError
 from fastload.known_code import is_as_defined
 from fastload.sources.base import Opened
-from fastload.sources.coco import listed_coco
-from fastload.sources.voc import listed_voc
+from fastload.sources.formats import FORMATS
 
 _WRAPPED = ("coco_dectection_wrapper_factory", "voc_detection_wrapper_factory")
 """What makes the samples of a wrapped data set."""
@@ -72,48 +67,12 @@ def _keys(given: Any, opened: Opened) -> list[str]:
 
 def _columns_of(dataset: Any) -> Opened:
     kind = type(dataset)
-    opener = _BY_NAME.get(kind.__name__)
-    if opener is None or not kind.__module__.startswith("torchvision.datasets."):
+    openers = [form.datasets[kind.__name__] for form in FORMATS if kind.__name__ in form.datasets]
+    if not openers or not kind.__module__.startswith("torchvision.datasets."):
         raise SourceError(f"{kind.__name__} is not a class of torchvision's own")
     own = {name: vars(kind).get(name) for name in ("__getitem__", *_OF_IMAGES)}
     functions = [getattr(one, "fget", getattr(one, "__func__", one)) for one in own.values()]
     changed = {"__getitem__", *_OF_IMAGES} & set(vars(dataset))
     if changed or not all(is_as_defined(one) for one in functions if one is not None):
         raise SourceError("its code was changed")
-    return opener(dataset)
-
-
-def _coco(dataset: Any) -> Opened:
-    coco = dataset.coco
-    kind = type(coco)
-    if (kind.__module__, kind.__name__) != ("pycocotools.coco", "COCO"):
-        raise SourceError(f"its annotations are a {kind.__name__}, not pycocotools' COCO")
-    used = (kind.loadImgs, kind.loadAnns, kind.getAnnIds)
-    if not all(map(is_as_defined, used)) or set(vars(coco)) & {one.__name__ for one in used}:
-        raise SourceError("the code of its annotations was changed")
-    if type(dataset.ids) is not list or not all(type(own) is int for own in dataset.ids):
-        raise SourceError("its ids are no list of whole numbers")
-    strange = [own for own in dataset.ids if own not in coco.imgs]
-    if strange:
-        raise SourceError(f"its ids have {strange[0]}, which is no image")
-    ids = list(dict.fromkeys(dataset.ids))
-    opened = listed_coco(coco, ids, os.path.abspath(os.fspath(dataset.root)))
-    source = replace(opened.source, format="torchvision CocoDetection")
-    if len(ids) < len(dataset.ids):  # some come several times
-        place = {own: row for row, own in enumerate(ids)}
-        source = source.take(np.array([place[own] for own in dataset.ids], dtype=np.int64))
-    return replace(opened, source=source)
-
-
-def _voc(dataset: Any) -> Opened:
-    for paths in (dataset.images, dataset.targets):
-        if type(paths) is not list or not all(type(path) is str for path in paths):
-            raise SourceError("its images and targets are no lists of paths")
-    if len(dataset.images) != len(dataset.targets) or not dataset.images:
-        raise SourceError("its images and targets differ in number, or there are none")
-    return listed_voc(
-        *([os.path.abspath(path) for path in each] for each in (dataset.images, dataset.targets))
-    )
-
-
-_BY_NAME: dict[str, Callable[[Any], Opened]] = {"CocoDetection": _coco, "VOCDetection": _voc}
+    return openers[0](dataset)

@@ -24,7 +24,7 @@ from fastload.sources.base import Source
 from fastload.sources.folders import sampled_rows, splits_of
 from fastload.sources.keypoints import is_points
 from fastload.sources.names import split_of
-from fastload.sources.voc import is_voc
+from fastload.sources.opening import format_of_objects
 from fastload.train.config import DataConfig, TrainConfig
 from fastload.train.masks import NO_CLASS, check_alike, mask_classes
 from fastload.train.models import Shape
@@ -216,8 +216,9 @@ def _open_splits(
     )
     if whole and split is None:
         return _open_files(data, task), _NO_VALIDATION
-    # Of PASCAL VOC, which has masks of classes as well, the boxes are wanted.
-    form = "voc" if task == "detection" and is_voc(str(folder)) else None
+    # Of what has masks of classes as well, the boxes are wanted.
+    boxes = format_of_objects(str(folder)) if task == "detection" else None
+    form = None if boxes is None else boxes.name
     try:
         train = open_source(data, split=split or "train", format=form)
     except ConfigurationError:

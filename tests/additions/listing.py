@@ -11,6 +11,7 @@ from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import OpenOptions, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles, ValueArray
+from fastload.sources.formats import Format
 
 
 def is_listing(place: Any) -> bool:
@@ -25,3 +26,14 @@ def open_listing(place: str, options: OpenOptions) -> Source:
         "label": ValueArray(np.array([int(label) for label, _ in lines])),
     }
     return Source(columns, fingerprint_of("listing", *paths), place)
+
+
+FORMAT = Format(
+    name="listing",
+    title="a listing",
+    recognise=is_listing,
+    open=open_listing,
+    signs=(),
+    files=("*.listing",),
+    packages=(),
+)

@@ -21,9 +21,9 @@ from fastload.backends import BackendStatus, backend_class
 from fastload.backends.tolerance import PixelDifference
 from fastload.errors import ConfigurationError, FastloadError, counted
 from fastload.files import replacing
-from fastload.sources import FORMATS, Opened, Source
+from fastload.sources import Opened, Source
 from fastload.sources.keypoints import unpaired
-from fastload.sources.opening import suits
+from fastload.sources.opening import format_of_objects
 from fastload.tools.demo import DemoSettings
 from fastload.tools.look.page import page
 from fastload.tools.look.samples import default_transform, shown_rows
@@ -43,16 +43,13 @@ def open_objects(folder: Path) -> Opened | None:
     Raises FastloadError: it is one, and cannot be served; the message says why.
     """
     path = str(folder.expanduser().absolute())
-    for form in FORMATS:
-        if not (form.fallback and folder.is_dir() and suits(form, path)):
-            continue
-        if form.certain is not None and not form.certain(path):
-            continue
-        try:
-            return fastload.open_source(path, split="train", format=form.name)
-        except ConfigurationError:  # it has no such split
-            return fastload.open_source(path, format=form.name)
-    return None
+    form = format_of_objects(path)
+    if form is None:
+        return None
+    try:
+        return fastload.open_source(path, split="train", format=form.name)
+    except ConfigurationError:  # it has no such split
+        return fastload.open_source(path, format=form.name)
 
 
 def tour_of_objects(opened: Opened, settings: DemoSettings, console: Console, device: str) -> bool:

@@ -11,9 +11,11 @@ from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, and_more
 from fastload.fingerprint import fingerprint_of
 from fastload.sources import folders
+from fastload.sources.annotation_json import is_of_segments
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
+from fastload.sources.formats import Format
 from fastload.sources.image_files import LeftOut, is_image_name
 from fastload.sources.names import refuse_splits, split_named, split_of, splits_in
 
@@ -44,14 +46,6 @@ _ALSO_MASKS = re.compile(
 in DRIVE, HRF and others of the retina."""
 _FIELD_OF_VIEW = re.compile(r"\d+_(training|test)_mask")
 """DRIVE's names of such masks, which lie alone beside the test images."""
-_SEGMENTS = "panoptic_"
-"""What COCO calls files and folders of segments, whose PNGs hold ids and no classes."""
-PAIR_SIGNS = (*_MASKS, *(f"../{{name}}{ending}" for ending in _BESIDE))
-"""A folder without any of these has no pairs (see `Format.signs`)."""
-PAIR_PARTS = (*_IMAGES, *_MASKS, "leftImg8bit", "gtFine", "ground_truth")
-"""See `Format.parts`."""
-NO_PAIR_PARTS = ("with_mask", "without_mask", "label_0", "label_1", "n95_mask", "no-label")
-"""See `Format.no_parts`."""
 _LISTS = ("ImageSets/Segmentation", "")
 """Where files that list the images of a split are: train.txt, val.txt."""
 _LARGEST_LIST = 1 << 28
@@ -74,7 +68,7 @@ def has_masks(root: str) -> bool:
 def _holds_segments(folder: str) -> bool:
     """Whether a folder has COCO's segments: its PNGs hold ids."""
     names = [name for name in folders.files_in(folder) if name.endswith(".json")]
-    return any(name.startswith(_SEGMENTS) for name in (*names, *folders.subfolders(folder)))
+    return any(map(is_of_segments, (*names, *folders.subfolders(folder))))
 
 
 def _has_images(folder: str) -> bool:
@@ -322,3 +316,33 @@ def _ending(images: dict[str, str], masks: dict[str, str]) -> str:
     ending = first[len(longest) :]
     # 11.png beside 1.png is another number.
     return "" if longest[-1:].isdigit() and ending[:1].isdigit() else ending
+
+
+FORMAT = Format(
+    name="pairs",
+    title="images and masks in two folders",
+    recognise=is_pairs,
+    open=open_pairs,
+    options=("split",),
+    remote=True,
+    signs=(
+        *("masks", "mask", "labels", "label", "annotations", "annotation", "annot"),
+        "SegmentationClass",
+        *("../{name}annot", "../{name}_annot", "../{name}-annot"),
+        *("../{name}masks", "../{name}_masks", "../{name}-masks"),
+        *("../{name}mask", "../{name}_mask", "../{name}-mask"),
+        *("../{name}labels", "../{name}_labels", "../{name}-labels"),
+        *("../{name}label", "../{name}_label", "../{name}-label"),
+        *("../{name}gt", "../{name}_gt", "../{name}-gt"),
+    ),
+    files=(),
+    packages=(),
+    parts=(
+        *("images", "image", "imgs", "img", "JPEGImages"),
+        *("masks", "mask", "labels", "label", "annotations", "annotation", "annot"),
+        *("SegmentationClass", "leftImg8bit", "gtFine", "ground_truth"),
+    ),
+    no_parts=("with_mask", "without_mask", "label_0", "label_1", "n95_mask", "no-label"),
+    certain=has_masks,
+    common=True,
+)

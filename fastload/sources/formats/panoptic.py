@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,30 +24,29 @@ from PIL import Image
 from fastload import stores
 from fastload.errors import DecodeError, SourceError, and_more
 from fastload.sources import folders
-from fastload.sources.annotations import Annotations, checked_box
-from fastload.sources.base import Opened, OpenOptions
-from fastload.sources.beside import looks_like_panoptic
-from fastload.sources.buffers import Int64Array, PathTable, PickledByReference
-from fastload.sources.coco import (
+from fastload.sources.annotation_json import (
+    OF_SEGMENTS,
     Id,
     file_of_split,
     image_root,
+    is_of_segments,
+    looks_like_panoptic,
     missing_files,
     names_of_categories,
     once_each,
     positions,
     read_document,
+    refuse_other_things,
     relative_names,
 )
+from fastload.sources.annotations import Annotations, checked_box
+from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.buffers import Int64Array, PathTable, PickledByReference, values_of
 from fastload.sources.columns import EncodedFiles, EncodedImages, Values
+from fastload.sources.formats import Format
 from fastload.sources.masks import Shapes, runs_of
 from fastload.sources.ragged import Ragged, offsets_of
 
-PANOPTIC_SIGNS = ("annotations/panoptic_*.json", "panoptic_*.json")
-"""A folder without any of these has no panoptic annotations (see `Format.signs`)."""
-PANOPTIC_PARTS = ("annotations", "panoptic_train2017", "panoptic_val2017")
-"""See `Format.parts`."""
-_KIND = "panoptic_"
 _NO_CLASS = 255
 """Of pixels that belong to no segment, whose id is 0; as in masks of PASCAL VOC."""
 _LARGEST_ID = (1 << 24) - 1
@@ -88,6 +88,14 @@ class _Document(msgspec.Struct):
 def is_panoptic(spec: object) -> bool:
     """A JSON file with `segments_info`, or a folder with `panoptic_*.json` in `annotations/`."""
     return isinstance(spec, str) and any(map(looks_like_panoptic, _files_of(spec).values()))
+
+
+def refuse_other_annotations(url: str) -> list[str]:
+    """No file is copied; raises SourceError for a URL with files of such a name that are no
+    segments, as another format would serve the images without them."""
+    if stores.is_folder(url) and _files_of(url) and not is_panoptic(url):
+        refuse_other_things(url)
+    return []
 
 
 def open_panoptic(spec: str, options: OpenOptions) -> Opened:
@@ -223,13 +231,20 @@ def _files_of(spec: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for folder in (os.path.join(spec, "annotations"), spec):
         for name in folders.files_in(folder) if stores.is_folder(folder) else ():
-            if name.startswith(_KIND) and name.endswith(".json"):
-                split = name.removeprefix(_KIND).removesuffix(".json")
+            if is_of_segments(name) and name.endswith(".json"):
+                split = name.removeprefix(OF_SEGMENTS).removesuffix(".json")
                 found.setdefault(split, os.path.join(folder, name))
     return found
 
 
 # -- Pixels ----------------------------------------------------------------------------------------
+
+
+def _check_numbers(rows: Ragged, count: int, dtype: type[np.generic]) -> None:
+    """Raise SourceError unless they are `count` rows of numbers of a dtype."""
+    dtypes = rows.values.dtype, rows.offsets.dtype
+    if len(rows) != count or rows.values.ndim != 1 or dtypes != (dtype, np.int64):
+        raise SourceError("no segments")
 
 
 @dataclass(frozen=True)
@@ -243,6 +258,18 @@ class Segments(PickledByReference):
     """(T,): their classes."""
     offsets: Int64Array
     """(N + 1,): where those of each image begin."""
+
+    def parts(self) -> dict[str, Any] | None:
+        """What an index holds (`fastload.sources.index.OfParts`); None: they are not remote."""
+        return values_of(self) if self.files.is_remote else None
+
+    @staticmethod
+    def of_parts(parts: dict[str, Any]) -> Segments:
+        """Raises SourceError: they do not fit each other."""
+        made = Segments(*(parts[name] for name in ("files", "ids", "labels", "offsets")))
+        for values, dtype in ((made.ids, np.int64), (made.labels, np.uint8)):
+            _check_numbers(Ragged(values, made.offsets), len(made.files), dtype)
+        return made
 
     def read(self, indices: Int64Array) -> Sequence[bytes]:
         """Files. Raises DecodeError: they cannot be read."""
@@ -308,10 +335,12 @@ class SegmentClasses(EncodedImages):
         Image.fromarray(self.segments.classes(row, data)).save(file, "png", compress_level=1)
         return file.getvalue()
 
-    @property
-    def is_whole_and_remote(self) -> bool:
-        """Whether they are all, in order, of files in a store."""
-        return self.rows is None and self.segments.files.is_remote
+    def parts(self) -> dict[str, Any] | None:
+        return self.segments.parts() if self.rows is None else None
+
+    @classmethod
+    def of_parts(cls, parts: dict[str, Any]) -> SegmentClasses:
+        return cls(Segments.of_parts(parts))
 
     def read_from(self, indices: Int64Array) -> Sequence[stores.Range]:
         return self.segments.files.read_from(indices if self.rows is None else self.rows[indices])
@@ -348,10 +377,14 @@ class SegmentMasks(Values):
         lengths = self.drawn.lengths
         return lengths if self.rows is None else lengths[self.rows]
 
-    @property
-    def is_whole_and_remote(self) -> bool:
-        """Whether they are all, in order, of files in a store."""
-        return self.rows is None and self.segments.files.is_remote
+    def parts(self) -> dict[str, Any] | None:
+        parts = self.segments.parts() if self.rows is None else None
+        return None if parts is None else {**parts, "drawn": self.drawn}
+
+    @classmethod
+    def of_parts(cls, parts: dict[str, Any]) -> SegmentMasks:
+        _check_numbers(parts["drawn"], len(parts["files"]), np.int64)
+        return cls(Segments.of_parts(parts), parts["drawn"])
 
     @functools.cached_property
     def nbytes(self) -> int:
@@ -377,3 +410,21 @@ class SegmentMasks(Values):
 
     def describe(self, index: int) -> str:
         return self.segments.files.paths[index if self.rows is None else int(self.rows[index])]
+
+
+FORMAT = Format(
+    name="panoptic",
+    title="images and COCO's panoptic annotations",
+    recognise=is_panoptic,
+    open=open_panoptic,
+    options=("split",),
+    remote=True,
+    signs=("annotations/panoptic_*.json", "panoptic_*.json"),
+    files=("*.json",),
+    packages=(),
+    parts=("annotations", "panoptic_train2017", "panoptic_val2017"),
+    fallback=True,
+    copies=refuse_other_annotations,
+    certain=is_panoptic,
+    columns={"SegmentClasses": SegmentClasses, "SegmentMasks": SegmentMasks},
+)

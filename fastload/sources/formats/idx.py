@@ -19,9 +19,10 @@ import numpy.typing as npt
 from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.files import open_regular
-from fastload.sources.arrays import labelled_pixels
 from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.checked import labelled_pixels
 from fastload.sources.folders import files_in, subfolders, train_or_test
+from fastload.sources.formats import Format
 
 _DTYPES = {
     0x08: "uint8",
@@ -216,3 +217,16 @@ def _first(folder: str, stem: str, kind: str, what: str) -> str:
 
 def _names_of(stem: str, kind: str) -> list[str]:
     return [f"{stem}{dot}{kind}-ubyte{zipped}" for zipped in ("", ".gz") for dot in "-."]
+
+
+FORMAT = Format(
+    name="idx",
+    title="IDX files, as of MNIST",
+    recognise=is_idx,
+    open=open_idx,
+    options=("split", "classes"),
+    signs=("*-images?idx3-ubyte*", ".*-images?idx3-ubyte*", "raw", "*/raw", ".*/raw"),
+    files=("*-images?idx3-ubyte*",),
+    packages=(),
+    copies=remote_idx,
+)

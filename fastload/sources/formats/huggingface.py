@@ -21,25 +21,20 @@ import numpy.typing as npt
 
 from fastload.errors import SourceError
 from fastload.fingerprint import fingerprint_of
-from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable, RowSelection
+from fastload.sources.checked import class_labels
 from fastload.sources.columns import Column, EncodedFiles, EncodedImages, RaggedArray, ValueArray
-from fastload.sources.datasets import COST, NotNativeError, open_dataset
+from fastload.sources.datasets import COST, NotNativeError, is_huggingface, open_dataset
 from fastload.sources.folders import (
     BYTES_SAMPLED,
     IMAGES_SAMPLED,
     sampled_bytes,
     sampled_rows,
 )
+from fastload.sources.formats import Format
 from fastload.sources.kinds import role_of_images
 from fastload.sources.texts import text_of_arrow
-
-
-def is_huggingface(spec: object) -> bool:
-    """A `datasets.Dataset`; the package is not imported for it."""
-    module = sys.modules.get("datasets.arrow_dataset")
-    return module is not None and isinstance(spec, module.Dataset)
 
 
 def open_huggingface(dataset: Any, options: OpenOptions) -> Opened:
@@ -272,3 +267,15 @@ class ArrowImages(RowSelection, EncodedImages):
         return f"{self.table.column_names[0]} of row {row:,}" + (
             "" if path is None else f" ({path})"
         )
+
+
+FORMAT = Format(
+    name="huggingface",
+    title="a Dataset of Hugging Face's datasets",
+    recognise=is_huggingface,
+    open=open_huggingface,
+    options=("fields",),
+    signs=(),
+    files=(),
+    packages=("datasets",),
+)

@@ -17,7 +17,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable, values_of
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.folders import sampled_bytes
+from fastload.sources.formats import Format
 from fastload.sources.image_files import DOCUMENTS, LeftOut, is_image_name, is_never_data
 from fastload.stores.range_file import RangeFile
 
@@ -262,6 +263,7 @@ class InflatedFiles(EncodedFiles):
     """(N,) int64: bytes of each image; -1 where it is stored as it is."""
     sums: Any = None
     """(N,) uint32: CRC-32 of each image."""
+    own_arrays: ClassVar[tuple[str, ...]] = ("sizes", "sums")
 
     def read(self, index: int) -> bytes:
         return bytes(self._inflated(index, super().read(index), int(self.sizes[index])))
@@ -301,3 +303,17 @@ class InflatedFiles(EncodedFiles):
         if crc32(found) != self.sums[index]:
             raise OSError(f"{self.describe(index)}: is damaged (its checksum is another).")
         return found
+
+
+FORMAT = Format(
+    name="zip",
+    title="zip archives of images",
+    recognise=is_zip,
+    open=open_zip,
+    options=("split",),
+    remote=True,
+    signs=(),
+    files=("*.zip",),
+    packages=(),
+    columns={"InflatedFiles": InflatedFiles},
+)

@@ -25,16 +25,17 @@ from fastload.errors import DecodeError, SourceError, counted
 from fastload.files import check_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.narrowed import say_narrowed
-from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source, columns_left_out
 from fastload.sources.buffers import Int64Array, PathTable
+from fastload.sources.checked import class_labels
 from fastload.sources.columns import Column, EncodedFiles, PixelImages, ValueArray
 from fastload.sources.folders import sampled_bytes
+from fastload.sources.formats import Format
 from fastload.sources.image_files import begins_as_image
 from fastload.sources.kinds import check_rows, role_of_images, role_of_values
 from fastload.stores.reads import ReaderPool
 
-INDEX = "index.json"
+_INDEX = "index.json"
 _NUMBER = re.compile(r"u?int(8|16|32|64)|float(16|32|64)")
 _ARRAY = re.compile(r"ndarray:(u?int(?:8|16|32|64)|float(?:16|32|64)):(\d+(?:,\d+)*)")
 _U32 = np.dtype("<u4")
@@ -72,7 +73,7 @@ def is_mds(spec: object) -> bool:
     """A folder whose `index.json` lists MDS shards."""
     if not isinstance(spec, str) or not stores.is_folder(spec):
         return False
-    path = os.path.join(spec, INDEX)
+    path = os.path.join(spec, _INDEX)
     if not stores.is_file(path):
         return False
     content = stores.look(path, stores.size_of(path))
@@ -103,7 +104,7 @@ def open_mds(folder: str, options: OpenOptions) -> Opened:
         SourceError: the index or a shard is damaged, missing or compressed; no such column; no
             images; a label beyond the classes; a column of `pil` in a store.
     """
-    index = _read_index(os.path.join(folder, INDEX))
+    index = _read_index(os.path.join(folder, _INDEX))
     first = index.shards[0]
     names, encodings = first.column_names, first.column_encodings
     wanted = names if options.fields is None else list(options.fields)
@@ -309,7 +310,7 @@ def _places_in(
     count, header = shard.samples, _U32.itemsize * (shard.samples + 2)
     if size != shard.raw_data.bytes or header > size:
         raise SourceError(
-            f"{path}: has {size:,} bytes, and {INDEX} says {shard.raw_data.bytes:,} with "
+            f"{path}: has {size:,} bytes, and {_INDEX} says {shard.raw_data.bytes:,} with "
             f"{counted(count, 'sample')}; copy it again."
         )
     data = _bytes_of(path, version)
@@ -414,3 +415,16 @@ class StoredPictures(PixelImages):
             raise DecodeError(f"{self.describe(index)}: cannot be read ({error}).") from error
         array = np.asarray(wanted, np.uint8)
         return array if array.ndim == 3 else array[..., None]
+
+
+FORMAT = Format(
+    name="mds",
+    title="MDS shards of MosaicML's Streaming",
+    recognise=is_mds,
+    open=open_mds,
+    options=("fields", "classes"),
+    remote=True,
+    signs=("index.json",),
+    files=(),
+    packages=(),
+)

@@ -13,48 +13,59 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections import Counter
+import re
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from fastload import stores
-from fastload.errors import ConfigurationError, SourceError, and_more, counted
+from fastload.errors import SourceError, and_more, counted
+from fastload.known_code import is_as_defined
 from fastload.sources import folders
+from fastload.sources.annotation_json import (
+    FOLDER,
+    KINDS,
+    OTHER_KINDS,
+    Id,
+    ends_of,
+    file_of_split,
+    image_root,
+    is_of_segments,
+    looks_like_panoptic,
+    missing_files,
+    names_of_categories,
+    once_each,
+    positions,
+    read_document,
+    refuse_other_things,
+    relative_names,
+)
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
-from fastload.sources.beside import first_image_of, looks_like_coco, looks_like_panoptic
+from fastload.sources.formats import Format
 from fastload.sources.keypoints import COCO_PERSON, Pairs, pairs_of_names
 from fastload.sources.masks import LEAST_CORNERS, Shapes
-from fastload.sources.names import SPLITS, has_number_of, split_in_words, split_named, split_of
+from fastload.sources.names import SPLITS, split_of
 
-_FOLDER = "annotations"
 _BESIDE_IMAGES = "_annotations.coco.json"
 """In each split's folder of images, as Roboflow exports them."""
-_KINDS = ("instances_", "person_keypoints_")
-_OTHER_KINDS = ("captions_", "panoptic_", "stuff_", "image_info_")
-"""Names of COCO's other files, which have no objects."""
 _IN_ROOT = (
     *("annotations.json", "instances.json", "labels.json", "result.json"),
     *("lvis_v1_train.json", "lvis_v1_val.json"),
     *(f"{word}.json" for words in SPLITS.values() for word in words),
 )
 """What other programs call a file that lies beside the folders of images."""
-COCO_SIGNS = (
-    f"{_FOLDER}/*.json",
-    _BESIDE_IMAGES,
-    f"*/{_BESIDE_IMAGES}",
-    *_IN_ROOT,
-)
-"""A folder without any of these has no COCO annotations (see `Format.signs`)."""
-COCO_PARTS = (_FOLDER, "train2017", "val2017", "test2017", "unlabeled2017")
-"""See `Format.parts`."""
-
-
-Id = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""A number that a column of int64 holds."""
+_PARTS = (b'"images"', b'"annotations"', b'"categories"')
+_OBJECT = (b'"annotations"', b'"image_id"', b'"category_id"', b'"bbox"')
+_LVIS_IMAGE = (b'"images"', b'"coco_url"', b'"neg_category_ids"')
+"""Of COCO's first object, and of LVIS's first image: the categories of LVIS, all 400 KB of them,
+come last."""
+_LOOKED_AT = 1 << 16
+"""Bytes at the beginning of a file, where its first image is looked for."""
+_FILE_NAME = re.compile(rb'"file_name"\s*:\s*("(?:[^"\\]|\\.)*")')
 
 
 class _Image(msgspec.Struct):
@@ -96,12 +107,6 @@ class _Document(msgspec.Struct):
     categories: list[_Category]
 
 
-class _Categories(msgspec.Struct):
-    """A document of which only the categories are read."""
-
-    categories: list[_Category]
-
-
 def is_coco(spec: object) -> bool:
     """A JSON file that begins as COCO's, or a folder with such files in `annotations/` or beside
     its images."""
@@ -119,12 +124,44 @@ def has_coco_content(spec: str) -> bool:
     return any(looks_like_coco(path) and _has_first_image(path) for path in files)
 
 
+def looks_like_coco(path: str) -> bool:
+    """Whether a file has the names of COCO's parts, or of one and what is in it, in its first and
+    last 64 KiB."""
+    text = ends_of(path)
+    if text.lstrip()[:1] != b"{":
+        return False
+    parts = sum(name in text for name in _PARTS)
+    return parts >= 2 or any(
+        all(name in text for name in names) for names in (_OBJECT, _LVIS_IMAGE)
+    )
+
+
+def _first_image_of(path: str) -> str | None:
+    """The first file name in COCO's JSON; None where none comes early."""
+    found = _FILE_NAME.search(stores.look(path, _LOOKED_AT))
+    try:
+        return None if found is None else str(json.loads(found[1]))
+    except ValueError:
+        return None
+
+
 def _has_first_image(path: str) -> bool:
-    name = first_image_of(path)
+    name = _first_image_of(path)
     try:
         return name is None or bool(image_root(path, name))
     except SourceError:
         return False
+
+
+def refuse_other_annotations(url: str) -> list[str]:
+    """No file is copied; raises SourceError for a URL whose annotations are of other things than
+    objects, as another format would serve the images without them."""
+    folder = f"{url}/{FOLDER}"
+    if stores.is_folder(url) and stores.is_folder(folder) and not is_coco(url):
+        names = [name for name, _ in stores.entries(folder) if name.endswith(".json")]
+        if names and not any(map(is_of_segments, names)):
+            refuse_other_things(url)
+    return []
 
 
 def open_coco(spec: str, options: OpenOptions) -> Opened:
@@ -170,7 +207,7 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
     )
 
 
-def listed_coco(coco: Any, ids: Sequence[int], root: str) -> Opened:
+def _of_torchvision(coco: Any, ids: Sequence[int], root: str) -> Opened:
     """Annotated images as pycocotools has them, for torchvision's data sets: the same columns as
     `open_coco`, with category ids as labels and without names of classes.
 
@@ -195,6 +232,30 @@ def listed_coco(coco: Any, ids: Sequence[int], root: str) -> Opened:
         ) from None
     labels = {category.id: category.id for category in document.categories}
     return _opened(root, document, root, labels, classes=None, strict=True)
+
+
+def open_coco_detection(dataset: Any) -> Opened:
+    """Open torchvision's `CocoDetection`, whose own code is as torchvision wrote it. Raises
+    SourceError: that of pycocotools is not, or it lists what is no image."""
+    coco = dataset.coco
+    kind = type(coco)
+    if (kind.__module__, kind.__name__) != ("pycocotools.coco", "COCO"):
+        raise SourceError(f"its annotations are a {kind.__name__}, not pycocotools' COCO")
+    used = (kind.loadImgs, kind.loadAnns, kind.getAnnIds)
+    if not all(map(is_as_defined, used)) or set(vars(coco)) & {one.__name__ for one in used}:
+        raise SourceError("the code of its annotations was changed")
+    if type(dataset.ids) is not list or not all(type(own) is int for own in dataset.ids):
+        raise SourceError("its ids are no list of whole numbers")
+    strange = [own for own in dataset.ids if own not in coco.imgs]
+    if strange:
+        raise SourceError(f"its ids have {strange[0]}, which is no image")
+    ids = list(dict.fromkeys(dataset.ids))
+    opened = _of_torchvision(coco, ids, os.path.abspath(os.fspath(dataset.root)))
+    source = replace(opened.source, format="torchvision CocoDetection")
+    if len(ids) < len(dataset.ids):  # some come several times
+        place = {own: row for row, own in enumerate(ids)}
+        source = source.take(np.array([place[own] for own in dataset.ids], dtype=np.int64))
+    return replace(opened, source=source)
 
 
 def _opened(
@@ -379,69 +440,6 @@ def _polygons(one: _Annotation, where: str) -> list[Any]:
     return made
 
 
-_D = TypeVar("_D", bound=msgspec.Struct)
-
-
-def read_document(path: str, kind: type[_D], name: str = "COCO's format") -> _D:
-    """A file of JSON as a structure. Raises SourceError: it cannot be read, or is no `name`."""
-    try:
-        data = stores.read(path, version=stores.noted(path))
-        try:
-            # Not strict: whole numbers may be written as 1.0, by way of pandas, or as "1".
-            return msgspec.json.decode(data, type=kind, strict=False)
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:
-            # NaN is no JSON, but Python writes it. Read so, the annotation can be named.
-            return msgspec.convert(json.loads(data), kind, strict=False)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error}).") from error
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: is not what {name} has ({error}); correct the file.") from error
-
-
-def missing_files(root: str, names: list[str]) -> list[str]:
-    """Those of the files below `root` that are not there; each folder is listed once. Of a web
-    server, which lists nothing, each file is asked for."""
-    if stores.is_web(root):
-        stores.ask_ahead([stores.below(root, name) for name in names])
-        return [name for name in names if stores.size_of(stores.below(root, name)) < 0]
-    places = {
-        folder: stores.below(root, folder).rstrip("/") for folder, _ in map(os.path.split, names)
-    }
-    stores.list_ahead([place for place in places.values() if stores.is_remote(place)])
-    there = {
-        folder: set(folders.files_in(place)) if stores.is_folder(place) else set()
-        for folder, place in places.items()
-    }
-    return [name for name in names if os.path.basename(name) not in there[os.path.dirname(name)]]
-
-
-def relative_names(root: str, names: list[str]) -> list[str]:
-    """Names of files below `root`, of which some may be absolute paths."""
-    if stores.is_remote(root):
-        return names
-    return [os.path.relpath(name, root) if os.path.isabs(name) else name for name in names]
-
-
-def positions(path: str, what: str, ids: list[int]) -> dict[int, int]:
-    made = {own: place for place, own in enumerate(ids)}
-    if len(made) < len(ids):
-        twice = next(own for place, own in enumerate(ids) if made[own] != place)
-        raise SourceError(f"{path}: the {what} id {twice} is there twice; give each its own.")
-    return made
-
-
-def once_each(path: str, names: list[str]) -> None:
-    """Raise SourceError if a file has two entries, each of which has a part of its objects."""
-    name, count = Counter(map(os.path.normpath, names)).most_common(1)[0] if names else ("", 0)
-    if count > 1:
-        raise SourceError(
-            f"{path}: lists the image {name} twice, so that neither entry has all its objects; "
-            "make them one."
-        )
-
-
 def _where(path: str, number: int, one: _Annotation) -> str:
     named = f"annotation {one.id}" if one.id is not None else f"annotations[{number}]"
     return f"{path}: {named} (of image {one.image_id})"
@@ -453,9 +451,9 @@ def _files_of(root: str) -> dict[str, str]:
         return {}
     own = os.path.join(root, _BESIDE_IMAGES)
     found = {"": own} if stores.is_file(own) else {}
-    inside = os.path.join(root, _FOLDER)
+    inside = os.path.join(root, FOLDER)
     names = folders.files_in(inside) if stores.is_folder(inside) else []
-    for kind in _KINDS:  # instances before keypoints
+    for kind in KINDS:  # instances before keypoints
         for name in names:
             if name.startswith(kind) and name.endswith(".json"):
                 found.setdefault(name[len(kind) : -len(".json")], os.path.join(inside, name))
@@ -487,105 +485,28 @@ def _files_beside_images(root: str) -> dict[str, str]:
 
 
 def _is_of_another_kind(name: str) -> bool:
-    return name.startswith(_OTHER_KINDS) or name.startswith("lvis_v1_image_info_")
+    return name.startswith((*OTHER_KINDS, "lvis_v1_image_info_"))
 
 
-def file_of_split(root: str, files: dict[str, str], split: str | None) -> str:
-    """The annotation file of a split, from files by split, or from a single one that was named (its
-    key is ""). Raises SourceError or ConfigurationError: there is none, or several and none is
-    named."""
-    if files == {"": root} and split is not None:
-        raise ConfigurationError(f"split={split!r}: {root} is one file; leave split out.")
-    if len(files) == 1 and split is None:
-        return next(iter(files.values()))
-    if split in files:
-        return files[split]
-    wanted = split_of(split or "")
-    named = [
-        name
-        for name in files
-        if wanted and split_in_words(name) == wanted and has_number_of(name, split or "")
-    ]
-    if len(named) == 1:
-        return files[named[0]]
-    kind = SourceError if split is None else ConfigurationError
-    if list(files) == [""]:
-        raise kind(f"split={split!r}: {root} is one folder of images; leave split out.")
-    raise kind(
-        f"{root}: has annotations of {', '.join(files)}; say which: "
-        f"split={split_named(files, 'train') or next(iter(files))!r}."
-    )
-
-
-def names_of_categories(
-    path: str, files: dict[str, str], listed: Sequence[tuple[int, str]]
-) -> dict[int, str]:
-    """The name of each category by its id, in the order of the labels.
-
-    They are those of the training split, where a file of another split is opened: one may be
-    missing there, and all after it would have other labels.
-
-    Args:
-        files: by split, which `path` is one of.
-        listed: (id, name) of each category of `path`.
-
-    Raises:
-        SourceError: an id is there twice; the training split has not a category, or calls it
-            otherwise; its file cannot be read.
-    """
-    positions(path, "category", [own for own, _ in listed])
-    names = dict(sorted(listed))
-    training = [each for split, each in files.items() if split_in_words(split) == "train"]
-    if path in training:
-        return names
-    for number, each in enumerate(training):
-        found = [(one.id, one.name) for one in read_document(each, _Categories).categories]
-        positions(each, "category", [own for own, _ in found])
-        strange = next((one for one in listed if one not in found), None)
-        if strange is not None:
-            raise SourceError(
-                f"{path}: its category {strange[0]} is {strange[1]!r}, and {each} has "
-                f"{dict(found).get(strange[0], 'none of this id')!r}, so that labels of the two "
-                "would mean different classes; list the same categories in both. To have this "
-                "file with numbers of its own, open it alone, by its path."
-            )
-        if number and names != dict(found):
-            raise SourceError(
-                f"{path}: which labels its categories have, the training files say, and "
-                f"{training[0]} and {each} list different ones; make them equal."
-            )
-        names = dict(sorted(found))
-    return names
-
-
-def image_root(path: str, first: str, *, beside: Sequence[str] = ()) -> str:
-    """The folder that `file_name` is relative to. `beside`: names of more folders.
-
-    Images of a file in `annotations/` are looked for beside that first, those of another one where
-    it lies: what is beside that folder may be another data set, with images of the same names.
-    """
-    if not first:
-        raise SourceError(f"{path}: lists no images; add them.")
-    folder, name = os.path.split(path)
-    above = stores.parent_of(folder)
-    split = name.removesuffix(".json")
-    for kind in (*_KINDS, *_OTHER_KINDS):
-        split = split.removeprefix(kind)
-    wanted = split_in_words(split)
-    roots = [above, folder] if os.path.basename(folder) == _FOLDER else [folder, above]
-    places = []
-    for root in roots:
-        images = os.path.join(root, "images")
-        places += [os.path.join(root, split), os.path.join(images, split), root, images]
-        places += [os.path.join(root, "data")]
-        for whole in (root, images) if wanted else ():
-            names = folders.subfolders(whole) if stores.is_folder(whole) else []
-            places += [os.path.join(whole, name) for name in names if split_of(name) == wanted]
-    places += [os.path.join(root, name) for root in roots for name in beside]
-    for place in places:
-        if stores.is_file(stores.below(place, first)):
-            return place
-    raise SourceError(
-        f"{path}: the image {first!r} that it lists is in none of {', '.join(places)}; put the "
-        "images there."
-    )
+FORMAT = Format(
+    name="coco",
+    title="images and COCO annotations",
+    recognise=is_coco,
+    open=open_coco,
+    options=("split",),
+    remote=True,
+    signs=(
+        *("annotations/*.json", "_annotations.coco.json", "*/_annotations.coco.json"),
+        *("annotations.json", "instances.json", "labels.json", "result.json", "{split}.json"),
+        *("lvis_v1_train.json", "lvis_v1_val.json"),
+    ),
+    files=("*.json",),
+    packages=(),
+    parts=("annotations", "train2017", "val2017", "test2017", "unlabeled2017"),
+    fallback=True,
+    copies=refuse_other_annotations,
+    certain=has_coco_content,
+    annotates=looks_like_coco,
+    documents=(".json",),
+    datasets={"CocoDetection": open_coco_detection},
+)

@@ -17,14 +17,13 @@ from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.sources import folders
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.formats import Format
 from fastload.sources.names import split_named, split_of
 from fastload.sources.sizes import upright_sizes
 from fastload.stores.contents import open_text
 
 _BOXES = "annotations-bbox.csv"
 _OF_FIFTYONE = os.path.join("labels", "detections.csv")
-OPEN_IMAGES_SIGNS = (f"*{_BOXES}", f"*/*{_BOXES}", _OF_FIFTYONE, f"*/{_OF_FIFTYONE}")
-"""A folder without any of these has no annotations of Open Images (see `Format.signs`)."""
 _CLASSES = ("*class-descriptions-boxable.csv", "*class-descriptions.csv", "classes.csv")
 """Lines of an id and a name: /m/011k07,Tortoise."""
 _NUMBERS = {
@@ -210,7 +209,7 @@ def _files_of(spec: str) -> dict[str, list[str]]:
     if not stores.is_folder(spec):
         return {}
     found: dict[str, list[str]] = {}
-    for pattern in OPEN_IMAGES_SIGNS:
+    for pattern in FORMAT.signs or ():
         for path in folders.matching(spec, pattern):
             folder = os.path.dirname(path)
             name = os.path.basename(path).removesuffix(_BOXES).strip("-")
@@ -329,3 +328,21 @@ def _names(path: str) -> dict[str, str]:
             raise SourceError(f"{files[0]}: line {number}: the id {row[0]!r} is there twice.")
         found[row[0]] = row[1]
     return found
+
+
+FORMAT = Format(
+    name="openimages",
+    title="images and Open Images annotations",
+    recognise=is_open_images,
+    open=open_open_images,
+    options=("split",),
+    remote=True,
+    signs=(
+        *("*annotations-bbox.csv", "*/*annotations-bbox.csv"),
+        *("labels/detections.csv", "*/labels/detections.csv"),
+    ),
+    files=("*.csv",),
+    packages=(),
+    fallback=True,
+    certain=is_open_images,
+)

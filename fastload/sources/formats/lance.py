@@ -20,9 +20,10 @@ from fastload.sources.arrow_table import ArrowTable, open_table, words_of_traini
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.buffers import Int64Array
 from fastload.sources.columns import EncodedImages
+from fastload.sources.formats import Format
 from fastload.sources.names import split_in_words, split_of
 
-LANCE_SIGNS = ("_versions",)
+_VERSIONS = "_versions"
 
 
 def is_lance(spec: object) -> bool:
@@ -30,9 +31,23 @@ def is_lance(spec: object) -> bool:
     is not imported."""
     if isinstance(spec, str):
         local = not stores.is_remote(spec) and spec.rstrip("/").endswith(".lance")
-        return local and os.path.isdir(os.path.join(spec, LANCE_SIGNS[0]))
+        return local and os.path.isdir(os.path.join(spec, _VERSIONS))
     module = sys.modules.get("lance.dataset")
     return module is not None and type(spec) is module.LanceDataset
+
+
+def refuse_url(url: str) -> list[str]:
+    """No file is copied; raises SourceError for the URL of a Lance data set, as another format
+    would take its files for images."""
+    if stores.is_folder(url) and (
+        url.endswith(".lance") or dict(stores.entries(url)).get(_VERSIONS, False)
+    ):
+        raise SourceError(
+            f"{url}: is a Lance data set, which is read from a local disk only; give "
+            "lance.dataset(URL) in place of the URL, download or mount it, or write it as shards "
+            "that are read from anywhere: fastload pack."
+        )
+    return []
 
 
 def open_lance(spec: Any, options: OpenOptions) -> Opened:
@@ -198,3 +213,16 @@ def _is_blob(field: Any) -> bool:
     """Whether rows are kept beside the table, to be asked for by `take_blobs`."""
     stored = (field.metadata or {}).get(b"lance-encoding:blob") == b"true"
     return stored or str(field.type).startswith("extension<lance.blob")
+
+
+FORMAT = Format(
+    name="lance",
+    title="a Lance data set",
+    recognise=is_lance,
+    open=open_lance,
+    options=("fields", "classes"),
+    signs=("_versions",),
+    files=(),
+    packages=("lance",),
+    copies=refuse_url,
+)

@@ -6,20 +6,21 @@ from __future__ import annotations
 import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.sources import folders
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.formats import Format
 from fastload.sources.image_files import is_image_name
 from fastload.stores.contents import contents, parts
 
 _ANNOTATIONS, _IMAGES, _LISTS = "Annotations", "JPEGImages", "ImageSets/Main"
-VOC_SIGNS = (_ANNOTATIONS,)
-"""A folder without it has no VOC annotations (see `Format.signs`)."""
-VOC_PARTS = (_ANNOTATIONS, _IMAGES, "ImageSets", "SegmentationClass", "SegmentationObject")
-"""See `Format.parts`."""
+_MARKS = (b"<annotation", b"<bndbox>")
+"""What a file of objects has in its first bytes."""
+_LOOKED_AT = 1 << 16
 _FLAGS = {"0": 0, "1": 1, "false": 0, "true": 1, "": 0, "unspecified": 0}
 """What `difficult` may say, in any case of letters."""
 _LARGEST = 1 << 22
@@ -60,6 +61,12 @@ def is_voc(spec: object) -> bool:
     return stores.is_folder(folder) and any(
         name.endswith(".xml") for name in folders.files_in(folder)
     )
+
+
+def looks_like_voc(path: str) -> bool:
+    """Whether an XML file has boxes of objects."""
+    text = stores.look(path, _LOOKED_AT)
+    return all(mark in text for mark in _MARKS)
 
 
 def open_voc(root: str, options: OpenOptions) -> Opened:
@@ -129,7 +136,20 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
     )
 
 
-def listed_voc(images: Sequence[str], targets: Sequence[str]) -> Opened:
+def open_voc_detection(dataset: Any) -> Opened:
+    """Open torchvision's `VOCDetection`, whose own code is as torchvision wrote it. Raises
+    SourceError: it lists other than files."""
+    for paths in (dataset.images, dataset.targets):
+        if type(paths) is not list or not all(type(path) is str for path in paths):
+            raise SourceError("its images and targets are no lists of paths")
+    if len(dataset.images) != len(dataset.targets) or not dataset.images:
+        raise SourceError("its images and targets differ in number, or there are none")
+    return _of_torchvision(
+        *([os.path.abspath(path) for path in each] for each in (dataset.images, dataset.targets))
+    )
+
+
+def _of_torchvision(images: Sequence[str], targets: Sequence[str]) -> Opened:
     """Annotated images as torchvision's `VOCDetection` lists them: columns `image`, `boxes`,
     `labels` (PASCAL's classes counted from 1) and `difficult`.
 
@@ -303,3 +323,22 @@ def _box(item: ElementTree.Element, where: str) -> tuple[float, float, float, fl
             f"{where}: bndbox must have xmin, ymin, xmax and ymax, numbers of pixels; got {texts}."
         ) from None
     return left, top, right, bottom
+
+
+FORMAT = Format(
+    name="voc",
+    title="images and PASCAL VOC annotations",
+    recognise=is_voc,
+    open=open_voc,
+    options=("split", "classes"),
+    remote=True,
+    signs=("Annotations",),
+    files=(),
+    packages=(),
+    parts=("Annotations", "JPEGImages", "ImageSets", "SegmentationClass", "SegmentationObject"),
+    fallback=True,
+    certain=is_voc,
+    annotates=looks_like_voc,
+    documents=(".xml",),
+    datasets={"VOCDetection": open_voc_detection},
+)

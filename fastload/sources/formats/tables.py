@@ -27,10 +27,11 @@ from fastload.sources.folders import (
     split_folder,
     subfolders,
 )
+from fastload.sources.formats import Format
 from fastload.sources.image_files import LeftOut, is_image_name
 from fastload.sources.names import split_in_words, split_of
 
-IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpg", "jpeg", "JPEG", "png")
+_IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpg", "jpeg", "JPEG", "png")
 """What a folder of all images is called, where the table is in the one above it."""
 _TABLES = (".csv", ".tsv", ".txt")
 _LABELS = (
@@ -154,7 +155,7 @@ def _images_in(root: str) -> str | None:
         root
         if not inner
         else os.path.join(root, inner[0])
-        if len(inner) == 1 and inner[0] in IMAGE_FOLDERS
+        if len(inner) == 1 and inner[0] in _IMAGE_FOLDERS
         else None
     )
     if (
@@ -193,7 +194,7 @@ def _above(folder: str) -> list[str]:
     val/images."""
     above = stores.parent_of(folder)
     return (
-        [above, stores.parent_of(above)] if os.path.basename(folder) in IMAGE_FOLDERS else [above]
+        [above, stores.parent_of(above)] if os.path.basename(folder) in _IMAGE_FOLDERS else [above]
     )
 
 
@@ -515,3 +516,18 @@ def _cells(text: str) -> Iterator[list[str]]:
         for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=False)
         if row
     )
+
+
+FORMAT = Format(
+    name="table",
+    title="images and a table",
+    recognise=is_labelled_by_table,
+    open=open_labelled_by_table,
+    options=("classes",),
+    remote=True,
+    signs=("*.*", ".*", "images", "image", "imgs", "img", "jpg", "jpeg", "JPEG", "png"),
+    files=(),
+    packages=(),
+    generality=1,
+    common=True,
+)

@@ -27,9 +27,10 @@ from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.files import read_regular
 from fastload.sources.archive import first_names, is_archive_name, open_archive
-from fastload.sources.arrays import labelled_pixels
 from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.checked import labelled_pixels
 from fastload.sources.folders import train_or_test
+from fastload.sources.formats import Format
 
 _PIXELS = 3 * 32 * 32
 _LARGEST_FILE = 1 << 28
@@ -97,14 +98,6 @@ _ARCHIVES = {
     "cifar-100-binary": "cifar-100-binary",
 }
 """What the archives are called, by the folder in them."""
-CIFAR_SIGNS = tuple(
-    dict.fromkeys(
-        name
-        for layout in _LAYOUTS
-        for name in (layout.folder, *itertools.chain.from_iterable(layout.files.values()))
-    )
-)
-"""A folder without any of these is not CIFAR (see `Format.signs`)."""
 
 
 def is_cifar(spec: object) -> bool:
@@ -372,3 +365,27 @@ def _finished(value: Any) -> Any:
     if isinstance(value, list):
         return [v.decode("latin1") if isinstance(v, bytes) else v for v in value]
     return value
+
+
+FORMAT = Format(
+    name="cifar",
+    title="CIFAR-10 or CIFAR-100",
+    recognise=is_cifar,
+    open=open_cifar,
+    options=("split", "labels"),
+    signs=(
+        *(
+            "cifar-10-batches-py",
+            "../cifar-10-batches-py",
+            "cifar-100-python",
+            "../cifar-100-python",
+        ),
+        *("cifar-10-batches-bin", "../cifar-10-batches-bin"),
+        *("cifar-100-binary", "../cifar-100-binary"),
+        *("batches.meta", "meta", "batches.meta.txt"),
+        *("fine_label_names.txt", "coarse_label_names.txt"),
+    ),
+    files=("*.tar*", "*.t[gbx]z*"),
+    packages=(),
+    copies=remote_cifar,
+)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from fastload.errors import SourceError, and_more, counted
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.formats import Format
 from fastload.sources.masks import Shapes, runs_of
 
 _MODULE = "supervision.dataset.core"
@@ -135,3 +136,14 @@ def _kept(one: Any, path: str, classes: int, found: Annotations) -> npt.NDArray[
             runs = None if one.mask is None else runs_of(np.asarray(one.mask[number]))
             found.shapes.add(runs, None, where)
     return np.array(kept, dtype=np.int64)
+
+
+FORMAT = Format(
+    name="supervision",
+    title="a DetectionDataset of supervision",
+    recognise=is_supervision,
+    open=open_supervision,
+    signs=(),
+    files=(),
+    packages=("supervision",),
+)

@@ -36,6 +36,7 @@ from fastload.sources.arrow_table import (
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles
+from fastload.sources.formats import Format
 from fastload.sources.index_file import read_index, write_index
 from fastload.sources.names import refuse_splits, split_of
 from fastload.sources.packed import about, check_samples, with_classes
@@ -371,3 +372,18 @@ def _unpack(files: Sequence[_File], field: str, data: Path, table: Path) -> None
 def unpacked() -> list[Path]:
     """The files that hold unpacked images, of all data sets."""
     return sorted((cache_home() / "parquet").glob("*.bytes"))
+
+
+FORMAT = Format(
+    name="parquet",
+    title="Parquet files with images",
+    recognise=is_parquet,
+    open=open_parquet,
+    options=("split", "fields", "classes"),
+    remote=True,
+    signs=("*.parquet", ".*.parquet"),
+    files=("*.parquet",),
+    lists=(".parquet",),
+    packages=(),
+    kept=unpacked,
+)

@@ -35,10 +35,11 @@ from fastload.sources.archive import (
     uncompressed_copy,
 )
 from fastload.sources.archived_folders import archived_folders
-from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable, PathTableBuilder
+from fastload.sources.checked import class_labels
 from fastload.sources.columns import EncodedFiles, RaggedArray, ValueArray
+from fastload.sources.formats import Format
 from fastload.sources.image_files import LeftOut, is_image_name, is_never_data
 from fastload.sources.kinds import check_rows, kind_of_key, role_of_values
 from fastload.sources.packed import about, check_samples, in_order, with_classes
@@ -418,3 +419,18 @@ def _rows(contents: Sequence[bytes], files: EncodedFiles, name: str) -> ValueArr
         column = RaggedArray(Ragged.of(arrays), role=role_of_values(name, ragged=True))
     check_rows(column.kind, column.array, f"{files.paths[0]}: the field {name!r}")
     return column
+
+
+FORMAT = Format(
+    name="tar",
+    title="tar archives",
+    recognise=is_tar_shards,
+    open=open_tar_shards,
+    options=("split", "fields", "classes"),
+    remote=True,
+    signs=("*.tar", ".*.tar"),
+    files=("*.tar*", "*.t[gbx]z*"),
+    lists=(".tar",),
+    packages=(),
+    copies=remote_compressed,
+)

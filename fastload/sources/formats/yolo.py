@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,19 +21,19 @@ from fastload.errors import (
 from fastload.sources import folders
 from fastload.sources.annotations import Annotations, checked_box
 from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.formats import Format
 from fastload.sources.names import SPLITS, split_named, split_of
 from fastload.sources.sizes import upright_sizes
 from fastload.stores.contents import contents, parts
 
 _FILES = ("data.yaml", "data.yml", "dataset.yaml")
-YOLO_SIGNS = _FILES
-"""A folder without any of these is no YOLO folder (see `Format.signs`)."""
-YOLO_PARTS = ("images", "labels")
-"""See `Format.parts`."""
 _SPLITS = tuple(SPLITS)
 _BOX, _LEAST_CORNERS = 4, 3
 _MARGIN = 1e-3
 """Fractions may be outside of 0 to 1 by this, from rounding."""
+_LINE = re.compile(rb"\d{1,5}( (0|1|0?\.\d+|[01]\.\d*)){4,}\s*")
+"""A class number and four or more fractions."""
+_LOOKED_AT = 1 << 16
 _LARGEST = 1 << 26
 """Bytes of a file; the outlines of thousands of objects are below that."""
 
@@ -54,6 +55,12 @@ def has_yolo_labels(spec: str) -> bool:
             place = os.path.join(root, name, "labels")
             places += [place] if stores.is_folder(place) else []
     return any(name.endswith(".txt") for place in places for name in folders.files_in(place))
+
+
+def looks_like_yolo(path: str) -> bool:
+    """Whether the first line of a text file is an object."""
+    line = stores.look(path, _LOOKED_AT).split(b"\n", 1)[0]
+    return b"." in line and _LINE.fullmatch(line) is not None
 
 
 def open_yolo(spec: str, options: OpenOptions) -> Opened:
@@ -299,3 +306,21 @@ def _labels_of(image: str) -> str:
     head, mark, tail = f"/{name}".rpartition("/images/")
     place = f"{head}/labels/{tail}"[1:] if mark else name
     return f"{top}{os.path.splitext(place)[0]}.txt"
+
+
+FORMAT = Format(
+    name="yolo",
+    title="a YOLO folder with data.yaml",
+    recognise=is_yolo,
+    open=open_yolo,
+    options=("split",),
+    remote=True,
+    signs=("data.yaml", "data.yml", "dataset.yaml"),
+    files=("*.yaml", "*.yml"),
+    packages=(),
+    parts=("images", "labels"),
+    fallback=True,
+    certain=has_yolo_labels,
+    annotates=looks_like_yolo,
+    documents=(".txt",),
+)
