@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import fastload
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fastload"
@@ -98,6 +101,51 @@ def test_packages_import_only_those_above_them_in_the_table() -> None:
         if position[package] > position[importer]
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def used_by_tools() -> Iterator[tuple[str, str, str]]:
+    """(place, module of the loader's packages, name) of what tools import from there."""
+    packages = packages_on_the_page()
+    users = {*packages[packages.index("tools/monitor") :]}
+    for path in python_files():
+        for node in ast.walk(parsed(path)) if package_of(path) in users else ():
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fastload"):
+                parts = str(node.module).split(".")[1:]
+                if parts and package_of_parts(tuple(parts)) in users:
+                    continue
+                where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                yield from ((where, ".".join(parts), alias.name) for alias in node.names)
+
+
+def documented_for_tools() -> set[str]:
+    """The modules in the table of the page, as "sources.folders"."""
+    found, package = set(), ""
+    for line in PAGE.read_text().split("## What tools use")[1].split("\n## ")[0].splitlines():
+        if line.startswith("| ") and "---" not in line and "`" in line:
+            first, modules = line.split("|")[1:3]
+            package = first.strip(" `") or package
+            found |= {f"{package}.{module}" for module in re.findall(r"`(\w+)`", modules)}
+    return found
+
+
+@pytest.mark.slow
+def test_tools_use_documented_names_only() -> None:
+    public = {*fastload.__all__}
+    wrong, used = [], set()
+    for place, module, name in used_by_tools():
+        package = module.split(".")[0]
+        is_folder = (PACKAGE / package).is_dir()
+        exported = getattr(importlib.import_module(f"fastload.{module}".rstrip(".")), "__all__", ())
+        if module and package != "errors" and name in public:
+            wrong.append(f"{place}: {name} is public, import it from fastload")
+        inside = module if "." in module else f"{module}.{name}"
+        if not module or not is_folder or ("." not in module and name in exported):
+            continue
+        used.add(inside)
+        if inside not in documented_for_tools():
+            wrong.append(f"{place}: {inside} is not documented for tools (docs/architecture.md)")
+    assert not wrong, "\n".join(wrong)
+    assert documented_for_tools() - used == set(), "no tool uses these any more: take them out"
 
 
 def imported_files() -> dict[str, set[str]]:

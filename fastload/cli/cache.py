@@ -232,9 +232,9 @@ def _kept() -> dict[Path, Manifest | None]:
 def _caches_of(place: Path, split: str | None) -> list[Path]:
     """The directory itself, or the caches of the data set that is there. Raises CacheError:
     neither."""
+    from fastload import open_source
     from fastload.cache import is_cache
     from fastload.machine import cache_home
-    from fastload.sources import open_source
 
     if is_cache(place):
         return [place]

@@ -14,13 +14,11 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 import fastload
+from fastload import BackendOptions, Loader, open_source
 from fastload.backends import backend_class
-from fastload.backends.base import BackendOptions
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, SourceError, counted, did_you_mean
-from fastload.loader import Loader
-from fastload.sources import Opened, open_source
-from fastload.sources.base import Source
+from fastload.sources import Opened, Source
 from fastload.sources.folders import sampled_rows, splits_of
 from fastload.sources.keypoints import is_points
 from fastload.sources.names import split_of

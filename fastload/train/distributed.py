@@ -31,8 +31,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from fastload import Shard
 from fastload.errors import ConfigurationError, FastloadError, counted
-from fastload.sampler import Shard
 from fastload.train.config import RunConfig
 
 _TORCHRUN = "torchrun --nproc-per-node 2 -m fastload.train ..."

@@ -11,7 +11,7 @@ from fastload.cache.samples import samples_of
 from fastload.errors import ConfigurationError, DecodeError, SourceError
 from fastload.files import DecodeSettings
 from fastload.machine import usable_cores
-from fastload.sources.base import Source
+from fastload.sources import Source
 
 # In a mask of class numbers: a pixel that has none, as PASCAL VOC, Cityscapes and ADE20K have it.
 NO_CLASS = 255

@@ -27,8 +27,7 @@ from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.locks import exclusive_lock
 from fastload.machine import cache_home
-from fastload.sources.base import Opened, Source
-from fastload.sources.columns import ValueArray
+from fastload.sources import Opened, Source, ValueArray
 from fastload.sources.names import SPLITS
 from fastload.train.models import import_library
 

@@ -25,8 +25,8 @@ from rich.console import Console
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fastload import Loader
 from fastload.errors import ConfigurationError, FastloadError, counted
-from fastload.loader import Loader
 from fastload.spans import SpanLog
 from fastload.tools.monitor import phase_range, rank_path, write_trace
 from fastload.train import checkpoint

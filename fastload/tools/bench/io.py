@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from fastload import stores
+from fastload import open_source, stores
 from fastload.errors import ConfigurationError, SourceError, counted
-from fastload.sources import open_source
-from fastload.sources.columns import EncodedFiles
-from fastload.stores.base import Range, Store
+from fastload.sources import EncodedFiles
+from fastload.stores import Range, Store
 from fastload.stores.flight import MOST, S3_RATE
 from fastload.stores.reads import ReaderPool
 from fastload.tools.bench import IoSettings

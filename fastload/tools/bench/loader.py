@@ -15,13 +15,13 @@ import msgspec
 import torch
 
 import fastload
+from fastload import open_source
 from fastload.backends import backend_class
 from fastload.cache.samples import samples_of
 from fastload.decode import DecodeSettings
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, SourceError, counted
 from fastload.machine import memory_bytes, usable_cores
-from fastload.sources import open_source
-from fastload.sources.base import Source
+from fastload.sources import Source
 from fastload.tools.bench import LoaderSettings
 from fastload.tools.bench.loader_report import ALONE, DEFAULT, verdict
 from fastload.tools.measure.images import image_folders, training

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from fastload.sources import Ragged
+from fastload import Ragged
 from fastload.tools.look.samples import Row, Shown
 from fastload.tools.measure.page import document
 

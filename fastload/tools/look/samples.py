@@ -16,8 +16,9 @@ import torch
 from torchvision.transforms import v2
 
 import fastload
+from fastload import Ragged
 from fastload.errors import ConfigurationError
-from fastload.sources import Ragged, Source
+from fastload.sources import Source
 from fastload.sources.keypoints import unpaired
 
 

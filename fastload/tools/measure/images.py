@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torchvision.transforms import v2
 
+from fastload import open_source
 from fastload.errors import ConfigurationError, SourceError
-from fastload.sources import open_source
-from fastload.sources.base import Source
+from fastload.sources import Source
 from fastload.sources.folders import images_below, split_folder, subfolders
 from fastload.tools.measure.photographs import write_photographs
 

@@ -10,12 +10,11 @@ import numpy as np
 import simplejpeg
 from torchvision.transforms import v2
 
-from fastload.cache.reading import open_cache
+from fastload import Recipe
+from fastload.cache import open_cache
 from fastload.draws import Draws
-from fastload.native import available
-from fastload.native.pool import NativePool, fuse
-from fastload.recipe import Recipe
-from fastload.sources.columns import PixelArray
+from fastload.native import NativePool, available, fuse
+from fastload.sources import PixelArray
 
 QUALITY = 90
 _IMAGES = 64

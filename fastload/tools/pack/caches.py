@@ -6,10 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fastload import stores
-from fastload.cache.build import build_cache
+from fastload import build_cache, open_source, stores
 from fastload.errors import ConfigurationError
-from fastload.sources.opening import open_source
 from fastload.tools.pack.plan import PackOptions, parts_of
 
 

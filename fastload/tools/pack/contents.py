@@ -17,19 +17,18 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastload import native
+from fastload import Ragged, native
 from fastload.cache.samples import shrink, shrunk_by_core, shrunk_points, shrunk_size
-from fastload.decode.header import ImageHeader
+from fastload.decode import ImageHeader
 from fastload.decode.image import EncodedReader
 from fastload.decode.libraries import core_pool
 from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError, counted
 from fastload.exif import with_orientation
 from fastload.files import DecodeSettings, in_utf8, read_regular_into
-from fastload.sources.base import Source
-from fastload.sources.columns import EncodedFiles, ImageColumn, PixelImages, Values
+from fastload.sources import EncodedFiles, PixelImages, Source, Values
+from fastload.sources.columns import ImageColumn
 from fastload.sources.kinds import kind_of_key, transformed
 from fastload.sources.places import refuse_left_behind
-from fastload.sources.ragged import Ragged
 from fastload.sources.texts import TEXT
 from fastload.stores import ChangedError
 from fastload.tools.pack.plan import PackOptions, evenly_spaced

@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
-from fastload import stores
+from fastload import open_source, stores
 from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError, counted
 from fastload.machine import usable_cores
-from fastload.sources.base import Source
+from fastload.sources import Source
 from fastload.sources.inspection import refuse_among_samples
-from fastload.sources.opening import open_source
 from fastload.stores.reads import ReaderPool
 from fastload.terminal import progress as shown_progress
 from fastload.tools.pack.contents import Contents, described

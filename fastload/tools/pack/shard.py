@@ -380,7 +380,7 @@ def _arrow_column(pa: Any, contents: Contents, field: Field, rows: list[tuple[in
     if field.how == "text":
         return pa.array(values, pa.string())
     if field.how in ("ragged", "nested"):
-        from fastload.sources.ragged import Ragged
+        from fastload import Ragged
 
         return Ragged.of(values).to_arrow()
     array = np.stack(values)

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from fastload import Loader
 from fastload.draws import Draws
 from fastload.errors import SourceError, StateMismatchError
-from fastload.loader import Loader
-from fastload.sources.base import Source
+from fastload.sources import Source
 
 
 def draws_of(loader: Loader, *, epoch: int, step: int) -> Draws:

@@ -13,7 +13,7 @@ from torch import nn
 
 from fastload.draws import Draws
 from fastload.errors import SourceError, counted
-from fastload.sources.base import Source
+from fastload.sources import Source
 from fastload.train.average_precision import Objects, average_precision
 from fastload.train.models import import_library
 from fastload.train.tasks.base import Evaluation, Inputs, Task, no_samples

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, SourceError, StateMismatchError, counted
-from fastload.sources.base import Source
+from fastload.sources import Source
 from fastload.train.masks import NO_CLASS, mask_values
 from fastload.train.tasks.base import Inputs, Task
 
