@@ -36,6 +36,7 @@ FILES = {
     "loader/iterator.py": "an epoch under way: iter() and next(), and where the trainer is",
     "loader/loader.py": "create_loader and the Loader",
     "loader/production.py": "the steps that make one batch, and the thread that makes them ahead",
+    "loader/rules.py": "whether the arguments are for this data set and transform",
     "loader/served.py": "the data set, its recipe, and its order",
     "machine.py": "how many cores there are",
     "native/extension.py": "whether the native core is built",

@@ -345,50 +345,6 @@ def workers_of(init: Any, context: Any, timeout: Any) -> WorkerSettings:
     return WorkerSettings(init, method, float(timeout))
 
 
-def refuse_beside_batches(
-    *, batch_size: Any, shuffle: Any, order: Any, sampler: Any, drop_last: Any
-) -> None:
-    """Raise ConfigurationError for an argument that says what the `batch_sampler` given beside it
-    decides."""
-    for name, given, default in (
-        ("batch_size", batch_size, 1),
-        ("shuffle", shuffle, False),
-        ("order", order, None),
-        ("sampler", sampler, None),
-        ("drop_last", drop_last, False),
-    ):
-        if given is not default and given != default:
-            raise ConfigurationError(
-                f"batch_sampler: it decides what {name} is for; leave {name} out."
-            )
-
-
-def refuse_of_dataloader(*, persistent_workers: Any, in_order: Any, pin_memory_device: Any) -> None:
-    """Raise ConfigurationError for an argument that a DataLoader has and a Loader cannot follow."""
-    for name, value, only, why in (
-        (
-            "persistent_workers",
-            persistent_workers,
-            True,
-            "workers live as long as the Loader; close it to end them",
-        ),
-        (
-            "in_order",
-            in_order,
-            True,
-            "batches come in the order of the seed, so that a run can be repeated",
-        ),
-        (
-            "pin_memory_device",
-            pin_memory_device,
-            "",
-            "memory is page-locked for the GPU of `device`",
-        ),
-    ):
-        if value != only:
-            raise ConfigurationError(f"{name}={value!r}: {why}. Leave it out.")
-
-
 def _device(device: Any) -> torch.device:
     try:
         resolved = torch.device(device)

@@ -26,14 +26,13 @@ from fastload.loader.config import (
     LoaderConfig,
     collates_of,
     ordering_of,
-    refuse_beside_batches,
-    refuse_of_dataloader,
     seed_of,
     workers_of,
 )
 from fastload.loader.feed import Feed
 from fastload.loader.following import FollowedSampler
 from fastload.loader.iterator import Cursor, LoaderIterator, Progress, Stats
+from fastload.loader.rules import refuse_beside_batches, refuse_of_dataloader
 from fastload.loader.states import STATE_VERSION, LoadedOrder, checked_epoch, read_state
 from fastload.loader.streams import dataloader_of
 from fastload.recipe import Recipe

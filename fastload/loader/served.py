@@ -10,15 +10,13 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from fastload import native
 from fastload.backends.base import DEFAULT_PREFETCH
 from fastload.compat.dataloader import is_over_a_loaders
 from fastload.compat.timm import is_fast_collate, stacks_alike
 from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.known_code import only_seeds
-from fastload.loader import deep
+from fastload.loader import rules
 from fastload.loader.config import LoaderConfig
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.lower import Origin
@@ -46,8 +44,8 @@ logger = logging.getLogger("fastload")
 
 
 @dataclass(frozen=True)
-class Served:
-    """What is served, before a backend is chosen for it."""
+class Reading:
+    """How samples are read, and what is done to them."""
 
     config: LoaderConfig
     """Without a collate function of the user's that fastload replaces."""
@@ -55,6 +53,17 @@ class Served:
     recipe: Recipe
     split: SplitRecipe
     """The recipe, split for the source."""
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether code of the user's takes single samples."""
+        return self.config.collate_fn is not None or self.split.opaque is not None
+
+
+@dataclass(frozen=True)
+class Served(Reading):
+    """What is served, before a backend is chosen for it."""
+
     order: Order
 
     def changes(self) -> Changes:
@@ -66,40 +75,43 @@ class Served:
 
 def served_for(config: LoaderConfig) -> Served:
     """The data set and its recipe; opened again if Python code needs samples of its own."""
-    opened = _opened_for(config)
+    reading = _read(config, _opened_for(config))
+    if config.collate_fn is not None and is_fast_collate(config.collate_fn):
+        reading = _without_fast_collate(reading)
+    if reading.runs_python and not reading.opened.source.objects and _has_code(config.source):
+        reading = _read(reading.config, _opened_by_its_own_code(reading))
+    return _ordered(reading)
+
+
+def _read(config: LoaderConfig, opened: Opened) -> Reading:
+    """What is done to the samples of a data set, checked."""
     source = opened.source
-    if config.dtype is not None and not source.images and not source.objects:
-        raise ConfigurationError(
-            f"dtype: it is for images, and {source.name} has none (columns: "
-            f"{', '.join(source.columns)}); leave it out and convert the data, or use "
-            "batch_transform."
-        )
     recipe = Recipe.from_transform(_both(opened.transform, config.transform))
+    rules.check_source(config, source, recipe)
     if source.encoded:
         _warn_without_native_core()
     split = _split(recipe, config, source)
-    _check_dtype(config.dtype, split)
-    if config.collate_fn is not None and is_fast_collate(config.collate_fn):
-        plain = replace(config, collate_fn=None)
-        if stacks_alike(source, without := _split(recipe, plain, source)):
-            config, split = plain, without
-            opened = replace(
-                opened,
-                notes=(*opened.notes, "what timm's fast_collate does to bytes is done without it"),
-            )
-    runs_python = config.collate_fn is not None or split.opaque is not None
-    if runs_python and not source.objects and _has_code(config.source):
-        opened = _opened_by_its_own_code(config, opened, split)
-        source = opened.source
-        recipe = Recipe.from_transform(_both(opened.transform, config.transform))
-        split = _split(recipe, config, source)
+    rules.check_split(config, source, split)
+    return Reading(config, opened, recipe, split)
+
+
+def _without_fast_collate(reading: Reading) -> Reading:
+    """What timm's function does to bytes, done without it where that gives the same."""
+    plain, opened = replace(reading.config, collate_fn=None), reading.opened
+    split = _split(reading.recipe, plain, opened.source)
+    if not stacks_alike(opened.source, split):
+        return reading
+    note = "what timm's fast_collate does to bytes is done without it"
+    return _read(plain, replace(opened, notes=(*opened.notes, note)))
+
+
+def _ordered(reading: Reading) -> Served:
+    config, opened = reading.config, reading.opened
     if config.unbatched:
-        opened = replace(opened, source=_one_by_one(source))
-        source = opened.source
-    order = _order_of(config, source, config.shard_here())
-    if source.deep:
-        deep.check(config, source, split)
-    return Served(config, opened, recipe, split, order)
+        opened = replace(opened, source=_one_by_one(opened.source))
+    order = _order_of(config, opened.source, config.shard_here())
+    rules.check_pixels(config, opened.source, reading.split)
+    return Served(config, opened, reading.recipe, reading.split, order)
 
 
 def _one_by_one(source: Source) -> Source:
@@ -169,27 +181,15 @@ def _noting_assume_plain(opened: Opened, dataset: Any) -> Opened:
     return replace(opened, notes=(*opened.notes, note))
 
 
-def _opened_by_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) -> Opened:
-    """The same data set, whose own code now makes the samples, though fastload can read its files
-    (`native`). So Python code of the user, which runs on single samples, gets the objects that it
+def _opened_by_its_own_code(reading: Reading) -> Opened:
+    """The same data set, whose own code now makes the samples, though fastload can read its files.
+    So Python code of the user, which runs on single samples, gets the objects that it
     is written for: PIL images with all their attributes, and labels of Python's types.
 
     Raises ConfigurationError: something was asked for that only fastload's own reading gives.
     """
-    if native.assumed is not None:
-        runs = "; ".join(split.reasons)
-        if config.collate_fn is not None:
-            runs = f"the collate_fn {qualified_name(config.collate_fn)}"
-        raise ConfigurationError(
-            f"assume_plain: {runs} runs in Python on each sample, so that nothing is gained by "
-            "skipping the code of the data set; leave one out."
-        )
-    deep.refuse_own_code(config)
-    if config.opening.get("masks"):
-        raise ConfigurationError(
-            "masks: they are drawn for whole batches, and here Python runs on single samples "
-            "(collate_fn, or a transform of your own); leave one of the two out."
-        )
+    config, native, split = reading.config, reading.opened, reading.split
+    rules.check_own_code(config, native, split)
     if config.collate_fn is not None:
         reason = (
             f"the collate_fn {qualified_name(config.collate_fn)} takes them; leave it out, or give "
@@ -280,59 +280,14 @@ def _is_equal(mine: Any, its: Any) -> bool:
 
 def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
     """The transform, split for this source."""
-    if recipe.ops and not source.images and not source.objects:
-        raise ConfigurationError(
-            f"transform: {source.name} has no images (columns: {', '.join(source.columns)}); leave "
-            "it out, or use batch_transform."
-        )
-    primary = next(iter(source.images.values()), None)
     if config.collate_fn is not None:
-        split = recipe.as_opaque(
+        return recipe.as_opaque(
             f"the collate_fn {qualified_name(config.collate_fn)} takes finished samples; leave it "
             "out, or give from_dataloader a function of whole batches, batch_transform, in its "
             "place"
         )
-    else:
-        split = recipe.split(None if primary is None else primary.fixed_size)
-    if split.drops_boxes or source.moved or split.needs_objects or split.composite.most > 1:
-        from fastload.loader import objects
-
-        objects.check_split(split, source, config)
-    if split.moves_pixels or split.composite.most > 1:
-        _refuse_left_behind(config, source)
-    return split
-
-
-def _refuse_left_behind(config: LoaderConfig, source: Source) -> None:
-    """Raise ConfigurationError if a transform that moves pixels would leave places in the images
-    where they are. What only samples say, the first batch says (`backends.objects`)."""
-    if source.grouped and source.images:
-        from fastload.sources.places import refuse_left_behind
-
-        refuse_left_behind(source, "transform", "moves")
-    if source.objects and is_huggingface(config.source):
-        from fastload.sources.places import place_in_features, refuse_place
-
-        # What a transform of its own makes, features do not say.
-        if config.source.format["type"] != "custom":
-            refuse_place(place_in_features(config.source.features), source.name)
-
-
-def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:
-    """Raise ConfigurationError if images would lose their values in this dtype."""
-    # What an opaque transform makes is known when it has run: `DeviceStage` checks that.
-    if wanted is None or wanted.is_floating_point or split.opaque is not None:
-        return
-    for program in split.programs:
-        made = program.output_dtype()
-        if (
-            made.is_floating_point
-            or torch.iinfo(wanted if wanted != torch.bool else torch.int8).max < 255
-        ):
-            raise ConfigurationError(
-                f"dtype: the transform makes images of {made}, whose values {wanted} cannot hold. "
-                "Give a floating point dtype, or leave dtype out."
-            )
+    primary = next(iter(source.images.values()), None)
+    return recipe.split(None if primary is None else primary.fixed_size)
 
 
 def _both(own: Any, given: Any) -> Any:
