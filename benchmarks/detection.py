@@ -55,6 +55,8 @@ from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.errors import FastloadError
 from fastload.loader.collate import collate_of
 from fastload.machine import usable_cores
+from fastload.recipe import Recipe
+from fastload.recipe.outputs import Outputs
 from fastload.tools.measure.clock import cpu_seconds
 from fastload.tools.measure.results import new_results, to_json, write_text
 from fastload.tools.measure.rounds import Entry, Work, measure
@@ -294,7 +296,8 @@ def _of_preset(data: Data, name: str, form: str, console: Console) -> Iterator[E
 
     def ours(folder: Path, transform: Any, form: str | None, **where: str) -> Taker:
         source = fastload.open_source(folder, **where).source
-        put = None if form is None else Put(collate_of(form, source))
+        outputs = Outputs.of(source, Recipe.from_transform(transform).split(None))
+        put = None if form is None else Put(collate_of(form, source, outputs))
         loader = fastload.create_loader(
             source,
             BATCH,

@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 
 import fastload
 from benchmarks.gpu.interpreter import mend_interpreter
-from fastload.backends import BackendOptions, cache
+from fastload.backends import cache
 from fastload.backends.cache import CacheOptions
 from fastload.cache import resident
 from fastload.draws import Draws
@@ -74,8 +74,7 @@ def loader(source: Any, transform: Any, **given: Any) -> fastload.Loader:
         transform=transform,
         backend="cache",
         device=DEVICE,
-        options=CacheOptions(storage="device"),
-        **({"shuffle": True, "seed": 3} | given),
+        **({"options": CacheOptions(storage="device"), "shuffle": True, "seed": 3} | given),
     )
 
 
@@ -167,7 +166,13 @@ def test_masks_are_cut_as_their_images(launched: list[str]) -> None:
 def test_what_follows_that_is_more_than_a_conversion_gets_bytes(launched: list[str]) -> None:
     source = (pixels(), np.arange(COUNT) % 3)
     jitter = v2.Compose([*CROPS["padded"], v2.ColorJitter(0.4)])
-    check(launched, ["drawn", "recolour"], source, jitter, options=BackendOptions(place="device"))
+    check(
+        launched,
+        ["drawn", "recolour"],
+        source,
+        jitter,
+        options=CacheOptions(storage="device", place="device"),
+    )
     launched.clear()
     os.environ[fused.SWITCH] = "1"
     floats, mixing = v2.Compose([*CROPS["padded"], *FLOATS]), v2.MixUp(num_classes=3)

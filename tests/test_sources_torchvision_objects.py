@@ -144,7 +144,9 @@ def test_what_is_not_known_runs_as_it_is_written(tmp_path: Path) -> None:
         opened = fastload.open_source(dataset)
         assert list(opened.source.columns) == ["item"]
         assert any(reason in note for note in opened.notes), (reason, opened.notes)
-        with pytest.raises(ConfigurationError, match="Python code makes; give collate_fn"):
+        with pytest.raises(
+            ConfigurationError, match="Python code makes; give a function of samples"
+        ):
             fastload.create_loader(dataset, collate_fn="torchvision")
 
 
