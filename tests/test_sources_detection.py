@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -598,6 +599,60 @@ def test_a_class_of_boxes_without_area_counts_in_every_split(tmp_path: Path) -> 
     for split in ("train", "val", None):
         source = fastload.open_source(tmp_path, split=split).source
         assert source.classes == ("ant", *NAMES)
+
+
+def write_voc_beside(folder: Path, *numbers: int) -> None:
+    """Each XML file beside its image, of some of the images."""
+    write_voc(folder.parent / "whole")
+    folder.mkdir()
+    for number in numbers:
+        for path in (f"JPEGImages/{number}.jpg", f"Annotations/{number}.xml"):
+            (folder.parent / "whole" / path).rename(folder / Path(path).name)
+    shutil.rmtree(folder.parent / "whole")
+
+
+def rows_of(source: Source) -> list[Any]:
+    rows = range(len(source))
+    image: Any = source.columns["image"]
+    boxes: Any = source.columns["boxes"]
+    labels: Any = source.columns["labels"]
+    found = [column.at(np.arange(len(source))) for column in (boxes, labels)]
+    return [(image.read(row), found[0][row].tolist(), found[1][row].tolist()) for row in rows]
+
+
+@pytest.mark.parametrize("folders", [("annotations", "images"), ("annotations/xmls", "images")])
+def test_folders_of_xml_and_images_of_other_names(folders: tuple[str, str], tmp_path: Path) -> None:
+    for root in ("voc", "other"):
+        write_voc(tmp_path / root)
+    shutil.rmtree(tmp_path / "other" / "ImageSets")
+    for old, new in zip(("Annotations", "JPEGImages"), folders, strict=True):
+        (tmp_path / "other" / new).parent.mkdir(exist_ok=True)
+        (tmp_path / "other" / old).rename(tmp_path / "other" / new)
+    ours, theirs = (fastload.open_source(tmp_path / root).source for root in ("other", "voc"))
+    assert ours.format == theirs.format == "PASCAL VOC annotations"
+    assert ours.classes == theirs.classes
+    assert rows_of(ours) == rows_of(theirs)
+
+
+def test_xml_beside_images_in_folders_of_splits(tmp_path: Path) -> None:
+    write_voc(tmp_path / "voc")
+    expected = rows_of(fastload.open_source(tmp_path / "voc").source)
+    write_voc_beside(tmp_path / "train", 1, 2, 3, 4)
+    write_voc_beside(tmp_path / "valid", 0)
+    shutil.rmtree(tmp_path / "voc")
+    train = fastload.open_source(tmp_path, split="train").source
+    assert rows_of(train) == expected[1:]
+    valid = fastload.open_source(tmp_path, split="val").source
+    assert valid.classes == train.classes == tuple(NAMES)
+    assert rows_of(valid) == expected[:1]
+    alone = fastload.open_source(tmp_path / "train")
+    assert rows_of(alone.source) == expected[1:]
+    strange = xml(0).replace("<name>", "<name>strange ")
+    (tmp_path / "valid" / "0.xml").write_text(strange)
+    with pytest.raises(SourceError, match=r"valid: has objects of strange .* training split"):
+        fastload.open_source(tmp_path, split="val")
+    with pytest.raises(SourceError, match="split='train'"):
+        fastload.open_source(tmp_path)
 
 
 def test_voc_lists_of_one_class_are_refused(tmp_path: Path) -> None:

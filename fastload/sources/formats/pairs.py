@@ -170,8 +170,6 @@ def _other_layout(names: str) -> str:
             " Labels of YOLO need a data.yaml beside the two folders, with train: images and "
             "names: [...]."
         )
-    if ".xml" in names:
-        return " PASCAL VOC's folders are called JPEGImages and Annotations; rename these two."
     return ""
 
 

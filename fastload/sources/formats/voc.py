@@ -1,12 +1,13 @@
 """Objects in images as PASCAL VOC lists them: `Annotations/*.xml` beside `JPEGImages/`, and lists
-of splits in `ImageSets/Main/`."""
+of splits in `ImageSets/Main/`; or as labelling programs write them: `annotations/*.xml` beside
+`images/`, or each XML file beside its image, in one folder or one a split."""
 
 from __future__ import annotations
 
 import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, counted
@@ -17,7 +18,11 @@ from fastload.sources.formats import Format
 from fastload.sources.image_files import is_image_name
 from fastload.stores.contents import contents, parts
 
-_ANNOTATIONS, _IMAGES, _LISTS = "Annotations", "JPEGImages", "ImageSets/Main"
+_ANNOTATIONS = ("Annotations", "annotations", "annotations/xmls")
+_IMAGES = ("JPEGImages", "images", "Images")
+_LISTS = "ImageSets/Main"
+_LOOKED_INTO = 16
+"""Files, of which one must have objects: images without any have files, too."""
 _MARKS = (b"<annotation", b"<bndbox>")
 """What a file of objects has in its first bytes."""
 _LOOKED_AT = 1 << 16
@@ -52,15 +57,46 @@ _CLASSES = (
 """The classes of PASCAL VOC itself."""
 
 
+class _Layout(NamedTuple):
+    """Where the files of a data set are."""
+
+    root: str
+    annotations: str
+    """The folder of XML files."""
+    images: str
+
+    def path(self, stem: str) -> str:
+        return os.path.join(self.annotations, f"{stem}.xml")
+
+
 def is_voc(spec: object) -> bool:
-    """A folder with `Annotations/` of XML files and `JPEGImages/`. With masks of classes beside
-    them it is opened as image and mask pairs, unless format="voc" asks for the boxes."""
-    if not isinstance(spec, str) or not stores.is_folder(os.path.join(spec, _IMAGES)):
-        return False
-    folder = os.path.join(spec, _ANNOTATIONS)
-    return stores.is_folder(folder) and any(
-        name.endswith(".xml") for name in folders.files_in(folder)
-    )
+    """A folder of images with XML files beside them, or with folders of both: `JPEGImages/` and
+    `Annotations/`, `images/` and `annotations/`. With masks of classes beside them it is opened as
+    image and mask pairs, unless format="voc" asks for the boxes."""
+    return isinstance(spec, str) and _layout(spec) is not None
+
+
+def _layout(root: str) -> _Layout | None:
+    """None: it is none such."""
+    if not stores.is_folder(root):
+        return None
+    names = folders.subfolders(root)
+    images = next((name for name in _IMAGES if name in names), None)
+    for name in _ANNOTATIONS if images is not None else ():
+        folder = os.path.join(root, name)
+        if name.split("/")[0] in names and stores.is_folder(folder):
+            made = _Layout(root, folder, os.path.join(root, str(images)))
+            if name == _ANNOTATIONS[0] and images == _IMAGES[0]:
+                return made if _stems(made) else None  # nobody else's names
+            if _has_objects(made):
+                return made
+    made = _Layout(root, root, root)
+    return made if any(map(is_image_name, folders.files_in(root))) and _has_objects(made) else None
+
+
+def _has_objects(layout: _Layout) -> bool:
+    stems = _stems(layout)[:_LOOKED_INTO]
+    return any(looks_like_voc(layout.path(stem)) for stem in stems)
 
 
 def looks_like_voc(path: str) -> bool:
@@ -81,17 +117,19 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
             not finite or outside of its image; an object of no known class; a missing image. The
             message names the file and the object.
     """
-    everything = _stems(root)
+    layout = _layout(root)
+    assert layout is not None, "is_voc said so"
+    everything = _stems(layout)
     stems = everything if options.split is None else _listed(root, options.split)
     found = Annotations(numbers={"difficult": []})
     images: list[str] = []
     names: list[str] = []
     known: set[str] = set()
-    there = _images_by_stem(root)
+    there = _images_by_stem(layout)
     taken: dict[str, str] = {}
-    annotations = _parsed([_path(root, stem) for stem in stems])
+    annotations = _parsed([layout.path(stem) for stem in stems])
     for stem, (path, annotation) in zip(stems, annotations, strict=True):
-        image = _image_of(root, stem, annotation, there)
+        image = _image_of(layout, stem, annotation, there)
         other = taken.setdefault(image, path)
         if other != path:
             raise SourceError(
@@ -104,9 +142,13 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
     if classes is None:
         # Of all annotations and all objects, those that are left out too: each split by itself
         # might lack a class, and count differently.
-        others = [_path(root, stem) for stem in sorted({*everything} - {*stems})]
-        for path, annotation in _parsed(others):
-            known |= _classes_in(annotation, path)
+        others = [layout.path(stem) for stem in sorted({*everything} - {*stems})]
+        known |= _classes_of(others)
+        training = None if options.training is None else _layout(options.training)
+        if training is not None:
+            theirs = _classes_of([training.path(stem) for stem in _stems(training)])
+            _refuse_strange(layout, known - theirs, training)
+            known = theirs
         classes = _CLASSES if known <= set(_CLASSES) else tuple(sorted(known))
     label = {name: position for position, name in enumerate(classes)}
     unknown = next((name for name in names if name not in label), None)
@@ -121,13 +163,13 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
     notes = (f"left out: {counted(alone, 'image')} without an annotation file",) if alone else ()
     if alone and options.strict:
         raise SourceError(
-            f"{root}: {counted(alone, 'image')} in {_IMAGES} without an annotation file; add them, "
-            "or leave out strict=True, with which they are left out."
+            f"{root}: {counted(alone, 'image')} in {os.path.basename(layout.images)} without an "
+            "annotation file; add them, or leave out strict=True, with which they are left out."
         )
     found.labels = [label[name] for name in names]
     return found.source(
         images,
-        os.path.join(root, _IMAGES),
+        layout.images,
         name=root,
         format="PASCAL VOC annotations",
         classes=classes,
@@ -196,13 +238,9 @@ def _add(found: Annotations, annotation: ElementTree.Element, path: str) -> list
     return names
 
 
-def _path(root: str, stem: str) -> str:
-    return os.path.join(root, _ANNOTATIONS, f"{stem}.xml")
-
-
-def _stems(root: str) -> list[str]:
+def _stems(layout: _Layout) -> list[str]:
     """The stems of all annotation files, sorted."""
-    names = folders.files_in(os.path.join(root, _ANNOTATIONS))
+    names = folders.files_in(layout.annotations)
     return [name.removesuffix(".xml") for name in names if name.endswith(".xml")]
 
 
@@ -233,16 +271,16 @@ def _listed(root: str, split: str) -> list[str]:
     return stems
 
 
-def _images_by_stem(root: str) -> dict[str, list[str]]:
+def _images_by_stem(layout: _Layout) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for name in folders.files_in(os.path.join(root, _IMAGES)):
+    for name in folders.files_in(layout.images):
         if is_image_name(name):
             found.setdefault(os.path.splitext(name)[0], []).append(name)
     return found
 
 
 def _image_of(
-    root: str, stem: str, annotation: ElementTree.Element, there: dict[str, list[str]]
+    layout: _Layout, stem: str, annotation: ElementTree.Element, there: dict[str, list[str]]
 ) -> str:
     """The image of the annotation's own name; else, or of several, the one that it names."""
     listed = (annotation.findtext("filename") or f"{stem}.jpg").strip()
@@ -253,12 +291,28 @@ def _image_of(
         return listed
     if own:
         raise SourceError(
-            f"{_path(root, stem)}: its image may be any of {', '.join(own)}; remove the others."
+            f"{layout.path(stem)}: its image may be any of {', '.join(own)}; remove the others."
         )
     raise SourceError(
-        f"{_path(root, stem)}: its image {os.path.join(root, _IMAGES, listed)} is missing; add it, "
+        f"{layout.path(stem)}: its image {os.path.join(layout.images, listed)} is missing; add it, "
         "or remove the annotation."
     )
+
+
+def _classes_of(paths: Sequence[str]) -> set[str]:
+    """The classes of all objects in some files."""
+    return {name for path, found in _parsed(paths) for name in _classes_in(found, path)}
+
+
+def _refuse_strange(layout: _Layout, strange: set[str], training: _Layout) -> None:
+    """Raise SourceError for classes that the training split has not."""
+    if strange:
+        raise SourceError(
+            f"{layout.root}: has objects of {', '.join(sorted(strange)[:3])}, which the training "
+            f"split {training.root} has not, so that labels of the two would mean different "
+            f"classes. Correct them; or, to have this split with numbers of its own, open "
+            f"{layout.root!r} without split=."
+        )
 
 
 def _classes_in(annotation: ElementTree.Element, path: str) -> set[str]:
@@ -332,7 +386,7 @@ FORMAT = Format(
     open=open_voc,
     options=("split", "classes"),
     remote=True,
-    signs=("Annotations",),
+    signs=("Annotations", "annotations", "*.xml", ".*.xml"),
     files=(),
     packages=(),
     parts=("Annotations", "JPEGImages", "ImageSets", "SegmentationClass", "SegmentationObject"),
