@@ -20,7 +20,7 @@ from fastload.backends.base import HostBatch
 from fastload.device import DeviceStage
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.loader import build
+from fastload.loader import tune
 from fastload.loader.colour_place import place_by_rule
 from fastload.native import NativePool
 from fastload.recipe import Recipe
@@ -370,7 +370,7 @@ def test_tune_measures_the_place(monkeypatch: pytest.MonkeyPatch, faster: str) -
         feed.close()
         return 9.0 if bool(stage._host_programs) == (faster == "host") else 3.0
 
-    monkeypatch.setattr(build, "samples_per_second", rate)
+    monkeypatch.setattr(tune, "samples_per_second", rate)
     loader = loader_of(pictures(count=7), JITTER, options=fastload.BackendOptions(tune=True))
     reported = str(loader.explain())
     assert f"on the {faster}, the faster measured here" in reported

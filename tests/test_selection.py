@@ -65,7 +65,7 @@ def test_tuning_takes_the_fastest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fastest: str
 ) -> None:
     monkeypatch.setattr(
-        import_module("fastload.loader.build"),
+        import_module("fastload.loader.tune"),
         "samples_per_second",
         lambda order, stage, feed: 900.0 if feed._backend.name == fastest else 100.0,
     )

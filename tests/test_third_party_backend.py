@@ -160,7 +160,7 @@ def test_the_packages_installed_are_looked_through_once(monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("installed")
 def test_tuning_measures_it_as_it_does_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        import_module("fastload.loader.build"),
+        import_module("fastload.loader.tune"),
         "samples_per_second",
         lambda order, stage, feed: 900.0 if feed._backend.name == "mine" else 100.0,
     )

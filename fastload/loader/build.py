@@ -31,11 +31,9 @@ from fastload.fingerprint import fingerprint_of
 from fastload.host_memory import BufferPool
 from fastload.loader import streams
 from fastload.loader.colour_place import ColourPlace, place_by_rule
-from fastload.loader.compared import ComparedBackend
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
 from fastload.loader.served import Served, served_for
-from fastload.loader.tune import backend_measured, place_measured, samples_per_second
 from fastload.loader.worker_seeds import WorkerSeeds
 from fastload.machine import memory_bytes
 from fastload.recipe import Recipe, SplitRecipe
@@ -119,10 +117,6 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     if config.place != "auto" or split.begins_with_colour:
         colour = place_by_rule(config.place, split, source, config.device)
 
-    def measured(backend: str, place: ColourPlace) -> float:
-        parts = _on_backend(backend, "", served, workload, place)
-        return samples_per_second(parts.order, parts.stage, parts.feed(config))
-
     workload = Workload(
         source,
         split,
@@ -131,14 +125,26 @@ def assemble(config: LoaderConfig) -> LoaderParts:
         config.options,
         padded=_pads(config, source, split),
     )
-    if config.backend != "auto":
-        backend, reason = config.backend, "as asked"
-    elif config.tune:
-        backend, reason = backend_measured(workload, lambda name: measured(name, colour))
-    else:
-        backend, reason = backend_by_rule(workload)
     if config.tune:
-        colour = place_measured(colour, lambda split: measured(backend, ColourPlace(split)))
+        return _fastest(served, workload, colour)
+    backend, reason = config.backend, "as asked"
+    if backend == "auto":
+        backend, reason = backend_by_rule(workload)
+    return _on_backend(backend, reason, served, workload, colour)
+
+
+def _fastest(served: Served, workload: Workload, colour: ColourPlace) -> LoaderParts:
+    """The parts that are measured to be the fastest, where there is a choice."""
+    from fastload.loader import tune
+
+    def measured(backend: str, place: ColourPlace) -> float:
+        parts = _on_backend(backend, "", served, workload, place)
+        return tune.samples_per_second(parts.order, parts.stage, parts.feed(served.config))
+
+    backend, reason = served.config.backend, "as asked"
+    if backend == "auto":
+        backend, reason = tune.backend_measured(workload, lambda name: measured(name, colour))
+    colour = tune.place_measured(colour, lambda split: measured(backend, ColourPlace(split)))
     return _on_backend(backend, reason, served, workload, colour)
 
 
@@ -185,6 +191,8 @@ def _on_backend(
         _check_ahead(context, workers=(config.num_workers or 1) if traits.processes else 1)
     built = cls(context, options)
     if opened.assumed is not None:
+        from fastload.loader.compared import ComparedBackend
+
         built = ComparedBackend(
             built,
             source,
