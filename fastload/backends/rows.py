@@ -86,6 +86,8 @@ class RowReader:
             self.moved = MovedColumns(
                 source, recipe, self.outputs, threads=threads, allocate=allocate
             )
+        # Not a method of this reader, which would be kept by those that it makes, and they by it.
+        self._points = _no_points if self.moved is None else self.moved.points
         if renderer is None and decoder != "auto":
             get_decoder(decoder)  # complains now rather than in a thread
         self._renderer = renderer
@@ -99,7 +101,7 @@ class RowReader:
             self._source,
             self._recipe.geometries,
             self.outputs,
-            self.points,
+            self._points,
             settings=self.settings,
             renderer=self._renderer or PythonRenderer(self._decoder, self.settings),
             padded=self._padded,
@@ -114,13 +116,13 @@ class RowReader:
         paster = None if self.moved is None else self.moved.paster
         given = self.settings, self._decoder
         return CompositeReader(
-            self._source, self._recipe, self.images.read, self.points, paster, *given
+            self._source, self._recipe, self.images.read, self._points, paster, *given
         )
 
     def points(self, members: Members, sizes: Int64Array) -> tuple[PointMap, ...]:
         """For each view, where points of members go, images of these (T, 2) sizes; none where no
         column is moved."""
-        return () if self.moved is None else self.moved.points(members, sizes)
+        return self._points(members, sizes)
 
     def buffers(
         self, count: int, sizes: Sequence[Size], allocate: BufferAllocator | None = None
@@ -228,6 +230,10 @@ class RowReader:
         name = self._source.describe(int(draws.indices[row]))
         words = "correct its annotation and its size there, or leave the sample out"
         return Failure(row, DecodeError(f"{name}: no masks can be drawn: {why}; {words}."))
+
+
+def _no_points(members: Members, sizes: Int64Array) -> tuple[PointMap, ...]:
+    return ()
 
 
 def settled_size(source: Source, plan: GeometryPlan) -> tuple[int, int] | None:
