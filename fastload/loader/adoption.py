@@ -78,9 +78,9 @@ class Adoption:
         """`iter()` was called: what a DataLoader draws of the script's generators, the seed of its
         workers and that of a RandomSampler for which fastload's order stands."""
         self.seeds.draw()
-        sampler, own_batches = _index_sampler_of(self.existing)
-        shuffled = not own_batches and _is_plain_shuffle(sampler, _length_of(self.existing.dataset))
-        if shuffled and _generator_of(sampler) is None:
+        existing, (sampler, own_batches) = self.existing, _index_sampler_of(self.existing)
+        shuffled = not own_batches and _is_plain_shuffle(sampler, _length_of(existing.dataset))
+        if shuffled and sampler.generator is None:
             torch.empty((), dtype=torch.int64, device="cpu").random_()
 
     def seen(self) -> list[Any]:
@@ -151,7 +151,7 @@ class Adoption:
         if own_batches:
             config = _in_its_batches(config, batches, shared=shared)
         elif not config.streamed:
-            config = _in_order_of(config, sampler, len(existing.dataset), shared=shared)  # type: ignore[arg-type]
+            config = _in_order_of(config, existing, sampler, shared=shared)
         if shard is not None:
             config = replace(config, shard=shard)
         if seed is not None:
@@ -251,12 +251,15 @@ def _in_its_batches(config: LoaderConfig, batches: Any, *, shared: bool) -> Load
     return replace(config, follows=follows)
 
 
-def _in_order_of(config: LoaderConfig, sampler: Any, length: int, *, shared: bool) -> LoaderConfig:
-    """The configuration in the order of a sampler, over a data set of that length. Raises
-    ConfigurationError: it is to be `shared` by `from_dataloader`, and the sampler decides."""
+def _in_order_of(
+    config: LoaderConfig, existing: Any, sampler: Any, *, shared: bool
+) -> LoaderConfig:
+    """The configuration in the order of a DataLoader's sampler. Raises ConfigurationError: it is to
+    be `shared` by `from_dataloader`, and the sampler decides."""
+    length = len(existing.dataset)
     if type(sampler) is SequentialSampler and len(sampler) == length:
         return replace(config, order=None)
-    if _is_plain_shuffle(sampler, length) and (shared or _generator_of(sampler) is None):
+    if _is_plain_shuffle(sampler, length) and (shared or not _draws_of_scripts(existing, sampler)):
         note = "RandomSampler -> fastload's shuffle: another order, a function of (seed, epoch)"
         return replace(config, order=Shuffle(), notes=config.noted(note))
     if type(sampler) is DistributedSampler and _shares_all(sampler, length):
@@ -309,14 +312,12 @@ def _tail_of(sampler: DistributedSampler[Any], length: int) -> Tail:
     return "exact" if total == length else "pad" if total > length else "drop"
 
 
-def _generator_of(sampler: Any) -> torch.Generator | None:
-    """That of the script's own, which it may seed for each epoch, or save: the order is then what
-    the sampler draws from it. None: torch's global one, or that of torchdata's sampler, which makes
-    one where it is given none."""
-    if is_torchdatas(sampler):
-        return None
-    generator: torch.Generator | None = getattr(sampler, "generator", None)
-    return generator
+def _draws_of_scripts(existing: DataLoader[Any], sampler: Any) -> bool:
+    """Whether a sampler draws from a generator of the script's, which it may seed for each epoch,
+    or save: the order is then what the sampler gives. torchdata's makes a generator where it is
+    given none, so that of the DataLoader counts."""
+    given = existing.generator if is_torchdatas(sampler) else sampler.generator
+    return given is not None and given is sampler.generator
 
 
 def _shares_all(sampler: DistributedSampler[Any], length: int) -> bool:

@@ -14,6 +14,7 @@ from fastload import native
 from fastload.backends.base import DEFAULT_PREFETCH
 from fastload.compat.dataloader import is_over_a_loaders
 from fastload.compat.timm import is_fast_collate, stacks_alike
+from fastload.compat.torchdata import is_torchdatas
 from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.known_code import only_seeds
 from fastload.loader import rules
@@ -22,7 +23,6 @@ from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.lower import Origin
 from fastload.recipe.operation import CopiedTransform, Operation, qualified_name
 from fastload.sampler import (
-    BatchOrder,
     EpochOrder,
     ForeignOrder,
     InStepOrder,
@@ -320,47 +320,32 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
     order: Order
     keyed = config.adopted and bool(source.objects)
     given = config.sampler if config.batch_sampler is None else config.batch_sampler
-    announces = not config.adopted
     # Where Python makes each sample when it is asked for, nothing is gained by reading ahead.
     in_step = keyed and not config.num_workers and config.on_error == "raise"
     in_step = in_step and not is_seeded_here(given)
-    if given is not None and (in_step or not (has_length(given) and never_looks(given))):
-        counts = has_length(given)
+    if given is not None:
+        counts, whole = has_length(given), config.batch_sampler is not None
         if config.on_error != "raise" and not counts:
             raise ConfigurationError(
                 f"on_error: {type(given).__name__} has no __len__, so it is not known which other "
                 "samples its epoch has, to replace one that cannot be read. Give it one, or leave "
                 "on_error out."
             )
+        at_once = counts and never_looks(given) and not in_step
         # As DataLoader's defaults: no workers, and two batches for each worker.
         read_ahead = (config.num_workers or 0) * (config.prefetch_factor or DEFAULT_PREFETCH)
-        order = (InStepOrder if counts else UncountedOrder)(
+        order = (ForeignOrder if at_once else InStepOrder if counts else UncountedOrder)(
             given,
-            config.batch_size if config.batch_sampler is None else size_said_by(given),
+            size_said_by(given) if whole else config.batch_size,
             len(source),
             config.drop_last,
             config.seed,
             shard,
-            in_batches=config.batch_sampler is not None,
-            direct=config.batch_sampler is not None or config.unbatched,
-            read_ahead=read_ahead,
+            in_batches=whole,
+            direct=whole or config.unbatched or _by_torchdata(config),
             keyed=keyed,
-            announces=announces,
-        )
-    elif config.batch_sampler is not None:
-        order = BatchOrder(
-            config.batch_sampler, len(source), config.seed, shard, keyed=keyed, announces=announces
-        )
-    elif config.sampler is not None:
-        order = ForeignOrder(
-            config.sampler,
-            config.batch_size,
-            len(source),
-            config.drop_last,
-            config.seed,
-            shard,
-            keyed=keyed,
-            announces=announces,
+            announces=not config.adopted,
+            read_ahead=None if at_once else read_ahead,
         )
     else:
         order = EpochOrder(
@@ -380,6 +365,12 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
             raise ConfigurationError(why)
         logger.warning("This loader has no batches, as its DataLoader has none: %s", why)
     return order
+
+
+def _by_torchdata(config: LoaderConfig) -> bool:
+    """Whether the DataLoader has a batch sampler of torchdata's, which begins at once."""
+    adoption = config.adoption
+    return adoption is not None and is_torchdatas(adoption.existing.batch_sampler)
 
 
 def _why_empty(config: LoaderConfig, order: Order, given: Any) -> str:

@@ -17,7 +17,6 @@ from fastload.sampler.order import (
 )
 from fastload.sampler.placement import NodePlacement, PlacedOrder
 from fastload.sampler.users import (
-    BatchOrder,
     ForeignOrder,
     StreamOrder,
     announce_epoch,
@@ -28,7 +27,6 @@ from fastload.sampler.users import (
 )
 
 __all__ = [
-    "BatchOrder",
     "BlockOrder",
     "BlockShuffle",
     "EndOfOrder",

@@ -16,7 +16,7 @@ import numpy as np
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
-from fastload.sampler.order import EndOfOrder, Int64Array, Shard, count_repeats
+from fastload.sampler.order import EndOfOrder, Int64Array, count_repeats
 from fastload.sampler.users import (
     UsersOrder,
     copies_of_each,
@@ -38,42 +38,13 @@ class InStepOrder(UsersOrder):
     by reading up to it; a fingerprint of all that was read tells whether it is the same order.
     """
 
-    argument = "sampler"
-    instead = "a list of indices"
     ahead: ClassVar[bool] = False
     open_ended: ClassVar[bool] = True
-    sampler: Any
-    batch_size: int
-    length: int
-    drop_last: bool = False
-    seed: int = 0
-    shard: Shard = Shard()  # noqa: RUF009
-    in_batches: bool = False
-    """Whether the sampler gives whole batches; `batch_size` and `drop_last` then mean nothing."""
-    direct: bool = False
-    """Whether a DataLoader iterates over the sampler itself, from its `iter()` on: not over a
-    BatchSampler of torch's around it, which begins with the first batch."""
     read_ahead: int = 0
     _readings: dict[int, _Reading] = field(default_factory=dict, compare=False)
     """By epoch; only of the one under way."""
     _said: list[int] = field(default_factory=list, compare=False)
     """The epoch of the warning about a wrong length; empty until there is one."""
-
-    @property
-    def steps(self) -> int:
-        if self.in_batches:
-            return len(self.sampler)
-        samples = len(self.sampler)
-        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
-
-    @property
-    def samples(self) -> int:
-        """By the length that the sampler says."""
-        return len(self.sampler) * (self.batch_size if self.in_batches else 1)
-
-    @property
-    def total_samples(self) -> int:
-        return self.samples * self.shard.world_size
 
     def iterate(self, epoch: int, step: int) -> None:
         if not step and self.direct:
@@ -113,11 +84,6 @@ class InStepOrder(UsersOrder):
         while (batch := self._next_batch(given)) is not None:
             yield batch
 
-    def _iterated(self, epoch: int) -> Iterator[Any]:
-        """The sampler's own iterator over this epoch."""
-        self._announce(epoch)
-        return iter(self.sampler)
-
     def _next_batch(self, given: Iterator[Any]) -> list[Any] | None:
         """The next of an epoch; None: there is none."""
         if self.in_batches:
@@ -149,7 +115,7 @@ class InStepOrder(UsersOrder):
             "%s: %s says that its length is %d, which is %s, and gave %d. The epoch ended where it "
             "did, as under a DataLoader; what counts by len(loader), such as a schedule of the "
             "learning rate, does not know.",
-            "batch_sampler" if self.in_batches else "sampler",
+            self._argument,
             type(self.sampler).__name__,
             len(self.sampler),
             counted(self.steps, "batch"),
@@ -206,17 +172,6 @@ class InStepOrder(UsersOrder):
             "prefetch_factor) says how far ahead it may be read, and list(sampler) is read at "
             "once, if all epochs have the same order"
         )
-
-    def reproducible(self) -> dict[str, Any]:
-        shared = {"length": self.length, "rank": self.shard.rank, "seed": self.seed}
-        name = type(self.sampler).__name__
-        if self.in_batches:
-            return shared | {"world_size": self.shard.world_size, "batch_sampler": name}
-        return shared | {
-            "global_batch_size": self.global_batch_size,
-            "drop_last": self.drop_last,
-            "sampler": name,
-        }
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, field, replace
 from operator import index
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,16 +21,23 @@ from fastload.fingerprint import fingerprint_of
 from fastload.sampler.order import Int64Array, Order, Shard, count_repeats
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class UsersOrder(Order):
-    """What the orders of the user's own samplers share: one that gives no indices may give keys of
-    the data set."""
+    """The order of a sampler, or batch sampler, of the user's, or of any iterable of indices, taken
+    as this rank's own."""
 
-    argument: ClassVar[str]
-    """What the sampler was given as, and what it may be in its place."""
-    instead: ClassVar[str]
-    if TYPE_CHECKING:
-        sampler: Any  # a field of the classes below, in its place among others
+    sampler: Any
+    batch_size: int
+    """Of batches, the size that the batch sampler says; they may be larger or smaller."""
+    length: int
+    drop_last: bool = False
+    seed: int = 0
+    shard: Shard = Shard()  # noqa: RUF009
+    in_batches: bool = False
+    """Whether the sampler gives whole batches; `drop_last` then means nothing."""
+    direct: bool = False
+    """Whether a DataLoader iterates over the sampler itself, from its `iter()` on: not over a
+    BatchSampler of torch's around it, which begins with the first batch."""
     keyed: bool = False
     """Whether the data set takes whatever the sampler gives it, as under a DataLoader: tensors,
     strings, pairs of an index and a size, lists of indices. Where they are no indices, the
@@ -38,21 +45,36 @@ class UsersOrder(Order):
     announces: bool = True
     """Whether each epoch is set on a sampler that has `set_epoch`, when it starts. Not on that of a
     DataLoader, whose script does it, or wants one order."""
-    _keys: dict[int, list[Any]] = field(default_factory=dict, compare=False)
-    """What the sampler has given for the epochs drawn last, where that is not ints."""
+    read_ahead: int | None = None
 
     def __post_init__(self) -> None:
         if not hasattr(self.sampler, "__len__"):
+            instead = "lists" if self.in_batches else "indices"
             raise ConfigurationError(
-                f"{self.argument}: {type(self.sampler).__name__} has no __len__, so the number of "
-                f"batches is unknown; give it one, or pass {self.instead}."
+                f"{self._argument}: {type(self.sampler).__name__} has no __len__, so the number of "
+                f"batches is unknown; give it one, or pass a list of {instead}."
             )
 
-    def draws(
-        self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
-    ) -> Draws:
-        found, keys = super().draws(epoch, step, indices, repeats), self._keys.get(epoch)
-        return found if keys is None else replace(found, keys=[keys[n] for n in self.batch(step)])
+    @property
+    def _argument(self) -> str:
+        """What the sampler was given as."""
+        return "batch_sampler" if self.in_batches else "sampler"
+
+    @property
+    def steps(self) -> int:
+        """By the length that the sampler says, as `samples`."""
+        said = len(self.sampler)
+        if self.in_batches:
+            return said
+        return said // self.batch_size if self.drop_last else -(-said // self.batch_size)
+
+    @property
+    def samples(self) -> int:
+        return len(self.sampler) * (self.batch_size if self.in_batches else 1)
+
+    @property
+    def total_samples(self) -> int:
+        return self.samples * self.shard.world_size
 
     @property
     def shared(self) -> bool:
@@ -61,78 +83,66 @@ class UsersOrder(Order):
         kind = type(self.sampler)
         return kind is BatchSampler or kind.__module__ != RandomSampler.__module__
 
-    def _announce(self, epoch: int) -> None:
+    def _iterated(self, epoch: int) -> Iterator[Any]:
+        """The sampler's own iterator over an epoch.
+
+        torch's random samplers that would draw from the global generator draw from one derived from
+        (seed, epoch, rank), on a copy: resuming finds the same order, and no two ranks get the same
+        one."""
+        sampler = self.sampler
         if self.announces:
-            announce_epoch(epoch, self.sampler)
+            announce_epoch(epoch, sampler)
+        if is_seeded_here(sampler):
+            sampler = copy.copy(sampler)
+            rank = np.array([self.shard.rank], dtype=np.int64)
+            bits = Draws(self.seed, epoch, rank).integers(Stream.ORDER)[0]
+            sampler.generator = torch.Generator().manual_seed(int(bits) >> 1)
+        return iter(sampler)
 
-    def _settled(self, epoch: int, sampler: Any, given: list[Any]) -> Int64Array:
-        """The order of an epoch in which the sampler has given these indices or keys."""
-        for earlier in [drawn for drawn in tuple(self._keys) if drawn < epoch - 1]:
-            self._keys.pop(earlier, None)
-        self._keys.pop(epoch, None)
-        order, keys = indices_and_keys(sampler, given, self.length, keyed=self.keyed)
-        if keys is not None:
-            self._keys[epoch] = keys
-        return np.arange(len(given), dtype=np.int64) if order is None else order
-
-    def fingerprint_at(
-        self, epoch: int, step: int, order_of: Callable[[int], Int64Array], *, saving: bool
-    ) -> str | None:
-        indices = order_of(epoch)
-        return fingerprint_of(indices, *map(repr, self._keys.get(epoch, ())), *self._shape())
-
-    def _shape(self) -> list[Int64Array]:
-        """What distinguishes two drawn epochs beside their samples, for the fingerprint."""
-        return []
-
-    def repeats(self, indices: Int64Array) -> Int64Array | None:
-        """A sampler with replacement must not show a sample under the same crop twice in an
-        epoch."""
-        return count_repeats(indices)
+    def reproducible(self) -> dict[str, Any]:
+        """What a saved state must agree on; whether the order is the same one, only its own
+        fingerprint tells."""
+        shared = {"length": self.length, "rank": self.shard.rank, "seed": self.seed}
+        name = type(self.sampler).__name__
+        if self.in_batches:
+            return shared | {"world_size": self.shard.world_size, "batch_sampler": name}
+        return shared | {
+            "global_batch_size": self.global_batch_size,
+            "drop_last": self.drop_last,
+            "sampler": name,
+        }
 
 
 @dataclass(frozen=True)
 class ForeignOrder(UsersOrder):
-    """The order of a torch sampler (or any iterable of indices) given by the user, taken as this
-    rank's own.
+    """That of a sampler that is asked once an epoch, when the epoch starts: of batches, `batch`
+    speaks of the epoch drawn last."""
 
-    It is asked once an epoch. torch's random samplers that
-    would draw from the global generator draw from one derived from (seed, epoch, rank), on a copy:
-    resuming finds the same order, and no two ranks get the same one.
-    """
-
-    argument = "sampler"
-    instead = "a list of indices"
-    sampler: Any
-    batch_size: int
-    length: int
-    drop_last: bool = False
-    seed: int = 0
-    shard: Shard = Shard()  # noqa: RUF009
+    _taken: dict[int, Iterator[Any]] = field(default_factory=dict, compare=False)
+    """By epoch, what a DataLoader would iterate over; only of the last `iter()`."""
+    _ends: list[int] = field(default_factory=lambda: [0], compare=False)
+    """Where each batch of the epoch drawn last ends in its order, from 0 on."""
+    _keys: dict[int, list[Any]] = field(default_factory=dict, compare=False)
+    """What the sampler has given for the epochs drawn last, where that is not ints."""
     _drawn_by: dict[int, list[Any]] = field(default_factory=dict, compare=False)
     """By epoch, what its order was drawn from, where it may be drawn ahead."""
 
     @property
-    def steps(self) -> int:
-        return (
-            self.samples // self.batch_size
-            if self.drop_last
-            else -(-self.samples // self.batch_size)
-        )
-
-    @property
     def samples(self) -> int:
-        return len(self.sampler)
+        """Of batches those of the epoch drawn last; before the first one, what the batch sampler
+        says."""
+        return self._ends[-1] or super().samples
 
     @property
-    def total_samples(self) -> int:
-        return self.samples * self.shard.world_size
+    def own_samples(self) -> int:
+        return self.samples if self.in_batches else super().own_samples
 
     @property
     def ahead(self) -> bool:
         """Whether the order is known to be a function of (seed, epoch): others are asked when their
         epoch starts."""
-        return type(self.sampler) in (list, tuple, range) or is_seeded_here(self.sampler)
+        known = type(self.sampler) in (list, tuple, range) or is_seeded_here(self.sampler)
+        return known and not self.in_batches
 
     def outdated(self, epoch: int) -> bool:
         """Whether the sampler has other weights or indices than when an epoch was drawn."""
@@ -141,127 +151,77 @@ class ForeignOrder(UsersOrder):
         seen = self._drawn_by.get(epoch)
         return seen is not None and not _are_same(seen, _settings_of(self.sampler))
 
+    def iterate(self, epoch: int, step: int) -> None:
+        self._taken.clear()
+        if self.direct and not step and not self.ahead:
+            self._taken[epoch] = self._iterated(epoch)
+
     def epoch(self, epoch: int) -> Int64Array:
         sampler = self.sampler
-        self._announce(epoch)
         if self.ahead:
             self._drawn_by[epoch] = _settings_of(sampler)
-        if is_seeded_here(sampler):
-            sampler = copy.copy(sampler)
-            bits = Draws(self.seed, epoch, np.array([self.shard.rank], dtype=np.int64)).integers(
-                Stream.ORDER
-            )[0]
-            sampler.generator = torch.Generator().manual_seed(int(bits) >> 1)
-        order = self._settled(epoch, sampler, list(sampler))
-        if len(order) != self.samples:
+        taken = self._taken.pop(epoch, None)
+        given = list(self._iterated(epoch) if taken is None else taken)
+        if len(given) != len(sampler):
             raise ConfigurationError(
-                f"sampler: {type(sampler).__name__} says that its length is {self.samples}, but "
-                f"gave {len(order)}."
+                f"{self._argument}: {type(sampler).__name__} says that its length is "
+                f"{len(sampler)}, but gave {len(given)}."
             )
-        return order
+        if self.in_batches:
+            batches = [listed(batch, sampler) for batch in given]
+            self._ends[:] = [0, *np.cumsum([len(batch) for batch in batches]).tolist()]
+            given = [key for batch in batches for key in batch]
+        return self._settled(epoch, given)
+
+    def _settled(self, epoch: int, given: list[Any]) -> Int64Array:
+        """The order of an epoch in which the sampler has given these indices or keys."""
+        for earlier in [drawn for drawn in tuple(self._keys) if drawn < epoch - 1]:
+            self._keys.pop(earlier, None)
+        self._keys.pop(epoch, None)
+        order, keys = indices_and_keys(self.sampler, given, self.length, keyed=self.keyed)
+        if keys is not None:
+            self._keys[epoch] = keys
+        return np.arange(len(given), dtype=np.int64) if order is None else order
 
     def batch(self, step: int) -> Int64Array:
-        return np.arange(
-            step * self.batch_size, min((step + 1) * self.batch_size, self.samples), dtype=np.int64
-        )
+        if self.in_batches:
+            return np.arange(*self._ends[step : step + 2], dtype=np.int64)
+        first = step * self.batch_size
+        return np.arange(first, min(first + self.batch_size, self.samples), dtype=np.int64)
+
+    def draws(
+        self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
+    ) -> Draws:
+        found, keys = super().draws(epoch, step, indices, repeats), self._keys.get(epoch)
+        return found if keys is None else replace(found, keys=[keys[n] for n in self.batch(step)])
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
-        """As of `UsersOrder`; also for a sampler that deals copies of each sample out to the
-        ranks."""
+        """A sampler with replacement must not show a sample under the same crop twice in an epoch,
+        nor one that deals copies of each sample out to the ranks."""
         sampler, copies = self.sampler, copies_of_each(self.sampler)
         if copies > 1:
             positions: Int64Array = sampler.rank + sampler.num_replicas * np.arange(
                 len(indices), dtype=np.int64
             )
             return positions % copies
-        return super().repeats(indices)
+        return count_repeats(indices)
+
+    def fingerprint_at(
+        self, epoch: int, step: int, order_of: Callable[[int], Int64Array], *, saving: bool
+    ) -> str | None:
+        indices = order_of(epoch)
+        shape = [np.array(self._ends)] if self.in_batches else []
+        return fingerprint_of(indices, *map(repr, self._keys.get(epoch, ())), *shape)
 
     @property
     def _kind(self) -> str:
+        name = type(self.sampler).__name__
+        if self.in_batches:
+            return f"in the batches of {name}, drawn when its epoch starts"
         ahead = (
             "" if self.ahead else ", drawn when its epoch starts (no prefetch over the epoch's end)"
         )
-        return f"by {type(self.sampler).__name__}{ahead}"
-
-    def reproducible(self) -> dict[str, Any]:
-        """What a saved state must agree on; whether the order is the same one, only its own
-        fingerprint tells."""
-        return {
-            "length": self.length,
-            "global_batch_size": self.global_batch_size,
-            "rank": self.shard.rank,
-            "drop_last": self.drop_last,
-            "seed": self.seed,
-            "sampler": type(self.sampler).__name__,
-        }
-
-
-@dataclass(frozen=True)
-class BatchOrder(UsersOrder):
-    """The batches of a batch sampler of the user's own, of any sizes, taken as this rank's.
-
-    It is asked once an epoch, when the epoch starts: `batch` speaks of the epoch drawn last.
-    """
-
-    argument = "batch_sampler"
-    instead = "a list of lists"
-    ahead: ClassVar[bool] = False
-    sampler: Any
-    length: int
-    seed: int = 0
-    shard: Shard = Shard()  # noqa: RUF009
-    drop_last: bool = False
-    _ends: list[int] = field(default_factory=lambda: [0], compare=False)
-    """Where each batch of the epoch drawn last ends in its order, from 0 on."""
-
-    @property
-    def batch_size(self) -> int:  # type: ignore[override]
-        """The size that the batch sampler says; its batches may be larger or smaller."""
-        return size_said_by(self.sampler)
-
-    @property
-    def steps(self) -> int:
-        return len(self.sampler)
-
-    @property
-    def samples(self) -> int:
-        """Samples of the epoch drawn last; before the first one, what the sampler says."""
-        return self._ends[-1] or self.steps * self.batch_size
-
-    @property
-    def own_samples(self) -> int:
-        return self.samples
-
-    def epoch(self, epoch: int) -> Int64Array:
-        sampler = self.sampler
-        self._announce(epoch)
-        batches = [listed(batch, sampler) for batch in sampler]
-        if len(batches) != self.steps:
-            raise ConfigurationError(
-                f"batch_sampler: {type(sampler).__name__} says that it has "
-                f"{counted(self.steps, 'batch')}, but gave {len(batches)}."
-            )
-        self._ends[:] = [0, *np.cumsum([len(batch) for batch in batches]).tolist()]
-        return self._settled(epoch, sampler, [key for batch in batches for key in batch])
-
-    def batch(self, step: int) -> Int64Array:
-        return np.arange(*self._ends[step : step + 2], dtype=np.int64)
-
-    def _shape(self) -> list[Int64Array]:
-        return [np.array(self._ends)]
-
-    @property
-    def _kind(self) -> str:
-        return f"in the batches of {type(self.sampler).__name__}, drawn when its epoch starts"
-
-    def reproducible(self) -> dict[str, Any]:
-        return {
-            "length": self.length,
-            "rank": self.shard.rank,
-            "world_size": self.shard.world_size,
-            "seed": self.seed,
-            "batch_sampler": type(self.sampler).__name__,
-        }
+        return f"by {name}{ahead}"
 
 
 def listed(batch: Any, sampler: Any) -> list[Any]:

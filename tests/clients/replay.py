@@ -403,6 +403,8 @@ PLAYERS: dict[str, Callable[[Script], None]] = {
 
 REFUSED: list[tuple[Callable[[Case], bool], str]] = [
     (lambda case: case.kind == "iterating", "overrides __iter__"),
+    # Sizes of Accelerate's BatchSamplerShard are not those of the sampler in it.
+    (lambda case: "size" in case.changes and case.framework == "accelerate", "but gave"),
 ]
 """Documented refusals: of which cases, and what the message has."""
 
@@ -441,9 +443,11 @@ def comes_singly(case: Case) -> bool:
 
 def draws_are_ours(case: Case) -> bool:
     """Whether the samples of torch's random samplers may follow from fastload's seed: where they
-    have no generator, and no framework gives them one."""
-    drawn = case.sampler in ("replacement", "weighted", "some")
-    return drawn and case.generator == "none" and case.framework == "none"
+    have no generator, and no framework gives them one, as Accelerate does where each of several
+    ranks reads its own samples."""
+    drawn = case.sampler in ("replacement", "weighted", "some") and case.generator == "none"
+    apart = case.ranks > 1 and not case.options.get("dispatch_batches")
+    return drawn and (case.framework == "none" or not apart)
 
 
 def _first_difference(plain: list[Events], ours: list[Events]) -> str:

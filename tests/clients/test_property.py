@@ -60,13 +60,13 @@ def test_what_was_once_wrong_in_a_framework(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 120, 20))
+@pytest.mark.parametrize("first", range(0, 80, 20))
 def test_random_scripts(first: int) -> None:
     check([random_case(number) for number in range(first, first + 20)])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "count"), [(2, 50), (4, 30)])
+@pytest.mark.parametrize(("ranks", "count"), [(2, 24), (4, 12)])
 def test_random_scripts_on_several_ranks(ranks: int, count: int) -> None:
     check([random_case(number, "none", ranks) for number in range(count)])
 

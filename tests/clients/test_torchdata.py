@@ -64,6 +64,28 @@ def test_a_shuffled_one_goes_on_with_states_of_its_own() -> None:
             assert values(loader) == rest
 
 
+def played(*, line: bool, given: bool) -> list[Any]:
+    """Two epochs of a shuffle, whose generator, if it is given one, is seeded for each; and a
+    random number after each."""
+    torch.manual_seed(7)
+    generator = torch.Generator() if given else None
+    loader = stateful.StatefulDataLoader(DATA, 3, shuffle=True, generator=generator)
+    if line:
+        loader = fastload.from_dataloader(loader)
+    found: list[Any] = []
+    for epoch in range(2):
+        if generator is not None:
+            generator.manual_seed(epoch)
+        found += [values(loader) if given else len(list(loader)), torch.rand(1).item()]
+    return found
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_the_generator_of_a_shuffle_is_the_scripts(given: bool) -> None:
+    """Also: as many random numbers are drawn of torch's as without the line."""
+    assert played(line=True, given=given) == played(line=False, given=given)
+
+
 def test_a_loader_is_not_adopted_twice() -> None:
     with pytest.raises(ConfigurationError, match="it is a fastload Loader already"):
         fastload.from_dataloader(fastload.create_loader(DATA, 3))
