@@ -70,11 +70,9 @@ def prepared(source: Path, target: Path) -> None:
     text = source.read_text()
     names = "|".join(KINDS)
     text = re.sub(rf"(?<![\w.])(?:torch\.utils\.data\.)?({names})\((?!\))", r"face.\1(", text)
-    ends = [
-        match.end() for match in re.finditer(r"^(from|import) [^\n(]*(\([^)]*\))?\n", text, re.M)
-    ]
-    head = text[: ends[-1]] if ends else ""
-    target.write_text(f"{head}import face\n{text[len(head) :]}")
+    first = re.search(r"^(import|from (?!__future__))", text, re.M)
+    start = 0 if first is None else first.start()
+    target.write_text(f"{text[:start]}import face\n{text[start:]}")
 
 
 def main(suite: str, folder: str, keywords: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -334,7 +335,11 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
         at_once = counts and never_looks(given) and not in_step
         # As DataLoader's defaults: no workers, and two batches for each worker.
         read_ahead = (config.num_workers or 0) * (config.prefetch_factor or DEFAULT_PREFETCH)
-        order = (ForeignOrder if at_once else InStepOrder if counts else UncountedOrder)(
+        step_by_step = InStepOrder if counts else UncountedOrder
+        kind: Callable[..., Order] = (
+            ForeignOrder if at_once else functools.partial(step_by_step, read_ahead=read_ahead)
+        )
+        order = kind(
             given,
             size_said_by(given) if whole else config.batch_size,
             len(source),
@@ -345,7 +350,6 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
             direct=whole or config.unbatched or _by_torchdata(config),
             keyed=keyed,
             announces=not config.adopted,
-            read_ahead=None if at_once else read_ahead,
         )
     else:
         order = EpochOrder(

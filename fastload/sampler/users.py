@@ -45,7 +45,6 @@ class UsersOrder(Order):
     announces: bool = True
     """Whether each epoch is set on a sampler that has `set_epoch`, when it starts. Not on that of a
     DataLoader, whose script does it, or wants one order."""
-    read_ahead: int | None = None
 
     def __post_init__(self) -> None:
         if not hasattr(self.sampler, "__len__"):

@@ -485,6 +485,8 @@ def random_case(number: int, framework: str = "none", ranks: int = 1) -> Case:
     streamed, count = "stream" in data, dice.choice([0, 1, 7, 11, 11, 13, 16, 20])
     if framework in ("lightning", "trainer"):
         count = count or 11  # no training without a sample
+    if framework == "accelerate" and streamed and 0 < count < ranks:
+        count = 11  # of fewer samples than ranks its dispatcher makes no batch for each
     sampler = "none"
     if not streamed:
         sampler = dice.choice(
