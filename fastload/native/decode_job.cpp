@@ -438,7 +438,8 @@ class ImageInWork {
         if (shift > 0 && !decoder.reduce(shift)) shift = 0;
         for (size_t i = 0; i < views.size(); ++i) {
             worker.resampler(i).begin(worker.geometries[i], views[i].resample, shift,
-                                      orientation.lead(stored, shift), views[i].channels);
+                                      orientation.lead(stored, shift), views[i].channels,
+                                      views[i].at(row), views[i].stride);
         }
         stored = {reduced_side(stored.height, shift), reduced_side(stored.width, shift)};
         RowSink* sink = &worker.resampler();

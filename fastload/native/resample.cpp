@@ -196,7 +196,7 @@ void Taps::keep_inside() {
 }
 
 void Resampler::begin(const Geometry& geometry, const ResampleOptions& options, int shift,
-                      Size lead, int channels) {
+                      Size lead, int channels, uint8_t* out, int64_t stride) {
     Box box = geometry.box;
     const Box& window = geometry.window;
     options_ = options;
@@ -236,19 +236,23 @@ void Resampler::begin(const Geometry& geometry, const ResampleOptions& options, 
                    rows_.input_stop - rows_.input_start,
                    columns_.input_stop - columns_.input_start};
     }
+    out_ = rows_.copies && rows_.contiguous && columns_.count > 0 ? out : nullptr;
+    out_stride_ = stride != 0 ? stride : int64_t{window_.width} * channels_;
     middle_stride_ = (static_cast<size_t>(columns_.count) * 3 + kRowSlack + 63) / 64 * 64;
-    const size_t bytes = middle_stride_ * static_cast<size_t>(needed_.height);
+    const int kept = out_ != nullptr ? kMostRows : needed_.height;
+    const size_t bytes = middle_stride_ * static_cast<size_t>(kept);
     grow(middle_, bytes);
     taken_ = 0;
 }
 
 void Resampler::take(const uint8_t* const* rows, int count) {
     if (rows_.count == 0) return;
+    const size_t bytes = static_cast<size_t>(columns_.count) * static_cast<size_t>(channels_);
     for (int done = 0; done < count;) {
         const int chunk = std::min(count - done, kMostRows);
         uint8_t* targets[kMostRows];
         for (int y = 0; y < chunk; ++y) {
-            targets[y] = middle_row(taken_ + y);
+            targets[y] = middle_row(out_ != nullptr ? y : taken_ + y);
             const uint8_t* row = rows[done + y];
             if (columns_.copies) copy(row, targets[y]);
         }
@@ -257,6 +261,8 @@ void Resampler::take(const uint8_t* const* rows, int count) {
                                  columns_.weights.data(), columns_.width, columns_.precision,
                                  is_split_ ? split_.data() : nullptr});
         }
+        for (int y = 0; out_ != nullptr && y < chunk; ++y)
+            std::memcpy(out_row(taken_ + y), targets[y], bytes);
         taken_ += chunk;
         done += chunk;
     }
@@ -265,8 +271,9 @@ void Resampler::take(const uint8_t* const* rows, int count) {
 void Resampler::repeat(int count) {
     if (rows_.count == 0 || count <= 0) return;
     const size_t bytes = static_cast<size_t>(columns_.count) * static_cast<size_t>(channels_);
-    for (const uint8_t* last = middle_row(taken_ - 1); count > 0; --count)
-        std::memcpy(middle_row(taken_++), last, bytes);
+    const auto row = [&](int y) { return out_ != nullptr ? out_row(y) : middle_row(y); };
+    for (const uint8_t* last = row(taken_ - 1); count > 0; --count)
+        std::memcpy(row(taken_++), last, bytes);
 }
 
 // The horizontal pass of a row where each column is a copy.
@@ -291,12 +298,13 @@ void Resampler::finish(uint8_t* out, int64_t stride) {
         }
         uint8_t* middle = out + static_cast<size_t>(columns_.lead) * static_cast<size_t>(channels_);
         const int bytes = columns_.count * channels_;
-        const uint8_t* from = middle_row(rows_.first[row]);
-        if (rows_.copies) {
-            std::memcpy(middle, from, static_cast<size_t>(bytes));
+        if (out_ != nullptr) {
+            // Its pixels are there.
+        } else if (rows_.copies) {
+            std::memcpy(middle, middle_row(rows_.first[row]), static_cast<size_t>(bytes));
         } else {
-            kernels_.vertical({from, static_cast<int64_t>(middle_stride_), rows_.at(row),
-                               rows_.length[row], rows_.precision, middle, bytes});
+            kernels_.vertical({middle_row(rows_.first[row]), static_cast<int64_t>(middle_stride_),
+                               rows_.at(row), rows_.length[row], rows_.precision, middle, bytes});
         }
         fill(out, columns_.lead);
         fill(middle + bytes, window_.width - columns_.lead - columns_.count);

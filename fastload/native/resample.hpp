@@ -109,9 +109,11 @@ class Resampler final : public RowSink {
     // `geometry` was checked by `resolve`. `shift`: the image was made 2^shift times smaller in
     // decoding than the geometry says. `lead`: rows and columns of the full image that were added
     // before its first ones, to round its size up. `channels`: 3, or 1, which takes the first byte
-    // of each pixel and is only for "nearest" filters or where nothing is resampled.
+    // of each pixel and is only for "nearest" filters or where nothing is resampled. `out`,
+    // `stride`: what `finish` will get, if it may be written to until then: rows of which none is
+    // resampled are written as they come, and not kept.
     void begin(const Geometry& geometry, const ResampleOptions& options, int shift = 0,
-               Size lead = {}, int channels = 3);
+               Size lead = {}, int channels = 3, uint8_t* out = nullptr, int64_t stride = 0);
     const Box& needed() const { return needed_; }
 
     // The next rows of `needed()`, as in RowSink.
@@ -127,6 +129,10 @@ class Resampler final : public RowSink {
   private:
     // A row after the horizontal pass.
     uint8_t* middle_row(int y) { return middle_.data() + middle_stride_ * static_cast<size_t>(y); }
+    // Where row `y` of those that are written as they come goes.
+    uint8_t* out_row(int y) const {
+        return out_ + out_stride_ * (rows_.lead + y) + int64_t{columns_.lead} * channels_;
+    }
     void fill(uint8_t* out, int pixels) const;
     void copy(const uint8_t* row, uint8_t* out) const;
 
@@ -141,6 +147,8 @@ class Resampler final : public RowSink {
     std::vector<int32_t> split_;  // the weights of columns as `Kernels::split` gives them
     bool is_split_ = false;       // whether they could be split
     int taken_ = 0;               // rows so far
+    uint8_t* out_ = nullptr;      // where rows are written as they come; null: they are kept
+    int64_t out_stride_ = 0;
     int channels_ = 3;
 };
 
