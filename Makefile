@@ -106,7 +106,7 @@ soak: $(INSTALLED) ## 30 minutes of faults at random: every sample accounted for
 corpora: $(INSTALLED) ## verdicts on the odd images of CORPORA=folder (scripts/fetch_corpora.sh gets some)
 	$(BIN)/python scripts/corpora.py "$(CORPORA)"
 
-bench-peers: $(INSTALLED) ## fastload beside DataLoader, DALI and FFCV, about 12 minutes; DATA=folder for your own JPEGs
+bench-peers: $(INSTALLED) ## fastload beside some twenty ways to load images, about 20 minutes; DATA=folder for your own JPEGs
 	$(BIN)/python -m benchmarks.peers $(if $(DATA),--data "$(DATA)") --json benchmarks/results/peers.json
 
 FUZZED := colour noise recompress resample warp masks join decode pairs seek formats exif tier

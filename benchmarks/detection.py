@@ -3,7 +3,7 @@ have it and by fastload.
 
     python -m benchmarks.detection --data data/train
     python -m benchmarks.detection --objects 16 --presets fixed --rounds 9
-    python -m benchmarks.detection --presets yolo --json results.json
+    python -m benchmarks.detection --presets yolo --ultralytics --json results.json
 
 A COCO folder is made over the photographs, with so many boxes an image, and each photograph as
 often as makes 512 images. The DataLoader has as many worker processes as there are cores. The two
@@ -18,8 +18,9 @@ The presets: "fixed" resizes to 512 x 512 and mirrors; "multiscale" and "ssd" ar
 torchvision's references, with a crop or a resize to one size at the end: the DataLoader reads by
 `CocoDetection` and `wrap_dataset_for_transforms_v2` and puts lists together (`tuple(zip(*batch))`),
 fastload has `collate_fn="torchvision"`, both give uint8 images. "segmentation" is that of
-torchvision's references for masks of classes, normalised. "yolo" is in `detection_yolo.py`. What
-fastload does not do natively, and whose package is missing, is said and not run.
+torchvision's references for masks of classes, normalised. "yolo" is in `detection_yolo.py`, and
+with `--ultralytics` that package's own pipeline takes part. What fastload does not do natively, and
+whose package is missing, is said and not run.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from torchvision import datasets, tv_tensors
 from torchvision.transforms import v2
 
 import fastload
+from benchmarks import detection_ultralytics as ultralytics
 from benchmarks import detection_yolo as yolo
 from benchmarks.details import beside_the_first
 from benchmarks.gpu.feeds import Feed, of_loader
@@ -109,7 +111,9 @@ def of_masks() -> list[Any]:
 
 def files_of(photographs: Path, least: int) -> list[Path]:
     """The photographs, all of them equally often, at least so many."""
-    files = sorted(photographs.rglob("*.jp*g"))
+    files = sorted(
+        path for path in photographs.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg")
+    )
     return files * max(1, -(-least // len(files)))
 
 
@@ -275,11 +279,14 @@ class Data:
         return masked(self.photographs, self.work / "masked", LEAST)
 
 
-def entries(data: Data, presets: Sequence[str], form: str, console: Console) -> Iterator[Entry]:
-    """Of each preset all contestants; one that fastload refuses is left out, and said."""
+def entries(
+    data: Data, presets: Sequence[str], form: str, console: Console, others: Sequence[Entry] = ()
+) -> Iterator[Entry]:
+    """Of each preset all contestants; one that fastload refuses is left out, and said. `others`: of
+    the preset "yolo", besides."""
     for name in presets:
         try:
-            found = list(_of_preset(data, name, form, console))
+            found = [*(others if name == "yolo" else ()), *_of_preset(data, name, form, console)]
             found[-1].open().close()
         except FastloadError as error:
             console.print(f"{name}: not run; {error}", soft_wrap=True)
@@ -335,6 +342,16 @@ def _of_preset(data: Data, name: str, form: str, console: Console) -> Iterator[E
     yield Entry(f"fastload, {form}", name, {}, partial(ours, folder, transform, form, **where))
 
 
+def by_ultralytics(data: Data, console: Console) -> list[Entry]:
+    """Its own pipeline; none where its environment cannot be made, which is said."""
+    if lacking := ultralytics.ENVIRONMENT.make(ultralytics.WORK, console.print):
+        console.print(f"Ultralytics not run; {lacking}", soft_wrap=True)
+        return []
+    folder = data.work / "ultralytics"
+    made = partial(ultralytics.Rival, data.coco, folder, BATCH, usable_cores())
+    return [Entry("Ultralytics", "yolo", {}, made)]
+
+
 def _versions() -> str:
     names = ("torch", "torchvision", "numpy", "opencv-python-headless", "albumentations")
     found = []
@@ -351,6 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, help="a folder with JPEGs in it or below")
     parser.add_argument("--presets", nargs="+", choices=PRESETS, default=list(PRESETS))
     parser.add_argument("--collate", choices=["torchvision", "detr", "yolo"], default="torchvision")
+    parser.add_argument("--ultralytics", action="store_true", help="beside the preset yolo")
     parser.add_argument("--objects", type=int, default=16, help="an image (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=4.0, help="(default: %(default)s)")
@@ -361,7 +379,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="fastload-detection-") as temporary:
         photographs = given.data or sample_set(Path(temporary), 256, print)
         data = Data(photographs, Path(temporary), given.objects)
-        found = list(entries(data, given.presets, given.collate, console))
+        others = by_ultralytics(data, console) if given.ultralytics else ()
+        found = list(entries(data, given.presets, given.collate, console, others))
         if not found:
             return
         done = measure(found, rounds=given.rounds, seconds=given.seconds, keep_open=False)

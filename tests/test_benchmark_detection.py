@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import fastload
 from benchmarks import detection
 from benchmarks import detection_yolo as yolo
+from benchmarks.detection_ultralytics import as_yolo
 from fastload.tools.measure.results import read_json
 from tests.images import write_photo_folder
 
@@ -42,6 +44,16 @@ def test_a_short_run(
     rows = read_json(kept).measurements
     assert [row.mode for row in rows] == ["fixed", "fixed", "segmentation", "segmentation"]
     assert all(row.rounds for row in rows)
+
+
+def test_the_folder_of_yolo_has_the_boxes_of_that_of_coco(tmp_path: Path) -> None:
+    photographs = write_photo_folder(tmp_path / "photos", classes=2, per_class=2)
+    coco = detection.annotated(photographs, tmp_path / "coco", 3)
+    made = as_yolo(coco, tmp_path / "yolo")
+    sources = [fastload.open_source(folder, split="train").source for folder in (coco, made)]
+    for name, most in (("boxes", 1e-2), ("labels", 0)):
+        wanted, found = (source.values[name].array.values for source in sources)  # type: ignore[attr-defined]
+        np.testing.assert_allclose(found, wanted, atol=most)
 
 
 @pytest.mark.slow

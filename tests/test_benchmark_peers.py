@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
 import sys
 from argparse import Namespace
 from dataclasses import replace
@@ -15,23 +17,30 @@ from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 
 from benchmarks import inputs
+from benchmarks.environments import Environment, add_our_packages
 from benchmarks.peers import comparison
 from benchmarks.peers.__main__ import bars, other_pixels
 from benchmarks.peers.comparison import Comparison, Peer
 from benchmarks.peers.contestants import (
     CONTESTANTS,
+    ENVIRONMENTS,
+    FASTLOAD_NORMALISED,
     FASTLOAD_TURBOJPEG,
     FFCV_JPEG,
+    OPENCV,
     PILLOW,
     PILLOW_SMALL,
+    SIMPLEJPEG,
+    TIMM,
     Row,
-    Setting,
-    _beton,
-    _crop,
     fastload,
 )
+from benchmarks.peers.serve import Contestant
+from benchmarks.peers.setting import Setting, random_crop
+from benchmarks.peers.stored import beton
 from fastload.errors import SourceError, WorkerError
 from fastload.tools.measure.results import Measurement, Round
+from tests.images import write_photo_folder
 
 HERE = [sys.executable]
 
@@ -129,7 +138,7 @@ def test_a_process_that_ends_is_an_error(setting: Setting) -> None:
 @pytest.mark.slow
 def test_crops_are_drawn_as_torchvision_draws_them() -> None:
     draw = random.Random(0)
-    ours = np.array([_crop(draw, 500, 300) for _ in range(4000)])
+    ours = np.array([random_crop(draw, 500, 300) for _ in range(4000)])
     torch.manual_seed(0)
     image = torch.zeros(1, 300, 500)
     theirs = np.array(
@@ -167,6 +176,61 @@ def test_bars_compare_round_by_round() -> None:
     cost = verdicts["fastload turbojpeg / DataLoader, Pillow (photographs), by processor time"]
     assert cost.value == pytest.approx(5.0)
     assert verdicts["fastload turbojpeg / DALI, CPU (photographs)"].reached is None
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("row", [OPENCV, SIMPLEJPEG, TIMM, FASTLOAD_NORMALISED])
+def test_what_people_put_into_a_dataloader_gives_the_same_images(
+    row: Row, setting: Setting, tmp_path: Path
+) -> None:
+    for package in ("cv2", "albumentations", "simplejpeg", "timm"):
+        pytest.importorskip(package)
+    folder = write_photo_folder(tmp_path / "photographs", classes=2, per_class=16)
+    given = replace(setting, photographs=str(folder), files=str(tmp_path), batch_size=4)
+    means = []
+    for name, task in ((PILLOW.contestant, PILLOW.task), (row.contestant, row.task)):
+        contestant = Contestant(name, task, given)  # which looks at shapes and types
+        means.append(contestant.stream(0.01)["metrics"]["mean_pixel"])
+    assert means[1] == pytest.approx(means[0], rel=0.1)
+
+
+def test_an_environment_that_works_is_left_as_it_is(tmp_path: Path) -> None:
+    said: list[str] = []
+    python = Environment("own", ("nothing",), "import json").python(tmp_path)
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    assert Environment("own", ("nothing",), "import json").make(tmp_path, said.append) == ""
+    assert said == []
+
+
+def test_an_environment_that_cannot_be_had_says_what_the_system_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("benchmarks.environments.subprocess.run", lambda command, **_: None)
+    lacking = ENVIRONMENTS["ffcv"].make(tmp_path, said.append)
+    assert lacking.startswith("ffcv needs: sudo apt-get install")
+    assert "libopencv-dev" in lacking
+    assert said[-1] == lacking
+
+
+@pytest.mark.slow
+def test_an_environment_sees_our_packages_after_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "own"], check=True)
+    python = Environment("own", (), "").python(tmp_path)
+    add_our_packages(python)
+    command = [
+        python,
+        "-c",
+        "import json, sys, numpy; print(json.dumps([numpy.__file__, sys.path]))",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    file, path = json.loads(done.stdout)
+    assert file == np.__file__
+    packages = [place for place in path if place.endswith("site-packages")]
+    assert packages[0].startswith(str(tmp_path))
 
 
 def test_other_pixels_are_noticed() -> None:
@@ -210,6 +274,6 @@ def test_other_photographs_get_a_cache_of_their_own_in_the_same_work_folder(
     first, second, again = settings
     assert first == again
     assert first.files != second.files
-    assert _beton(first, "jpeg") != _beton(second, "jpeg")
-    assert _beton(first, "small") == _beton(second, "small")
+    assert beton(first, "jpeg") != beton(second, "jpeg")
+    assert beton(first, "small") == beton(second, "small")
     assert next(iter(fastload(second, "cache").epoch())).shape[1:] == (3, 224, 224)

@@ -4,9 +4,10 @@ in one run.
     make bench-peers                  # from a checkout; DATA=folder for your own photographs
     python -m benchmarks.peers --help
 
-Reading order: `contestants.py` (each peer as its good users write it), `serve.py` (the measuring,
-within the process of a contestant), `comparison.py` (what is measured, in order), this file (what
-must be reached, and the tables).
+Reading order: `setting.py` (what all are given), `dataloaders.py`, `pipelines.py` and `stored.py`
+(each peer as its good users write it), `contestants.py` (fastload, and the list of all), `serve.py`
+(the measuring, within the process of a contestant), `comparison.py` (what is measured, in order),
+this file (what must be reached, and the tables).
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ _FASTER = (
     (who.FASTLOAD_INDEXED, who.PILLOW, 7.0),
     (who.FASTLOAD_INDEXED, who.DALI, 5.5),
     (who.FASTLOAD_INDEXED, who.FFCV_JPEG, 4.3),
+    (who.FASTLOAD_INDEXED, who.FFCV_RESNET50, 3.2),
     (who.FASTLOAD_INDEXED, who.LIMIT, 2.4),
     (who.FASTLOAD_CACHE, who.FFCV_RAW, 2.5),
     (who.FASTLOAD_CACHE, who.FFCV_RAW_LONG, 2.5),
@@ -126,12 +128,14 @@ def _ratios(
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Rates and costs, and how much faster fastload's ways are, with quartiles over the rounds;
-    then medians of what is not throughput: the bars have the spread, the JSON all of it."""
+    """Rates and costs, and how much faster fastload's ways are, with quartiles over the rounds, the
+    fastest first; then medians of what is not throughput: the bars have the spread, the JSON all of
+    it."""
     rows = [row for row in results.measurements if row.rounds]
     found = {(row.contestant, row.mode): row for row in rows}
     for mode in dict.fromkeys(row.mode for row in rows):
-        cells = metric_rows(mode, [row for row in rows if row.mode == mode])
+        in_order = sorted((row for row in rows if row.mode == mode), key=lambda row: -row.speed)
+        cells = metric_rows(mode, in_order)
         ours = [row for row in who.CONTESTANTS if row.task == mode and row.compared]
         for shown in cells if ours else ():
             row = found[shown[mode], mode]

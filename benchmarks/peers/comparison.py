@@ -16,7 +16,8 @@ from pathlib import Path
 from msgspec import structs
 
 from benchmarks.inputs import ROOT, photographs, reduced, sample_set, small_images
-from benchmarks.peers.contestants import ENVIRONMENTS, PNG, TINY, Row, Setting, seek_index
+from benchmarks.peers.contestants import ENVIRONMENTS, Row, seek_index
+from benchmarks.peers.setting import PNG, TINY, Setting
 from fastload.cache import build_cache
 from fastload.errors import BackendUnavailableError, WorkerError
 from fastload.native.seek_filling import fill_seek_index
@@ -77,18 +78,18 @@ class Comparison:
                 made = reduced(self.photographs.few, work, count, side=side, suffix=suffix)
                 self._folders[task] = str(photographs(made, work, LEAST, (suffix,)).folder)
         names = dict.fromkeys(row.environment for row in rows if row.environment)
-        self._lacking = {name: self._environment(name) for name in names}
+        self._lacking = {name: ENVIRONMENTS[name].make(work, say) for name in names}
         for row in rows:
             if row.written and not self._lacking[row.environment]:
-                say(f"writing FFCV's file {row.written!r}, unless it is there")
+                say(f"writing what {row.contestant} reads, unless it is there")
                 done = process.run(
-                    "benchmarks.peers.contestants:write_ffcv",
+                    "benchmarks.peers.stored:write",
                     *(self.setting, row.written),
                     launcher=self._launcher(row),
                     cwd=ROOT,
                 )
                 if done.code != 0:
-                    raise BackendUnavailableError(f"FFCV could not write its file: {done.words}")
+                    raise BackendUnavailableError(f"{row.contestant}: no files: {done.words}")
 
     def rates(self, on_progress: Callable[[Progress], None]) -> Measured:
         """Throughput, in interleaved rounds."""
@@ -162,38 +163,10 @@ class Comparison:
     def _launcher(self, row: Row) -> list[str]:
         """The interpreter of its environment."""
         return [
-            str(self._given.work / row.environment / "bin" / "python")
+            str(ENVIRONMENTS[row.environment].python(self._given.work))
             if row.environment
             else sys.executable
         ]
-
-    def _environment(self, name: str) -> str:
-        """Make it if it is not there. Returns why it cannot be had; empty if it can."""
-        packages, trial, system = ENVIRONMENTS[name]
-        python = self._given.work / name / "bin" / "python"
-
-        def works() -> bool:
-            return (
-                python.exists()
-                and subprocess.run([python, "-c", trial], capture_output=True).returncode == 0
-            )
-
-        if not works():
-            self._say(
-                f"installing {name} into an environment of its own; once (FFCV: several minutes "
-                "and GB)"
-            )
-            shutil.rmtree(python.parents[1], ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", python.parents[1]])
-            if python.exists():
-                subprocess.run([python, "-m", "pip", "install", "-q", *packages])
-        if works():
-            return ""
-        reason = (
-            f"{name} needs: sudo apt-get install -y --no-install-recommends python3-venv {system}"
-        )
-        self._say(reason)
-        return reason
 
 
 class Peer:

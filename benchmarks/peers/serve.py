@@ -19,7 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.peers.contestants import CONTESTANTS, Setting
+from benchmarks.peers.contestants import CONTESTANTS
+from benchmarks.peers.setting import DEVIATION, MEAN, Setting
 from fastload.tools.measure.clock import cpu_seconds, descendants, resident_memory
 
 _DRAIN = 0.6
@@ -54,11 +55,12 @@ class Contestant:
         }
         size, side = setting.batch_size, self._row.side
         shapes = [(size, 3, side, side), (size, side, side, 3)]
-        if not str(images.dtype).endswith("uint8") or tuple(images.shape) not in shapes:
+        dtype = "float32" if self._row.is_normalised else "uint8"
+        if not str(images.dtype).endswith(dtype) or tuple(images.shape) not in shapes:
             raise ValueError(
-                f"a batch of {tuple(images.shape)} {images.dtype}, not {shapes[0]} uint8"
+                f"a batch of {tuple(images.shape)} {images.dtype}, not {shapes[0]} {dtype}"
             )
-        means = [_mean(images), *map(_mean, islice(self._epoch, 7))]
+        means = [self._mean_of(images), *map(self._mean_of, islice(self._epoch, 7))]
         self._mean = sum(means) / len(means)  # the same for all who deliver the same images
 
     def version(self) -> str:
@@ -154,6 +156,14 @@ class Contestant:
             },
         }
 
+    def _mean_of(self, images: Any) -> float:
+        """Of its pixels, 0 to 255."""
+        if not self._row.is_normalised:
+            return float(images.float().mean() if hasattr(images, "float") else images.mean())
+        channels = images.mean((0, 2, 3)).tolist()
+        pixels = [m * d + c for m, d, c in zip(channels, DEVIATION, MEAN, strict=True)]
+        return 255 * sum(pixels) / len(pixels)
+
     def _next(self) -> bool:
         """Take a batch. Returns whether it is the first of an epoch."""
         if next(self._epoch, None) is not None:
@@ -162,10 +172,6 @@ class Contestant:
         if next(self._epoch, None) is None:
             raise ValueError("an epoch without a batch")
         return True
-
-
-def _mean(images: Any) -> float:
-    return float(images.float().mean() if hasattr(images, "float") else images.mean())
 
 
 def _quiet() -> None:
