@@ -213,4 +213,4 @@ def _first_iterator(made: Any, place: str) -> Any:
 
 
 def _forget(made: Any) -> None:
-    vars(made).pop("_get_iterator", None)
+    getattr(made, "__dict__", {}).pop("_get_iterator", None)
