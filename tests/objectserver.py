@@ -28,7 +28,7 @@ class ObjectServer:
     whatever part is asked for), "page" (one to log in, as a proxy answers), "dated page";
     a status may be followed by words for the body."""
     unversioned: bool = False
-    """Whether answers say neither an ETag nor when an object was changed."""
+    """Whether answers say neither an ETag nor when an object was changed; listings say 1970."""
     plain: set[str] = field(default_factory=set)
     """The objects of which they do not."""
     etags: dict[str, str] = field(default_factory=dict)
@@ -163,9 +163,16 @@ def object_server() -> Iterator[ObjectServer]:
                     if "/" in name[len(prefix) :]
                 }
             )
+            tags = {
+                name: f"<ETag>&quot;{etag(state.objects[f'{bucket}/{name}'])}&quot;</ETag>"
+                for name in names
+                if not state.unversioned
+            }
+            day = "1970-01-01T00:00:00" if state.unversioned else "2026-11-22T10:00:00"
             items = "".join(
-                f"<Contents><Key>{escape(name)}</Key><LastModified>2026-11-22T10:00:00.000Z</LastModified>"
-                f"<ETag>&quot;{etag(state.objects[f'{bucket}/{name}'])}&quot;</ETag><Size>{len(state.objects[f'{bucket}/{name}'])}</Size></Contents>"
+                f"<Contents><Key>{escape(name)}</Key><LastModified>{day}.000Z</LastModified>"
+                f"{tags.get(name, '')}<Size>{len(state.objects[f'{bucket}/{name}'])}</Size>"
+                "</Contents>"
                 for name in sorted(names)
                 if "/" not in name[len(prefix) :]
             )
