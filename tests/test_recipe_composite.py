@@ -780,7 +780,7 @@ def arrays(**more: Any) -> dict[str, Any]:
         ([fastload.CutMix(), fastload.CutMix()], {}, "CutMix more than once"),
         ([fastload.CutMix(), v2.RandomCrop(8)], {}, "CutMix before RandomCrop.* than to mirror"),
         ([fastload.CutMix()], {}, "CutMix hides parts .* no boxes"),
-        ([fastload.CopyPaste()], {}, "by their masks, .* Give masks=True"),
+        ([fastload.CopyPaste()], {}, "by their masks, .* Give open_source.*masks=True"),
         ([fastload.MixUp()], {"source": arrays(mask=np.zeros((4, 20, 20), np.uint8))}, "'mask'"),
         ([fastload.Mosaic(8)], {"sampler": SubsetRandomSampler([0, 1])}, "Subset"),
         ([fastload.Mosaic(8)], {"batch_sampler": [[0, 1]]}, "Subset"),
