@@ -129,8 +129,8 @@ def test_a_loader_serves_them(folder: Path, backend: str) -> None:
     files.mkdir(exist_ok=True)
     for index in range(11):
         (files / f"{index:02}.jpg").write_bytes(sample(index)["image"])
-    options = {"transform": resize, "backend": backend, "format": "images"}
-    with fastload.create_loader(files, 11, **options) as loader:
+    given = open_source(files, format="images")
+    with fastload.create_loader(given, 11, transform=resize, backend=backend) as loader:
         (wanted,) = next(iter(loader))
     assert torch.equal(torch.cat([batch["image"] for batch in batches]), wanted)
 
