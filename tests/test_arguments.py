@@ -113,7 +113,7 @@ def test_of_from_dataloader_two_have_moved() -> None:
     [
         (lambda: fastload.BackendOptions(tune="yes"), "tune: must be True or False"),
         (lambda: fastload.BackendOptions(place="gpu"), "place: must be 'auto'"),
-        (lambda: fastload.CollateColumns("detr"), "CollateColumns: must be of a function"),
+        (lambda: fastload.CollateColumns("detr"), "CollateColumns: must be given a function"),
         (lambda: fastload.open_source(PIXELS, strict=1), "strict: must be True or False"),
         (lambda: fastload.create_loader(PIXELS, options={}), "options: must be"),
         (lambda: fastload.create_loader(PIXELS, shuffle="yes"), "shuffle: must be True or False"),
@@ -140,6 +140,21 @@ def test_a_loader_of_what_was_opened_is_that_of_its_source() -> None:
     with fastload.create_loader(opened, 4) as loader:
         again = pickle.loads(pickle.dumps(loader))
         assert next(iter(again))["image"].shape == next(iter(loader))["image"].shape
+
+
+def test_what_was_opened_twice_was_asked_for_at_once() -> None:
+    """Else a loader would open it again without what the first call said."""
+    arrays = {**PIXELS, "bbox": np.zeros((4, 4)), "spot": np.zeros((4, 2))}
+    once = fastload.open_source(arrays, roles={"bbox": "boxes"}, strict=True)
+    twice = fastload.open_source(once, roles={"spot": "unmoved"})
+    assert twice.asked is not None
+    assert twice.asked.spec is arrays
+    both = {"bbox": "boxes", "spot": "unmoved"}
+    assert twice.asked.options == {"strict": True, "roles": both}
+    at_once = fastload.open_source(arrays, roles=both)
+    assert {n: c.role for n, c in twice.source.columns.items()} == {
+        n: c.role for n, c in at_once.source.columns.items()
+    }
 
 
 class Listed(Dataset[Any]):

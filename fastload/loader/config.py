@@ -62,7 +62,7 @@ class CollateColumns:
     batch."""
 
     def __post_init__(self) -> None:
-        require("CollateColumns", callable(self.function), "of a function", self.function)
+        require("CollateColumns", callable(self.function), "given a function", self.function)
 
 
 @dataclass(frozen=True, kw_only=True)

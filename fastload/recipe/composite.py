@@ -380,18 +380,18 @@ class Composite:
             return
         second = None if self.pair is None else type(self.pair[1]).__name__
         name = second if self.mosaic is None else "Mosaic"
-        for number, ((_, op), place) in enumerate(zip(path, where, strict=True)):
+        for number, ((stream, op), place) in enumerate(zip(path, where, strict=True)):
             if place == "nowhere":
                 before = path[number - 1][1] if number else None
                 raise _refused(f"{name} beside {op.reason_not_placed(before)}")
             if self.pair is None:
                 continue
-            if path[number][0] < self.pair[0] and place != "decode":
+            if stream < self.pair[0] and place != "decode":
                 raise _refused(
                     f"{second} after {op.describe()}, which runs on whole batches; what comes "
                     "before it must be geometry"
                 )
-            later = path[number][0] > self.pair[0] and op.moves_pixels
+            later = stream > self.pair[0] and op.moves_pixels
             if later and self.pair[1].only_mirrored and not getattr(op, "mirrors", False):
                 raise _refused(f"{second} before {op.describe()}, which does more than to mirror")
         if plan.needs_objects:

@@ -252,8 +252,19 @@ def open_source(
             from fastload.sources.unchanged import in_mode
 
             opened = in_mode(mode, opened)
-    object.__setattr__(opened, "asked", Asked(spec, given))
+    object.__setattr__(opened, "asked", _asked(spec, given))
     return opened
+
+
+def _asked(spec: Any, given: Mapping[str, Any]) -> Asked:
+    """The call of `open_source`; of what an earlier one has opened, the one call for both."""
+    before = spec.asked if isinstance(spec, Opened) else None
+    if before is None:
+        return Asked(spec, given)
+    both = {**before.options, **given}
+    if "roles" in both:
+        both["roles"] = {**before.options.get("roles", {}), **given.get("roles", {})}
+    return Asked(before.spec, both)
 
 
 def _open_plain(dataset: Any, given: Mapping[str, Any]) -> Opened:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,7 +109,6 @@ class Later:
 _ELSEWHERE = ("fastload.cache.reading",)
 """Modules of other packages that have a `FORMAT`: what reads a cache stands beside what writes it,
 in a package that imports this one."""
-_STATEMENT = re.compile(r"^FORMAT = (Format\(\n.*?^\))$", re.MULTILINE | re.DOTALL)
 
 
 def read_formats(modules: Collection[str]) -> tuple[Format, ...]:
@@ -128,11 +126,11 @@ def _format_of(module: str) -> Format:
     if data is None:
         form: Format = importlib.import_module(module).FORMAT
         return form
-    statement = _STATEMENT.search(data.decode())
-    assert statement is not None, f"{module} has no statement FORMAT = Format(...)"
-    call = ast.parse(statement[1], mode="eval").body
-    assert isinstance(call, ast.Call)
-    arguments = {each.arg: _value(module, each.value) for each in call.keywords}
+    _, ends, call = data.decode().rpartition("\nFORMAT = ")
+    assert ends, f"{module} does not end in FORMAT = Format(...)"
+    statement = ast.parse(call, mode="eval").body
+    assert isinstance(statement, ast.Call)
+    arguments = {each.arg: _value(module, each.value) for each in statement.keywords}
     return Format(**arguments)  # type: ignore[arg-type]  # keywords are strings
 
 
