@@ -35,7 +35,7 @@ def one_of_node(path: Path, work: str) -> Iterator[bool]:
     Where nothing can be written at that place, each works for itself.
 
     Args:
-        work: that the others wait for, for a log.
+        work: what the one does, for the log of the others: "is listing the folder".
     """
     with contextlib.ExitStack() as stack:
         ranks = ranks_here() > 1
@@ -50,7 +50,7 @@ def exclusive_lock(
     path: Path, *, wait: bool = True, work: str = "is building the cache"
 ) -> Iterator[None]:
     """Hold a lock between processes while the block runs; wait while another process has it.
-    The file is removed afterwards.
+    The file is removed afterwards. `work`: what the holder does, for the log of those that wait.
 
     The kernel drops it when its holder dies, so that it cannot go stale. Raises CacheError: there
     can be none. BeingBuiltError: another process has it, and that is not waited for.

@@ -192,7 +192,8 @@ def jpeg_of(item: tuple[str, int]) -> dict[str, Any]:
 
 
 def webdataset(setting: Setting) -> Batches:
-    """Shards in a new order, and among them a buffer of 1,000 samples that is shuffled; Pillow."""
+    """Its shards come in a new order each epoch, and pass through a shuffled buffer of 1,000
+    samples. Decoded by Pillow."""
     import webdataset as package
     from torchvision.transforms import v2
 

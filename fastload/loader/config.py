@@ -50,16 +50,16 @@ MOVED_OF_CREATE = (
 
 @dataclass(frozen=True)
 class CollateColumns:
-    """A function of whole columns, for `collate_fn=`, which without this calls a function with a
-    list of samples.
+    """A function of the columns of a finished batch, for `collate_fn=`. A function that is given
+    there by itself gets a list of samples.
 
     Raises:
         ConfigurationError: it is no function.
     """
 
     function: Callable[[dict[str, Any]], Any]
-    """Makes a batch of its columns by name, on `device`; called by the thread that makes the
-    batch."""
+    """Gets the columns by name, tensors of B rows or `Ragged` of tensors, on `device`, and returns
+    what the trainer gets. It is called by the thread that makes the batch."""
 
     def __post_init__(self) -> None:
         require("CollateColumns", callable(self.function), "given a function", self.function)
