@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import fastload
+from fastload.backends.dali import DaliOptions
 from fastload.errors import ConfigurationError, FastloadError
 
 FUNCTIONS = {
@@ -113,6 +114,7 @@ def test_of_from_dataloader_two_have_moved() -> None:
     [
         (lambda: fastload.BackendOptions(tune="yes"), "tune: must be True or False"),
         (lambda: fastload.BackendOptions(place="gpu"), "place: must be 'auto'"),
+        (lambda: DaliOptions(device="mixed", tune=True), "tune: it tries .*Leave tune out"),
         (lambda: fastload.CollateColumns("detr"), "CollateColumns: must be given a function"),
         (lambda: fastload.open_source(PIXELS, strict=1), "strict: must be True or False"),
         (lambda: fastload.create_loader(PIXELS, options={}), "options: must be"),

@@ -82,7 +82,7 @@ class BackendOptions:
         if self.tune and self.risk:
             raise ConfigurationError(
                 "tune: it tries backends in this process, which these options may end: "
-                f"{self.risk}. Name the backend, or leave tune out."
+                f"{self.risk}. Leave tune out, and name the backend."
             )
 
     @property

@@ -185,10 +185,9 @@ class ImageReader:
         first = next(iter(columns.values()))
         return DecodeError(
             f"{columns[name].describe(index)}: {size[1]} x {size[0]} pixels, but "
-            f"{first.describe(index)}, which "
-            f"belongs to it, has {other_size[1]} x {other_size[0]}. Save both in one size (see "
-            "also exif_orientation), "
-            'or skip such samples with on_error="substitute".'
+            f"{first.describe(index)}, which belongs to it, has {other_size[1]} x {other_size[0]}. "
+            "Save both in one size (see also exif_orientation), or skip such samples with "
+            'on_error="substitute".'
         )
 
     def render(self, placed: Placed, out: Columns) -> Failures:
