@@ -94,7 +94,7 @@ test-of: $(INSTALLED) ## the tests of one module, MODULE=loader.config, without 
 test-fast: $(INSTALLED) ## the quick tests, some 6,000, on two of the backends, for the everyday loop
 	$(RUN_TESTS) -m "not slow and not whole and not reliability" $(PYTEST)
 
-test-whole: $(INSTALLED) ## whole runs of our tools, and of Ray and Lightning where they are installed
+test-whole: $(INSTALLED) ## what takes long: runs of our tools, several ranks, Triton's interpreter, Ray and Lightning where installed
 	$(RUN_TESTS) -m whole $(PYTEST)
 
 test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks; 20 to 31 minutes

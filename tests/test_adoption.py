@@ -347,7 +347,7 @@ class Worker:
         return None if info is None else (info.id, info.seed, info.dataset.count)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_have_the_seeds_and_the_data_set_of_a_dataloader(persistent: bool) -> None:
     check_alike(

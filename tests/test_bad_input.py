@@ -118,6 +118,7 @@ def test_the_substitute_is_the_same_in_every_backend(
     assert torch.equal(torch.cat(got), torch.cat(wanted))
 
 
+@pytest.mark.whole
 @contestants()
 def test_a_folder_of_nothing_but_bad_files_ends_in_an_error(
     contestant: Contestant, tmp_path: Path

@@ -100,7 +100,7 @@ def measured(results: Results) -> list[Measurement]:
     return [row for row in results.measurements if row.rounds]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("format", ["png", "webp"])
 def test_other_formats(format: str, photographs: Path, tmp_path: Path) -> None:
     for number, path in enumerate(sorted(photographs.rglob("*.jpg"))[:3]):
@@ -126,7 +126,7 @@ def test_other_formats(format: str, photographs: Path, tmp_path: Path) -> None:
 # -- The command -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_command_prints_tables_and_writes_files(photographs: Path, tmp_path: Path) -> None:
     files = ["--json", tmp_path / "r.json", "--csv", tmp_path / "r.csv"]
     some = "pillow,simplejpeg,native,native-region"
@@ -171,7 +171,7 @@ def test_the_command_prints_tables_and_writes_files(photographs: Path, tmp_path:
     assert len((tmp_path / "r.csv").read_text().splitlines()) == len(results.measurements) + 1
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_without_a_folder_it_makes_images_and_leaves_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +198,7 @@ def test_without_a_folder_it_makes_images_and_leaves_none(
     assert not list(folder.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_all_decoders_are_rows_measured_or_with_what_to_install(photographs: Path) -> None:
     results = run_decode_benchmark(small(photographs, images=8, threads=(1,)))
     seen = {row.contestant for row in results.measurements}
@@ -214,7 +214,7 @@ def test_all_decoders_are_rows_measured_or_with_what_to_install(photographs: Pat
     )
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_decoder_asked_for_by_name_and_absent_is_a_row(
     photographs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +230,7 @@ def test_a_decoder_asked_for_by_name_and_absent_is_a_row(
     assert re.search(r"^pillow\s+1\s", done.out, re.MULTILINE)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -518,7 +519,7 @@ def test_a_process_that_dies_is_an_error_with_a_remedy(photographs: Path, tmp_pa
         RemotePillow(Task(images, (None,) * 8), tmp_path, {})
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_it_is_measured_once_it_is_built(
     photographs: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -563,7 +564,7 @@ def test_where_it_cannot_be_built_the_row_says_why(
 # -- Reading, threads ------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_cold_reads_come_from_disk_or_are_left_out(
     photographs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

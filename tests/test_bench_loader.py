@@ -89,7 +89,7 @@ def trained(folder: Path) -> Results:
     return run_loader_benchmark(_settings(folder, consume=None, network="small"))
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_every_backend_and_both_dataloaders_feed_the_network(trained: Results) -> None:
     assert trained.complete
     assert _row(trained, "trainer alone").rounds
@@ -138,7 +138,7 @@ def test_verdict_takes_its_numbers_from_the_rows(trained: Results) -> None:
     assert any("not measured, the batches go to the CPU" in note for note in trained.notes)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_damaged_files_are_counted_and_named_and_stop_nothing(
     damaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,7 +176,7 @@ def _zeros(image: object) -> torch.Tensor:
     return torch.zeros(1)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_sweeps_have_a_row_for_each_value(folder: Path) -> None:
     names = ("DataLoader", "turbojpeg")
     results = run_loader_benchmark(
@@ -204,7 +204,7 @@ def test_sweeps_have_a_row_for_each_value(folder: Path) -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_missing_backend_says_once_what_to_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +220,7 @@ def test_a_missing_backend_says_once_what_to_install(
     assert _row(results, "turbojpeg", workers=1).rounds
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_ctrl_c_prints_and_saves_what_was_measured(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,7 @@ def only(monkeypatch: pytest.MonkeyPatch, module: Any, *names: str) -> None:
 # -- correctness
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_streams_finds_nothing_wrong_with_loaders_that_are_right(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +219,7 @@ def test_one_pixel_that_is_wrong_or_elsewhere_changes_the_checksum() -> None:
     assert streams.differing(wanted[:1], wanted) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_checks_tell_right_from_wrong_pixels(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,7 +303,7 @@ def test_the_contract_suite_reports_each_test(setting: Setting) -> None:
 # -- speed
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_what_cannot_be_compiled_is_measured_uncompiled_and_said(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,7 +328,7 @@ def test_what_cannot_be_compiled_is_measured_uncompiled_and_said(
     assert all(value(row, "seconds") > 0 for row in rows.values())
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_what_can_be_compiled_is() -> None:
     compiled = []
     trainer = small_resnet(torch.device("cpu"))
@@ -370,7 +370,7 @@ def test_every_contestant_has_a_rate_and_the_synthetic_one_is_all_of_itself(
     assert (Path(setting.out) / f"timeline-{setting.networks[0]}.png").stat().st_size > 1000
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_contestant_that_fails_does_not_end_the_others(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

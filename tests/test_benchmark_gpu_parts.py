@@ -73,7 +73,7 @@ def row(contestant: str, mode: str, parameters: Any = (), **metrics: float) -> M
 # -- kernels
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_kernels_are_compared_with_what_they_take_the_place_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -332,7 +332,7 @@ class Batches:
     def close(self) -> None: ...
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_longest_gap_of_a_long_training_is_found_with_its_epoch_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -443,7 +443,7 @@ def test_ways_of_the_trainer_are_held_against_a_run_that_they_must_agree_with(
         assert [settings.get("resumes") for settings in asked] == [None, None, True]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_trainers_average_and_a_run_cut_in_two_are_right_here(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

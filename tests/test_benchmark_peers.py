@@ -90,7 +90,7 @@ def test_a_folder_without_photographs_is_an_error(tmp_path: Path) -> None:
         inputs.photographs(tmp_path, tmp_path / "work", 10)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_contestant_counts_whole_batches_and_stays_warm(setting: Setting) -> None:
     peer = Peer(PILLOW_SMALL, setting, HERE, "stream")
     try:

@@ -454,6 +454,7 @@ def test_what_other_code_or_settings_of_a_dataset_have_made_is_not_served(
     assert len(list((tmp_path / "home" / "fastload").glob("*/*.json"))) == (1 if same else 2)
 
 
+@pytest.mark.whole
 def test_the_code_of_a_dataset_has_one_fingerprint_in_all_processes() -> None:
     program = (
         "from tests.test_cache_build import Coloured, SAME; "
@@ -721,7 +722,7 @@ print("result", build_cache(source, folder / "cache"))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_two_processes_build_once(tmp_path: Path) -> None:
     (tmp_path / "builder.py").write_text(BUILDER)
     commands = [("builder.py", str(tmp_path), str(number), ROOT) for number in range(2)]

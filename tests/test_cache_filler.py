@@ -71,7 +71,7 @@ def assert_equal(found: list[Any], wanted: list[Any]) -> None:
         assert torch.equal(labels, wanted_labels)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_two_loaders_fill_one_cache_and_serve_it_once_it_is_whole(tmp_path: Path) -> None:
     data, directory = write_photo_folder(tmp_path / "data"), tmp_path / "cache"
     plain = fastload.create_loader(data, 2, shuffle=True, seed=3, transform=TRANSFORM)
@@ -119,7 +119,7 @@ def test_a_loader_whose_filler_was_killed_serves_what_another_process_fills(tmp_
         assert loader.stats().decoded == decoded
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_filler_that_ends_leaves_the_trainer_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -147,7 +147,7 @@ def test_a_filler_that_ends_leaves_the_trainer_alone(
         assert re.search(r"could not be filled: /.* holds other files", loader.explain())
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_another_job_waits_and_takes_over_when_the_one_that_fills_is_killed(tmp_path: Path) -> None:
     data, directory = write_photo_folder(tmp_path / "data"), tmp_path / "cache"
     lock = filelock.FileLock(tmp_path / "cache.lock")
@@ -169,7 +169,7 @@ def test_another_job_waits_and_takes_over_when_the_one_that_fills_is_killed(tmp_
     assert verify_cache(directory).samples == 6
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_of_two_that_start_at_once_one_fills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +230,7 @@ def automatic(source: Any, transform: Any = TRANSFORM, **options: Any) -> fastlo
     return fastload.create_loader(source, 2, transform=transform, options=asked)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_auto_fills_a_cache_that_the_memory_holds_and_says_so(tmp_path: Path) -> None:
     data, directory = write_photo_folder(tmp_path / "data"), tmp_path / "cache"
     plain = fastload.create_loader(data, 2, transform=TRANSFORM)

@@ -128,6 +128,7 @@ def _commands(group: Any, *before: str) -> Iterator[tuple[str, Any]]:
         yield from _commands(command, *before, name)
 
 
+@pytest.mark.whole
 def test_help_is_not_cut_on_a_narrow_terminal() -> None:
     for typed, command in _commands(typer.main.get_command(app)):
         shown = CliRunner().invoke(app, [*typed.split(), "--help"], terminal_width=80)
@@ -166,7 +167,7 @@ def test_the_light_commands_do_not_import_torch() -> None:
 # -- demo ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_demo_runs_every_backend_compares_them_and_trains(photographs: Path) -> None:
     done = fastload_command(
         "demo", str(photographs), "--seconds", "0.1", "--batch-size", "8", "--device", "cpu"
@@ -206,7 +207,7 @@ def test_demo_leaves_nothing_behind(tmp_path: Path, own_cache: Path) -> None:
     assert "epoch 1" not in done.out
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_demo_shows_the_install_command_of_an_absent_backend(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,7 +223,7 @@ def test_demo_shows_the_install_command_of_an_absent_backend(
     assert 'dali: not installed. pip install ".[dali]"' in out
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_demo_trains_for_four_steps(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,7 +234,7 @@ def test_demo_trains_for_four_steps(
     assert "epoch 4" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("what", ["pixels", "labels"])
 def test_demo_fails_when_a_backend_delivers_other_samples(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, what: str
@@ -270,6 +271,7 @@ def test_demo_on_a_bad_folder_is_one_message(tmp_path: Path, what: str) -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("device", ["gpu", "meta", "cuda:99"])
 def test_demo_on_no_device_is_one_message(photographs: Path, device: str) -> None:
     done = fastload_command("demo", str(photographs), "--device", device)
@@ -409,7 +411,7 @@ def test_a_large_folder_is_sampled_not_copied(photographs: Path, tmp_path: Path)
 # -- doctor ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_doctor_lists_decoders_backends_and_limits() -> None:
     done = fastload_command("doctor")
     assert done.code == 0, done.out
@@ -427,7 +429,7 @@ def test_doctor_lists_decoders_backends_and_limits() -> None:
         assert re.search(rf"^\s+\w+\s+{backend.name}\s", done.out, re.MULTILINE)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_doctor_json_has_the_same_findings() -> None:
     findings = json.loads(fastload_command("doctor", "--json").out)
     assert {"group", "name", "value", "status", "advice"} == set(findings[0])
@@ -439,7 +441,7 @@ def test_doctor_json_has_the_same_findings() -> None:
     assert versions["torch"] == torch.__version__
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_doctor_does_not_say_that_all_is_well_under_a_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -488,7 +490,7 @@ def test_without_the_core_a_loader_says_so_once(
     assert "it was not built" in said[0]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_doctor_fails_when_something_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "torchvision.ops.nms", lambda *_: (_ for _ in ()).throw(RuntimeError("no operator"))

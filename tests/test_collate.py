@@ -260,6 +260,7 @@ def test_columns_of_a_tuple_have_names(tmp_path: Path) -> None:
     assert all(names == ["image", "label"] for names in seen)
 
 
+@pytest.mark.whole
 @contestants("torch-2", "turbojpeg")
 def test_resume(contestant: Contestant, source: Source, tmp_path: Path) -> None:
     settings: Any = {

@@ -129,7 +129,7 @@ def test_images_of_few_pixels(size: tuple[int, int]) -> None:
         np.testing.assert_array_equal(made, by_torch(TRANSFORMS[name], images, 4))
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_as_torch_on_a_processor_that_rounds_each_product_and_has_no_simd() -> None:
     code = (
         "from tests.test_colour_on_host import *\n"

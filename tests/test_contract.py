@@ -171,6 +171,7 @@ def test_backends_agree_on_every_random_choice(contestant: Contestant, create: A
     assert (got - wanted).abs().mean() <= (0.2 if contestant.psnr is None else 1.0) * step
 
 
+@pytest.mark.whole
 @contestants()
 @pytest.mark.filterwarnings("ignore:The image decoding and encoding:DeprecationWarning")
 def test_noise_is_the_same_everywhere_and_jpegs_are_torchvisions(
@@ -374,6 +375,7 @@ def open_resources() -> tuple[int, int, int]:
     )
 
 
+@pytest.mark.whole
 @contestants()
 def test_breaking_off_fifty_times_leaks_nothing(contestant: Contestant, create: Any) -> None:
     loader = create(contestant, batch_size=8, transform=v2.RandomResizedCrop(160, antialias=True))

@@ -75,7 +75,7 @@ def rank_main(rank: int, port: int, folder: str, backend: str, directory: str) -
         torch.distributed.destroy_process_group()
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("backend", ["turbojpeg", "torch", "cache"])
 def test_two_ranks_learn_what_one_process_learns(tmp_path: Path, backend: str) -> None:
     folder = str(write_photo_folder(tmp_path / "data", classes=2, per_class=10))

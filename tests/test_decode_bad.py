@@ -136,7 +136,7 @@ def test_pixel_limit_before_decoding(decoder: str, monkeypatch: pytest.MonkeyPat
             decoded(data, decoder, limit)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_pixel_limit_is_inclusive_and_can_be_raised_beyond_pillows() -> None:
     assert decoded(GOOD, "pillow", DecodeSettings(max_pixels=75 * 101)).shape == PHOTO.shape
     bomb = images.huge_png_header(20_000, 20_000)

@@ -30,7 +30,7 @@ def demo(folder: Path, page: Path) -> Any:
     return CliRunner().invoke(app, arguments)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_page_and_a_comparison(tmp_path: Path) -> None:
     write_coco(tmp_path / "coco")
     done = demo(tmp_path / "coco", tmp_path / "seen.html")
@@ -47,7 +47,7 @@ def test_a_page_and_a_comparison(tmp_path: Path) -> None:
     assert "fastload train coco-fasterrcnn --data coco" in done.output
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_other_objects_are_said_and_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_coco(tmp_path / "coco")
     found = objects._first_objects

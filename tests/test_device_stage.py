@@ -245,7 +245,7 @@ def test_a_loader_prepares_its_stage_in_the_trainers_thread(
     assert ("claim_thread", "fastload-prefetcher") in seen
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("allowed", [True, False])
 def test_page_locked_buffers_are_registered_once_at_their_size(
     cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, allowed: bool
@@ -350,7 +350,7 @@ def deliver(stage: DeviceStage, host: HostBatch, number: int) -> torch.Tensor:
     return batch
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_page_locked_buffer_is_not_refilled_before_it_is_copied(lazy: LazyGpu) -> None:
     stage, pool = stage_on(GPU), BufferPool(pinned_for=GPU, least=1)
     reads = [lazy.read(deliver(stage, filled(pool, value), value)) for value in range(1, 6)]
@@ -400,7 +400,7 @@ def test_the_log_has_when_the_gpu_worked_on_each_batch(lazy: LazyGpu) -> None:
     assert lazy.spinning == 0
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_batch_that_is_let_go_of_is_not_overwritten_before_it_is_read(lazy: LazyGpu) -> None:
     """The trainer queues its work and drops the batch; the loader's stream goes on at once."""
     stage, pool = stage_on(GPU), BufferPool(pinned_for=GPU, least=1)
@@ -414,7 +414,7 @@ def test_a_batch_that_is_let_go_of_is_not_overwritten_before_it_is_read(lazy: La
     assert [read() for read in reads] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_batch_of_the_backends_own_stream_is_read_when_it_is_there_and_kept_as_long(
     lazy: LazyGpu,
 ) -> None:
@@ -989,6 +989,7 @@ def test_zeros_are_fresh(monkeypatch: pytest.MonkeyPatch, huge: bool) -> None:
     assert ours.untyped_storage().nbytes() == kept[0].nbytes, "saved without the others"
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="of Linux")
 def test_large_zeros_are_of_whole_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[mmap.mmap]] = []

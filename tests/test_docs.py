@@ -264,7 +264,7 @@ def script_of(page: Path) -> str:
     return "\n".join(parts) if parts[1:] else ""
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_python_of_a_page_runs(page: Path, data: Path, tmp_path: Path) -> None:
     for block in blocks_of(page):

@@ -47,6 +47,7 @@ def test_every_example_is_tested_here() -> None:
     ] == []
 
 
+@pytest.mark.whole
 def test_a_folder_is_learnt_and_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
     data = str(folder / "classes")
     settings = (data, data, "--batch-size", "4", "--size", "32", "--model", "shufflenet_v2_x0_5")
@@ -60,6 +61,7 @@ def test_a_folder_is_learnt_and_goes_on_where_it_stopped(folder: Path, tmp_path:
     ]
 
 
+@pytest.mark.whole
 def test_two_processes_count_every_sample_once(folder: Path, tmp_path: Path) -> None:
     data = str(folder / "classes")
     settings = (

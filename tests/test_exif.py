@@ -109,7 +109,7 @@ def is_left_to_python(name: str) -> bool:
 FORMATS = ["JPEG", "PNG", "WEBP", "TIFF"] + ["AVIF"] * features.check("avif")
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.skipif(int(PIL.__version__.split(".")[0]) < 13, reason="the rules of Pillow 13")
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, of metadata that are cut off
 @pytest.mark.parametrize("format", FORMATS)

@@ -164,7 +164,7 @@ def interrupted_and_gone_on(backend: Any, step: int, batches_before: int) -> boo
     return interrupted
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("batches_before", [0, 2, 5])
 @pytest.mark.parametrize("backend", [Recorder, Light])
 def test_an_interrupt_at_any_step_of_next_leaves_nothing_behind(
@@ -176,7 +176,7 @@ def test_an_interrupt_at_any_step_of_next_leaves_nothing_behind(
     assert steps > 20
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_an_interrupt_at_any_step_of_a_new_start_leaves_nothing_behind() -> None:
     order = EpochOrder(12, 2, shuffle=True)
     interrupted, step = True, 0
@@ -195,7 +195,7 @@ def test_an_interrupt_at_any_step_of_a_new_start_leaves_nothing_behind() -> None
     assert step > 20
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_an_interrupt_while_it_stops_leaves_nothing_behind() -> None:
     """As between the epochs of an adopted DataLoader whose workers are started again."""
     order = EpochOrder(12, 2)

@@ -301,7 +301,7 @@ class Whereabouts(Dataset[Any]):
         return {"number": index, "noise": torch.rand(2), "process": os.getpid()}
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_replacements_are_made_in_the_workers() -> None:
     """In this process they would draw from the random state that the trainer is using."""
 
@@ -324,7 +324,7 @@ def test_replacements_are_made_in_the_workers() -> None:
         assert (theirs["process"] != os.getpid()).all()
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_loader_whose_workers_are_all_dead_says_so_every_time_and_can_go_on() -> None:
     with fastload.create_loader(list(range(64)), 2, num_workers=2) as loader:
         for _ in range(2):
@@ -399,7 +399,7 @@ def named(worker: int) -> None:
     print("worker", worker, flush=True)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_dataloaders_other_arguments_mean_what_they_mean_there(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

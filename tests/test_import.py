@@ -72,7 +72,7 @@ def test_import_alone_loads_no_other_package() -> None:
     assert [name for name in loaded if name not in sys.stdlib_module_names] == ["fastload"]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_importing_every_public_name_changes_nothing_global_and_loads_nothing_optional() -> None:
     before, after, loaded, (monitored, with_monitor), with_network = run_python(
         OBSERVE

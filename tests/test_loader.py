@@ -182,7 +182,7 @@ def test_a_state_goes_on_in_another_precision(dtype: torch.dtype | None) -> None
         other.load_state_dict(one.state_dict())  # floats from bytes: not only rounded
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_losing_the_loader_stops_its_thread() -> None:
     backend = Recorder()
     loader = loader_over(backend, EpochOrder(8, 2))

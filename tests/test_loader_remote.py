@@ -51,6 +51,7 @@ def rows(loader: Any) -> list[torch.Tensor]:
     return [row for batch, _ in loader for row in batch]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("options", [{}, {"backend": "torch", "num_workers": 0}])
 def test_little_is_read_past_the_end_of_an_epoch_where_nothing_keeps_it(
     options: dict[str, Any], local: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch

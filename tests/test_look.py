@@ -83,7 +83,7 @@ def test_boxes_and_outlines_of_coco(tmp_path: Path) -> None:
     assert text.count('class="crowd"') >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_keypoints_are_mirrored_where_their_sides_are_known(tmp_path: Path) -> None:
     document = coco_document()
     for one in document["annotations"]:

@@ -203,7 +203,7 @@ def drawn(shapes: Ragged, points: PointMap) -> Any:
     return made.values
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("reach", [0.0, 0.4, 30.0])
 def test_polygons_are_drawn_as_pycocotools_draws_them(reach: float) -> None:
     rng = np.random.default_rng(int(reach * 10))
@@ -449,6 +449,7 @@ def test_a_failed_image_has_no_masks(tmp_path: Path) -> None:
         assert batch["masks"].values.any(dim=(1, 2)).all()
 
 
+@pytest.mark.whole
 @contestants("torch-2", "turbojpeg", "cache-disk")
 def test_resume(contestant: Contestant, files: Any, tmp_path: Path) -> None:
     source = source_of(files, BLOB_SHAPES, pixels=False)

@@ -175,7 +175,7 @@ def write_html(results: Results, path: Path) -> None:
     report.write_html(results, path)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @needs_charts
 def test_page_needs_nothing_from_elsewhere(page: Path) -> None:
     text = page.read_text()
@@ -253,7 +253,7 @@ def test_the_verdict_on_decoders_claims_no_more_than_the_rounds_show(
     assert decode_report.verdict([]) == ""
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @needs_charts
 def test_tables_are_in_the_order_of_the_charts_below_a_verdict(tmp_path: Path) -> None:
     speeds = {"pillow": (100, 50), "simplejpeg": (300, 500), "native": (400, 200)}
@@ -294,7 +294,7 @@ def test_tables_are_in_the_order_of_the_charts_below_a_verdict(tmp_path: Path) -
     assert cells[1 : len(bars) + 1] == [name.split(",")[0] for name in bars]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @needs_charts
 def test_charts_are_as_wide_as_the_page_and_no_line_crosses_their_labels(tmp_path: Path) -> None:
     from fastload.tools.measure import charts
@@ -318,6 +318,7 @@ def test_charts_are_as_wide_as_the_page_and_no_line_crosses_their_labels(tmp_pat
         assert chart.rindex("stroke-dasharray") < chart.index("fill: var(--paper)")
 
 
+@pytest.mark.whole
 @needs_charts
 def test_tables_say_that_they_go_on_where_a_phone_cannot_show_them() -> None:
     wide = pages.table([{f"h{n}": "1" for n in range(9)}], text_columns=())
@@ -354,7 +355,7 @@ def test_colours_of_contestants_are_apart_and_stand_out(scheme: str) -> None:
     assert min(apart.values()) > 0.12, min(apart, key=lambda pair: apart[pair])
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @needs_charts
 def test_same_results_give_the_same_page(page_of: Callable[[str], Path], tmp_path: Path) -> None:
     write_html(decode_results(), tmp_path / "again.html")
@@ -459,7 +460,7 @@ def _overlapping(texts: list[dict[str, Any]]) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @needs_charts
 @pytest.mark.parametrize("width", [1280, 390, 360])
 def test_charts_are_drawn_and_readable(browser: Any, page: Path, width: int) -> None:
@@ -485,7 +486,7 @@ def test_page_fits_a_phone_without_scrolling_sideways(browser: Any, page: Path) 
     assert browser.execute_script("return window.innerWidth") == 390
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @needs_charts
 def test_the_table_of_a_sweep_is_not_cut(browser: Any, tmp_path: Path) -> None:
     """Two GPUs, and all that can be tried, of which one is said once, as all rows have it."""
@@ -512,7 +513,7 @@ def test_the_table_of_a_sweep_is_not_cut(browser: Any, tmp_path: Path) -> None:
     assert ">amp</th>" not in text
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_sample_and_three_versions_of_it_stand_side_by_side(browser: Any, tmp_path: Path) -> None:
     picture = Shown(np.zeros((8, 8, 3), np.uint8), False, {})
     text = look([Row("a.jpg", [picture] * 4)], title="a", summary="b", transform="c", classes=None)

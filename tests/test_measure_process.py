@@ -117,7 +117,7 @@ def test_arguments_and_answers_are_objects() -> None:
     np.testing.assert_array_equal(done.answer, 2 * np.arange(1 << 18))
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_reports_come_at_once_and_what_is_printed_is_kept(tmp_path: Path) -> None:
     seen: list[int] = []
     done = called("counts", 3, on_report=seen.append)
@@ -170,7 +170,7 @@ def test_what_is_killed_is_reported_by_its_signal() -> None:
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_ranks_of_torchrun_answer_one_by_one() -> None:
     seen: list[int] = []
     done = called("counts", 1, launcher=TORCHRUN, on_report=seen.append)
@@ -213,7 +213,7 @@ def test_errors_of_ours_come_as_they_are() -> None:
     child.close()
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_no_answer_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     child = Child(cwd=ROOT)
     child.open(f"{__name__}:Counter", 0)
@@ -232,7 +232,7 @@ def test_no_answer_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
 # -- The end ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_what_takes_too_long_is_ended_with_all_its_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

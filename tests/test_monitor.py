@@ -881,7 +881,7 @@ def test_timelines_share_one_scale(tmp_path: Path) -> None:
     assert {(0x1F, 0x7A, 0x4D), (0xD9, 0x48, 0x2B)} <= colours
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_script_draws_before_and_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

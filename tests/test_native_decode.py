@@ -193,7 +193,7 @@ def test_nothing_but_padding(pool: Any) -> None:
     assert (out == 7).all()
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_simd_variants_are_equal() -> None:
     """On boxes and sizes of every alignment, and weights of every precision."""
     rng = np.random.default_rng(3)

@@ -44,6 +44,7 @@ def by_pillow(image: Pixels, quality: int) -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(
     not features.check_feature("libjpeg_turbo"), reason="Pillow has another libjpeg"
 )

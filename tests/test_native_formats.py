@@ -508,7 +508,7 @@ def test_pixel_chunks_leaves_out_metadata_only() -> None:
     assert pixel_chunks(data) == GOOD
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("with_core", [True, False])
 @pytest.mark.parametrize("backend", ["turbojpeg", "torch", "cache"])
 def test_explain_names_what_reads_png(

@@ -42,7 +42,7 @@ def random_sizes(count: int, longest: int, seed: int) -> np.ndarray:
     return np.exp(rng.uniform(0, np.log(longest), (count, 2))).astype(np.int64).clip(1, longest)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "op",
     [

@@ -16,7 +16,7 @@ from tests.waiting import LIMIT
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler to make another libjpeg")
 def test_another_libjpeg_in_the_process_does_not_get_in_the_way(tmp_path: Path) -> None:
     """torchvision brings one of the same name for the dynamic linker, in some versions without what

@@ -80,7 +80,7 @@ def write(folder: Path, kind: str, height: int, width: int) -> None:
         Image.fromarray(pixels[::-1] if number else pixels).save(name, kind, compress_level=1)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_sound_images_much_larger_than_their_output(tmp_path: Path) -> None:
     for case, (kind, height, width, _, _) in LARGE.items():
         write(tmp_path / case, kind, height, width)

@@ -385,6 +385,7 @@ def test_a_bad_file_is_left_out_and_named_or_an_error(folder: Path, tmp_path: Pa
         packed(source, tmp_path / "out", strict=True)
 
 
+@pytest.mark.whole
 def test_what_cannot_be_read_now_is_an_error_and_not_left_out(
     folder: Path, tmp_path: Path, server: ObjectServer
 ) -> None:
@@ -765,7 +766,7 @@ def test_names_that_are_no_utf8(format: Any, tmp_path: Path) -> None:
 # -- Elsewhere
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_to_an_object_store(
     folder: Path, tmp_path: Path, server: ObjectServer, own_cache: Path
 ) -> None:

@@ -34,7 +34,7 @@ def pixels(path: Path, mode: str) -> np.ndarray:
         return np.asarray(image.convert(mode), np.float64)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_same_bytes_for_the_same_seed(folder: Path, tmp_path: Path) -> None:
     assert digest(write_photographs(tmp_path / "again", COUNT, seed=3)) == digest(folder)
     other = digest(write_photographs(tmp_path / "other", 8, seed=4))
@@ -79,7 +79,7 @@ def test_sizes_and_settings_are_those_of_photographs(folder: Path) -> None:
     assert bits.max() > 2 * bits.min(), "busy images and plain ones"
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_gradients_are_heavy_tailed_and_spectra_fall_as_in_nature(folder: Path) -> None:
     kurtoses, slopes = [], []
     for path in sorted(folder.rglob("*.jpg")):

@@ -89,6 +89,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+@pytest.mark.whole
 def test_pip_leaves_it_there(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.install("pillow")
     monkeypatch.setattr(command, "build_wheel", lambda python, folder: place.simd)
@@ -128,6 +129,7 @@ def test_pillow_that_was_put_over_it_goes(place: Place) -> None:
     assert place.files() == {"__init__.py", "_imaging.py"}
 
 
+@pytest.mark.whole
 def test_what_cannot_be_is_said_before_pillow_goes(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

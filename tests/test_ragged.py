@@ -211,7 +211,7 @@ def test_the_corners_of_a_polygon_go_where_those_of_its_box_go(
                 assert np.allclose(corners.cpu(), [80, 0] + given * ratio * [-1, 1])
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @contestants()
 def test_resume_and_ranks(contestant: Contestant, source: Source, tmp_path: Path) -> None:
     arguments: dict[str, Any] = {
@@ -242,6 +242,7 @@ def test_resume_and_ranks(contestant: Contestant, source: Source, tmp_path: Path
         loader.close()
 
 
+@pytest.mark.whole
 @contestants()
 def test_samples_without_objects_and_empty_batches(
     contestant: Contestant, paths: list[str], tmp_path: Path

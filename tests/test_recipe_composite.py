@@ -597,7 +597,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @contestants()
 @pytest.mark.parametrize("name", CHAINS)
 def test_all_backends_and_resumed_epochs_have_the_same_samples(

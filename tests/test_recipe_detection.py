@@ -386,7 +386,7 @@ STEPS: list[st.SearchStrategy[Any]] = [
 PHASES = (Phase.generate, Phase.shrink)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @settings(max_examples=25, deadline=None, derandomize=True, database=None, phases=PHASES)
 @given(
     chain=st.lists(st.one_of(STEPS), min_size=1, max_size=6),

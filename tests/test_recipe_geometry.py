@@ -613,7 +613,7 @@ def test_resolving_depends_on_the_sample_and_not_on_the_batch() -> None:
     assert (plan.resolve(Draws(5, 3, draws.indices), sizes).box != whole.box).any()
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("size", [(375, 500), (90, 40), (64, 400)], ids=str)
 def test_random_resized_crop_boxes_are_distributed_as_torchvisions(size: tuple[int, int]) -> None:
     count = 4000

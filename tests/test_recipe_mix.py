@@ -82,7 +82,7 @@ def test_cutmix(
     assert result[0].is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_boxes_and_weights_are_distributed_as_torchvision_draws_them() -> None:
     torch.manual_seed(0)
     many = [numbers_of(number, seed=3, epoch=0) for number in range(1500)]

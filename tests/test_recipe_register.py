@@ -163,7 +163,7 @@ def test_a_colour_operation_from_outside(
         assert close(batch[index], np.asarray(expected)), index
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_samples_do_not_depend_on_their_batch(folder: Path) -> None:
     transform = v2.Compose([CropTopLeft(36), RandomSolarize(100), CropTopLeft(24)])
     epochs = []

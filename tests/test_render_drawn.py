@@ -117,7 +117,7 @@ CROPS: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "channels"),
     [
@@ -136,7 +136,7 @@ def test_crops_and_flips_are_drawn_by_one_kernel(
     check(launched, ["drawn"], source, v2.Compose(CROPS[name]))
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])
 def test_normalising_and_the_dtype_to_deliver_are_in_the_same_launch(
     launched: list[str], dtype: Any
@@ -145,13 +145,13 @@ def test_normalising_and_the_dtype_to_deliver_are_in_the_same_launch(
     check(launched, ["drawn"], (pixels(), np.arange(COUNT)), transform, dtype=dtype)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_value_a_channel_lies_outside(launched: list[str]) -> None:
     transform = v2.RandomCrop(8, padding=3, fill=(9, 120, 250))
     check(launched, ["drawn"], (pixels(), np.arange(COUNT)), transform)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_masks_are_cut_as_their_images(launched: list[str]) -> None:
     source = {"image": pixels(), "mask": pixels(1), "label": np.arange(COUNT)}
     transform = v2.RandomCrop(8, padding=3, fill={tv_tensors.Image: 7, "others": 1})
@@ -162,7 +162,7 @@ def test_masks_are_cut_as_their_images(launched: list[str]) -> None:
     check(launched, kernels, source, v2.Compose([*CROPS["padded"], *FLOATS]))
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_what_follows_that_is_more_than_a_conversion_gets_bytes(launched: list[str]) -> None:
     source = (pixels(), np.arange(COUNT) % 3)
     jitter = v2.Compose([*CROPS["padded"], v2.ColorJitter(0.4)])
@@ -179,7 +179,7 @@ def test_what_follows_that_is_more_than_a_conversion_gets_bytes(launched: list[s
     check(launched, ["drawn", "normalise"], source, floats, batch_transform=mixing)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_subset_takes_its_own_rows(launched: list[str]) -> None:
     opened = open_source((pixels(count=30), np.arange(30)))
     source = replace(opened, source=opened.source.take(np.arange(3, 23, 2)))
@@ -197,7 +197,7 @@ def test_samples_that_come_twice_have_draws_of_their_own(launched: list[str]) ->
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_nothing_but_the_order_of_an_epoch_travels(
     launched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +254,7 @@ def plan_of(transform: Any) -> GeometryPlan:
     return Recipe.from_transform(transform).split(SIZE).geometry
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("most", "room", "as_one"), [(2, 1 << 20, 2), (16, 3 << 10, 1)])
 def test_as_many_batches_are_made_as_one_as_there_is_room_for(
     launched: list[str], monkeypatch: pytest.MonkeyPatch, most: int, room: int, as_one: int
@@ -273,6 +274,7 @@ def test_as_many_batches_are_made_as_one_as_there_is_room_for(
     assert loaded["epoch"] == 1
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("step", range(3))
 def test_a_batch_among_those_that_are_made_as_one_is_resumed_at(
     launched: list[str], step: int
@@ -303,7 +305,7 @@ def test_what_is_done_with_a_batch_as_a_whole_is_done_with_each(launched: list[s
     )
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "transform",
     [

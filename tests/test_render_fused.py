@@ -86,6 +86,7 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Both:
     return Both(monkeypatch)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 def test_crops_with_padding(both: Both, mode: Any, channels: int) -> None:
@@ -96,6 +97,7 @@ def test_crops_with_padding(both: Both, mode: Any, channels: int) -> None:
     both(lambda: on_device(images, rows, geometry, resampling), "render")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("interpolation", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 @pytest.mark.parametrize("antialias", [True, False])
 @pytest.mark.parametrize(("size", "channels"), [((24, 31), 3), ((9, 6), 3), ((9, 6), 2)])
@@ -112,6 +114,7 @@ def test_resized_crops(
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 @pytest.mark.parametrize("interpolation", [InterpolationMode.BILINEAR, InterpolationMode.BICUBIC])
 def test_crops_with_padding_of_resized_images(both: Both, interpolation: Any, mode: str) -> None:
@@ -208,6 +211,7 @@ def test_colour_jitter_in_one_launch(both: Both, channels: int, count: int) -> N
         both(lambda images=images: run(jitter, images), "recolour")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("channels", [1, 3])
 def test_distortions_of_colour_in_one_launch(both: Both, channels: int) -> None:
     distort = v2.RandomPhotometricDistort(hue=(-0.3, 0.3), p=0.7)
@@ -219,6 +223,7 @@ def test_distortions_of_colour_in_one_launch(both: Both, channels: int) -> None:
     both(lambda: gamma.apply(images if on() else images.cpu(), draws, 0).cpu(), "recolour")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kernel", [3, (5, 9), (1, 7)])
 def test_blur_along_both_axes(both: Both, kernel: Any) -> None:
     images = batch(4)
@@ -310,6 +315,7 @@ AUGMENTED = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", AUGMENTED)
 def test_augmentations_in_one_launch(both: Both, name: str, channels: int) -> None:
@@ -318,6 +324,7 @@ def test_augmentations_in_one_launch(both: Both, name: str, channels: int) -> No
         both(lambda images=images: run(AUGMENTED[name], images), "recolour")
 
 
+@pytest.mark.whole
 def test_the_chains_of_augmix_are_one_launch_and_mixed_in_another(both: Both) -> None:
     for transform in (v2.AugMix(), v2.AugMix(9, 2, 2, 0.4, all_ops=False, fill=31)):
         images = batch(6)
@@ -328,6 +335,7 @@ def test_the_chains_of_augmix_are_one_launch_and_mixed_in_another(both: Both) ->
         )
 
 
+@pytest.mark.whole
 def test_what_is_applied_to_some_samples(both: Both) -> None:
     images = batch(10).contiguous()
     steps = [v2.ColorJitter(0.8, 0.7, 0.9, 0.4), v2.GaussianBlur(3), v2.AugMix()]
@@ -553,6 +561,7 @@ assert "triton" not in sys.modules
 """
 
 
+@pytest.mark.whole
 def test_without_the_interpreter_kernels_are_left_alone_and_compile_for_gpus() -> None:
     """Without a GPU nothing imports Triton. Its compiler, where it is, takes what the interpreter
     runs."""

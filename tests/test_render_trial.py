@@ -57,6 +57,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.whole
 def test_one_kernel_is_launched_for_a_device_where_all_is_well(answers: dict[str, Any]) -> None:
     found = answers["whole"]
     assert found["why_not"] == ["", ""]

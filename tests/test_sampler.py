@@ -112,7 +112,7 @@ def test_a_bijection_has_every_index_once(length: int) -> None:
             order[wrong]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.usefixtures("computed")
 def test_a_bijection_is_as_random_as_a_shuffle() -> None:
     places = np.array([EpochOrder(6, 1, shuffle=True, seed=s).epoch(0) for s in range(3000)])

@@ -192,7 +192,7 @@ def test_groups_begin_evenly_and_small() -> None:
     assert sum(started[:32]) == pytest.approx(64, abs=6)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("samples", [24, 32, 35])
 def test_each_sample_may_come_at_each_place(samples: int) -> None:
     counts = np.zeros((samples, samples), dtype=np.int64)

@@ -88,7 +88,7 @@ def test_batches_of_an_epoch_are_those_of_its_order() -> None:
             assert batch == whole[order.batch(step)].tolist()
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_order_within_a_part_is_drawn_again_and_uniform() -> None:
     order = orders(4096, 2, 2, 8, moved=0.0)[0]
     one, other = (np.array(read(order, epoch)) for epoch in (0, 1))
@@ -191,7 +191,7 @@ with fastload.create_loader(
 """
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_nodes_with_disks_of_their_own_fetch_their_parts_alone(
     server: ObjectServer, tmp_path: Path
 ) -> None:

@@ -218,7 +218,7 @@ def test_a_damaged_index_gives_the_same_pixels(tmp_path: Path) -> None:
     assert refused > 50
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_an_index_stays_below_its_limit(tmp_path: Path) -> None:
     index = open_index(tmp_path / "index", limit=12_000)
     decoder = Decoder()
@@ -248,7 +248,7 @@ def _fill_from(path: Path, seed: int) -> None:
         decoder.decode(data, [(0, 0, 8, 8)])
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_several_processes_fill_one_index(tmp_path: Path) -> None:
     path = tmp_path / "index"
     context = multiprocessing.get_context("fork")

@@ -227,6 +227,7 @@ def test_of_a_server_that_says_no_versions_no_index_is_kept(
     assert "says no versions of the images" in refused.output.replace("\n", " ")
 
 
+@pytest.mark.whole
 def test_an_index_that_is_none_is_made_again(
     local: Path, server: ObjectServer, own_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -380,6 +381,7 @@ def test_offsets_lead_nowhere(
     check_by_index("s3://bucket", server)  # whole again
 
 
+@pytest.mark.whole
 def test_a_header_leads_nowhere(
     coco: Path, server: ObjectServer, own_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -294,6 +294,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None]]] = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("broken", BROKEN)
 def test_what_is_wrong_is_said_as_of_a_folder(
     broken: str, tmp_path: Path, server: ObjectServer
@@ -314,6 +315,7 @@ def test_class_folders_with_a_stray_yaml(tmp_path: Path, server: ObjectServer) -
     check_same(tmp_path, server, split="train")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["yolo", "voc"])
 def test_requests(kind: str, tmp_path: Path, server: ObjectServer) -> None:
     """A file of labels is read once, the header of an image with labels once, a folder is listed
@@ -352,6 +354,7 @@ def test_requests(kind: str, tmp_path: Path, server: ObjectServer) -> None:
     assert len(server.requests) <= 12
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("most", [index.MOST_REQUESTS, 1])
 @pytest.mark.parametrize("kind", ["yolo", "voc"])
 def test_labels_that_change(
@@ -620,7 +623,7 @@ def test_segments_of_an_index_lead_nowhere(
     assert "the index is not used" in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["yolo", "voc", "panoptic"])
 @contestants(spawned=True)
 def test_batches(contestant: Contestant, kind: str, tmp_path: Path, server: ObjectServer) -> None:

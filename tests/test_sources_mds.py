@@ -116,7 +116,7 @@ def test_samples_are_those_of_the_index(folder: Path) -> None:
     assert open_source(folder, format="mds").source.fingerprint == source.fingerprint
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("backend", ["torch", "turbojpeg"])
 def test_a_loader_serves_them(folder: Path, backend: str) -> None:
     opened = open_source(folder, fields=("image", "class"), classes=("a", "b", "c"))

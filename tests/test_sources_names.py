@@ -24,7 +24,7 @@ PARTS = sorted({name for form in FORMATS for name in form.parts})
 CLASSES = sorted({name for form in FORMATS for name in form.no_parts})
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_no_format_has_a_folder_that_is_taken_for_a_class(tmp_path: Path) -> None:
     """All pairs of the names that the formats say to be theirs, and of those that they say to be
     classes."""

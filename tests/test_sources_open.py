@@ -103,6 +103,7 @@ def check_equal(ours: list[Any], theirs: list[Any]) -> None:
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.whole
 @contestants()
 @pytest.mark.parametrize(
     "transform",
@@ -135,6 +136,7 @@ def test_what_cannot_be_read_is_an_error_that_names_it(
         batches(loader)
 
 
+@pytest.mark.whole
 @contestants()
 def test_what_cannot_be_read_is_substituted(
     contestant: Contestant, blobs: dict[str, bytes], tmp_path: Path

@@ -55,7 +55,7 @@ def data(tmp_path: Path, own_cache: Path) -> Path:
     return tmp_path / "data"
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @contestants()
 def test_samples_are_those_in_the_rows(contestant: Contestant, data: Path, tmp_path: Path) -> None:
     loader = contestant.create(data, tmp_path, batch_size=3, transform=v2.Resize((16, 16)))

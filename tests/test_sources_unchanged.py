@@ -201,6 +201,7 @@ def test_masks_keep_numbers_above_255(contestant: Contestant, tmp_path: Path) ->
     assert torch.equal(masks.cpu().float(), wanted)
 
 
+@pytest.mark.whole
 @contestants(*UNCHANGED)
 def test_grey_stays_grey(contestant: Contestant, tmp_path: Path) -> None:
     grey = [images.photo(*size, seed=row, channels=1) for row, size in enumerate(SIZES)]

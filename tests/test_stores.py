@@ -371,6 +371,7 @@ ODD_NAMES = (
 )
 
 
+@pytest.mark.whole
 def test_names_in_urls(local: Path, server: ObjectServer) -> None:
     """Of a web server percent-encoded, of an object store as they stand."""
     photos = [path.read_bytes() for path in sorted(local.rglob("*.jpg"))]
@@ -701,6 +702,7 @@ def test_a_copy_that_is_denied_is_no_full_disk(server: ObjectServer) -> None:
     assert "disk is full" not in str(caught.value)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("bound", ["_SILENCE", "_ANSWER"])
 def test_a_proxy_that_stalls(
     bound: str, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
@@ -968,7 +970,7 @@ def test_a_script_that_runs_on_import_is_refused(
         next(iter(loader))
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_workers_are_spawned(local: Path, server: ObjectServer) -> None:
     upload(local.parent, server)
     arguments: dict[str, Any] = {

@@ -117,7 +117,7 @@ def test_a_profile_without_credentials_is_said(
     assert "AWS_PROFILE=work: this profile has no credentials" in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_role_is_taken_by_boto3(
     home: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return "s3://bucket/data.bin"
 
 
+@pytest.mark.whole
 def test_reads_and_seeks_are_those_of_a_file_in_memory(path: str) -> None:
     ours, theirs = RangeFile(path), io.BytesIO(DATA)
     assert (ours.readable(), ours.seekable(), ours.writable()) == (True, True, False)

@@ -115,7 +115,7 @@ def batches(spec: Any, **arguments: Any) -> list[torch.Tensor]:
         return [column.clone() for batch in loader for column in batch]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_samples_are_those_on_disk(here: Here, local: Path) -> None:
     where = f"{here.url}/photographs"
     upload(local, here, f"{where}/train")

@@ -123,7 +123,7 @@ def pieces_of(groups: list[list[int]]) -> int:
     return sum(len({row // PER_SHARD for row in group}) for group in groups)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @contestants(spawned=True)
 def test_the_samples_are_those_of_local_shards(
     contestant: Contestant, shards: Path, server: ObjectServer, tmp_path: Path
@@ -218,7 +218,7 @@ with create(SPEC, prefetch_factor=1) as loader:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_state_goes_on_in_another_process_and_reads_what_is_left(
     shards: Path, server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,7 +324,7 @@ def outcomes(loader: Any) -> list[Any]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "fault",
     [
@@ -381,6 +381,7 @@ def test_a_sample_that_cannot_be_read_is_substituted(shards: Path, server: Objec
     assert 50 not in labels
 
 
+@pytest.mark.whole
 def test_an_epoch_that_is_left_leaves_nothing(shards: Path, server: ObjectServer) -> None:
     upload(shards, server)
     with create(SPEC) as loader:

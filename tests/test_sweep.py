@@ -802,7 +802,7 @@ def test_every_reported_table_has_an_owner_and_conditions_and_is_in_the_manual(n
             assert [figure for figure in shown if figure not in manual] == []
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.skipif(
     find_spec("matplotlib") is None, reason="needs matplotlib: pip install .[report]"
 )
@@ -1034,7 +1034,7 @@ def test_each_run_is_written_when_it_is_made(
     assert kept == [["measured", "not run", "not run"], ["measured", "measured", "not run"]]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_rounds_take_all_cells_in_turn_and_every_second_one_backwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1053,7 +1053,7 @@ def test_rounds_take_all_cells_in_turn_and_every_second_one_backwards(
     assert sweep.settings["rounds"] == 4
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_what_is_larger_than_what_did_not_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(cell: Cell, *arguments: Any, **more: Any) -> Row:
         assert cell.batch * cell.processes < 64, "may exhaust the machine"
@@ -1081,7 +1081,7 @@ def test_what_is_larger_than_what_did_not_fit_is_not_tried(monkeypatch: pytest.M
     assert sweep.measurements[2].note == "a batch of 16 did not fit in memory."
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_sweep_in_which_nothing_ran_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

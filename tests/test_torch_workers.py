@@ -74,7 +74,7 @@ def epochs_of(loader: Any) -> list[list[list[int]]]:
     return [torch.cat(list(loader)).tolist() for _ in range(EPOCHS)]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("own_generator", [True, False])
 def test_an_adopted_loader_seeds_its_workers_as_the_plain_one(
@@ -106,7 +106,7 @@ def test_each_worker_makes_the_batches_that_it_would_under_a_dataloader(batch: i
         assert epochs_of(loader) == epochs_of(theirs)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_global_seed_reaches_the_workers() -> None:
     seeds = set()
     for seed in (1, 2):
@@ -116,7 +116,7 @@ def test_the_global_seed_reaches_the_workers() -> None:
     assert len(seeds) == 2 * EPOCHS
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_where_fastload_owns_the_order_seeds_follow_seed_epoch_and_rank() -> None:
     def seeds(rank: int, seed: int, epochs: tuple[int, ...]) -> list[int]:
         found = []
@@ -140,7 +140,7 @@ def test_where_fastload_owns_the_order_seeds_follow_seed_epoch_and_rank() -> Non
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_ranks_that_share_an_adopted_loader_have_seeds_of_their_own() -> None:
     found = set()
     for rank in range(2):
@@ -228,7 +228,7 @@ def test_garbage_of_the_parent_is_not_collected_by_its_workers(
     assert note.read_text().split() == [str(os.getpid())]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_worker_that_is_killed_leaves_no_lock_behind() -> None:
     """Among the locks of torch's iterator is that of an event, which workers and trainer ask."""
     with fastload.create_loader(
@@ -278,7 +278,7 @@ def current_iterator() -> Any:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_an_interrupt_while_workers_start_leaves_nothing_behind(tmp_path: Path) -> None:
     code = "from tests.test_torch_workers import interrupt_starts; print(interrupt_starts(3, 58))"
     (tmp_path / "starts.py").write_text(code)

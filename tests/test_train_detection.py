@@ -242,7 +242,7 @@ def validate_as(rank: int, folder: str, out: str) -> None:
         dist.destroy_process_group()
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_ranks_find_together_what_one_finds(data: Path, tmp_path: Path) -> None:
     """Five images on four ranks: two batches have one, or none."""
     alone = validated(data, fastload.Shard())
@@ -334,7 +334,7 @@ def test_losses_are_summed_and_crowds_are_not_learnt() -> None:
     assert task.result(sums) == {"loss": 0.75}
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_stopped_run_goes_on_to_the_same_bits(data: Path, tmp_path: Path) -> None:
     """Torchvision draws anchors and proposals from torch's generator, which is kept."""
     whole = run(job(data, tmp_path / "whole"), tmp_path / "a")
@@ -353,7 +353,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(data: Path, tmp_path: Path) -> N
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_two_processes_train_one_detector(data: Path, tmp_path: Path) -> None:
     summary = run(job(data, tmp_path / "out", batch_size=1), tmp_path, ranks=2)
     assert summary["world_size"] == 2

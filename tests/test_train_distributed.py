@@ -72,6 +72,7 @@ def assert_same_curve(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 # -- The same as one process -----------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_two_and_four_ranks_have_the_curve_of_one(data: dict[str, str], tmp_path: Path) -> None:
     """Windows of 2, 2 and 1 batches; gradients are clipped. Validation ends with batches of 1, 1, 1
     and 0 samples."""
@@ -106,6 +107,7 @@ def test_two_and_four_ranks_have_the_curve_of_one(data: dict[str, str], tmp_path
         assert len(exchanges) == 9, "one a step, not one a batch"
 
 
+@pytest.mark.whole
 def test_fewer_samples_than_ranks_count_once(tmp_path: Path) -> None:
     """Three samples on four ranks: one rank trains on a sample that another one has too, which must
     not count."""
@@ -147,6 +149,7 @@ def test_statistics_of_batch_normalisation_are_rank_0s(
 # -- Ranks that die --------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("act", "validation"), [("exit", False), ("raise", True)])
 def test_a_rank_that_dies_takes_the_others_along(
     data: dict[str, str], tmp_path: Path, act: str, validation: bool

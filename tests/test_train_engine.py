@@ -121,7 +121,7 @@ def test_windows_are_plain_steps_on_the_mean_of_their_samples(
     assert summary.epochs[1].train["loss"] == pytest.approx(np.mean(losses[40:]), rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_accumulated_batches_are_one_large_batch(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +161,7 @@ def test_fewer_samples_than_a_batch_are_one_smaller_batch(
     assert summary.final["loss"] < summary.epochs[0].train["loss"]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("amp", ["bf16", "fp16"])
 def test_mixed_precision_learns_nearly_the_same(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amp: str
@@ -228,7 +228,7 @@ def test_the_average_of_the_weights_is_what_is_validated(
     assert averaged.epochs[0].val["loss"] == pytest.approx(sum(losses) / 9, rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_compiled_network_learns_the_same_and_is_saved_as_the_plain_one(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,7 +255,7 @@ def test_a_compiled_network_learns_the_same_and_is_saved_as_the_plain_one(
 # -- Length, files, words --------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_max_steps_ends_a_run_that_can_go_on(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -493,7 +493,7 @@ def slow_run(
     return train(settings, console=quiet()), network
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_slow_source_is_seen_as_waiting_for_data(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -514,7 +514,7 @@ def test_a_slow_source_is_seen_as_waiting_for_data(
     assert summary.epochs[0].wait_share == pytest.approx(summary.idle.wait_share)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_same_source_with_prefetch_costs_no_waiting(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def test_max_steps_says_what_they_came_to(run: Run, splits: Path, tmp_path: Path
     assert not (tmp_path / "out" / "epochs.jsonl").exists(), "a part of an epoch is no record"
 
 
+@pytest.mark.whole
 def test_evaluation_alone_validates_a_checkpoint_and_writes_nothing(
     run: Run, splits: Path, tmp_path: Path
 ) -> None:

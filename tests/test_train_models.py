@@ -100,7 +100,7 @@ def test_vgg19_has_the_convolutions_of_vgg19() -> None:
     assert ours == [layer.weight.shape for layer in theirs]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_unet_vgg16_has_the_convolutions_of_vgg16() -> None:
     model: Any = create("smp:Unet/vgg16_bn", num_classes=1)
     convolutions = [layer for layer in model.encoder.modules() if isinstance(layer, nn.Conv2d)]
@@ -115,7 +115,7 @@ def test_unet_vgg16_has_the_convolutions_of_vgg16() -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_token_is_answered_with_scores_for_the_vocabulary_whatever_the_padding() -> None:
     model = create("transformers:roberta-tiny", num_classes=100).eval()
     tokens = torch.randint(4, 100, (2, 12))
@@ -254,7 +254,7 @@ def test_a_detector_is_torchvisions_with_an_output_for_the_background() -> None:
     assert tuple(resized.transform(plain)[0].image_sizes[0]) == (48, 80)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_weights_of_a_detector_come_from_a_file_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -350,7 +350,7 @@ def test_weights_of_a_language_model_come_from_a_folder_too(tmp_path: Path) -> N
         create("transformers:roberta", weights="/no/such/folder")
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_options_reach_the_library() -> None:
     pytest.importorskip("timm")
 

@@ -258,7 +258,7 @@ def test_a_preset_trains(name: str, tmp_path: Path) -> None:
         file.unlink()  # hundreds of MB
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_cracks_are_resumed_and_the_best_model_is_the_one_of_the_highest_iou(
     tmp_path: Path,
 ) -> None:
@@ -280,7 +280,7 @@ def test_cracks_are_resumed_and_the_best_model_is_the_one_of_the_highest_iou(
     assert state["task"]["positive_weight"] == pytest.approx((1 - share) / share)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_gradients_of_one_batch_and_of_many_small_ones_train_the_same_roberta(
     tmp_path: Path,
 ) -> None:

@@ -101,6 +101,7 @@ def plain(value: Any) -> Any:
     return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
+@pytest.mark.whole
 def test_killed_again_and_again_and_resumed_is_as_if_uninterrupted(
     data: dict[str, str], uninterrupted: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_killed_again_and_again_and_resumed_is_as_if_uninterrupted(
     assert_same(loaded(tmp_path / "out"), uninterrupted)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("save_steps", [None, 3])
 def test_killed_at_an_epochs_end(
     data: dict[str, str], uninterrupted: dict[str, Any], tmp_path: Path, save_steps: int | None
@@ -169,6 +171,7 @@ def test_asked_to_stop_it_saves_and_goes_on_later(
     assert len(epochs) == 3
 
 
+@pytest.mark.whole
 def test_a_second_ctrl_c_ends_at_once(data: dict[str, str], tmp_path: Path) -> None:
     [process] = start(with_fault(job(data, tmp_path / "out"), "sleep", 1), tmp_path)
     wait_until(lambda: (tmp_path / "rank0.txt").exists() and "sleeping" in said(tmp_path))
@@ -210,6 +213,7 @@ def test_two_ranks_one_of_them_killed_or_asked_to_stop(
     assert_same(loaded(tmp_path / "out"), wanted)
 
 
+@pytest.mark.whole
 def test_another_number_of_ranks_goes_on_with_the_same_samples(
     data: dict[str, str], tmp_path: Path
 ) -> None:

@@ -375,7 +375,7 @@ def assert_same_curve(found: dict[str, Any], wanted: dict[str, Any]) -> None:
             assert mine[part] == pytest.approx(theirs[part], rel=1e-4), part
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_synchronised_normalisation_has_the_curve_of_one_process_and_the_other_has_not(
     data: dict[str, str], tmp_path: Path
 ) -> None:
@@ -423,7 +423,7 @@ def test_normalisation_of_one_process_is_left_as_it_is() -> None:
         assert type(model[1]) is nn.BatchNorm2d
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_network_with_spare_parameters_trains_if_they_are_looked_for(
     data: dict[str, str], tmp_path: Path
 ) -> None:

@@ -237,6 +237,7 @@ def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path) -> None:
         opened(write(tmp_path / "x.tsv", examples(6)), tokenizer=str(tmp_path))
 
 
+@pytest.mark.whole
 def test_a_tokenizer_in_a_folder_is_taken(tmp_path: Path) -> None:
     import tokenizers
     import transformers
@@ -279,7 +280,7 @@ def test_a_batch_is_as_long_as_its_longest_text_and_padding_changes_nothing() ->
 # -- Training --------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_tiny_roberta_tells_good_from_bad(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", examples(64))
     write(tmp_path / "dev.tsv", examples(9))
@@ -293,7 +294,7 @@ def test_a_tiny_roberta_tells_good_from_bad(tmp_path: Path) -> None:
     assert "texts/s" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_accumulated_and_over_two_ranks_it_is_the_same_run(tmp_path: Path) -> None:
     """Batches have other lengths then: what is padding must not count."""
     write(tmp_path / "train.tsv", examples(40))

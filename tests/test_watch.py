@@ -189,7 +189,7 @@ def test_windows_at_zero_are_counted_over_moments() -> None:
     assert "at 0% 2 times" in line(watched, 0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_run_that_never_ends_takes_no_more_memory() -> None:
     watched = Watched("x", 2, [GpuTotals("GPU 0")])
     for number in range(20_000):
@@ -256,7 +256,7 @@ def start(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_exit_code_output_and_options_pass_through(tmp_path: Path) -> None:
     script = (
         "import sys; print(sys.argv[1:], sys.stdin.read(), flush=True); print('err', "
@@ -271,7 +271,7 @@ def test_exit_code_output_and_options_pass_through(tmp_path: Path) -> None:
         assert "ended with exit code 7" in err
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_passes_to_the_script_and_its_end_back(
     number: signal.Signals, tmp_path: Path
@@ -293,7 +293,7 @@ def test_a_signal_passes_to_the_script_and_its_end_back(
     assert f"ended by signal {int(number)} ({number.name})" in err
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_script_that_is_killed_and_what_it_leaves_behind(tmp_path: Path) -> None:
     script = (
         "import os, subprocess, sys, time\n"
@@ -312,7 +312,7 @@ def test_a_script_that_is_killed_and_what_it_leaves_behind(tmp_path: Path) -> No
         os.kill(int(out), signal.SIGKILL)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_what_cannot_be_started_or_is_missing_is_said(tmp_path: Path) -> None:
     for given, words in (
         (
@@ -345,7 +345,7 @@ for worker in workers:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_trainer_whose_workers_are_slow_waits_for_data(tmp_path: Path) -> None:
     """A GPU that is simulated by the driver's answers; processes beside it that work as loaders
     do."""
@@ -398,7 +398,7 @@ def test_fastload_train_keeps_what_it_saw(tmp_path: Path) -> None:
 # -- The page --------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.skipif(
     find_spec("matplotlib") is None, reason="needs matplotlib: pip install .[report]"
 )

@@ -358,7 +358,7 @@ KEYED: dict[str, Callable[[dict[str, Any]], DataLoader[Any]]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "workers"),
     [*((name, 0) for name in KEYED), ("words", 2), ("pairs, all at once", 2)],
@@ -408,7 +408,7 @@ def test_a_data_set_may_grow(shuffle: bool) -> None:
         assert len(list(loader)) == 6
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("persistent", [False, True])
 def test_changes_between_epochs_reach_the_workers_as_under_a_dataloader(persistent: bool) -> None:
     def epochs(wrap: Callable[[Any], Any]) -> list[Any]:

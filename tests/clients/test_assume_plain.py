@@ -189,7 +189,7 @@ def test_arrays_of_a_derived_class(tmp_path: Path) -> None:
 # -- the wrong data of those who believed that theirs is plain
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_loader_that_turns_images_is_found_and_the_option_named(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,7 +298,7 @@ def test_a_random_target_transform_gives_the_labels_of_the_python_path(folder: s
 # -- how it is compared
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_one_sample_in_two_hundred_is_compared_in_a_thread(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

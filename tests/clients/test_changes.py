@@ -151,6 +151,7 @@ def test_a_change_of_the_transform_given_to_a_loader_arrives(
         assert next(iter(loader))[0].shape[2:] == (6, 9)
 
 
+@pytest.mark.whole
 def test_a_change_in_a_transform_that_runs_as_a_copy_arrives(folder: str) -> None:
     sepia = albumentations.ToSepia(p=1.0)
     resize = albumentations.Resize(8, 8)

@@ -129,7 +129,7 @@ def by_a_dataloader(name: str, factor: int) -> tuple[list[Any], list[int]]:
     return trained(make(theirs, DATA, **workers(factor)), theirs)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("data", [DATA, InPython()], ids=["native", "Python"])
 @pytest.mark.parametrize(
     ("name", "factor"), [("sampler", 1), ("batch sampler", 1), *((name, 2) for name in MADE)]

@@ -46,6 +46,7 @@ def by_a_dataloader(data: Any, epoch: int = 0, **arguments: Any) -> Batches:
     return numbers(DataLoader(data, 4, **arguments))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_epochs_are_those_of_a_dataloader_that_sets_them(workers: int, shuffled: bool) -> None:

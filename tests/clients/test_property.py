@@ -41,7 +41,7 @@ def test_what_was_once_wrong(name: str) -> None:
     check([NAMED[name]])
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(("framework", "ranks"), [key for key in GROUPS if key[0] == "none"])
 def test_what_was_once_wrong_on_several_ranks(framework: str, ranks: int) -> None:
     check(GROUPS[framework, ranks])
@@ -65,7 +65,7 @@ def test_random_scripts(first: int) -> None:
     check([random_case(number) for number in range(first, first + 20)])
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(("ranks", "count"), [(2, 24), (4, 12)])
 def test_random_scripts_on_several_ranks(ranks: int, count: int) -> None:
     check([random_case(number, "none", ranks) for number in range(count)])

@@ -57,6 +57,7 @@ LOADERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", LOADERS)
 def test_samplers_without_a_length_give_what_they_give_a_dataloader(

@@ -58,7 +58,7 @@ LOADERS: dict[str, Callable[[], DataLoader[Any]]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("name", LOADERS)
 def test_batches_are_those_of_the_dataloader(name: str) -> None:
     theirs = numbers(LOADERS[name]())

@@ -110,7 +110,7 @@ def test_mixup_is_turned_off_as_under_timm(tmp_path: Path, workers: int) -> None
         assert all(labels.max(1).values.min() == 1 for _, labels in made), "one class each"
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_steps_and_figures_of_two_processes_are_those_of_timm(tmp_path: Path) -> None:
     run_script("timm_loop.py", str(tmp_path), ranks=2)
