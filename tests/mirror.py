@@ -110,6 +110,9 @@ TESTS = {
     "test_selection": "loader.build loader.tune",
     "test_sources_ambiguous": "sources.beside",
     "test_sources_arrays": "sources.checked sources.formats.arrays",
+    "test_sources_arrays_in_files": "sources.formats.npz sources.formats.stl10 "
+    "sources.formats.svhn",
+    "test_sources_captions": "sources.formats.captions",
     "test_sources_cifar": "sources.formats.cifar",
     "test_sources_detection": "geometry.points sources.annotation_json sources.annotations "
     "sources.formats.coco sources.formats.voc "
@@ -126,6 +129,7 @@ TESTS = {
     "test_sources_lance": "sources.formats.lance",
     "test_sources_layouts": "sources.formats.pairs",
     "test_sources_mds": "sources.formats.mds",
+    "test_sources_metadata_lines": "sources.formats.metadata_lines sources.json_values",
     "test_sources_names": "sources.names",
     "test_sources_open": "sources.opening",
     "test_sources_open_images": "sources.formats.open_images",

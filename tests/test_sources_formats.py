@@ -23,7 +23,18 @@ from tests.test_sources_folders import touch
 
 PACKAGE = Path(formats.__file__).parent
 FILES = {form.name: form.recognise.module for form in FORMATS if isinstance(form.recognise, Later)}
-ORDINARY = {"arrays", "cache", "dataset", "folder", "images", "pairs", "table", "tar", "zip"}
+ORDINARY = {
+    "arrays",
+    "cache",
+    "captions",
+    "dataset",
+    "folder",
+    "images",
+    "pairs",
+    "table",
+    "tar",
+    "zip",
+}
 """Names of formats that are words of other things, too."""
 
 

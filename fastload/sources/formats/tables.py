@@ -357,6 +357,8 @@ def _chosen(folder: str, images: Sequence[str]) -> _Table:
         for place in (folder, stores.parent_of(folder))
         for name in files_in(place)
         if name.lower().endswith(_TABLES) and "submission" not in name.lower()
+        # A text of the name of an image is about that image.
+        if not (name.lower().endswith(".txt") and os.path.splitext(name)[0] in places)
     ]
     split = _split_of(folder)
     read = {path: _read(path, places, split) for path in paths}
