@@ -1,4 +1,4 @@
-"""SVHN, the Street View House Numbers, as single digits: MATLAB files, which scipy reads.
+"""SVHN as single digits (Street View, 32 x 32 pixels): MATLAB files, which scipy reads.
 
     data/
     ├── train_32x32.mat      X: uint8 (32, 32, 3, 73257), y: (73257, 1)
