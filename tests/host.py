@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torchvision.transforms import v2
 
-from fastload.backends.base import Context
+from fastload.backends.base import Backend, Context, HostBatch, Work
 from fastload.backends.rows import RowReader
 from fastload.decode import DecodeSettings
 from fastload.draws import Draws
@@ -49,6 +50,31 @@ def context_of(source: Source, transform: Any, **options: Any) -> Context:
 def reader_of(source: Source, transform: Any, **options: Any) -> RowReader:
     options.setdefault("settings", DecodeSettings())
     return RowReader(source, Recipe.from_transform(transform).split(), **options)
+
+
+class InOrder:
+    """Batches of a backend, waited for in the order in which they were started."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.works: deque[Work] = deque()
+
+    def start(self, *requests: Draws) -> InOrder:
+        self.works += [self.backend.start(draws) for draws in requests]
+        return self
+
+    def next(self) -> HostBatch:
+        return self.works.popleft().result()
+
+    def cancel(self) -> None:
+        """All, the last one first."""
+        while self.works:
+            self.works.pop().cancel()
+
+
+def made_by(backend: Backend, draws: Draws) -> HostBatch:
+    """A batch of it."""
+    return backend.start(draws).result()
 
 
 def draws_of(*indices: int, epoch: int = 0) -> Draws:

@@ -23,6 +23,7 @@ TESTS = {
     "test_arguments": "arguments",
     "test_backends_maker": "backends.maker",
     "test_backends_rows": "backends.images backends.moved backends.rows",
+    "test_backends_submitted": "backends.submitted",
     "test_bad_input": "loader.config loader.substitution",
     "test_bench_decode": "cli.bench tools.bench.decode tools.bench.decoders tools.bench.guarded "
     "tools.bench.passes tools.bench.pillow",

@@ -4,14 +4,14 @@ images."""
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from fastload.backends.base import Failure, HostBatch
+from fastload.backends.base import Failure, HostBatch, Work
 from fastload.device import DeviceStage
 from fastload.draws import Draws
 from fastload.errors import DecodeError, OnError
@@ -24,6 +24,20 @@ from fastload.sources.columns import ValueArray
 from fastload.sources.kinds import VALUE
 
 
+@dataclass
+class Recorded:
+    """A batch of a Recorder."""
+
+    backend: Recorder
+    draws: Draws
+
+    def result(self) -> HostBatch:
+        return self.backend.result(self.draws)
+
+    def cancel(self) -> None:
+        self.backend.cancel(self.draws)
+
+
 class Recorder:
     """A backend that hands back the indices, and remembers what it was asked."""
 
@@ -33,22 +47,19 @@ class Recorder:
     def __init__(self, depth: int = 3, bad: frozenset[int] = frozenset()) -> None:
         self.depth = depth
         self.bad = bad
-        self.submitted: list[tuple[int, list[int]]] = []
+        self.started: list[tuple[int, list[int]]] = []
         self.cancelled = 0
+        """Batches, so far."""
         self.closed = 0
         self.hold: threading.Event | None = None
-        self._queue: deque[Draws] = deque()
 
-    def submit(self, draws: Draws) -> None:
-        self.submitted.append((draws.epoch, draws.indices.tolist()))
-        self._queue.append(draws)
+    def start(self, draws: Draws) -> Work:
+        self.started.append((draws.epoch, draws.indices.tolist()))
+        return Recorded(self, draws)
 
-    def receive(self) -> HostBatch:
+    def result(self, draws: Draws) -> HostBatch:
         if self.hold is not None:
             self.hold.wait()
-        return self.reread(self._queue.popleft())
-
-    def reread(self, draws: Draws) -> HostBatch:
         failures = [
             Failure(row, DecodeError(f"file {i}: broken."))
             for row, i in enumerate(draws.indices.tolist())
@@ -56,9 +67,8 @@ class Recorder:
         ]
         return HostBatch({"value": draws.indices.copy(), "noise": draws.uniform(0, 1)}, failures)
 
-    def cancel(self) -> None:
+    def cancel(self, draws: Draws) -> None:
         self.cancelled += 1
-        self._queue.clear()
 
     def close(self) -> None:
         self.closed += 1

@@ -1,4 +1,4 @@
-"""`backends/maker.py`: batches in order, rows that were given back, cancelling, closing. The images
+"""`backends/maker.py`: batches, rows that were given back, cancelling, closing. The images
 are made by hand."""
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from fastload.errors import ConfigurationError, DecodeError, WorkerError
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedImages, ValueArray
 from tests import images
-from tests.host import context_of, draws_of, reader_of, source_of
+from tests.host import InOrder, context_of, draws_of, made_by, reader_of, source_of
+from tests.waiting import LIMIT, wait_until
 
 JPEGS = [images.jpeg(images.photo(20, 24, seed=n)) for n in range(8)]
 
@@ -125,11 +126,10 @@ def pixels_of(batch: Any) -> list[int]:
     return np.asarray(batch.columns["image"])[:, 0, 0, 0].tolist()
 
 
-def test_batches_come_in_the_order_of_their_submission_with_their_values(made: Any) -> None:
+def test_batches_have_their_values(made: Any) -> None:
     maker = made()
-    for rows in ((3, 1), (2,), (0, 7)):
-        maker.submit(draws_of(*rows))
-    batches = [maker.receive() for _ in range(3)]
+    line = InOrder(maker).start(*(draws_of(*rows) for rows in ((3, 1), (2,), (0, 7))))
+    batches = [line.next() for _ in range(3)]
     assert [pixels_of(batch) for batch in batches] == [[4, 2], [3], [1, 8]]
     assert [batch.columns["label"].tolist() for batch in batches] == [[30, 10], [20], [0, 70]]
     assert [batch.layout for batch in batches] == [None] * 3
@@ -139,21 +139,18 @@ def test_what_goes_before_the_first_batch_is_done_once_and_then(made: Any) -> No
     maker = made()
     assert (maker.opened, maker.decoded, maker.explain()) == (0, {}, {})
     for _ in range(2):
-        maker.submit(draws_of(0))
-        maker.receive()
+        made_by(maker, draws_of(0))
     assert maker.opened == 1
     assert maker.light is False
     assert maker.explain() == {"decoded": "{}"}
 
 
 def test_a_batch_that_cannot_be_is_an_error_when_its_turn_comes(made: Any) -> None:
-    maker = made()
-    for epoch in (0, 404, 1):
-        maker.submit(draws_of(5, epoch=epoch))
-    assert pixels_of(maker.receive()) == [6]
+    line = InOrder(made()).start(*(draws_of(5, epoch=epoch) for epoch in (0, 404, 1)))
+    assert pixels_of(line.next()) == [6]
     with pytest.raises(ConfigurationError, match="no such batch"):
-        maker.receive()
-    assert pixels_of(maker.receive()) == [6]
+        line.next()
+    assert pixels_of(line.next()) == [6]
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -167,8 +164,7 @@ def test_rows_that_were_given_back_are_read_in_python(made: Any, workers: int) -
 
     maker.by_hand.prepare = prepare
     draws = draws_of(5, 0, 7, 1, 6, 2)
-    maker.submit(draws)
-    batch = maker.receive()
+    batch = made_by(maker, draws)
     # Rows 0 and 2 could be read, 4 is bad for Python as well, and 3 comes with a verdict.
     assert [(failure.row, str(failure.error)[:8]) for failure in batch.failures] == [
         (3, "image 1:"),
@@ -187,8 +183,7 @@ def test_rows_that_were_given_back_are_read_in_python(made: Any, workers: int) -
 def test_rows_known_to_have_no_pixels_before_any_part_are_failures(made: Any) -> None:
     maker = made()
     maker.by_hand.prepare = lambda work, name: work.failures.update({1: DecodeError("image 4: no")})
-    maker.submit(draws_of(3, 4))
-    batch = maker.receive()
+    batch = made_by(maker, draws_of(3, 4))
     assert [failure.row for failure in batch.failures] == [1]
     assert pixels_of(batch) == [4, 0]
     assert maker.decoded == {}
@@ -205,66 +200,76 @@ def test_an_error_of_a_part_ends_the_others_before_it_is_raised(made: Any) -> No
         work.parts += [Part("a", log, broken), Part("b", log)]
 
     maker.by_hand.prepare = prepare
-    maker.submit(draws_of(0))
+    work = maker.start(draws_of(0))
     with pytest.raises(WorkerError, match="the core failed"):
-        maker.receive()
+        work.result()
     assert log == ["a received", *("a cancelled", "b cancelled"), *("a waited for", "b waited for")]
     maker.by_hand.prepare = lambda work, name: None
-    maker.submit(draws_of(2))
-    assert pixels_of(maker.receive()) == [3]
+    assert pixels_of(made_by(maker, draws_of(2))) == [3]
 
 
-def test_cancel_drops_the_last_batches_first_and_waits_for_all(made: Any) -> None:
+def test_cancel_drops_all_parts_and_then_waits_for_them(made: Any) -> None:
     maker = made()
     log = maker.by_hand.log
-    maker.by_hand.prepare = lambda work, name: work.parts.append(Part(name, log))
-    for epoch in (0, 404, 1, 2):
-        maker.submit(draws_of(0, epoch=epoch))
-    maker.cancel()
-    names = ["batch 1", "batch 3", "batch 4"]
-    assert log == [f"{name} cancelled" for name in names[::-1]] + [
-        f"{name} waited for" for name in names
-    ]
+    maker.by_hand.prepare = lambda work, name: work.parts.extend([Part("a", log), Part("b", log)])
+    first, impossible = (maker.start(draws_of(0, epoch=epoch)) for epoch in (0, 404))
+    first.cancel()
+    assert log == ["a cancelled", "b cancelled", "a waited for", "b waited for"]
+    impossible.cancel()
     maker.by_hand.prepare = lambda work, name: None
-    maker.submit(draws_of(5))
-    assert pixels_of(maker.receive()) == [6], "none of those that were cancelled"
+    assert pixels_of(made_by(maker, draws_of(5))) == [6]
 
 
-def test_close_cancels_and_ends_the_threads_and_may_be_repeated(made: Any) -> None:
+def test_close_ends_the_threads_first_and_may_be_repeated(made: Any) -> None:
     maker = made()
     log = maker.by_hand.log
     maker.by_hand.prepare = lambda work, name: work.parts.append(
         Part(name, log, lambda: [(0, None)])
     )
-    maker.submit(draws_of(0))
-    maker.receive()  # a row is read in Python, which starts the threads
+    made_by(maker, draws_of(0))  # a row is read in Python, which starts the threads
     named = "fastload-by-hand"
-    assert [thread for thread in threading.enumerate() if thread.name.startswith(named)]
-    maker.submit(draws_of(0))
-    maker.close()
-    maker.close()
-    assert log[1:] == ["batch 2 cancelled", "batch 2 waited for", "closed", "closed"]
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith(named)]
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(named)]
+    assert threads
+    at_close = []
+    maker.by_hand.close = lambda: at_close.append([one.is_alive() for one in threads])
+    for _ in range(2):
+        maker.close()
+    assert at_close == [[False] * len(threads)] * 2, "they may be calling what is closed after them"
+    made_by(maker, draws_of(0))  # and starts them again
 
 
-@pytest.mark.parametrize("rereads", [False, True])
-def test_who_makes_a_batch_that_is_wanted_past_all_others(made: Any, rereads: bool) -> None:
+def test_close_drops_what_its_threads_have_not_started(made: Any) -> None:
+    maker = made(num_workers=1)
+    running, go_on = threading.Event(), threading.Event()
+
+    def task() -> None:
+        running.set()
+        assert go_on.wait(LIMIT)
+
+    tasks = [maker._threads.submit(task) for _ in range(3)]
+    assert running.wait(LIMIT)
+    closing = threading.Thread(target=maker.close)
+    closing.start()
+    wait_until(tasks[2].cancelled)
+    go_on.set()
+    closing.join(LIMIT)
+    assert [task.cancelled() for task in tasks] == [False, True, True]
+    with pytest.raises(WorkerError, match="'by-hand': it was closed meanwhile"):
+        maker._threads.result(tasks[1])
+
+
+def test_a_batch_may_be_waited_for_before_others(made: Any) -> None:
     maker = made()
-    maker.by_hand.rereads = rereads
-    maker.submit(draws_of(1))
+    line = InOrder(maker).start(draws_of(1))
     maker._layout = "tuple"
-    batch = maker.reread(draws_of(6, 2))
-    expected = reader_of(source(), None).batch(draws_of(6, 2))
+    batch = made_by(maker, draws_of(6, 2))
     assert batch.layout == "tuple"
     assert batch.columns["label"].tolist() == [60, 20]
-    if rereads:
-        assert pixels_of(batch) == [7, 3]
-    else:
-        assert np.array_equal(batch.columns["image"], expected.columns["image"])
-    assert pixels_of(maker.receive()) == [2], "those that were submitted stay where they are"
+    assert pixels_of(batch) == [7, 3]
+    assert pixels_of(line.next()) == [2]
 
 
-def test_buffers_and_columns_may_be_made_when_the_batch_is_received(made: Any) -> None:
+def test_buffers_and_columns_may_be_made_when_the_batch_is_waited_for(made: Any) -> None:
     maker = made()
     later = Buffers({"image": np.full((1, 2, 2, 3), 99, np.uint8)})
 
@@ -274,10 +279,11 @@ def test_buffers_and_columns_may_be_made_when_the_batch_is_received(made: Any) -
     def columns(work: BatchInWork, name: str) -> None:
         work.columns = lambda: {"image": "made elsewhere"}
 
+    line = InOrder(maker)
     for prepare in (buffers, columns):
         maker.by_hand.prepare = prepare
-        maker.submit(draws_of(4))
-    first, second = maker.receive(), maker.receive()
+        line.start(draws_of(4))
+    first, second = line.next(), line.next()
     assert first.columns["image"] is later.images["image"]
     assert second.columns["image"] == "made elsewhere"
     assert [batch.columns["label"].tolist() for batch in (first, second)] == [[40], [40]]

@@ -41,6 +41,7 @@ from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles, PixelArray, PixelImages, ValueArray
 from tests import images
+from tests.host import InOrder, made_by
 from tests.test_cache_build import SIZES, decoded, objects, spoil, write_images
 from tests.test_render_device import torchvision_pixels
 from tests.waiting import LIMIT
@@ -96,8 +97,7 @@ def array_source(count: int = 20, size: tuple[int, int] = (32, 32), channels: in
 
 
 def batch_of(backend: CacheBackend, indices: Any, epoch: int = 0) -> HostBatch:
-    backend.submit(Draws(5, epoch, np.asarray(indices, dtype=np.int64)))
-    return backend.receive()
+    return made_by(backend, Draws(5, epoch, np.asarray(indices, dtype=np.int64)))
 
 
 def array(column: npt.NDArray[Any] | torch.Tensor) -> npt.NDArray[Any]:
@@ -158,8 +158,7 @@ def crops_of_arrays(channels: int, mode: str) -> tuple[Source, Any, Draws, npt.N
 def test_crops_of_arrays(make: Make, channels: int, mode: str) -> None:
     source, transform, draws, expected = crops_of_arrays(channels, mode)
     backend = make(source, transform)
-    backend.submit(draws)
-    batch = backend.receive()
+    batch = made_by(backend, draws)
     assert batch.failures == []
     assert batch.columns["image"].dtype in (np.uint8, torch.uint8)
     np.testing.assert_array_equal(array(batch.columns["image"]), expected)
@@ -173,9 +172,8 @@ def test_resized_crops_of_files(make: Make, tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists(), "nothing is built before the first batch"
     for epoch in range(2):
         draws = Draws(5, epoch, np.arange(40) % 5)
-        backend.submit(draws)
         check_pixels(
-            backend.receive(), RESIZED_CROP, draws, lambda i: decoded(source, i), exact=False
+            made_by(backend, draws), RESIZED_CROP, draws, lambda i: decoded(source, i), exact=False
         )
     assert (tmp_path / "cache" / "manifest.json").exists()
 
@@ -194,8 +192,7 @@ def test_masks_get_the_same_geometry(make: Make, tmp_path: Path) -> None:
     )
     backend = make(both, RESIZED_CROP)
     draws = Draws(5, 0, np.arange(20) % 5)
-    backend.submit(draws)
-    batch = backend.receive()
+    batch = made_by(backend, draws)
     assert array(batch.columns["mask"]).shape == (20, 24, 24, 1)
     check_pixels(batch, RESIZED_CROP, draws, lambda i: decoded(both, i), exact=False)
     check_pixels(
@@ -214,30 +211,32 @@ def test_order_and_many_in_flight(make: Make) -> None:
     backend = make(array_source(), CROP_AND_FLIP)
     requests = [np.random.default_rng(n).integers(0, 20, 1 + n % 7) for n in range(30)]
     alone = [batch_of(backend, indices, epoch) for epoch, indices in enumerate(requests)]
+    line = InOrder(backend)
     for epoch, indices in enumerate(requests):
-        backend.submit(Draws(5, epoch, indices))
+        line.start(Draws(5, epoch, indices))
     for expected, indices in zip(alone, requests, strict=True):
-        batch = backend.receive()
+        batch = line.next()
         np.testing.assert_array_equal(array(batch.columns["label"]), indices * 3)
         np.testing.assert_array_equal(
             array(batch.columns["image"]), array(expected.columns["image"])
         )
 
 
-def test_cancel_reread_and_close(make: Make) -> None:
+def test_cancel_a_batch_past_others_and_close(make: Make) -> None:
     backend = make(array_source(), CROP_AND_FLIP)
     backend.close()
+    line = InOrder(backend)
     for round_ in range(5):
         for _ in range(4):
-            backend.submit(Draws(5, 0, np.arange(20)))
-        again = backend.reread(Draws(5, 9, np.array([4])))
+            line.start(Draws(5, 0, np.arange(20)))
+        again = made_by(backend, Draws(5, 9, np.array([4])))
         assert array(again.columns["label"]).tolist() == [12]
         if round_ % 2:
-            assert array(backend.receive().columns["label"]).tolist() == [3 * i for i in range(20)]
-        backend.cancel()
+            assert array(line.next().columns["label"]).tolist() == [3 * i for i in range(20)]
+        line.cancel()
         batch = batch_of(backend, [7, 2])
         assert array(batch.columns["label"]).tolist() == [21, 6]
-    backend.submit(Draws(5, 0, np.arange(20)))
+    backend.start(Draws(5, 0, np.arange(20)))
     backend.close()
     backend.close()
 
@@ -261,10 +260,10 @@ def test_cancel_waits_for_what_still_writes(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("fastload.backends.images.render_row", slow)
     monkeypatch.setattr(_Slice, "wait", waiting)
     backend = cache_backend(array_source(), CROP_AND_FLIP)
-    backend.submit(Draws(5, 0, np.arange(8)))
+    work = backend.start(Draws(5, 0, np.arange(8)))
     assert started.wait(LIMIT)
     try:
-        backend.cancel()
+        work.cancel()
         assert ended.is_set()
     finally:
         may_end.set()
@@ -276,8 +275,7 @@ def test_bad_samples_come_back_by_name(make: Make, tmp_path: Path) -> None:
     path = spoil(source, 2, images.truncated(images.jpeg(images.photo(40, 53))))
     backend = make(source, RESIZED_CROP)
     draws = Draws(5, 0, np.array([0, 2, 1, 2]))
-    backend.submit(draws)
-    batch = backend.receive()
+    batch = made_by(backend, draws)
     assert [failure.row for failure in batch.failures] == [1, 3]
     assert all(
         isinstance(failure.error, DecodeError) and path in str(failure.error)
@@ -306,14 +304,14 @@ def test_crops_larger_than_an_image(make: Make, tmp_path: Path) -> None:
 def test_sizes_that_differ(make: Make, tmp_path: Path) -> None:
     source = write_images(tmp_path / "data")
     backend = make(source)
-    backend.submit(Draws(5, 0, np.array([0, 2, 1])))
-    backend.submit(Draws(5, 0, np.array([2, 0])))
+    line = InOrder(backend)
+    line.start(Draws(5, 0, np.array([0, 2, 1])), Draws(5, 0, np.array([2, 0])))
     with pytest.raises(
         ConfigurationError,
         match=r"0\.jpg \(40 x 53\) and .*1\.png \(61 x 33\) differ. Add a Resize",
     ):
-        backend.receive()
-    batch = backend.receive()
+        line.next()
+    batch = line.next()
     np.testing.assert_array_equal(array(batch.columns["image"])[1], decoded(source, 0))
 
 
@@ -375,8 +373,7 @@ def test_other_backends_give_the_same_verdict_on_an_opened_cache(tmp_path: Path,
         backend_class(name).Options(),
     )
     draws = Draws(5, 0, np.array([0, 2, 1]))
-    backend.submit(draws)
-    batch = backend.receive()
+    batch = made_by(backend, draws)
     backend.close()
     assert [failure.row for failure in batch.failures] == [1]
     assert path in str(batch.failures[0].error)
@@ -393,8 +390,7 @@ def test_resident_on_a_gpu(tmp_path: Path) -> None:
         context, CacheOptions(directory=tmp_path / "cache", storage="device", progress=False)
     )
     draws = Draws(5, 0, np.arange(20) % 5)
-    backend.submit(draws)
-    batch = backend.receive()
+    batch = made_by(backend, draws)
     assert all(
         isinstance(column, torch.Tensor) and column.is_cuda for column in batch.columns.values()
     )
@@ -470,7 +466,6 @@ def test_nothing_is_started_or_written_by_construction(tmp_path: Path) -> None:
         write_images(tmp_path / "data"), RESIZED_CROP, directory=tmp_path / "cache"
     )
     backend.explain()
-    backend.cancel()
     backend.close()
     assert not (tmp_path / "cache").exists()
 

@@ -23,6 +23,7 @@ import fastload
 from fastload.backends.base import Context, HostBatch
 from fastload.backends.dali import DaliBackend, DaliOptions, _device_id
 from fastload.backends.dali_graph import DaliPipeline, decode_regions, regions_of
+from fastload.backends.rows import RowReader
 from fastload.distribution import install_command
 from fastload.draws import Draws
 from fastload.errors import (
@@ -37,6 +38,7 @@ from fastload.recipe import Recipe, Resize
 from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles, PixelArray, ValueArray
+from tests.host import InOrder, made_by
 from tests.images import HTML, cmyk_jpeg, huge_png_header, jpeg, labels, photo, png, truncated
 from tests.waiting import LIMIT
 
@@ -81,8 +83,15 @@ def draws_of(indices: Any, *, epoch: int = 0, seed: int = 3) -> Draws:
 
 
 def batch_of(backend: DaliBackend, draws: Draws) -> HostBatch:
-    backend.submit(draws)
-    return backend.receive()
+    return made_by(backend, draws)
+
+
+def without_dali(backend: DaliBackend, draws: Draws) -> HostBatch:
+    """As the other backends make it."""
+    context, options = backend._context, backend._options
+    settings, decoder = options.decode_settings, options.decoder
+    reader = RowReader(context.source, context.recipe, settings=settings, decoder=decoder)
+    return reader.batch(draws)
 
 
 def psnr(got: Any, wanted: Any) -> float:
@@ -267,7 +276,7 @@ def test_rare_kinds_get_the_pixels_of_the_other_backends(tmp_path: Path) -> None
     backend = backend_of(source_of(tmp_path, rare), v2.CenterCrop(40), batch_size=5)
     draws = draws_of([3, 1, 2, 0, 4])
     try:
-        batch, wanted = batch_of(backend, draws), backend.reread(draws)
+        batch, wanted = batch_of(backend, draws), without_dali(backend, draws)
     finally:
         backend.close()
     assert not batch.failures
@@ -313,7 +322,7 @@ def test_masks_and_pixels_get_the_geometry_of_their_image(
     )
     draws = draws_of(range(len(files)))
     try:
-        batch, wanted = batch_of(backend, draws), backend.reread(draws)
+        batch, wanted = batch_of(backend, draws), without_dali(backend, draws)
     finally:
         backend.close()
     assert list(batch.columns) == ["image", "mask", "label"]
@@ -339,10 +348,9 @@ def test_order_labels_and_batches_of_any_length(
 ) -> None:
     order = np.random.default_rng(1).permutation(len(files))
     requests = [order[:8], order[8:], order[:1], order[:0], order]
+    line = InOrder(backend).start(*map(draws_of, requests))
     for indices in requests:
-        backend.submit(draws_of(indices))
-    for indices in requests:
-        batch, wanted = backend.receive(), backend.reread(draws_of(indices))
+        batch, wanted = line.next(), without_dali(backend, draws_of(indices))
         assert batch.columns["label"].tolist() == indices.tolist()
         assert batch.columns["image"].shape == (len(indices), 32, 32, 3)
         assert psnr(batch.columns["image"], wanted.columns["image"]) >= BOUND
@@ -400,10 +408,10 @@ def test_a_bad_file_is_named_and_the_others_are_served(
     )
     bad = len(files)
     try:
-        for indices in ([0, bad, 10, bad], [1, 2, 3, 4], [bad], [5]):  # all of them inside at once
-            backend.submit(draws_of(indices))
-        for indices in ([0, bad, 10, bad], [1, 2, 3, 4], [bad], [5]):
-            batch, wanted = backend.receive(), backend.reread(draws_of(indices))
+        requests = [[0, bad, 10, bad], [1, 2, 3, 4], [bad], [5]]  # all of them inside at once
+        line = InOrder(backend).start(*map(draws_of, requests))
+        for indices in requests:
+            batch, wanted = line.next(), without_dali(backend, draws_of(indices))
             assert [failure.row for failure in batch.failures] == [
                 r for r, i in enumerate(indices) if i == bad
             ]
@@ -436,14 +444,15 @@ def test_a_failed_pipeline_is_replaced_and_loses_no_other_batch(
         return pixels
 
     monkeypatch.setattr(DaliPipeline, "collect", collects)
+    line = InOrder(backend)
     for _ in range(2):
         for index in range(5):
-            backend.submit(draws_of([index, 9]))
+            line.start(draws_of([index, 9]))
         for index in range(3):
-            batch, wanted = backend.receive(), backend.reread(draws_of([index, 9]))
+            batch, wanted = line.next(), without_dali(backend, draws_of([index, 9]))
             assert batch.columns["label"].tolist() == [index, 9]
             assert psnr(batch.columns["image"], wanted.columns["image"]) >= BOUND
-        backend.cancel()
+        line.cancel()
     assert backend.explain()["dali failures"].startswith("2,")
 
 
@@ -482,7 +491,7 @@ def test_what_dali_cannot_decode_but_others_can_is_served_and_logged(
         "fastload.backends.dali.DaliPipeline", failing("operator fn.decoders: unsupported")
     )
     draws = draws_of([3, 0, 12])
-    batch, wanted = batch_of(backend, draws), backend.reread(draws)
+    batch, wanted = batch_of(backend, draws), without_dali(backend, draws)
     assert not batch.failures
     assert np.array_equal(batch.columns["image"], wanted.columns["image"])
     assert "unsupported" in caplog.text
@@ -500,28 +509,29 @@ def test_what_is_no_files_fault_is_raised(
 # -- life
 
 
-def test_nothing_starts_before_the_first_submit(tmp_path: Path, files: dict[str, bytes]) -> None:
+def test_no_thread_starts_before_the_first_batch(tmp_path: Path, files: dict[str, bytes]) -> None:
     before = threading.active_count()
     backend = backend_of(source_of(tmp_path, files), CROP_FLIP)
     assert threading.active_count() == before
-    backend.cancel()
     backend.close()
     backend.close()
 
 
-def test_after_cancel_the_next_batch_is_that_of_the_next_submit(backend: DaliBackend) -> None:
+def test_after_batches_that_were_cancelled_the_next_is_the_one_asked_for(
+    backend: DaliBackend,
+) -> None:
+    line = InOrder(backend)
     for _ in range(20):
         for index in range(4):
-            backend.submit(draws_of([index]))
-        backend.cancel()
-        backend.submit(draws_of([7, 5]))
-        assert backend.receive().columns["label"].tolist() == [7, 5]
+            line.start(draws_of([index]))
+        line.cancel()
+        assert batch_of(backend, draws_of([7, 5])).columns["label"].tolist() == [7, 5]
 
 
 def test_close_with_batches_outstanding_and_start_again(backend: DaliBackend) -> None:
     for _ in range(3):
         for index in range(4):
-            backend.submit(draws_of([index] * 16))
+            backend.start(draws_of([index] * 16))
         backend.close()
         assert batch_of(backend, draws_of([2])).columns["label"].tolist() == [2]
 
@@ -532,12 +542,13 @@ def test_close_frees_a_thread_that_waits(backend: DaliBackend) -> None:
     def wait() -> None:
         try:
             while True:
-                backend.receive()
+                line.next()
         except BaseException as error:
             raised.append(error)
 
+    line = InOrder(backend)
     for index in range(4):
-        backend.submit(draws_of([index] * 16))
+        line.start(draws_of([index] * 16))
     waiting = threading.Thread(target=wait)
     waiting.start()
     backend.close()
@@ -554,11 +565,12 @@ def test_several_backends_at_once(tmp_path: Path, files: dict[str, bytes]) -> No
         backend_of(source, CROP_FLIP),
     ]
     try:
+        lines = [InOrder(one) for one in backends]
         for step in range(3):
-            for one in backends:
-                one.submit(draws_of([step, 9], epoch=step))
+            for line in lines:
+                line.start(draws_of([step, 9], epoch=step))
         for step in range(3):
-            first, _, third = (one.receive().columns for one in backends)
+            first, _, third = (line.next().columns for line in lines)
             assert np.array_equal(first["image"], third["image"])
             assert first["label"].tolist() == [step, 9]
     finally:
@@ -573,9 +585,9 @@ def test_threads_end_with_the_backend_closed_or_abandoned(
     source = source_of(tmp_path, files)
     for _ in range(3):
         backend = backend_of(source, CROP_FLIP)
-        backend.submit(draws_of([1, 2, 3]))
-        backend.submit(draws_of([4]))
-        backend.receive()
+        works = [backend.start(draws_of(indices)) for indices in ([1, 2, 3], [4])]
+        works[0].result()
+        works.clear()  # they keep the backend
         threads = [
             thread for thread in threading.enumerate() if thread.name.startswith("fastload-dali")
         ]
@@ -602,7 +614,7 @@ from tests.test_dali_backend import CROP_FLIP, EncodedFiles, PathTable, Source, 
 image = EncodedFiles(PathTable.of({list(files)!r}, root={str(tmp_path)!r}))
 backend = backend_of(Source({{"image": image}}, "0" * 32, "files"), CROP_FLIP)
 for index in range(4):
-    backend.submit(draws_of([index] * 8))
+    backend.start(draws_of([index] * 8))
 print("reached the end")
 """
     done = subprocess.run(
@@ -700,7 +712,7 @@ def test_mixed_decoding_stays_on_the_gpu(tmp_path: Path, files: dict[str, bytes]
     )
     draws = draws_of(range(len(source)))
     try:
-        batch, wanted = batch_of(backend, draws), backend.reread(draws)
+        batch, wanted = batch_of(backend, draws), without_dali(backend, draws)
     finally:
         backend.close()
     images = batch.columns["image"]

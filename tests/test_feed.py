@@ -15,6 +15,7 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload.backends.base import HostBatch
+from fastload.draws import Draws
 from fastload.errors import DecodeError
 from fastload.loader.production import OnDemand, Prefetcher
 from fastload.sampler import EpochOrder
@@ -46,11 +47,11 @@ class Here(Recorder):
         self.threads: set[int] = set()
         self._busy = threading.Lock()
 
-    def receive(self) -> HostBatch:
+    def result(self, draws: Draws) -> HostBatch:
         assert self._busy.acquire(blocking=False)
         try:
             self.threads.add(threading.get_ident())
-            return super().receive()
+            return super().result(draws)
         finally:
             self._busy.release()
 
@@ -105,9 +106,9 @@ def test_on_demand_all_is_done_in_the_trainers_thread(backend: Any) -> None:
     made = backend()
     with loader_over(made, EpochOrder(40, 2, shuffle=True)) as loader:
         found = indices_of(loader) + indices_of(loader)
-    assert found == [rows for _, rows in made.submitted[:40]]
+    assert found == [rows for _, rows in made.started[:40]]
     assert made.threads == {threading.get_ident()}
-    assert made.cancelled <= 1
+    assert made.cancelled <= made.depth
 
 
 def story(backend: Any) -> list[Any]:

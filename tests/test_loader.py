@@ -32,6 +32,7 @@ from fastload.backends import torch_workers
 from fastload.backends.base import HostBatch
 from fastload.backends.torch_workers import TorchOptions
 from fastload.backends.turbojpeg import TurboJpegOptions
+from fastload.draws import Draws
 from fastload.errors import (
     ConfigurationError,
     DecodeError,
@@ -55,18 +56,18 @@ def test_the_next_epoch_is_under_way_when_one_ends() -> None:
     backend = Recorder(depth=3)
     with loader_over(backend, EpochOrder(6, 2, shuffle=True)) as loader:
         first = indices_of(loader)
-        assert [epoch for epoch, _ in backend.submitted[:5]] == [0, 0, 0, 1, 1]
+        assert [epoch for epoch, _ in backend.started[:5]] == [0, 0, 0, 1, 1]
         second = indices_of(loader)
         assert backend.cancelled == 0
-        assert [i for _, i in backend.submitted[:6]] == first + second
+        assert [i for _, i in backend.started[:6]] == first + second
 
 
 def test_no_more_is_submitted_than_the_backend_wants() -> None:
     backend = Recorder(depth=4)
     with loader_over(backend, EpochOrder(100, 1)) as loader:
         next(iter(loader))
-        wait_until(lambda: len(backend.submitted) >= 1 + 4)
-        assert len(backend.submitted) <= 1 + loader.batches_in_flight
+        wait_until(lambda: len(backend.started) >= 1 + 4)
+        assert len(backend.started) <= 1 + loader.batches_in_flight
 
 
 def test_epochs_count_up_and_set_epoch_overrides() -> None:
@@ -130,7 +131,7 @@ def test_state_counts_batches_handed_out_and_not_those_ahead() -> None:
         iterator = iter(loader)
         assert loader.state_dict()["step"] == 0
         next(iterator)
-        wait_until(lambda: len(backend.submitted) > 3)
+        wait_until(lambda: len(backend.started) > 3)
         assert loader.state_dict()["step"] == 1
         assert loader.state_dict()["epoch"] == 0
 
@@ -199,8 +200,8 @@ def test_an_error_in_the_backend_reaches_the_trainer_and_the_loader_can_go_on() 
     class Breaks(Recorder):
         broken = True
 
-        def receive(self) -> HostBatch:
-            batch = super().receive()
+        def result(self, draws: Draws) -> HostBatch:
+            batch = super().result(draws)
             if self.broken and 4 in np.asarray(batch.columns["value"]):
                 raise WorkerError("worker 3 died.")
             return batch

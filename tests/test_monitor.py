@@ -20,6 +20,7 @@ from PIL import Image
 
 from fastload.backends.base import HostBatch
 from fastload.distribution import install_command
+from fastload.draws import Draws
 from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError
 from fastload.sampler import EpochOrder
 from fastload.spans import Span, SpanLog
@@ -123,9 +124,9 @@ class _SlowSource(Recorder):
         self.background = background
         self.slept: list[float] = []
 
-    def receive(self) -> HostBatch:
+    def result(self, draws: Draws) -> HostBatch:
         self.slept.append(_slept(0.02))
-        return super().receive()
+        return super().result(draws)
 
 
 def _slept(seconds: float) -> float:

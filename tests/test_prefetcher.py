@@ -15,7 +15,8 @@ import torch
 
 from fastload.backends.base import HostBatch
 from fastload.device import DeviceStage
-from fastload.errors import DecodeError, FastloadError, WorkerError
+from fastload.draws import Draws
+from fastload.errors import DecodeError, FastloadError, OnError, WorkerError
 from fastload.loader import production
 from fastload.loader.production import (
     READY,
@@ -35,6 +36,15 @@ from tests.waiting import LIMIT, wait_until
 ORDER = EpochOrder(24, 2, shuffle=True)
 
 
+def production_of(backend: Recorder, on_error: OnError = "raise") -> Production:
+    stage = DeviceStage(
+        device=torch.device("cpu"),
+        programs=(BatchProgram(()),),
+        outputs=Outputs.of_kinds({"value": VALUE}),
+    )
+    return Production(backend, stage, Schedule(ORDER), ORDER, on_error)
+
+
 class Prefetched:
     """A prefetcher over a Recorder, which has started at a position."""
 
@@ -49,7 +59,7 @@ class Prefetched:
         schedule = Schedule(ORDER, ahead=ahead)
         production = Production(backend, self.stage, schedule, ORDER)
         production.begin(position)
-        production.submit()
+        production.start()
         self.prefetcher = Prefetcher(production, self.stage)
         self.prefetcher.begin(None)
 
@@ -100,9 +110,9 @@ def test_it_makes_as_many_as_it_may_and_then_one_for_each_that_is_taken() -> Non
         for taken in range(5):
             wait_until(lambda: prefetched.prefetcher.state is State.FULL)
             # Those that the trainer has, those that are ready, and those in flight.
-            assert len(backend.submitted) == taken + READY + 3
+            assert len(backend.started) == taken + READY + 3
             prefetched.next()
-            wait_until(lambda taken=taken: len(backend.submitted) == taken + 1 + READY + 3)
+            wait_until(lambda taken=taken: len(backend.started) == taken + 1 + READY + 3)
 
 
 def test_it_waits_at_the_end_of_an_epoch_where_it_may_not_go_on() -> None:
@@ -110,7 +120,7 @@ def test_it_waits_at_the_end_of_an_epoch_where_it_may_not_go_on() -> None:
     with Prefetched(backend, (0, 9), ahead=False) as prefetched:
         assert [prefetched.next() for _ in range(3)] == [batch_at(0, step) for step in (9, 10, 11)]
         wait_until(lambda: prefetched.prefetcher.state is State.WAITING)
-        assert len(backend.submitted) == 3
+        assert len(backend.started) == 3
         with pytest.raises(WorkerError, match="no batch is left"):
             prefetched.next()
         prefetched.prefetcher.begin((1, 0))
@@ -160,7 +170,7 @@ def test_after_an_error_it_waits_for_a_new_start() -> None:
             prefetched.next()
         wait_until(lambda: prefetched.prefetcher.state is State.WAITING)
         cancelled = backend.cancelled
-        assert cancelled == 1
+        assert cancelled == backend.depth, "the one that failed, and those after it"
         prefetched.prefetcher.begin((0, 4))
         assert prefetched.next() == batch_at(0, 4)
         assert backend.cancelled == cancelled, "there was nothing in flight"
@@ -224,10 +234,10 @@ def test_a_thread_that_stays_in_the_users_code_is_ended(monkeypatch: pytest.Monk
     inside, given_up = threading.Event(), threading.Event()
 
     class Staying(Recorder):
-        def receive(self) -> HostBatch:
+        def result(self, draws: Draws) -> HostBatch:
             while not given_up.wait(0.001):
                 inside.set()
-            return super().receive()
+            return super().result(draws)
 
     prefetched = Prefetched(Staying()).prefetcher
     assert inside.wait(LIMIT)
@@ -248,7 +258,7 @@ def test_stopping_what_was_never_started() -> None:
     never = Prefetcher(None, None)  # type: ignore[arg-type]
     never.stop()
     assert never.stopping
-    assert not backend.submitted
+    assert not backend.started
 
 
 def test_it_may_be_stopped_by_code_that_its_own_thread_runs() -> None:
@@ -258,13 +268,13 @@ def test_it_may_be_stopped_by_code_that_its_own_thread_runs() -> None:
         prefetcher: Any = None
         said: BaseException | None = None
 
-        def receive(self) -> HostBatch:
+        def result(self, draws: Draws) -> HostBatch:
             if self.prefetcher is not None:
                 try:
                     self.prefetcher.stop()
                 except RuntimeError as error:
                     self.said = error
-            return super().receive()
+            return super().result(draws)
 
     backend = Closing()
     prefetched = Prefetched(backend)
@@ -293,7 +303,7 @@ def test_a_start_that_is_interrupted_leaves_no_thread_behind(
         Prefetched(backend := Recorder())
     started[0].join(LIMIT)
     assert not started[0].is_alive()
-    assert len(backend.submitted) == backend.depth, "it has made nothing"
+    assert len(backend.started) == backend.depth, "it has made nothing"
     with Prefetched(Recorder()) as prefetched:
         assert prefetched.next() == batch_at(0, 0)
     assert len(started) == 2
@@ -393,14 +403,55 @@ def test_the_stage_is_claimed_by_the_thread_that_works_on_it(
 class Failing(Recorder):
     """Whose cancellation fails, too."""
 
-    def receive(self) -> HostBatch:
+    def result(self, draws: Draws) -> HostBatch:
         raise WorkerError("worker 3 died.")
 
-    def cancel(self) -> None:
-        super().cancel()
+    def cancel(self, draws: Draws) -> None:
+        super().cancel(draws)
         raise WorkerError("and cannot be cancelled.")
 
 
 def test_the_first_error_is_the_one_that_is_raised() -> None:
     with Prefetched(Failing()) as prefetched, pytest.raises(WorkerError, match="worker 3 died"):
         prefetched.next()
+
+
+def test_all_in_flight_are_cancelled_the_last_first_whatever_one_raises() -> None:
+    class Cancelled(Recorder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.indices: list[list[int]] = []
+
+        def cancel(self, draws: Draws) -> None:
+            self.indices.append(draws.indices.tolist())
+            if len(self.indices) == 1:
+                raise WorkerError("it cannot be cancelled.")
+
+    backend = Cancelled()
+    production = production_of(backend)
+    production.begin((0, 2))
+    production.start()
+    with pytest.raises(WorkerError, match="cannot be cancelled"):
+        production.cancel()
+    assert backend.indices == [batch_at(0, step) for step in (4, 3, 2)]
+    production.begin((0, 1))
+    assert len(backend.indices) == 3, "none is left"
+    made = production.make()
+    assert made is not None
+    assert made.batch[0].tolist() == batch_at(0, 1)
+
+
+def test_a_backend_hears_where_epochs_begin_and_starts_again() -> None:
+    class Aligned(Recorder):
+        def align(self) -> None:
+            self.started.append((-1, []))
+
+    backend = Aligned(depth=2, bad=frozenset({batch_at(0, 11)[1]}))
+    production = production_of(backend, "substitute")
+    for position, batches in (((0, 10), 3), ((1, 1), 1), ((1, 1), 1)):
+        production.begin(position)
+        for _ in range(batches):
+            production.make()
+    epochs = [epoch for epoch, _ in backend.started]
+    # One is started as soon as one is made; of epoch 0 at last a sample in place of another.
+    assert epochs == [-1, 0, 0, -1, 1, 1, 0, 1, *[-1, 1, 1, 1] * 2]

@@ -18,16 +18,18 @@ from fastload.backends.base import (
     BackendOptions,
     Dependency,
     HostBatch,
+    MadeHere,
     Traits,
+    Work,
 )
 from fastload.backends.tolerance import PixelDifference, Tolerance
 from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError, ConfigurationError
 
 BACKEND = '''
-from collections import deque
+from functools import partial
 
-from fastload.backends.base import BackendOptions, HostBatch
+from fastload.backends.base import BackendOptions, HostBatch, MadeHere
 
 
 class MyBackend:
@@ -41,23 +43,16 @@ class MyBackend:
     def __init__(self, context, options):
         self.context = context
         self.max_pixels = options.max_pixels
-        self.queue = deque()
 
-    def submit(self, draws):
-        self.queue.append(draws)
+    def start(self, draws):
+        return MadeHere(partial(self.batch, draws))
 
-    def receive(self):
-        return self.reread(self.queue.popleft())
-
-    def reread(self, draws):
+    def batch(self, draws):
         columns = self.context.source.columns
         return HostBatch({name: column.at(draws.indices) for name, column in columns.items()})
 
-    def cancel(self):
-        self.queue.clear()
-
     def close(self):
-        self.queue.clear()
+        pass
 
     def explain(self):
         return {"mine": f"by hand, {self.max_pixels} pixels"}
@@ -219,23 +214,17 @@ class Slices:
     Options = BackendOptions
 
     def __init__(self, context: Any, options: Any) -> None:
-        self.columns, self.queue = context.source.columns, list[Any]()
+        self.columns = context.source.columns
 
-    def submit(self, draws: Any) -> None:
-        self.queue.append(draws)
+    def start(self, draws: Any) -> Work:
+        return MadeHere(lambda: self.batch(draws))
 
-    def receive(self) -> HostBatch:
-        return self.reread(self.queue.pop(0))
-
-    def reread(self, draws: Any) -> HostBatch:
+    def batch(self, draws: Any) -> HostBatch:
         rows = slice(int(draws.indices[0]), int(draws.indices[-1]) + 1)
         return HostBatch({name: column.array[rows] for name, column in self.columns.items()})
 
-    def cancel(self) -> None:
-        self.queue.clear()
-
     def close(self) -> None:
-        self.queue.clear()
+        """Nothing to stop."""
 
     def explain(self) -> dict[str, str]:
         return {}

@@ -23,9 +23,12 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 import fastload
+from fastload.backends.torch_workers import TorchBackend, TorchOptions
 from fastload.backends.torch_workers_processes import CONTEXTS, Batches
 from fastload.errors import WorkerError
+from fastload.sources.columns import ValueArray
 from tests import warm
+from tests.host import context_of, draws_of, source_of
 from tests.interrupts import interrupted_at
 from tests.reliability.outside import outside
 from tests.waiting import LIMIT, wait_until
@@ -362,3 +365,52 @@ def test_a_temporary_folder_with_a_name_too_long_for_sockets_is_refused(
         assert re.search(r"^TMPDIR: no socket .*\(108 bytes\).*such as /tmp", done.stdout), done
     else:
         assert done.stdout.strip() == "[[0, 1], [2, 3]]", done
+
+
+def requested(backend: TorchBackend, count: int) -> list[Any]:
+    """What the workers would be given, in turn: indices, or None of an idle request."""
+    asked = iter(backend._requests)
+    found = [next(asked) for _ in range(count)]
+    return [None if draws is None else draws.indices.tolist() for draws in found]
+
+
+def not_started() -> TorchBackend:
+    """A backend whose workers start with more requests than a test makes."""
+    return TorchBackend(context_of(source_of(value=ValueArray(np.arange(9))), None), TorchOptions())
+
+
+def test_a_cancelled_request_is_not_handed_out() -> None:
+    backend = not_started()
+    works = [backend.start(draws_of(n)) for n in range(3)]
+    works[1].cancel()
+    assert requested(backend, 3) == [[0], [2], None]
+    works[0].cancel()  # it is on its way, and received for nobody
+
+
+def test_what_is_waited_for_is_handed_out_first() -> None:
+    backend = not_started()
+    requests: Any = [backend.start(draws_of(n)) for n in range(3)]
+    for number in (2, 2, 0):
+        backend._requests.put_first(requests[number].request)
+    backend._requests.put_first(requests[1].request)
+    assert requested(backend, 4) == [[1], [0], [2], None]
+    backend._requests.put_first(requests[1].request)
+    assert requested(backend, 1) == [None], "it was handed out already"
+
+
+def test_each_epoch_begins_with_the_first_worker() -> None:
+    backend = not_started()
+    for number in range(3):
+        if number in (0, 1):
+            backend.align()
+        backend.start(draws_of(number))
+    assert requested(backend, 4) == [[0], None, [1], [2]]
+
+
+def test_a_batch_that_was_started_before_the_end_of_the_workers_does_not_come() -> None:
+    backend = not_started()
+    work = backend.start(draws_of(0))
+    backend.close()
+    with pytest.raises(WorkerError, match="its workers were ended while"):
+        work.result()
+    work.cancel()

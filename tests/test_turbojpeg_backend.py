@@ -23,6 +23,7 @@ from fastload.sources.columns import EncodedFiles
 from tests import images
 from tests.host import (
     CROP,
+    InOrder,
     context_of,
     draws_of,
     encoded,
@@ -58,9 +59,8 @@ def loader_threads() -> list[threading.Thread]:
 
 
 def run(backend: TurboJpegBackend, *requests: Draws) -> list[HostBatch]:
-    for draws in requests:
-        backend.submit(draws)
-    return [backend.receive() for _ in requests]
+    line = InOrder(backend).start(*requests)
+    return [line.next() for _ in requests]
 
 
 @pytest.mark.parametrize("workers", [None, 0, 1, 3])
@@ -151,9 +151,8 @@ def test_unsized_batches(folder: Path, backends: list[TurboJpegBackend]) -> None
     )
     for index, batch in enumerate(run(backends[0], *(draws_of(n) for n in range(6)))):
         assert np.asarray(batch.columns["image"]).shape == (1, 40 + 3 * index, 56, 3)
-    backends[0].submit(draws_of(0, 1))
     with pytest.raises(ConfigurationError, match="differ"):
-        backends[0].receive()
+        run(backends[0], draws_of(0, 1))
 
 
 def test_writes_into_the_given_memory(folder: Path, backends: list[TurboJpegBackend]) -> None:
@@ -206,18 +205,18 @@ def test_cancel_drops_what_is_queued_and_waits_for_what_runs(
     gate = Gate(backend._rows)
     monkeypatch.setattr(backend, "_rows", gate)
     monkeypatch.setattr(backend._pixels, "_rows", gate)
+    line = InOrder(backend)
     for epoch in range(3):
-        backend.submit(draws_of(0, 1, 2, 3, epoch=epoch))
+        line.start(draws_of(0, 1, 2, 3, epoch=epoch))
     assert gate.entered.acquire(timeout=LIMIT)  # the first slice runs
-    cancelled = threading.Thread(target=backend.cancel)
+    cancelled = threading.Thread(target=line.cancel)
     cancelled.start()
     cancelled.join(0.2)
     assert cancelled.is_alive()  # the running slice still writes to its buffer
     gate.opened.set()
     cancelled.join(LIMIT)
     assert not cancelled.is_alive()
-    backend.submit(draws_of(7, epoch=9))
-    batch = backend.receive()
+    (batch,) = run(backend, draws_of(7, epoch=9))
     assert gate.calls == 2  # the one that ran, and the one after; none of the queued
     assert np.array_equal(
         batch.columns["image"], gate.inner.batch(draws_of(7, epoch=9)).columns["image"]
@@ -231,7 +230,7 @@ def test_close_with_work_outstanding_twice_and_before_the_first_batch(folder: Pa
     backend = TurboJpegBackend(context_of(photos(folder), CROP), PYTHON)
     assert not loader_threads()  # none before the first batch is asked for
     for epoch in range(backend.depth):
-        backend.submit(draws_of(0, 1, 2, 3, epoch=epoch))
+        backend.start(draws_of(0, 1, 2, 3, epoch=epoch))
     assert loader_threads()
     backend.close()
     backend.close()
@@ -241,7 +240,7 @@ def test_close_with_work_outstanding_twice_and_before_the_first_batch(folder: Pa
 def test_forgotten_backends_leave_no_threads(folder: Path) -> None:
     for _ in range(20):
         backend = TurboJpegBackend(context_of(photos(folder), CROP), PYTHON)
-        backend.submit(draws_of(0, 1, 2, 3))
+        backend.start(draws_of(0, 1, 2, 3))
         threads = loader_threads()
         del backend
         for thread in threads:
@@ -260,9 +259,8 @@ def test_a_crash_in_a_thread_surfaces(
 
     with monkeypatch.context() as patch:
         patch.setattr(backend._rows, "fill", crash)
-        backend.submit(draws_of(0, 1, 2, 3))
         with pytest.raises(WorkerError, match="KeyError: 'broken'"):
-            backend.receive()
+            run(backend, draws_of(0, 1, 2, 3))
     assert not run(backend, draws_of(0, 1))[0].failures
 
 

@@ -348,11 +348,52 @@ class EndOfData(Exception):  # noqa: N818
     not known before."""
 
 
+class Work(Protocol):
+    """A batch that was started. Called by one thread at a time."""
+
+    def result(self) -> HostBatch:
+        """The batch; blocks until it is there. Called once at most. Batches are waited for in the
+        order in which they were started, but for single samples in place of failed ones, which are
+        waited for as soon as they were started.
+
+        Raises:
+            WorkerError: a worker died; the message says which, how, and the usual cause.
+        """
+
+    def cancel(self) -> None:
+        """Nobody wants it any more: drop what of it was not started, and wait until nothing writes
+        to its memory. Of several the one that was started last is cancelled first. May be called
+        after `result` has raised, and after `Backend.close`."""
+
+
+@dataclass(frozen=True)
+class MadeHere:
+    """Work that is done when it is waited for, in the calling thread."""
+
+    make: Callable[[], HostBatch]
+
+    def result(self) -> HostBatch:
+        return self.make()
+
+    def cancel(self) -> None:
+        """Nothing was started."""
+
+
+def made_now(backend: Backend, draws: Draws) -> HostBatch:
+    """A batch that is wanted at once, before others that were started."""
+    work = backend.start(draws)
+    try:
+        return work.result()
+    except BaseException:
+        work.cancel()
+        raise
+
+
 class Backend(Protocol):
-    """Submit batches, receive them in the same order.
+    """Makes batches.
 
     The class is called with (context, options). All calls come from one thread at a time. A backend
-    may start threads or processes at the first `submit`, not before.
+    may start threads or processes at the first `start`, not before.
 
     It may also have:
 
@@ -360,7 +401,7 @@ class Backend(Protocol):
     - a class method `fit(workload: Workload) -> Fit`, how well it fits a workload. Without it,
       `backend="auto"` chooses it only where no other backend can do the workload, or where `tune`
       measures that it is faster
-    - `light: bool`, True from the first `submit` on where making a batch takes less time than
+    - `light: bool`, True from the first `start` on where making a batch takes less time than
       handing it from thread to thread. The trainer's thread may then call it, too; still one thread
       at a time
     - `at_once(draws: Draws) -> int`, how many batches like this one it is best asked for as one,
@@ -368,6 +409,8 @@ class Backend(Protocol):
     - `decoded`, how many images each decoder has decoded so far, for `Loader.stats`
     - `before_epoch() -> None`, called by the trainer's thread, at any time, before it is given the
       first batch of an epoch; raises SourceError where what was served is not what the files hold
+    - `align() -> None`, called before the first batch of an epoch is started, and the first after a
+      restart: workers that take batches in turn can begin with the same one in each epoch
     """
 
     Options: ClassVar[type[BackendOptions]]
@@ -379,28 +422,13 @@ class Backend(Protocol):
     """Whether it works between calls, in threads or processes. If not, the Loader calls it in the
     trainer's thread."""
 
-    def submit(self, draws: Draws) -> None:
-        """Ask for a batch: `draws.indices` in that order. Does not block."""
-
-    def receive(self) -> HostBatch:
-        """The oldest batch submitted and not yet received; blocks until it is there.
-
-        Raises:
-            WorkerError: a worker died; the message says which, how, and the usual cause.
-        """
-
-    def reread(self, draws: Draws) -> HostBatch:
-        """Make this batch at once, in the calling thread, before all that was submitted.
-
-        Used for a sample that replaces one that could not be read: it need not be fast.
-        """
-
-    def cancel(self) -> None:
-        """Forget everything submitted; the next `receive` belongs to the next `submit`."""
+    def start(self, draws: Draws) -> Work:
+        """Start on a batch: `draws.indices` in that order. Does not block. What is wrong with this
+        batch alone is raised by its `result`."""
 
     def close(self) -> None:
-        """Stop threads and processes, free buffers. May be called twice, and before the first
-        submit."""
+        """Drop what was started, stop threads and processes, free buffers. May be called twice, and
+        before the first `start`, which may follow."""
 
     def explain(self) -> Mapping[str, str]:
         """What was chosen and why, for people: {"decoder": "simplejpeg 1.9 (libjpeg-turbo 3.1)",

@@ -26,6 +26,7 @@ from fastload.backends.base import (
     Context,
     Fit,
     HostBatch,
+    Work,
     Workload,
 )
 from fastload.backends.maker import BatchInWork, BatchMaker, PixelMaker, Threads
@@ -210,7 +211,7 @@ class CacheBackend(BatchMaker):
             counts.update(pixels.decoded)
         return dict(counts)
 
-    def submit(self, draws: Draws) -> None:
+    def start(self, draws: Draws) -> Work:
         if self._filler is not None and self._filler.ended():
             self._end_filling(self._filler)
         elif self._filler is not None:
@@ -219,7 +220,7 @@ class CacheBackend(BatchMaker):
             self._not_filled_here = ""
             self._take_over()
         self._looked_in = draws.epoch
-        super().submit(draws)
+        return super().start(draws)
 
     def _keep_look(self, look: Look) -> None:
         self._look = look
@@ -235,9 +236,9 @@ class CacheBackend(BatchMaker):
             )
         self._look = None
 
-    def receive(self) -> HostBatch:
+    def finished(self, rows: RowReader, work: BatchInWork) -> HostBatch:
         with self._pace.waiting():
-            return super().receive()
+            return super().finished(rows, work)
 
     def _filled_by_another(self) -> bool:
         """Whether a cache is there that this process does not fill."""
@@ -447,9 +448,8 @@ def _directory_of(source: Source, options: CacheOptions) -> Path:
 
 class _DevicePixels(PixelMaker):
     """Batches made on the device that holds the arrays. Kernels are launched when a batch is
-    received: they need no time before."""
+    waited for: they need no time before."""
 
-    rereads = True
     can = Abilities(views=True, moves_columns=True, draws_masks=True, one_channel=True)
 
     def __init__(self, context: Context, rows: RowReader, threads: Threads) -> None:

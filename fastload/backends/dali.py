@@ -1,5 +1,5 @@
 """The `dali` backend: threads read and prepare batches; DALI makes the pixels when a batch is
-received."""
+waited for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from threading import Lock
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from fastload.backends.base import (
     Fit,
     HostBatch,
     Tolerance,
+    Work,
 )
 from fastload.backends.dali_graph import (
     DaliPipeline,
@@ -178,6 +179,9 @@ class _Renderer:
         return sample.data.find(b"acTL", 0, max(sample.data.find(b"IDAT"), 0)) < 0
 
 
+Prepared: TypeAlias = Future[tuple[HostBatch, list[_Rows]]]
+"""A batch except for what DALI makes, and the rows that it is to make."""
+
 _READ_AHEAD = 2
 """Batches being read and prepared beside those inside DALI, unless prefetch_factor says
 otherwise."""
@@ -221,13 +225,9 @@ class DaliBackend:
         self._python = PythonRenderer(options.decoder, options.decode_settings)
         # A batch that stays on the GPU needs no page-locked buffer, only the addresses of one.
         self._allocate = context.allocate if self._device_id is None else None
-        self._plain = RowReader(
-            context.source,
-            context.recipe,
-            settings=options.decode_settings,
-            decoder=options.decoder,
-        )
-        self._pending: deque[Future[tuple[HostBatch, list[_Rows]]]] = deque()
+        self._started: deque[weakref.ref[_Started]] = deque()
+        """The batches that are waited for in this order; those that are done or cancelled go when
+        the next one is fed."""
         self._readers: ReaderPool | None = None
         self._lock = Lock()
         """Around all that DALI is asked for."""
@@ -239,25 +239,26 @@ class DaliBackend:
         """How often they were replaced because one had failed."""
         weakref.finalize(self, self._pipes.clear)  # at the latest when the interpreter exits
 
-    def submit(self, draws: Draws) -> None:
+    def start(self, draws: Draws) -> Work:
         if self._readers is None:
             self._readers = ReaderPool(self.depth, "fastload-dali")
-        self._pending.append(
-            self._readers.submit(
-                _prepared,
-                draws,
-                self._context,
-                self._plans,
-                self._python,
-                self._allocate,
-                self._options.check,
-            )
+        prepared = self._readers.submit(
+            _prepared,
+            draws,
+            self._context,
+            self._plans,
+            self._python,
+            self._allocate,
+            self._options.check,
         )
+        work = _Started(self, prepared)
+        self._started.append(weakref.ref(work))
+        return work
 
-    def receive(self) -> HostBatch:
-        assert self._pending
+    def finished(self, prepared: Prepared) -> HostBatch:
+        """The batch, when DALI has made its pixels."""
         try:
-            host, rows = self._pending.popleft().result()
+            host, rows = prepared.result()
         except CancelledError:
             raise WorkerError(
                 "backend 'dali': it was closed while batches were outstanding."
@@ -268,16 +269,8 @@ class DaliBackend:
             self._fill(host, rows.pop(0), pixels, failure)
         return host
 
-    def reread(self, draws: Draws) -> HostBatch:
-        return self._plain.batch(draws)
-
-    def cancel(self) -> None:
-        for future in self._pending:
-            future.cancel()
-        self._pending.clear()
-
     def close(self) -> None:
-        self.cancel()
+        self._started.clear()
         readers, self._readers = self._readers, None
         if readers is not None:
             readers.give_up()
@@ -355,10 +348,13 @@ class DaliBackend:
                 self._inside.append(one)
 
     def _ready(self) -> Iterator[_Rows]:
-        for future in tuple(self._pending):
-            if not future.done() or future.cancelled() or future.exception() is not None:
+        works = [work for one in self._started if (work := one()) and not work.over]
+        self._started = deque(map(weakref.ref, works))
+        for work in works:
+            done = work.prepared
+            if not done.done() or done.cancelled() or done.exception() is not None:
                 return
-            yield from future.result()[1]
+            yield from done.result()[1]
 
     def _discard(self) -> None:
         for pipe in self._pipes:
@@ -416,6 +412,24 @@ class DaliBackend:
             joined[bad] = 0
             torch.cuda.current_stream().synchronize()
         return joined
+
+
+@dataclass(eq=False)
+class _Started:
+    """A batch of DaliBackend."""
+
+    backend: DaliBackend
+    prepared: Prepared
+    over: bool = False
+    """Whether it was waited for or cancelled."""
+
+    def result(self) -> HostBatch:
+        self.over = True
+        return self.backend.finished(self.prepared)
+
+    def cancel(self) -> None:
+        self.over = True
+        self.prepared.cancel()
 
 
 def _prepared(

@@ -1,6 +1,6 @@
-"""The one maker of batches on the host: `submit(draws)`, `receive()`, `close()`.
+"""The one maker of batches on the host.
 
-    BatchMaker ── keeps batches in order, adds values, has Python look at rows that were given back
+    BatchMaker ── adds values, has Python look at rows that were given back
       ├─ PixelMaker ── who makes the images: Python's threads, the native core, or a device
       └─ RowReader ── reads rows in Python and collects failures (`rows.py`)
 
@@ -12,17 +12,16 @@ bytes, or pixels), and in what must be done before the first batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, ParamSpec, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, NoReturn, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from fastload.backends.base import HOST_TRAITS, Context, Failure, HostBatch
+from fastload.backends.base import HOST_TRAITS, Context, Failure, HostBatch, MadeHere, Work
 from fastload.backends.needs import Abilities
 from fastload.backends.rows import Buffers, RowReader
 from fastload.draws import Draws
@@ -73,7 +72,7 @@ class Part(Protocol):
 
 @dataclass
 class BatchInWork:
-    """A batch that was submitted and not received."""
+    """A batch whose images are being made."""
 
     draws: Draws
     buffers: Buffers
@@ -94,18 +93,14 @@ class BatchInWork:
                 lost.update(part.lost())
         except BaseException:
             self.cancel()
-            self.wait()
             raise
         lost.update(self.failures)
         return lost
 
     def cancel(self) -> None:
-        """Drop what has not started; does not wait."""
+        """Drop what has not started, and wait until nothing writes to the buffers any more."""
         for part in self.parts:
             part.cancel()
-
-    def wait(self) -> None:
-        """Until nothing writes to the buffers any more."""
         for part in self.parts:
             part.wait()
 
@@ -148,6 +143,8 @@ class Threads:
             return task.result()
         except FastloadError:
             raise
+        except CancelledError:
+            raise WorkerError(f"backend {self.backend!r}: it was closed meanwhile.") from None
         except Exception as error:  # of a column's own code
             raise self.failure(error) from error
 
@@ -160,10 +157,11 @@ class Threads:
         )
 
     def close(self) -> None:
-        """Join them. May be called twice; a later `submit` starts them again."""
+        """Drop what was not started, and join them. May be called twice; a later `submit` starts
+        them again."""
         executor, self._executor = self._executor, None
         if executor is not None:
-            executor.shutdown(wait=True)
+            executor.shutdown(wait=True, cancel_futures=True)
 
 
 class PixelMaker(ABC):
@@ -173,9 +171,6 @@ class PixelMaker(ABC):
     """What it can make; more is not asked of it."""
     light = False
     """Whether the images are there when `start` returns, within a fraction of a millisecond."""
-    rereads = False
-    """Whether a batch that is wanted past all others is made here too, and not by the
-    RowReader."""
     decoded: Mapping[str, int] = MappingProxyType({})
     """Images decoded so far, by what (`Stats.decoded`)."""
 
@@ -226,8 +221,6 @@ class BatchMaker(ABC):
         self._rows: RowReader | None = None
         self._pixels: PixelMaker | None = None
         """Both None until `_opened`."""
-        self._queue: deque[tuple[RowReader, BatchInWork] | ConfigurationError] = deque()
-        """The batches submitted and not received, the oldest first, and who reads their rows."""
         self._remade = 0
         """Rows that were given back and that Python could read."""
         self._layout: Literal["tuple"] | None = None
@@ -252,45 +245,19 @@ class BatchMaker(ABC):
         counts = {} if self._pixels is None else dict(self._pixels.decoded)
         return {**counts, "python": self._remade} if self._remade else counts
 
-    def submit(self, draws: Draws) -> None:
+    def start(self, draws: Draws) -> Work:
         rows, pixels = self._opened()
         try:
-            self._queue.append((rows, pixels.start(draws)))
+            return _Started(self, rows, pixels.start(draws))
         except ConfigurationError as error:
-            # There cannot be this batch: `receive` raises the reason.
-            self._queue.append(error)
-
-    def receive(self) -> HostBatch:
-        assert self._queue, "receive() without a submitted batch"
-        oldest = self._queue.popleft()
-        if isinstance(oldest, ConfigurationError):
-            raise oldest
-        return self._finished(*oldest)
-
-    def reread(self, draws: Draws) -> HostBatch:
-        rows, pixels = self._opened()
-        if pixels.rereads:
-            return self._finished(rows, pixels.start(draws))
-        batch = rows.batch(draws)
-        batch.layout = self._layout
-        return batch
-
-    def cancel(self) -> None:
-        batches = [entry[1] for entry in self._queue if isinstance(entry, tuple)]
-        self._queue.clear()
-        # The last ones first, or threads would start what is about to be dropped.
-        for batch in reversed(batches):
-            batch.cancel()
-        for batch in batches:
-            batch.wait()
+            return MadeHere(partial(_raise, error))  # There cannot be this batch.
 
     def close(self) -> None:
-        self.cancel()
+        self._threads.close()  # before what they call
         if self._pixels is not None:
             self._pixels.close()
         if self._rows is not None:
             self._rows.close()
-        self._threads.close()
 
     def explain(self) -> Mapping[str, str]:
         return {} if self._pixels is None else self._pixels.explain(self.decoded)
@@ -300,7 +267,7 @@ class BatchMaker(ABC):
             self._rows, self._pixels = self._open()
         return self._rows, self._pixels
 
-    def _finished(self, rows: RowReader, work: BatchInWork) -> HostBatch:
+    def finished(self, rows: RowReader, work: BatchInWork) -> HostBatch:
         """The batch, when all its parts are there; rows that were given back are read in Python, on
         all threads."""
         lost = work.lost()
@@ -329,3 +296,23 @@ class BatchMaker(ABC):
         parts = np.array_split(np.array(rows), min(self._threads.count, len(rows)))
         tasks = [self._threads.submit(read, part.tolist()) for part in parts]
         return [failure for task in tasks for failure in task.result()]
+
+
+@dataclass(frozen=True)
+class _Started:
+    """A batch of a BatchMaker."""
+
+    maker: BatchMaker
+    rows: RowReader
+    """Reads its rows: that of the maker when it was started."""
+    work: BatchInWork
+
+    def result(self) -> HostBatch:
+        return self.maker.finished(self.rows, self.work)
+
+    def cancel(self) -> None:
+        self.work.cancel()
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error

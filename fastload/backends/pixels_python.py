@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import TypeVar
 
 from fastload.backends.base import Context, Failure
 from fastload.backends.maker import BatchInWork, PixelMaker, Threads
 from fastload.backends.rows import Buffers, RowReader, settled_size
 from fastload.decode.libraries import describe_decoder, get_decoder
 from fastload.draws import Draws
-from fastload.errors import FastloadError, counted
-
-T = TypeVar("T")
+from fastload.errors import counted
 
 # Samples. Enough to make the work per slice small (50 microseconds of 20 milliseconds), few enough
 # to share evenly.
@@ -77,14 +74,15 @@ class _Slice:
     threads: Threads
 
     def lost(self) -> Iterator[tuple[int, Exception]]:
-        for failure in _result(self.task, self.threads):
+        for failure in self.threads.result(self.task):
             yield self.first + failure.row, failure.error
 
     def cancel(self) -> None:
         self.task.cancel()
 
     def wait(self) -> None:
-        wait([self.task])
+        if not self.task.cancelled():
+            wait([self.task])
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class _Whole:
     threads: Threads
 
     def lost(self) -> Iterator[tuple[int, Exception]]:
-        for failure in _result(self.task, self.threads)[1]:
+        for failure in self.threads.result(self.task)[1]:
             yield failure.row, failure.error
 
     def buffers(self) -> Buffers:
@@ -105,13 +103,5 @@ class _Whole:
         self.task.cancel()
 
     def wait(self) -> None:
-        wait([self.task])
-
-
-def _result(task: Future[T], threads: Threads) -> T:
-    try:
-        return task.result()
-    except FastloadError:
-        raise
-    except Exception as error:
-        raise threads.failure(error) from error
+        if not self.task.cancelled():
+            wait([self.task])

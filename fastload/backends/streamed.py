@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from torch.utils.data import DataLoader
 
-from fastload.backends.base import BackendOptions, EndOfData, HostBatch, Traits
+from fastload.backends.base import BackendOptions, EndOfData, HostBatch, MadeHere, Traits, Work
 from fastload.draws import Draws
 
 
@@ -34,18 +34,16 @@ class StreamBackend:
 
     def __init__(self, loader: DataLoader[Any], place: StreamPlace) -> None:
         self._loader, self._place = loader, place
-        self._wanted: deque[tuple[int, int]] = deque()
         self._batches: Iterator[Any] | None = None
         self.next = (0, 0)
         """(epoch, step) of the batch that comes next."""
 
-    def submit(self, draws: Draws) -> None:
-        self._wanted.append((draws.epoch, int(draws.indices[0])))
+    def start(self, draws: Draws) -> Work:
+        return MadeHere(partial(self._batch, draws.epoch, int(draws.indices[0])))
 
-    def receive(self) -> HostBatch:
+    def _batch(self, epoch: int, step: int) -> HostBatch:
         """Raises EndOfData: the epoch has no more batches. Whatever else the data set's own code
         raises."""
-        epoch, step = self._wanted.popleft()
         first = self._batches is None or self.next[0] != epoch or self.next[1] > step
         if first:
             self.next = (epoch, self._place.begin(epoch, step))
@@ -67,14 +65,7 @@ class StreamBackend:
             self._batches = None
             raise EndOfData from None
 
-    def reread(self, draws: Draws) -> HostBatch:
-        raise AssertionError("a stream reports no failures of single samples")
-
-    def cancel(self) -> None:
-        self._wanted.clear()
-
     def close(self) -> None:
-        self._wanted.clear()
         self._batches = None
 
     def explain(self) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """The `torch` backend: torch.utils.data.DataLoader with worker processes, tuned; runs any transform
 and dataset.
 
-One DataLoader lives as long as the backend. Its sampler is the queue of submitted batches, so
+One DataLoader lives as long as the backend. Its sampler is the queue of started batches, so
 workers stay alive over epochs, restarts and resumes, and a worker receives whole batches to
 assemble, not single samples.
 """
@@ -26,6 +26,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from pickle import PicklingError
 from typing import Any
@@ -44,6 +45,8 @@ from fastload.backends.base import (
     Context,
     Fit,
     HostBatch,
+    MadeHere,
+    Work,
 )
 from fastload.backends.forked import forget_in_children
 from fastload.backends.objects import ObjectReader
@@ -104,49 +107,28 @@ class TorchBackend:
         # next.
         self.depth = self._workers * self._prefetch + 1
         self._requests = _Requests(self._workers)
-        self._waiting: deque[_Request] = deque()
-        """Submitted and not received, nor cancelled."""
-        self._epoch: int | None = None
-        """The epoch of the batch that was submitted last."""
+        self._begins = False
+        """Whether the next request is the first of its epoch."""
         self._batches: Batches | None = None
         self._reader = _reader_for(context, options.decode_settings, options.decoder)
 
-    def submit(self, draws: Draws) -> None:
-        self._waiting.append(_Request(draws, begins=draws.epoch != self._epoch))
-        self._epoch = draws.epoch
-        self._requests.queue.append(self._waiting[-1])
-        if self._workers and self._batches is None and len(self._waiting) >= self.depth:
-            self._start(draws.epoch)
+    def align(self) -> None:
+        """See `Backend`."""
+        self._begins = True
 
-    def receive(self) -> HostBatch:
-        assert self._waiting
-        request = self._waiting.popleft()
+    def start(self, draws: Draws) -> Work:
         if not self._workers:
-            self._requests.queue.popleft()
-            return self._reader.batch(request.draws)
-        if self._batches is None:
-            self._start(request.draws.epoch)
-        return self._answer(request)
-
-    def reread(self, draws: Draws) -> HostBatch:
-        if self._batches is None:
-            return self._reader.batch(draws)
-        # In a worker too: the user's code may need what worker_init_fn has opened there, and here
-        # it would draw from the trainer's random state, which is in use while this thread runs.
-        request = _Request(draws)
-        self._requests.queue.appendleft(request)
-        return self._answer(request)
-
-    def cancel(self) -> None:
-        """What is on its way through the workers already is received for nobody."""
-        self._epoch = None
-        self._waiting.clear()
-        self._requests.queue.clear()
+            return MadeHere(partial(self._reader.batch, draws))
+        request = _Request(draws, self._begins)
+        self._begins = False
+        self._requests.queue.append(request)
+        if self._batches is None and len(self._requests.queue) >= self.depth:
+            self._start(draws.epoch)
+        return _Started(self, request)
 
     def close(self) -> None:
         batches, self._batches = self._batches, None
         self._requests = _Requests(self._workers)
-        self._waiting.clear()
         if batches is not None:
             if not all(column.survives_fork for column in self._context.source.encoded.values()):
                 # A worker that waits for a store does not see that it is to end.
@@ -165,6 +147,11 @@ class TorchBackend:
             batches._shutdown = True  # as far as this process is concerned
             # What multiprocessing would end at the exit of this process, too.
             multiprocessing.process._children.difference_update(batches._workers)  # type: ignore[attr-defined]
+
+    def drop(self, request: _Request) -> None:
+        """What is on its way through the workers already is received for nobody."""
+        with contextlib.suppress(ValueError):
+            self._requests.queue.remove(request)
 
     def explain(self) -> Mapping[str, str]:
         chosen = "as asked" if self._context.num_workers is not None else "one for each usable core"
@@ -204,7 +191,7 @@ class TorchBackend:
 
     def _start(self, epoch: int) -> None:
         """Start the workers; `epoch`: of the first batch. After an exception, KeyboardInterrupt
-        included, none is left and nothing is submitted."""
+        included, none is left, and no request."""
         self._check_shared_memory()
         options, context = self._options, self._context
         given = options.multiprocessing_context or context.workers.start_method
@@ -270,8 +257,11 @@ class TorchBackend:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    def _answer(self, request: _Request) -> HostBatch:
+    def answer(self, request: _Request) -> HostBatch:
         """What the workers make of it. Raises WorkerError; what the user's own code has raised."""
+        if self._batches is None and request in self._requests.queue:
+            self._start(request.draws.epoch)
+        self._requests.put_first(request)
         while request.answer is None:
             if self._batches is None:
                 raise WorkerError(
@@ -397,8 +387,22 @@ class _Request:
     answer: HostBatch | Exception | None = None
 
 
+@dataclass(frozen=True)
+class _Started:
+    """A batch that workers are to make. (The backend keeps requests, which do not keep it.)"""
+
+    backend: TorchBackend
+    request: _Request
+
+    def result(self) -> HostBatch:
+        return self.backend.answer(self.request)
+
+    def cancel(self) -> None:
+        self.backend.drop(self.request)
+
+
 class _Requests:
-    """The DataLoader's endless sampler: hands out the submitted requests, and idle ones (None)
+    """The DataLoader's endless sampler: hands out the requests, and idle ones (None)
     while there are none.
 
     The DataLoader gives them to the workers in turn. Idle ones precede each epoch until it is the
@@ -411,6 +415,12 @@ class _Requests:
         self.queue: deque[_Request] = deque()
         self.taken: deque[_Request | None] = deque()
         """Handed out, not yet answered."""
+
+    def put_first(self, request: _Request) -> None:
+        """Hand it out next, if it is still here: it is waited for."""
+        if self.queue and self.queue[0] is not request and request in self.queue:
+            self.queue.remove(request)
+            self.queue.appendleft(request)
 
     def __iter__(self) -> Iterator[Draws | None]:
         for count in itertools.count():

@@ -190,6 +190,10 @@ def _on_backend(
     if not config.adopted:
         _check_ahead(context, workers=(config.num_workers or 1) if traits.processes else 1)
     built = cls(context, options)
+    if not hasattr(built, "start"):
+        from fastload.backends.submitted import SubmittedBackend
+
+        built = SubmittedBackend(built)
     if opened.assumed is not None:
         from fastload.loader.compared import ComparedBackend
 

@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 from torch.utils.data import default_collate
 
-from fastload.backends.base import Backend, HostBatch
+from fastload.backends.base import Backend, HostBatch, Work
 from fastload.backends.tolerance import PixelDifference, Tolerance
 from fastload.decode.image import reader_of
 from fastload.draws import (
@@ -75,7 +75,6 @@ class ComparedBackend:
         """`kind`: the name of the user's class, for messages."""
         self._backend, self._source, self._assumed, self._kind = backend, source, assumed, kind
         self._settings, self._seed = settings, seed
-        self._submitted: deque[Draws] = deque()
         self._labels: dict[int, npt.NDArray[Any]] = {}
         """(N, ...) by epoch; rows of samples that the epoch does not have are zeros."""
         self._rolls_dice = False
@@ -150,13 +149,12 @@ class ComparedBackend:
 
     # -- called by whatever makes the batches
 
-    def submit(self, draws: Draws) -> None:
-        self._backend.submit(draws)
-        self._submitted.append(draws)
+    def start(self, draws: Draws) -> Work:
+        return _Started(self, self._backend.start(draws), draws)
 
-    def receive(self) -> HostBatch:
-        draws = self._submitted.popleft()
-        host = self._labelled(self._backend.receive(), draws)
+    def finished(self, work: Work, draws: Draws) -> HostBatch:
+        """The batch, with its labels; samples of it may be compared from now on."""
+        host = self._labelled(work.result(), draws)
         bits = draws.integers(Stream.COMPARED) >> np.uint64(1)
         failed = {failure.row for failure in host.failures}
         for row in np.flatnonzero(bits % np.uint64(EVERY) == 0).tolist():
@@ -165,16 +163,8 @@ class ComparedBackend:
                 self._compare(_Chosen(draws.epoch, index, self._served_label(draws.epoch, index)))
         return host
 
-    def reread(self, draws: Draws) -> HostBatch:
-        return self._labelled(self._backend.reread(draws), draws)
-
-    def cancel(self) -> None:
-        self._backend.cancel()
-        self._submitted.clear()
-
     def close(self) -> None:
         self._backend.close()
-        self._submitted.clear()
         with self._lock:
             self._chosen.clear()
             thread = self._thread
@@ -280,6 +270,21 @@ class ComparedBackend:
         if _pixels_differ(pixels, made[0]) is not None:
             return ""
         return " options=BackendOptions(exif_orientation=True) turns images upright, as it does."
+
+
+@dataclass(frozen=True)
+class _Started:
+    """A batch of a ComparedBackend."""
+
+    backend: ComparedBackend
+    work: Work
+    draws: Draws
+
+    def result(self) -> HostBatch:
+        return self.backend.finished(self.work, self.draws)
+
+    def cancel(self) -> None:
+        self.work.cancel()
 
 
 def _is_pair(made: Any) -> bool:

@@ -29,9 +29,10 @@ class Feed:
     """Gives the batch at any position. Consecutive batches come without a pause, also from one
     epoch to the next.
 
-    Nothing starts before the first call of `batch`. That call submits in the trainer's thread,
-    because workers may be forked then, and no other thread of ours may hold a lock at a fork. After
-    any exception, at any line, the next call starts again from the position that it is given.
+    Nothing starts before the first call of `batch`. That call starts the first ones in the
+    trainer's thread, because workers may be forked then, and no other thread of ours may hold a
+    lock at a fork. After any exception, at any line, the next call starts again from the position
+    that it is given.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Feed:
             self._stop()  # The last stop was interrupted.
         if self._maker is None:
             self._ask_users_code(position)
-            self._maker = self._submitted(position)
+            self._maker = self._started(position)
             self._maker.begin(None)
         elif position != expected:
             self._ask_users_code(position)
@@ -167,11 +168,11 @@ class Feed:
             self._stop()
             self._stage.close()
 
-    def _submitted(self, position: Position) -> OnDemand | Prefetcher:
-        """Submits the first batches, and chooses what makes them."""
+    def _started(self, position: Position) -> OnDemand | Prefetcher:
+        """Starts the first batches, and chooses what makes them."""
         try:
             self._production.begin(position)
-            self._production.submit()
+            self._production.start()
             return (
                 OnDemand(self._production)
                 if self._on_demand
@@ -186,7 +187,7 @@ class Feed:
     def _on_demand(self) -> bool:
         """Whether a thread would gain nothing: the backend works in its caller's thread, or making
         a batch takes less time than handing it from thread to thread. Known after the first
-        `submit`."""
+        `start`."""
         backend = self._backend
         if self._order.endless or self._order.read_ahead is not None:
             # the user's sampler, or torch's DataLoader, is read in the trainer's thread

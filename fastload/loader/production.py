@@ -1,5 +1,5 @@
-"""Batches, one after the other. `Production` has the steps that make one: submit it to the backend,
-receive it, replace samples that could not be read, start the device stage. They run in one thread
+"""Batches, one after the other. `Production` has the steps that make one: start it in the backend,
+wait for it, replace samples that could not be read, start the device stage. They run in one thread
 at a time: that of a `Prefetcher`, ahead of the trainer, or the trainer's, `OnDemand`.
 """
 
@@ -15,7 +15,7 @@ from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastload.backends.base import KILLED_WORKER, Backend, EndOfData, HostBatch
+from fastload.backends.base import KILLED_WORKER, Backend, EndOfData, HostBatch, Work
 from fastload.device import DeviceStage, Staged
 from fastload.draws import Draws
 from fastload.ending import end_thread
@@ -44,7 +44,8 @@ _FREED = 1.0
 # -- The steps -------------------------------------------------------------------------------------
 
 
-class _Submitted(NamedTuple):
+class _Started(NamedTuple):
+    work: Work
     position: Position
     """Of the first of its batches."""
     draws: Draws
@@ -56,8 +57,8 @@ class _Submitted(NamedTuple):
 
 
 class Production:
-    """Makes the batches of a schedule, in order. The backend always has as many submitted as its
-    `depth` says.
+    """Makes the batches of a schedule, in order. As many are always under way as the
+    backend's `depth` says.
 
     Where it takes longer to ask for a batch than to make it (`Backend.at_once`), several of an
     epoch are made as one and then taken apart: each sample draws for itself, so they are the same.
@@ -88,18 +89,20 @@ class Production:
         """Batches that were made as one so far, at most."""
         self._substitution: Substitution | None = None
         """None until a sample could not be read."""
-        self._submitted: deque[_Submitted] = deque()
+        self._align: Callable[[], None] | None = getattr(backend, "align", None)
+        self._started: deque[_Started] = deque()
         """In flight, the oldest first."""
+        self._started_epoch: int | None = None
+        """The epoch of the batch that was started last; None: there is none since the last
+        `cancel`."""
         self._next: tuple[Position, Draws] | None = None
-        """What was asked of the schedule, and not submitted yet."""
+        """What was asked of the schedule, and not started yet."""
         self._made: deque[Staged] = deque()
         """Batches that were made with one that was handed out."""
         self._epoch = 0
         """That of the batch that the trainer has taken last, or is to take first."""
         self._untaken: deque[int] = deque()
         """The epochs of the batches that were made and that the trainer has not taken."""
-        self._clean = True
-        """Whether nothing was submitted to the backend since it was last cancelled."""
         self._spans: SpanLog | None = None
         self._reads = Reads(_CLOSED)
         """All its reads from stores, until the next `allow_reads`."""
@@ -118,16 +121,19 @@ class Production:
         """Forget all that is in flight. `begin` must follow. May be called after any exception, at
         any step."""
         self._in_flight.end()  # The backend would wait for reads that nobody needs.
-        if not self._clean:
-            self._backend.cancel()
-        if self._together is not None:
-            self._together.forget()
-        self._submitted.clear()
+        started, self._started = self._started, deque()
+        self._started_epoch = None
         self._made.clear()
         self._untaken.clear()
         self._next = None
-        self._clean = True
         self._in_flight = Reads("this batch was cancelled.", self._reads)
+        # The last ones first, or threads would start what is about to be dropped; all of them,
+        # whatever one raises.
+        with contextlib.ExitStack() as last_first:
+            if self._together is not None:
+                last_first.callback(self._together.forget)
+            for one in started:
+                last_first.callback(one.work.cancel)
 
     def end_reads(self) -> None:
         """Let all waits for a store end with a CancelledReadError, until `allow_reads`. May be
@@ -139,27 +145,29 @@ class Production:
         self._reads = Reads(_CLOSED)
         self._in_flight = Reads("this batch was cancelled.", self._reads)
 
-    def submit(self) -> None:
-        """Ask the backend for as many batches as it wants in flight."""
+    def start(self) -> None:
+        """Have the backend start as many batches as it wants in flight."""
         with self._in_flight.here():
-            self._submit()
+            self._start()
 
-    def _submit(self) -> None:
+    def _start(self) -> None:
         wanted = self._backend.depth
         if self._read_ahead is not None:
             # The oldest one is about to be handed out; the others are read ahead.
             wanted = min(wanted, self._read_ahead + 1)
-        while len(self._submitted) < wanted and (asked := self._asked()) is not None:
+        while len(self._started) < wanted and (asked := self._asked()) is not None:
             if self._is_past_end(asked[0]):
                 self._next = asked
                 return
             position, draws = asked
             draws, sizes = self._with_neighbours(draws)
             at = time.perf_counter()
-            self._clean = False
+            if self._align is not None and position[0] != self._started_epoch:
+                self._align()
+            self._started_epoch = position[0]
             with self._span("submit", position):
-                self._backend.submit(draws)
-            self._submitted.append(_Submitted(position, draws, sizes, at))
+                work = self._backend.start(draws)
+            self._started.append(_Started(work, position, draws, sizes, at))
 
     def _is_past_end(self, position: Position) -> bool:
         """Whether the batch at this position must wait until the trainer has taken one of a later
@@ -168,13 +176,13 @@ class Production:
         if most is None or position[0] <= self._epoch:
             return False
         ahead = sum(epoch > self._epoch for epoch in self._untaken)
-        ahead += sum(each.position[0] > self._epoch for each in self._submitted)
+        ahead += sum(each.position[0] > self._epoch for each in self._started)
         return ahead >= most
 
     @property
     def paused(self) -> bool:
         """Whether no batch can be made before the trainer has taken one."""
-        return not self._submitted and self._next is not None and self._is_past_end(self._next[0])
+        return not self._started and self._next is not None and self._is_past_end(self._next[0])
 
     def taken(self) -> None:
         """The trainer has taken a batch: the oldest one that was made."""
@@ -222,24 +230,24 @@ class Production:
     def _make(self) -> Staged | None:
         if self._made:
             return self._made.popleft()
-        self._submit()
-        if not self._submitted:
+        self._start()
+        if not self._started:
             if self._schedule.ended:
                 raise EndOfData
             return None
-        spans, (position, draws, sizes, at) = self._spans, self._submitted[0]
+        spans, (work, position, draws, sizes, at) = self._spans, self._started[0]
         with self._span("receive", position):
-            host = self._backend.receive()
+            host = work.result()
         if spans is not None:
             args = {"epoch": position[0], "step": position[1]}
             spans.add("batch in the backend", at, time.perf_counter(), track="backend", args=args)
         try:
-            self._submitted.popleft()
+            self._started.popleft()
         except IndexError:  # another thread has closed the loader meanwhile
             raise FastloadError(_CLOSED) from None
         self._untaken.extend([position[0]] * len(sizes))
         if self._read_ahead is None:
-            self._submit()  # before the device stage, so that the backend is never without work
+            self._start()  # before the device stage, so that the backend is never without work
         substituted = 0
         if host.failures:
             with self._span("substitute", position):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fastload import stores
-from fastload.backends.base import BackendOptions
+from fastload.backends.base import BackendOptions, made_now
 from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, UnsupportedTransformError
@@ -106,11 +106,7 @@ class SampleMaker:
         self._images.hold(images, rows.tolist())
         try:
             draws = Draws(self._seed, checked_epoch(epoch), rows)
-            self._backend.submit(draws)
-            host = self._backend.receive()
-        except BaseException:
-            self._backend.cancel()
-            raise
+            host = made_now(self._backend, draws)
         finally:
             self._images.release()
         failures = {failure.row: failure.error for failure in host.failures}

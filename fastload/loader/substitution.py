@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.backends.base import SIZES, Backend, HostBatch
+from fastload.backends.base import SIZES, Backend, HostBatch, made_now
 from fastload.draws import Draws, Stream
 from fastload.errors import DecodeError, OnError, SampleError
 from fastload.sampler import Order
@@ -83,7 +83,7 @@ class Substitution:
                 repeats[row] = 0
         if not host.columns:  # a collated batch, or one of which nothing could be read
             again = Draws(draws.seed, draws.epoch, indices, repeats)
-            return self._backend.reread(again), len(replacements)
+            return made_now(self._backend, again), len(replacements)
         _put(host, replacements, {failure.row: failure.error for failure in failures})
         return host, len(replacements)
 
@@ -95,8 +95,8 @@ class Substitution:
             return host
         remote.drop_kept(draws.take(np.array([*wrong])))
         if not host.columns:
-            return self._backend.reread(draws)
-        rows = {row: self._backend.reread(draws.take(slice(row, row + 1))) for row in wrong}
+            return made_now(self._backend, draws)
+        rows = {row: made_now(self._backend, draws.take(slice(row, row + 1))) for row in wrong}
         rows = {row: batch for row, batch in rows.items() if not batch.failures}
         _put(host, rows, wrong)
         host.failures = [failure for failure in host.failures if failure.row not in rows]
@@ -121,9 +121,8 @@ class Substitution:
             index = self._order.any_sample(draws.epoch, step, epoch_order, chance)
             if index is None:
                 continue
-            batch = self._backend.reread(
-                Draws(draws.seed, draws.epoch, np.array([index], dtype=np.int64))
-            )
+            alone = Draws(draws.seed, draws.epoch, np.array([index], dtype=np.int64))
+            batch = made_now(self._backend, alone)
             if not batch.failures:
                 return index, batch
         raise DecodeError(

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
-from fastload.backends.base import BackendOptions, Context, Failure, Fit, HostBatch, Workload
+from fastload.backends.base import (
+    BackendOptions,
+    Context,
+    Failure,
+    Fit,
+    HostBatch,
+    MadeHere,
+    Work,
+    Workload,
+)
 from fastload.decode import decode_image, get_decoder
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
@@ -24,19 +33,15 @@ class ByHandBackend:
     def __init__(self, context: Context, options: BackendOptions) -> None:
         self.source, self.plan = context.source, context.recipe.geometry
         self.settings = options.decode_settings
-        self.queue: deque[Draws] = deque()
 
     @classmethod
     def fit(cls, workload: Workload) -> Fit:
         return Fit(0.2 if workload.source.encoded else 0.0, "compressed images, one by one")
 
-    def submit(self, draws: Draws) -> None:
-        self.queue.append(draws)
+    def start(self, draws: Draws) -> Work:
+        return MadeHere(partial(self.batch, draws))
 
-    def receive(self) -> HostBatch:
-        return self.reread(self.queue.popleft())
-
-    def reread(self, draws: Draws) -> HostBatch:
+    def batch(self, draws: Draws) -> HostBatch:
         batch = HostBatch({n: c.at(draws.indices) for n, c in self.source.values.items()})
         failed: dict[int, Failure] = {}
         for name, column in self.source.encoded.items():
@@ -83,11 +88,8 @@ class ByHandBackend:
         batch.failures = list(failed.values())
         return batch
 
-    def cancel(self) -> None:
-        self.queue.clear()
-
     def close(self) -> None:
-        self.queue.clear()
+        """Nothing to stop."""
 
     def explain(self) -> Mapping[str, str]:
         return {"by hand": "in the calling thread"}
