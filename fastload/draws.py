@@ -118,6 +118,9 @@ class Draws:
     keys: list[Any] | None = None
     """(B,): what a data set is asked for, where the user's sampler gives no indices of samples;
     `indices` are then positions in the epoch."""
+    begins: bool = False
+    """Whether it is the first batch of its epoch that a backend is asked for, or the first after a
+    restart: workers that take batches in turn can begin with the same one in each epoch."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.epoch < 1 << 32, "the Loader keeps epochs in 32 bits"

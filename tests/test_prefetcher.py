@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from fastload.backends.base import HostBatch
+from fastload.backends.base import HostBatch, Work
 from fastload.device import DeviceStage
 from fastload.draws import Draws
 from fastload.errors import DecodeError, FastloadError, OnError, WorkerError
@@ -442,11 +442,13 @@ def test_all_in_flight_are_cancelled_the_last_first_whatever_one_raises() -> Non
 
 
 def test_a_backend_hears_where_epochs_begin_and_starts_again() -> None:
-    class Aligned(Recorder):
-        def align(self) -> None:
-            self.started.append((-1, []))
+    class Listening(Recorder):
+        def start(self, draws: Draws) -> Work:
+            if draws.begins:
+                self.started.append((-1, []))
+            return super().start(draws)
 
-    backend = Aligned(depth=2, bad=frozenset({batch_at(0, 11)[1]}))
+    backend = Listening(depth=2, bad=frozenset({batch_at(0, 11)[1]}))
     production = production_of(backend, "substitute")
     for position, batches in (((0, 10), 3), ((1, 1), 1), ((1, 1), 1)):
         production.begin(position)

@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -401,9 +402,7 @@ def test_what_is_waited_for_is_handed_out_first() -> None:
 def test_each_epoch_begins_with_the_first_worker() -> None:
     backend = not_started()
     for number in range(3):
-        if number in (0, 1):
-            backend.align()
-        backend.start(draws_of(number))
+        backend.start(replace(draws_of(number), begins=number in (0, 1)))
     assert requested(backend, 4) == [[0], None, [1], [2]]
 
 

@@ -409,8 +409,6 @@ class Backend(Protocol):
     - `decoded`, how many images each decoder has decoded so far, for `Loader.stats`
     - `before_epoch() -> None`, called by the trainer's thread, at any time, before it is given the
       first batch of an epoch; raises SourceError where what was served is not what the files hold
-    - `align() -> None`, called before the first batch of an epoch is started, and the first after a
-      restart: workers that take batches in turn can begin with the same one in each epoch
     """
 
     Options: ClassVar[type[BackendOptions]]

@@ -107,20 +107,13 @@ class TorchBackend:
         # next.
         self.depth = self._workers * self._prefetch + 1
         self._requests = _Requests(self._workers)
-        self._begins = False
-        """Whether the next request is the first of its epoch."""
         self._batches: Batches | None = None
         self._reader = _reader_for(context, options.decode_settings, options.decoder)
-
-    def align(self) -> None:
-        """See `Backend`."""
-        self._begins = True
 
     def start(self, draws: Draws) -> Work:
         if not self._workers:
             return MadeHere(partial(self._reader.batch, draws))
-        request = _Request(draws, self._begins)
-        self._begins = False
+        request = _Request(draws)
         self._requests.queue.append(request)
         if self._batches is None and len(self._requests.queue) >= self.depth:
             self._start(draws.epoch)
@@ -382,8 +375,6 @@ class _Request:
     """A batch that somebody asks for, and what came of it."""
 
     draws: Draws
-    begins: bool = False
-    """Whether it is the first request of its epoch."""
     answer: HostBatch | Exception | None = None
 
 
@@ -424,7 +415,7 @@ class _Requests:
 
     def __iter__(self) -> Iterator[Draws | None]:
         for count in itertools.count():
-            waits = self.queue and self.queue[0].begins and count % self._workers
+            waits = self.queue and self.queue[0].draws.begins and count % self._workers
             asked = self.queue.popleft() if self.queue and not waits else None
             self.taken.append(asked)
             yield None if asked is None else asked.draws

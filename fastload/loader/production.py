@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
@@ -89,7 +90,6 @@ class Production:
         """Batches that were made as one so far, at most."""
         self._substitution: Substitution | None = None
         """None until a sample could not be read."""
-        self._align: Callable[[], None] | None = getattr(backend, "align", None)
         self._started: deque[_Started] = deque()
         """In flight, the oldest first."""
         self._started_epoch: int | None = None
@@ -162,8 +162,8 @@ class Production:
             position, draws = asked
             draws, sizes = self._with_neighbours(draws)
             at = time.perf_counter()
-            if self._align is not None and position[0] != self._started_epoch:
-                self._align()
+            if position[0] != self._started_epoch:
+                draws = replace(draws, begins=True)
             self._started_epoch = position[0]
             with self._span("submit", position):
                 work = self._backend.start(draws)
