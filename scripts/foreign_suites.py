@@ -66,13 +66,11 @@ reason."""
 
 
 def prepared(source: Path, target: Path) -> None:
-    """A copy of a suite in which loaders are made by the face; the names still mean the classes."""
-    text = source.read_text()
+    """A copy of a suite in which loaders are made by the face, in its scripts for other processes
+    as well; the names still mean the classes."""
     names = "|".join(KINDS)
-    text = re.sub(rf"(?<![\w.])(?:torch\.utils\.data\.)?({names})\((?!\))", r"face.\1(", text)
-    first = re.search(r"^(import|from (?!__future__))", text, re.M)
-    start = 0 if first is None else first.start()
-    target.write_text(f"{text[:start]}import face\n{text[start:]}")
+    made = rf"(?<![\w.])(?:torch\.utils\.data\.)?({names})\((?!\))"
+    target.write_text(re.sub(made, r'__import__("face").\1(', source.read_text()))
 
 
 def main(suite: str, folder: str, keywords: str) -> int:

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -475,6 +475,39 @@ def test_a_rank_without_samples_gets_a_batch_of_the_same_form(make: Any) -> None
     for one, other in zip(leaves(empty), leaves(full), strict=True):
         assert one.shape == (0, *other.shape[1:])
         assert (len(other), one.dtype) == (1, other.dtype)
+
+
+class Batches:
+    """A batch sampler of a class that is not known."""
+
+    def __init__(self, given: list[list[int]]) -> None:
+        self.given = given
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.given)
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+
+@pytest.mark.parametrize("collate", [len, list, None])
+@pytest.mark.parametrize("kind", [list, Batches])
+def test_a_batch_sampler_that_gives_no_samples_has_the_batch_that_a_dataloader_makes(
+    kind: Any, collate: Any
+) -> None:
+    def played(adopt: Any) -> list[Any]:
+        given = kind([[0, 1], [], [2]])
+        items = Items(lambda n: n, 3)
+        batches = iter(adopt(DataLoader(items, batch_sampler=given, collate_fn=collate)))
+        found: list[Any] = []
+        for _ in range(3):
+            try:
+                found.append(repr(next(batches)))
+            except IndexError as error:  # of default_collate
+                found.append(str(error))
+        return [*found, *batches]
+
+    assert played(fastload.from_dataloader) == played(lambda loader: loader)
 
 
 def leaves(batch: Any) -> list[torch.Tensor]:

@@ -406,6 +406,8 @@ class Backend(Protocol):
       at a time
     - `at_once(draws: Draws) -> int`, how many batches like this one it is best asked for as one,
       with the draws of all. All their columns are tensors then, and none of their samples fails
+    - `in_place: bool`, whether it reads the arrays of its source where they are, each time that it
+      makes a batch
     - `decoded`, how many images each decoder has decoded so far, for `Loader.stats`
     - `before_epoch() -> None`, called by the trainer's thread, at any time, before it is given the
       first batch of an epoch; raises SourceError where what was served is not what the files hold

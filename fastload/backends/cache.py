@@ -211,6 +211,11 @@ class CacheBackend(BatchMaker):
             counts.update(pixels.decoded)
         return dict(counts)
 
+    @property
+    def in_place(self) -> bool:
+        """See `Backend`. Memory maps are copied by storage="ram", all by the memory of a GPU."""
+        return not self._builds and self._storage != "ram" and self._context.device.type == "cpu"
+
     def start(self, draws: Draws) -> Work:
         if self._filler is not None and self._filler.ended():
             self._end_filling(self._filler)

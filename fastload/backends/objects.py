@@ -160,7 +160,10 @@ class ObjectReader:
 
     def _without_samples(self, draws: Draws) -> HostBatch:
         """A batch of no samples, in the form of one with the first sample; without columns where a
-        collate function makes that, or where it cannot be read."""
+        collate function makes that, or where it cannot be read. Of a batch sampler of the script's
+        what a DataLoader makes of none."""
+        if self._as_dataloader and draws.keys is not None:
+            return HostBatch({}, collated=(self._collate_fn or default_collate)([]))
         first = Draws(draws.seed, draws.epoch, np.zeros(1, dtype=np.int64))
         made = HostBatch({}) if self._collate_fn is not None else self.batch(first)
         return HostBatch({}) if made.failures else made.emptied()

@@ -18,8 +18,7 @@ import numpy.typing as npt
 from fastload.backends.base import Context
 from fastload.backends.maker import BatchInWork, Part, PixelMaker, Threads, waits
 from fastload.backends.needs import Abilities, lacking
-from fastload.backends.rows import Buffers, RowReader, settled_size
-from fastload.cache.resident import is_mapped
+from fastload.backends.rows import Buffers, RowReader, is_little, settled_size
 from fastload.decode.libraries import core_formats, others_by_pillow
 from fastload.draws import Draws
 from fastload.errors import DecodeError, WorkerError, counted
@@ -40,9 +39,6 @@ Columns = dict[str, Compressed]
 Placements = list["Geometry | FusedGeometry | None"]
 """Of each view; None where it is still to be resolved."""
 
-# Bytes of pixels that are copied in 100 microseconds, in which another thread would hardly have
-# started.
-_LITTLE = 1 << 20
 # Images of which each is read by itself where not all can be.
 _FEW = 16
 
@@ -152,7 +148,7 @@ class NativePixels(PixelMaker):
         self._slice = threads.slice_of(context.batch_size)
         self._settled = [settled_size(source, plan) for plan in plans]
         copied = None not in self._settled and not any(plan.resamples for plan in plans)
-        self.light = copied and _is_little(source, context.batch_size * len(plans))
+        self.light = copied and is_little(source.pixels.values(), context.batch_size * len(plans))
         """Whether there is less to do than to hand it to other threads and to wait for them."""
         self._core = CoreDecoding(threads.count, source, check_whole, seek_index)
         self._pool = self._core.pool
@@ -447,20 +443,6 @@ def _fits_core(kind: PixelKind, plans: Sequence[GeometryPlan]) -> bool:
     later = [sampling.later.resampling for sampling in samplings if sampling.later is not None]
     filters = {sampling.interpolation for sampling in (*samplings, *later)}
     return kind.channels == 1 and filters <= {"nearest", "nearest-exact"}
-
-
-def _is_little(source: Source, batch_size: int) -> bool:
-    """Whether a batch of these arrays is a few bytes that need not be read from a disk."""
-    stored = [column.in_array() for column in source.pixels.values()]
-    in_memory = [
-        one.array
-        for one in stored
-        if one is not None and one.sizes is None and not is_mapped(one.array)
-    ]
-    return (
-        len(in_memory) == len(stored)
-        and sum(array[:1].nbytes for array in in_memory) * batch_size <= _LITTLE
-    )
 
 
 def bytes_for_core(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fastload.backends.base import Context, Failure
 from fastload.backends.maker import BatchInWork, PixelMaker, Threads
-from fastload.backends.rows import Buffers, RowReader, settled_size
+from fastload.backends.rows import Buffers, RowReader, is_little, settled_size
 from fastload.decode.libraries import describe_decoder, get_decoder
 from fastload.draws import Draws
 from fastload.errors import counted
@@ -37,6 +37,8 @@ class PythonPixels(PixelMaker):
         if self._sizes is None and self._source.images and not context.prefetch_factor:
             # A batch is one task then, so each thread needs a batch.
             self.depth += threads.count - 1
+        values = self._source.values.values()
+        self.light = not self._source.images and is_little(values, context.batch_size)
 
     def start(self, draws: Draws) -> BatchInWork:
         if not self._source.images:

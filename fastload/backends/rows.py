@@ -3,7 +3,7 @@ collected, one failure a row."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from fastload.backends.base import BufferAllocator, Failure, HostBatch
 from fastload.backends.composites import CompositeReader
+from fastload.cache.resident import is_mapped
 from fastload.decode.libraries import get_decoder
 from fastload.draws import Draws, Int64Array
 from fastload.errors import DecodeError
@@ -24,11 +25,15 @@ from fastload.recipe.composite import Members
 from fastload.recipe.outputs import SIZES, Outputs, Size
 from fastload.render.host import EncodedRenderer, PythonRenderer
 from fastload.sources.base import Source
+from fastload.sources.columns import PixelImages, Values
 from fastload.sources.ragged import Ragged
 
 if TYPE_CHECKING:
     from fastload.backends.images import ImageReader
     from fastload.backends.moved import MovedColumns
+
+# Bytes that are copied in 100 microseconds, in which another thread would hardly have started.
+_LITTLE = 1 << 20
 
 Tables = Sequence[npt.NDArray[np.float64]]
 """For each view (B, `Composite.most`, n, 2): of B samples the tables of `PointMap`s."""
@@ -255,6 +260,17 @@ def settled_size(source: Source, plan: GeometryPlan) -> tuple[int, int] | None:
     if one.errors:
         return None
     return plan.out_size or (int(one.out_sizes[0, 0]), int(one.out_sizes[0, 1]))
+
+
+def is_little(columns: Iterable[PixelImages | Values], batch_size: int) -> bool:
+    """Whether a batch of these columns is a few bytes that need not be read from a disk."""
+    nbytes = 0
+    for column in columns:
+        stored = column.in_array()
+        if stored is None or getattr(stored, "sizes", None) is not None or is_mapped(stored.array):
+            return False
+        nbytes += stored.array[:1].nbytes
+    return nbytes * batch_size <= _LITTLE
 
 
 def _array(take: BufferAllocator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

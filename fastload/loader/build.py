@@ -76,6 +76,9 @@ class LoaderParts:
     the user has changed."""
     changed: Callable[..., bool] | None = None
     """Says whether the user's data set or transforms have changed since; None where it cannot."""
+    in_place: bool = False
+    """Whether the user's own arrays are read whenever a batch is made: then none is made before its
+    epoch begins, as they may be written to until then."""
     stream: streams.StreamPlace | None = None
     """Where a data set is that can only be iterated; None for others."""
     archives: SeenArchives | None = None
@@ -98,7 +101,7 @@ class LoaderParts:
             self.stage,
             self.order,
             config.on_error,
-            ahead=not self.renewed,
+            ahead=not (self.renewed or self.in_place),
             together=together,
             remote=self.remote,
             survives_fork=all(column.survives_fork for column in self.source.encoded.values()),
@@ -210,6 +213,8 @@ def _on_backend(
     )
 
     remote = _remote_of(source, order, split)
+    in_place = bool(getattr(built, "in_place", False))
+    changes = served.changes(in_place=in_place)
 
     def explain() -> dict[str, str]:
         rows = {
@@ -232,7 +237,8 @@ def _on_backend(
         fingerprinted=(recipe.fingerprint,),
         explain=explain,
         renewed=renewed,
-        changed=served.changes().changed,
+        changed=changes.changed,
+        in_place=in_place and changes.of_dataset,
         archives=SeenArchives(source.archives) if source.archives else None,
         together=together,
         remote=remote,

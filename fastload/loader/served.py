@@ -67,11 +67,11 @@ class Served(Reading):
 
     order: Order
 
-    def changes(self) -> Changes:
-        """For telling later whether the user has changed the data set or its transforms."""
-        return Changes(
-            self.config, self.opened, _both(self.opened.transform, self.config.transform)
-        )
+    def changes(self, *, in_place: bool) -> Changes:
+        """For telling later whether the user has changed the data set or its transforms.
+        `in_place`: see `LoaderParts`."""
+        transform = _both(self.opened.transform, self.config.transform)
+        return Changes(self.config, self.opened, transform, in_place=in_place)
 
 
 def served_for(config: LoaderConfig) -> Served:
@@ -226,15 +226,27 @@ class Changes:
     written sees changes of itself.
     """
 
-    def __init__(self, config: LoaderConfig, opened: Opened, transform: Any) -> None:
-        """`transform`: all that is done to an image, the data set's own part included."""
+    def __init__(
+        self, config: LoaderConfig, opened: Opened, transform: Any, *, in_place: bool
+    ) -> None:
+        """`transform`: all that is done to an image, the data set's own part included. `in_place`:
+        see `LoaderParts`."""
         self._snapshot: Snapshot | None = None
         a_path = isinstance(config.source, str | os.PathLike)
         if config.adopted or (not a_path and _has_code(config.source)):
             only_length = bool(opened.source.objects) and opened.bare is None
-            self._snapshot = Snapshot(config.source, only_length=only_length)
+            read = opened.source.pixels | opened.source.values if in_place else {}
+            # Of labels more is known than their values: how many classes there are.
+            stored = [column.in_array() for name, column in read.items() if name != "label"]
+            arrays = [column.array for column in stored if column is not None]
+            self._snapshot = Snapshot(config.source, only_length=only_length, in_place=arrays)
         self._transform = transform
         self._seen = _operations_of(Recipe.from_transform(transform))
+
+    @property
+    def of_dataset(self) -> bool:
+        """Whether the data set is one that the user may change: no path, no arrays."""
+        return self._snapshot is not None
 
     def changed(self, *, thoroughly: bool = True) -> bool:
         """`thoroughly`: look at more than the length; it takes some 50 ms for a million samples."""

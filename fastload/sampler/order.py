@@ -8,6 +8,7 @@ batch size stays the same.
 
 from __future__ import annotations
 
+import functools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -314,7 +315,7 @@ class EpochOrder(Order):
                 self.length, lambda rows: Draws(self.seed, epoch, rows).integers(Stream.ORDER)
             )
         else:
-            order = np.arange(self.length, dtype=np.int64)
+            order = _in_order(self.length)
         return order if self.samples == self.length else np.resize(order, self.samples)
 
     @property
@@ -508,6 +509,14 @@ def sorted_by_keys(length: int, keys_of: Callable[[Int64Array], UInt64Array]) ->
         run = np.cumsum(~np.isin(rows - 1, equal))
         members = order[rows]  # within a run in the order of their positions
         order[rows] = members[np.lexsort((keys_of(members), run))]
+    return order
+
+
+@functools.lru_cache(maxsize=1)  # 1 ms for a million
+def _in_order(length: int) -> Int64Array:
+    """0 to length - 1, to be read only."""
+    order = np.arange(length, dtype=np.int64)
+    order.setflags(write=False)
     return order
 
 

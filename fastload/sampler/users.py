@@ -192,7 +192,9 @@ class ForeignOrder(UsersOrder):
         self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
     ) -> Draws:
         found, keys = super().draws(epoch, step, indices, repeats), self._keys.get(epoch)
-        return found if keys is None else replace(found, keys=[keys[n] for n in self.batch(step)])
+        if keys is None and (len(found) or not self.keyed):
+            return found
+        return replace(found, keys=[keys[n] for n in self.batch(step)] if keys else [])
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
         """A sampler with replacement must not show a sample under the same crop twice in an epoch,
@@ -272,7 +274,8 @@ def indices_and_keys(
     sampler: Any, given: list[Any], length: int, *, keyed: bool
 ) -> tuple[Int64Array | None, list[Any] | None]:
     """What a sampler of the user's has given as indices, None where it gives others than those of
-    samples; and as it is, where the data set is to be asked for that: None where all are ints.
+    samples; and as it is, where the data set is to be asked for that: None where all are ints,
+    and there are some.
 
     `keyed`: whether the data set takes whatever it is given. Raises ConfigurationError.
     """
@@ -282,7 +285,7 @@ def indices_and_keys(
         if not keyed:
             raise
         return None, given
-    plain = not keyed or all(type(key) is int for key in given)
+    plain = not keyed or (given and all(type(key) is int for key in given))
     return order, None if plain else given
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import partial
-from itertools import chain
+from itertools import chain, zip_longest
 from numbers import Number
 from operator import itemgetter
 from pathlib import Path
@@ -23,6 +23,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
@@ -248,16 +249,22 @@ class Snapshot:
     """What a data set, its transforms and the tables that their functions read look like now, for
     telling later whether they were changed.
 
-    Of containers it is noted which objects they hold, of arrays and tensors the values. One of more
-    than 16 MiB counts as changed when it is another object, or a tensor that torch has written to:
-    others are read where they are. `only_length`: its own code makes the samples, so that nothing
-    else was taken from it.
+    Of containers it is noted which objects they hold, of arrays and tensors where their memory is,
+    and the values. Of one of more than 16 MiB that lies in memory as it is served, no values.
+    `only_length`: its own code makes the samples, so that nothing else was taken from it.
+    `in_place`: the arrays that are read where they are, each time that a batch is made: whatever
+    their values are then is right.
     """
 
-    def __init__(self, dataset: Any, *, only_length: bool) -> None:
+    def __init__(
+        self, dataset: Any, *, only_length: bool, in_place: Iterable[npt.NDArray[Any]] = ()
+    ) -> None:
         self._dataset, self._only_length = dataset, only_length
+        self._in_place = frozenset(
+            _memory_of(array) for array in in_place if array.flags.c_contiguous
+        )
         self._length = len(dataset)
-        self._seen = [] if only_length else seen_in(dataset)
+        self._seen = [] if only_length else seen_in(dataset, self._in_place)
 
     def changed(self, *, thoroughly: bool = True) -> bool:
         """`thoroughly`: look at more than the length; it takes some 50 ms for a million samples."""
@@ -265,17 +272,21 @@ class Snapshot:
             return True
         if self._only_length or not thoroughly:
             return False
-        return not are_unchanged(self._seen, seen_in(self._dataset))
+        return not are_unchanged(self._seen, _within(self._dataset, DEPTH, set(), self._in_place))
 
 
-def seen_in(value: Any) -> list[Any]:
-    """What an object looks like now, and what it holds, for `are_unchanged`."""
-    return list(_within(value, DEPTH, set()))
+def seen_in(value: Any, in_place: frozenset[tuple[int, int]] = frozenset()) -> list[Any]:
+    """What an object looks like now, and what it holds, for `are_unchanged`. `in_place`: the memory
+    of contiguous arrays whose values do not count."""
+    found = _within(value, DEPTH, set(), in_place)
+    return [part.copied() if type(part) is _Values else part for part in found]
 
 
-def are_unchanged(seen: list[Any], now: list[Any]) -> bool:
-    """Whether an object looks as it did, by what `seen_in` gave then and gives now."""
-    return len(seen) == len(now) and all(map(_unchanged, seen, now))
+def are_unchanged(seen: list[Any], now: Iterable[Any]) -> bool:
+    """Whether an object looks as it did, by what `seen_in` gave then, and what it holds now."""
+    nothing = object()
+    pairs = zip_longest(seen, now, fillvalue=nothing)
+    return all(_unchanged(before, after) for before, after in pairs)
 
 
 class SeenArchives:
@@ -310,6 +321,8 @@ def _unchanged(seen: Any, now: Any) -> bool:
         return (
             type(now) is _Elements and len(seen) == len(now) and all(map(operator.is_, seen, now))
         )
+    if type(seen) is _Values:
+        return type(now) is _Values and np.array_equal(seen.bytes, now.bytes)
     return seen is now or (
         type(seen) is type(now) and type(seen) in (int, float, str, bytes, bool) and seen == now
     )
@@ -321,7 +334,38 @@ class _Elements(tuple[Any, ...]):
     __slots__ = ()
 
 
-def _within(value: Any, depth: int, walked: set[int]) -> Iterator[Any]:
+class _Values:
+    """The bytes of an array, where they are, or a copy of them."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.bytes = flat if len(flat) % 8 else flat.view(np.uint64)
+
+    def copied(self) -> _Values:
+        return _Values(self.bytes.copy())
+
+
+def _memory_of(array: npt.NDArray[Any]) -> tuple[int, int]:
+    """The address of an array, and how many bytes it has."""
+    return array.__array_interface__["data"][0], array.nbytes
+
+
+def _array_of(tensor: torch.Tensor) -> npt.NDArray[Any] | None:
+    """The memory of a dense tensor of the CPU; None of others."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
+        return None
+    plain = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
+    try:
+        return plain.numpy()
+    except TypeError:  # numpy has no such numbers
+        return plain.contiguous().flatten().view(torch.uint8).numpy()
+
+
+def _within(
+    value: Any, depth: int, walked: set[int], in_place: frozenset[tuple[int, int]]
+) -> Iterator[Any]:
     """What is compared: the object itself, and what it holds. `walked`: ids of data sets that were
     met; each is looked into once, and to the full depth wherever it is."""
     yield value
@@ -330,23 +374,26 @@ def _within(value: Any, depth: int, walked: set[int]) -> Iterator[Any]:
             return
         walked.add(id(value))
         depth = DEPTH
-    if isinstance(value, np.ndarray):
-        if value.dtype == object:
-            return
-        if value.nbytes <= COPIED:
-            yield value.tobytes()
-        elif not value.flags.c_contiguous and value.nbytes <= CHECKED:
-            # As CIFAR10 keeps its images, of which fastload serves a copy in another layout.
-            in_memory = value.transpose(np.argsort(value.strides)[::-1])
-            yield crc32(np.ascontiguousarray(in_memory))
-        return
+    array = value
     if isinstance(value, torch.Tensor):
-        yield value._version
-        # What numpy, or torch by `.data`, has written changes no version.
-        plain = value.device.type == "cpu" and value.layout == torch.strided
-        if plain and not value.is_quantized and value.nbytes <= COPIED:
-            numbers = value.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
-            yield numbers.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        # What numpy or dlpack, or torch by `.data`, has written changes no version.
+        yield None if value.is_inference() else value._version
+        array = _array_of(value)
+        if array is None:
+            return
+        yield f"{value.data_ptr()} {value.dtype} {value.shape} {value.stride()}"
+    if isinstance(array, np.ndarray):
+        memory = _memory_of(array)
+        if array is value:
+            yield f"{memory} {array.dtype} {array.shape} {array.strides}"
+        if array.dtype.hasobject or (array.flags.c_contiguous and memory in in_place):
+            return
+        if array.nbytes <= COPIED:
+            yield _Values(array)
+        elif not array.flags.c_contiguous and array.nbytes <= CHECKED:
+            # As CIFAR10 keeps its images, of which fastload serves a copy in another layout.
+            in_memory = array.transpose(np.argsort(array.strides)[::-1])
+            yield crc32(np.ascontiguousarray(in_memory))
         return
     if not depth or isinstance(value, str | bytes | Number | type):
         return
@@ -363,7 +410,7 @@ def _within(value: Any, depth: int, walked: set[int]) -> Iterator[Any]:
             yield _Elements(chain.from_iterable(part for part in inner if isinstance(part, list)))
         return
     for part in inner:
-        yield from _within(part, depth - 1, walked)
+        yield from _within(part, depth - 1, walked, in_place)
 
 
 def _read_by(function: Any) -> Iterator[Any]:

@@ -464,7 +464,7 @@ def _in_order(event: Any, samples: list[Any], *, single: bool) -> Any:
     """An event without its samples, which are collected. `single`: they come one by one."""
     if isinstance(event, list) and len(event) == 2 and event[0] in ("int64", "int32"):
         rows = event[1] if isinstance(event[1], list) else []
-        if single and rows:
+        if single and rows and not isinstance(rows[0], list):
             rows = [rows]
         if rows and isinstance(rows[0], list):
             samples += [tuple(each) for each in rows]

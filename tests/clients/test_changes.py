@@ -17,6 +17,7 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     SubsetRandomSampler,
+    TensorDataset,
     WeightedRandomSampler,
 )
 from torch.utils.data import Subset as Part
@@ -26,6 +27,7 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload.sampler.users import _settings_of
+from fastload.sources.inspection import are_unchanged, seen_in
 
 SAMPLES = 12
 
@@ -170,6 +172,83 @@ def test_rows_of_a_wrapper_may_be_an_array(folder: str, convert: Any) -> None:
         assert [labels for _, labels in batches(loader)] == [
             labels for _, labels in batches(DataLoader(dataset, 2))
         ]
+
+
+def by_torch(tensor: torch.Tensor) -> None:
+    with torch.no_grad():
+        tensor.add_(1)
+
+
+def by_data(tensor: torch.Tensor) -> None:
+    tensor.data.add_(1)
+
+
+def by_numpy(tensor: torch.Tensor) -> None:
+    tensor.numpy()[...] += 1
+
+
+def by_dlpack(tensor: torch.Tensor) -> None:
+    torch.from_dlpack(tensor).add_(1)
+
+
+def by_other_memory(tensor: torch.Tensor) -> None:
+    tensor.data = tensor + 1
+
+
+WRITES = [by_torch, by_data, by_numpy, by_dlpack, by_other_memory]
+
+
+@pytest.mark.parametrize(
+    "wide", [1, pytest.param((17 << 20) // (4 * SAMPLES), marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("write", WRITES)
+def test_what_is_written_to_a_tensor_arrives_in_the_next_epoch(write: Any, wide: int) -> None:
+    """Of any size, and by ways that torch does not count, be the last batch the one before it."""
+
+    def played(adopt: Callable[[Any], Any]) -> list[float]:
+        rows = torch.arange(SAMPLES, dtype=torch.float32)[:, None].expand(-1, wide).clone()
+        loader = adopt(DataLoader(TensorDataset(rows), batch_size=5))
+        found = []
+        for _ in range(3):
+            for count, (batch,) in enumerate(loader, 1):
+                found += batch[:, -1].tolist()
+                if count == len(loader):
+                    write(rows)
+        return found
+
+    assert played(fastload.from_dataloader) == played(lambda loader: loader)
+
+
+def test_digits_that_are_written_to_arrive_in_the_next_epoch() -> None:
+    digits = object.__new__(datasets.MNIST)
+    digits.data = torch.zeros(SAMPLES, 4, 4, dtype=torch.uint8)
+    digits.targets = torch.zeros(SAMPLES, dtype=torch.int64)
+    digits.transform, digits.target_transform = v2.ToImage(), None
+    with fastload.from_dataloader(DataLoader(digits, batch_size=5)) as loader:
+        assert loader.backend == "cache"
+        for epoch in range(3):
+            for images, labels in loader:
+                assert images.unique().tolist() == labels.unique().tolist() == [epoch]
+            digits.data.numpy()[...] += 1
+            digits.targets.numpy()[...] += 1
+
+
+def test_a_tensor_of_inference_mode_is_served() -> None:
+    with torch.inference_mode():
+        rows = torch.arange(SAMPLES)
+    with fastload.from_dataloader(DataLoader(TensorDataset(rows), batch_size=SAMPLES)) as loader:
+        assert [next(iter(loader))[0].tolist() for _ in range(2)] == [[*range(SAMPLES)]] * 2
+
+
+@pytest.mark.parametrize("what", [float, torch.bfloat16, np.float16, bool])
+def test_other_arrays_of_a_data_set_are_compared_by_their_bytes(what: Any) -> None:
+    is_torch = isinstance(what, torch.dtype)
+    array: Any = torch.zeros(7, dtype=what) if is_torch else np.zeros((7, 3), what)[:, ::2]
+    values = [array]
+    seen = seen_in(values)
+    assert are_unchanged(seen, seen_in(values))
+    array[6] = 1
+    assert not are_unchanged(seen, seen_in(values))
 
 
 def test_pixels_that_cifar_keeps_in_another_layout_may_be_written_to() -> None:
