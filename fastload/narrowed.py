@@ -16,6 +16,6 @@ def say_narrowed(which: str) -> None:
         _narrowed.add(which)
         logger.warning(
             "%s: 16 bits a sample, of which the upper 8 are served, as of all such images. "
-            "open_source(..., mode='unchanged') keeps them.",
+            "open_source(..., mode='unchanged') keeps them in PNG and TIFF.",
             which,
         )

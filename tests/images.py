@@ -206,6 +206,45 @@ def write_exif_folder(root: Path, count: int) -> str:
     return str(root)
 
 
+def tiff(values: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(values).save(buffer, "TIFF")
+    return buffer.getvalue()
+
+
+def pgm(values: np.ndarray, most: int | None = None, comment: str = "") -> bytes:
+    """Grey of 8 or 16 bits; `most`: the maxval that its header says, else all bits."""
+    most = most or int(np.iinfo(values.dtype).max)
+    header = f"P5\n{comment}\n{values.shape[1]} {values.shape[0]}\n{most}\n"
+    return header.encode() + values.astype(">u2" if most > 255 else "u1").tobytes()
+
+
+def lossless_jpeg(grey: np.ndarray) -> bytes:
+    """A lossless JPEG of 8 bits (ISO/IEC 10918-1, annex H): each pixel is told by its difference to
+    the one on the left, in codes of five bits for how many bits the difference has."""
+    before = np.empty(grey.shape, np.int64)
+    before[:, 1:], before[1:, 0], before[0, 0] = grey[:, :-1], grey[:-1, 0], 128
+    bits = ""
+    for difference in (grey - before).ravel().tolist():
+        size = abs(difference).bit_length()
+        value = difference if difference > 0 else difference + (1 << size) - 1
+        bits += f"{size:05b}" + (f"{value:0{size}b}" if size else "")
+    bits += "1" * (-len(bits) % 8)
+    coded = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
+
+    def segment(marker: int, content: bytes) -> bytes:
+        return struct.pack(">BBH", 0xFF, marker, len(content) + 2) + content
+
+    return (
+        b"\xff\xd8"
+        + segment(0xC3, struct.pack(">BHHB", 8, *grey.shape, 1) + b"\1\x11\0")
+        + segment(0xC4, bytes([0, 0, 0, 0, 0, 17, *[0] * 11, *range(17)]))
+        + segment(0xDA, b"\1\1\0\1\0\0")
+        + coded
+        + b"\xff\xd9"
+    )
+
+
 def shard_of(folder: Path) -> bytes:
     """A tar shard of the JPEGs in a folder, sorted by path, with labels 0, 1, 2, 0, ..."""
     buffer = io.BytesIO()

@@ -140,6 +140,30 @@ def test_grey_png_of_16_bits_is_scaled_not_clipped() -> None:
     assert np.array_equal(pixels[..., 0], scaled.numpy())
 
 
+def test_grey_pgm_of_16_bits_is_that_png() -> None:
+    values = np.arange(40 * 50, dtype=np.uint16).reshape(40, 50) * 32
+    assert np.array_equal(decoded(images.pgm(values)), decoded(images.png(values)))
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_lossless_grey_jpegs(decoder: str) -> None:
+    grey = images.photo(20, 31, seed=2)[..., 0]
+    data = images.lossless_jpeg(grey)
+    try:
+        reference(data)
+    except OSError:
+        pytest.skip("the libjpeg of this Pillow reads no lossless JPEGs")
+    assert np.array_equal(decoded(data, decoder), np.repeat(grey[..., None], 3, axis=2))
+    assert np.array_equal(decoded(data, decoder, as_stored=True)[..., 0], grey)
+
+
+def test_mpo_is_its_first_picture() -> None:
+    buffer = io.BytesIO()
+    other = Image.fromarray(PHOTO[::-1].copy())
+    Image.fromarray(PHOTO).save(buffer, "MPO", save_all=True, append_images=[other])
+    assert np.array_equal(decoded(buffer.getvalue()), reference(buffer.getvalue()))
+
+
 @pytest.mark.parametrize("format", ["BMP", "GIF", "TIFF", "WEBP", "PPM"])
 def test_other_formats_go_through_pillow(format: str) -> None:
     buffer = io.BytesIO()
@@ -182,6 +206,12 @@ def test_masks_keep_their_numbers() -> None:
         images.png(classes, mode="LA"),
         images.png(classes, mode="RGBA"),
         images.png(classes.astype(np.uint16)),
+        images.tiff(classes.astype(np.int32)),
+        images.pgm(classes),
+        images.pgm(classes, most=int(classes.max())),
+        images.pgm(classes.astype(np.uint16), most=1000),
+        images.pgm(classes.astype(np.uint16)),
+        images.pgm(classes, most=int(classes.max()), comment="# 8 9 10"),
     ):
         mask = decoded(data, as_stored=True)
         assert mask.shape == (40, 60, 1)
@@ -210,8 +240,11 @@ def test_grey_jpeg_as_a_mask() -> None:
         (images.jpeg(PHOTO), "in colour"),
         (images.cmyk_jpeg(PHOTO), "CMYK"),
         (images.png(np.full((4, 4), 256, np.uint16)), "256"),
+        (images.pgm(np.full((4, 4), 256, np.uint16), most=300), "256"),
+        (images.tiff(np.full((4, 4), 70_000, np.int32)), "70000"),
+        (images.tiff(np.full((4, 4), -1, np.int32)), "-1"),
     ],
-    ids=["colour PNG", "colour JPEG", "CMYK", "16 bits above 255"],
+    ids=["colour PNG", "colour JPEG", "CMYK", "16 bits above 255", "PGM", "32 bits", "negative"],
 )
 def test_masks_that_have_no_numbers(data: bytes, words: str) -> None:
     with pytest.raises(DecodeError, match=words):

@@ -23,7 +23,7 @@ from tests.test_sources_folders import touch
 
 
 @pytest.mark.parametrize(
-    "name", ["1.gif", "1.JFIF", "1.jpe", "1.Jp2", "1.tga", "1.apng", "a.b.gif"]
+    "name", ["1.gif", "1.JFIF", "1.jpe", "1.Jp2", "1.tga", "1.apng", "1.mpo", "a.b.gif"]
 )
 def test_what_pillow_reads_is_an_image(name: str) -> None:
     assert is_image_name(name)

@@ -34,6 +34,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
 # C4, C8 and CC are DHT, JPG and DAC.
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_LOSSLESS = 0xC3
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _ARITHMETIC = frozenset({0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length: TEM, RST0 to RST7, SOI
@@ -66,6 +67,8 @@ class ImageHeader(msgspec.Struct, frozen=True):
     progressive: bool = False
     arithmetic: bool = False
     """A JPEG whose entropy coding is arithmetic, not Huffman's."""
+    lossless: bool = False
+    """A JPEG of differences between pixels (SOF3), not of frequencies."""
 
 
 def read_header(data: bytes, name: str, *, whole: bool = True) -> ImageHeader:
@@ -171,7 +174,14 @@ def _jpeg(data: bytes, whole: bool) -> ImageHeader:
                 raise ValueError(f"a JPEG of {width} x {height} pixels and {components} components")
             progressive, arithmetic = marker in _PROGRESSIVE, marker in _ARITHMETIC
             header = ImageHeader(
-                "JPEG", height, width, components, UPRIGHT, progressive, arithmetic
+                "JPEG",
+                height,
+                width,
+                components,
+                UPRIGHT,
+                progressive,
+                arithmetic,
+                marker == _LOSSLESS,
             )
         if marker in _BARE:
             continue

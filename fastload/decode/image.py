@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -62,6 +63,10 @@ _PREFIXES = (16 << 10, 256 << 10)
 LARGE = 16 << 20
 """Of larger files the first bytes are looked at before the rest is read [bytes]."""
 _JPEG = b"\xff\xd8"
+_GREY_16 = ("PNG", "PPM")
+"""Formats in which Pillow's mode I is grey of 16 bits."""
+_PGM_HEADER = 64 << 10
+"""Of a PGM's header, which may have comments, no more is read [bytes]."""
 # Bytes that are kept between images. Larger images get an array of their own, which is freed again.
 _SCRATCH_BYTES = 64 << 20
 
@@ -147,7 +152,7 @@ def decode_image(
     try:
         if stored is not None and _is_deep(data, stored, as_stored):
             pixels = read_deep(data, header, stored)
-        elif header.format == "JPEG" and header.components in (1, 3):
+        elif header.format == "JPEG" and _is_of_decoders(header):
             pixels = _jpeg(data, decoder, None if scratch is None else scratch.take(shape))
             if as_stored:
                 pixels = _one_channel(pixels)
@@ -224,6 +229,12 @@ def _check_work(data: bytes, header: ImageHeader, name: str, settings: DecodeSet
         )
 
 
+def _is_of_decoders(header: ImageHeader) -> bool:
+    """Whether a JPEG is given to the decoder. CMYK is not; and libjpeg-turbo converts no colours in
+    lossless JPEGs, so that grey does not become RGB."""
+    return header.components == 3 or (header.components == 1 and not header.lossless)
+
+
 def _jpeg(data: bytes, decoder: Decoder, out: Pixels | None) -> Pixels:
     """The decoder's pixels; or, if it refuses, those of another one that finds the data sound."""
     try:
@@ -247,19 +258,14 @@ def _with_pillow(data: bytes, format: str, as_stored: bool, name: str) -> Pixels
         image.load()
         if not as_stored and _has_more_bits(image, data):
             say_narrowed(name)
-        if image.mode.startswith("I;16") or (image.mode == "I" and format == "PNG"):
-            values = np.asarray(image)
-            if as_stored and values.max() > 255:
-                most = values.max()
-                raise ValueError(
-                    f"a mask of 16 bits with the number {most}; fastload keeps masks as uint8, 0 "
-                    "to 255"
-                )
-            if as_stored:
-                return values.astype(np.uint8)[..., None]
+        if as_stored and image.mode.startswith(("I", "L")) and format == "PPM":
+            return _mask_of(_unscaled(np.asarray(image), data))
+        if as_stored and image.mode.startswith("I"):
+            return _mask_of(np.asarray(image))
+        if image.mode.startswith("I;16") or (image.mode == "I" and format in _GREY_16):
             # The high byte, as for 16-bit colour and in torchvision; Pillow's own conversion would
             # clip at 255.
-            return np.repeat((values >> 8).astype(np.uint8)[..., None], 3, axis=2)
+            return np.repeat((np.asarray(image) >> 8).astype(np.uint8)[..., None], 3, axis=2)
         if image.mode in ("I", "F"):
             raise ValueError(
                 f"pixels of 32 bits (Pillow's mode {image.mode}) have no scale that fits 8 bits"
@@ -277,6 +283,25 @@ def _with_pillow(data: bytes, format: str, as_stored: bool, name: str) -> Pixels
         raise ValueError(
             f"a mask has one number a pixel, this one has {len(image.getbands())} ({image.mode})"
         )
+
+
+def _mask_of(values: npt.NDArray[Any]) -> Pixels:
+    """Numbers of 16 or 32 bits as a mask. Raises ValueError: they do not fit."""
+    least, most = values.min(), values.max()
+    if least < 0 or most > 255:
+        raise ValueError(
+            f"a mask with the number {most if most > 255 else least}; fastload keeps masks as "
+            "uint8, 0 to 255"
+        )
+    return values.astype(np.uint8)[..., None]
+
+
+def _unscaled(values: npt.NDArray[Any], data: bytes) -> npt.NDArray[np.int64]:
+    """The numbers of a PGM as they are in the file: Pillow stretches 0 to maxval, the third number
+    of the header, to all of 8 or 16 bits."""
+    header = re.sub(rb"#[^\r\n]*", b" ", data[:_PGM_HEADER]).split(None, 4)
+    own, most = int(header[3]), int(np.iinfo(values.dtype).max if values.itemsize == 1 else 65535)
+    return (values.astype(np.int64) * own + most // 2) // most
 
 
 def _one_channel(pixels: Pixels) -> Pixels:
@@ -300,6 +325,8 @@ def _has_more_bits(image: Image.Image, data: bytes) -> bool:
     if image.format == "TIFF":
         tags: Any = image.tag_v2  # type: ignore[attr-defined]
         return bool(max(tags.get(_TIFF_BITS, (1,))) == 16)
+    if image.format == "PPM":
+        return image.mode == "I"
     return image.format == "PNG" and data[_PNG_DEPTH] == 16
 
 

@@ -111,6 +111,8 @@ def is_image_name(name: str) -> bool:
 
 def _pillow_reads(kind: str | None) -> bool:
     """Whether this Pillow decodes a format that it knows by a suffix."""
+    if kind == "MPO":  # JPEGs of several pictures: Pillow's opener of JPEGs reads the first
+        return True
     if kind is None or kind not in Image.OPEN or kind in _NOT_READ:
         return False
     return kind not in _FEATURES or bool(features.check(_FEATURES[kind]))
