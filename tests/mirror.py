@@ -116,8 +116,7 @@ TESTS = {
     "test_sources_captions": "sources.formats.captions",
     "test_sources_cifar": "sources.formats.cifar",
     "test_sources_detection": "geometry.points sources.annotation_json sources.annotations "
-    "sources.formats.coco sources.formats.voc "
-    "sources.formats.yolo",
+    "sources.formats.coco sources.formats.voc",
     "test_sources_folders": "sources.folders sources.formats.class_folders "
     "sources.formats.image_folders",
     "test_sources_idx": "sources.formats.idx",
@@ -142,6 +141,7 @@ TESTS = {
     "test_sources_tar": "sources.archive sources.archived_folders sources.formats.tar_shards",
     "test_sources_torch": "sources.base sources.datasets",
     "test_sources_torchvision_objects": "sources.torchvision_objects",
+    "test_sources_yolo": "sources.formats.yolo",
     "test_sources_zip": "sources.formats.zip_archives",
     "test_sources_unchanged": "narrowed decode.deep loader.rules sources.unchanged",
     "test_spans": "spans",

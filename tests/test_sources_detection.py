@@ -860,7 +860,7 @@ BAD_YAML = {
     "train: images/train\nnames: {1: a, 2: b}": (SourceError, "count from 0 without gaps"),
     "train: images/train": (SourceError, "has no names"),
     "train: images/train\nnc: 2\nnames: [a, b, c]": (SourceError, "nc is 2, and there are 3"),
-    "train: images/train\nkpt_shape: [17, 2]\nnames: [a, b, c]": (SourceError, "keypoints after"),
+    "train: images/train\nkpt_shape: [17, 4]\nnames: [a, b, c]": (SourceError, "kpt_shape must be"),
     "val: images/train\nnames: [a, b, c]": (ConfigurationError, r"'train' \(it has val\)"),
     "train: images/none\nnames: [a, b, c]": (
         SourceError,

@@ -40,6 +40,7 @@ from tests.test_sources_detection import (
     yolo_lines,
 )
 from tests.test_sources_index import gets, kept
+from tests.test_sources_yolo import as_roboflow, darknet, labelimg, listed, pose
 from tests.test_stores import upload
 
 OPEN_IMAGES = "oidv6-train-annotations-bbox.csv"
@@ -139,6 +140,11 @@ LAYOUTS: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "nested": (nested, {"format": "yolo"}),
     "strict": (nested, {"format": "yolo", "strict": True}),
     "beside": (beside, {}),
+    "YOLO, obj.data": (darknet, {}),
+    "YOLO, classes.txt": (labelimg, {}),
+    "YOLO, classes.txt and splits": (as_roboflow, {"split": "val"}),
+    "YOLO, classes.txt and lists": (listed, {"split": "train"}),
+    "YOLO, keypoints": (pose, {}),
     "VOC": (write_voc, {}),
     "VOC, a split": (write_voc, {"split": "train"}),
     "VOC, no such split": (write_voc, {"split": "test"}),
@@ -171,6 +177,7 @@ def test_layouts(layout: str, tmp_path: Path, server: ObjectServer) -> None:
     ("kind", "name"),
     [
         ("yolo", "data.yaml"),
+        ("darknet", "obj.data"),
         ("openimages", OPEN_IMAGES),
         ("panoptic", "annotations/panoptic_val2017.json"),
     ],
@@ -253,6 +260,7 @@ def pair(root: Path) -> None:
 
 ALL_WRITERS = {
     **WRITERS,
+    "darknet": darknet,
     "openimages": lambda root: open_images.write(root) and None,
     "panoptic": panoptic_alone,
 }
@@ -452,6 +460,18 @@ def test_a_file_in_a_store_leads_to_nothing_elsewhere(
     text = text.format(tmp_path) + "\nnames: [cat, dog, fox]\n"
     server.objects["bucket/data.yaml"] = text.encode()
     with pytest.raises(SourceError, match=r"data\.yaml: the folder of 'train' is none of"):
+        open_source("s3://bucket", format="yolo")
+
+
+@pytest.mark.parametrize("image", ["{}/images/train/0.jpg", "../other/images/train/0.jpg"])
+def test_a_list_in_a_store_leads_to_nothing_elsewhere(
+    image: str, tmp_path: Path, server: ObjectServer
+) -> None:
+    write_yolo(tmp_path)
+    upload(tmp_path, server, "other")
+    server.objects["bucket/data.yaml"] = b"train: train.txt\nnames: [cat, dog, fox]\n"
+    server.objects["bucket/train.txt"] = image.format(tmp_path).encode()
+    with pytest.raises(SourceError, match=r"train\.txt: line 1: the image .* is not at"):
         open_source("s3://bucket", format="yolo")
 
 

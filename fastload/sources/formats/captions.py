@@ -136,9 +136,9 @@ def _refuse_numbers(root: str, paths: list[str], texts: list[str]) -> None:
     if odd is not None:
         raise SourceError(
             f"{paths[odd]}: holds numbers ({texts[odd][:40]!r}), as files of labels do, and no "
-            "caption. Labels of objects in fractions need a data.yaml that names the classes; "
-            "numbers of classes a table of file and label. If these are captions: "
-            "format='captions'."
+            "caption. Labels of objects in fractions need the names of the classes, one in each "
+            "line of a classes.txt; numbers of classes a table of file and label. If these are "
+            "captions: format='captions'."
         )
     if not any(texts):
         raise SourceError(

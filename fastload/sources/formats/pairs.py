@@ -167,8 +167,8 @@ def _other_layout(names: str) -> str:
     """What to do where files in place of masks are of another format."""
     if ".txt" in names:
         return (
-            " Labels of YOLO need a data.yaml beside the two folders, with train: images and "
-            "names: [...]."
+            " Labels of YOLO need the names of their classes beside the two folders: one in each "
+            "line of a classes.txt, or a data.yaml with train: images and names: [...]."
         )
     return ""
 
