@@ -220,7 +220,7 @@ def pgm(values: np.ndarray, most: int | None = None, comment: str = "") -> bytes
 
 
 def lossless_jpeg(grey: np.ndarray) -> bytes:
-    """A lossless JPEG of 8 bits (ISO/IEC 10918-1, annex H): each pixel is given by its difference to
+    """A lossless JPEG of 8 bits (ISO/IEC 10918-1, annex H): each pixel by its difference to
     the one on the left, in codes of five bits for how many bits the difference has."""
     before = np.empty(grey.shape, np.int64)
     before[:, 1:], before[1:, 0], before[0, 0] = grey[:, :-1], grey[:-1, 0], 128

@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from fastload.tools.measure.statistics import summarise
+
 ROOT = Path(__file__).parents[1]
 MANUAL = sorted((ROOT / "docs").glob("*.md"))
 
@@ -245,3 +247,47 @@ def test_figures_of_benchmarks_have_a_file_or_say_that_there_is_none() -> None:
     assert without == []
     for file in re.findall(r"\(results/([\w.-]+)\)", page):
         assert (RESULTS / file).is_file(), file
+
+
+def ratio_cell(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
+    """How many times as many images a second: "median (quartiles)" over the rounds."""
+    rates = [[turn["samples"] / turn["seconds"] for turn in rounds] for rounds in (ours, theirs)]
+    found = summarise([mine / other for mine, other in zip(*rates, strict=True)])
+    digits = 2 if found.median < 10 else 1 if found.median < 20 else 0
+    return f"{found.median:.{digits}f} ({found.low:.{digits}f} to {found.high:.{digits}f})"
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
+def test_the_peers_are_the_rounds_of_the_file_and_the_worst_for_us_is_first(page: str) -> None:
+    text = (ROOT / page).read_text().translate({0xFF08: "(", 0xFF09: ")"}).replace(" 到 ", " to ")
+    text = re.sub(r"(\d)\(", r"\1 (", text)
+    (file,) = re.findall(r"\(benchmarks/results/(peers-[\w.-]+)\)", text)
+    tables: list[list[str]] = []
+    for line in text.splitlines():
+        cells = re.findall(r"[\d.]+ \([\d.]+ to [\d.]+\)", line)
+        if line.startswith("|") and cells:
+            tables.append(cells)
+    rounds = {
+        (name, mode): turns for (name, mode, _), turns in rounds_of(file).items() if len(turns) > 1
+    }
+
+    def beside(ours: str, theirs: str, mode: str = "photographs") -> str:
+        return ratio_cell(rounds[ours, mode], rounds[theirs, mode])
+
+    ours = "fastload turbojpeg", "fastload turbojpeg, seek index"
+    cache = "fastload cache, short side 256"
+    peers = [
+        [beside(one, name) for one in ours]
+        for name, mode in rounds
+        if mode == "photographs" and not name.startswith(("fastload", "limit", "FFCV, raw"))
+    ]
+    assert tables == [
+        *sorted(peers, key=lambda cells: float(cells[0].split()[0])),
+        [beside(ours[0], "timm, PrefetchLoader", "normalised photographs")],
+        [
+            beside(cache, "FFCV, raw, short side 256"),
+            beside(cache, "FFCV, raw, long side 256"),
+            beside("fastload cache", "FFCV", "small images"),
+            beside("fastload cache", "DataLoader, Pillow", "small images"),
+        ],
+    ]
