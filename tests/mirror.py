@@ -124,7 +124,9 @@ TESTS = {
     "test_sources_huggingface": "sources.formats.huggingface",
     "test_sources_image_files": "sources.image_files",
     "test_sources_index": "sources.index sources.index_file stores.seen",
+    "test_sources_kitti": "sources.formats.kitti",
     "test_sources_labels_remote": "sources.sizes stores.contents",
+    "test_sources_labelme": "sources.formats.labelme",
     "test_sources_listing": "sources.listing",
     "test_sources_lance": "sources.formats.lance",
     "test_sources_layouts": "sources.formats.pairs",
@@ -133,6 +135,8 @@ TESTS = {
     "test_sources_names": "sources.names",
     "test_sources_open": "sources.opening",
     "test_sources_open_images": "sources.formats.open_images",
+    "test_sources_pairing": "sources.pairing sources.formats.cityscapes "
+    "sources.formats.pairs_beside",
     "test_sources_panoptic": "sources.formats.panoptic",
     "test_sources_parquet": "sources.arrow_table sources.formats.parquet",
     "test_sources_tables": "sources.formats.tables",

@@ -130,6 +130,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
         "leftImg8bit/train/aachen/a_leftImg8bit.png",
         "leftImg8bit/train/bochum/b_leftImg8bit.png",
         "gtFine/train/aachen/a_gtFine_labelIds.png",
+        "gtFine/train/bochum/b_gtFine_labelIds.png",
     ),
     "its images": ("train/aachen/a_leftImg8bit.png", "train/bochum/b_leftImg8bit.png"),
     "split below": ("cat/train/1.jpg", "dog/train/2.jpg"),

@@ -26,6 +26,9 @@ from fastload.sources.sizes import stored_sizes
 
 logger = logging.getLogger("fastload")
 
+_FRACTIONS = ("area", "confidence", "keypoints", "truncated")
+"""Columns that are no whole numbers."""
+
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom [pixels]."""
 
@@ -50,6 +53,17 @@ def checked_box(box: Box, size: tuple[int, int] | None, where: str) -> Box | Non
             f"which is {size[1]} x {size[0]}; correct it, or remove it."
         )
     return box if right > left and bottom > top else None
+
+
+def refuse_strange(root: str, strange: set[str], training: str) -> None:
+    """Raise SourceError for classes of a split that the training split has not."""
+    if strange:
+        raise SourceError(
+            f"{root}: has objects of {', '.join(sorted(strange)[:3])}, which the training "
+            f"split {training} has not, so that labels of the two would mean different "
+            f"classes. Correct them; or, to have this split with numbers of its own, open "
+            f"{root!r} without split=."
+        )
 
 
 @dataclass
@@ -131,7 +145,7 @@ class Annotations:
             "labels": rows(labels, "instances"),
         }
         for key, found in self.numbers.items():
-            dtype = np.float32 if key in ("area", "confidence", "keypoints") else np.int64
+            dtype = np.float32 if key in _FRACTIONS else np.int64
             role = role_of(self.point_pairs) if key == "keypoints" else "instances"
             columns[key] = rows(np.array(found, dtype=dtype), role)
         if self.polygons is not None:

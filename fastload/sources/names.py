@@ -247,11 +247,15 @@ def refuse_numbered_parts(root: str, classes: Sequence[str], *, packed: bool = F
 def mask_among(files: Iterable[str]) -> tuple[str, str] | None:
     """Of the names of files of one folder one that is a mask or another annotation, and whose: that
     of the image beside it, or "Cityscapes"."""
+    names = [*files]
+    cities = (name for name in names if _CITYSCAPES.fullmatch(os.path.splitext(name)[0]))
+    city = next(cities, None)
+    return (city, "Cityscapes") if city else next(iter(masks_among(names).items()), None)
+
+
+def masks_among(files: Iterable[str]) -> dict[str, str]:
+    """Of the names of files of one folder those that are masks of an image beside them, each with
+    the image."""
     stems = {os.path.splitext(name)[0]: name for name in files}
-    for stem, name in stems.items():
-        if _CITYSCAPES.fullmatch(stem):
-            return name, "Cityscapes"
-        of = _MASK_OF.fullmatch(stem)
-        if of is not None and of[1] in stems:
-            return name, stems[of[1]]
-    return None
+    found = {name: _MASK_OF.fullmatch(stem) for stem, name in stems.items()}
+    return {name: stems[of[1]] for name, of in found.items() if of and of[1] in stems}

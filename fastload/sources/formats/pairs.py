@@ -3,21 +3,18 @@ CamVid list them."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 
 from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, and_more
-from fastload.fingerprint import fingerprint_of
 from fastload.sources import folders
 from fastload.sources.annotation_json import is_of_segments
-from fastload.sources.base import Opened, OpenOptions, Source
-from fastload.sources.buffers import PathTable
-from fastload.sources.columns import EncodedFiles
+from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.formats import Format
 from fastload.sources.image_files import LeftOut, is_image_name
 from fastload.sources.names import refuse_splits, split_named, split_of, splits_in
+from fastload.sources.pairing import Side, by_stem, common_ending, paired, without
 
 _IMAGES = ("images", "image", "imgs", "img", "JPEGImages")
 _MASKS = (
@@ -111,8 +108,8 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
             "expected images and masks under equal names in two folders, both as image files."
             f"{_other_layout(names)}"
         )
-    ending = _ending(images, masks)
-    masks = {stem.removesuffix(ending): path for stem, path in masks.items()}
+    ending = common_ending(images, masks)
+    masks = without(ending, masks)
     if listed is not None:
         images, masks = (
             {stem: path for stem, path in files.items() if os.path.basename(stem) in listed}
@@ -133,30 +130,11 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
                 f"{os.path.join(base, image_folder)}: {missing[0]}.* is missing, which the list of "
                 f"the split {name!r} names{and_more(missing)}; add it, or correct the list."
             )
-    for ours, theirs, kind, other in (
-        (images, masks, "image", mask_folder),
-        (masks, images, "mask", image_folder),
-    ):
-        alone = [stem for stem in ours if stem not in theirs]
-        if alone:
-            partner = f"{other}/{alone[0]}{ending if kind == 'image' else ''}.*"
-            raise SourceError(
-                f"{os.path.join(base, ours[alone[0]])}: this {kind} has no partner "
-                f"{partner}{and_more(alone)}; add the missing file, or remove this one."
-            )
-    columns = {
-        "image": EncodedFiles(PathTable.of(images.values(), base)),
-        "mask": EncodedFiles(PathTable.of((masks[stem] for stem in images), base), "mask"),
-    }
-    digests, sizes = (
-        [each.paths.digest() for each in columns.values()],
-        map(folders.sampled_sizes, columns.values()),
-    )
-    some = itertools.chain.from_iterable(map(folders.sampled_bytes, columns.values()))
-    source = Source(
-        columns,
-        fingerprint_of("pairs", *digests, *sizes, *some),
-        root,
+    source = paired(
+        base,
+        Side(images, f"{image_folder}/"),
+        Side(masks, f"{mask_folder}/", ending),
+        name=root,
         format="image and mask pairs",
     )
     notes = () if not splits else (f"the split {name!r}: {image_folder} and {mask_folder}",)
@@ -291,29 +269,7 @@ def _names(path: str) -> frozenset[str]:
 
 
 def _by_stem(base: str, folder: str, left_out: LeftOut) -> dict[str, str]:
-    """Path relative to `base` by path below `folder` without extension, sorted. Raises SourceError:
-    two of one stem."""
-    found: dict[str, str] = {}
-    for path in folders.images_below(base, folder, left_out):
-        stem = os.path.splitext(path)[0][len(folder) + 1 :]
-        if stem in found:
-            raise SourceError(
-                f"{os.path.join(base, path)}: {found[stem]} has the same stem, so its partner is "
-                "ambiguous; rename or remove one of the two."
-            )
-        found[stem] = path
-    return found
-
-
-def _ending(images: dict[str, str], masks: dict[str, str]) -> str:
-    """What the stems of all masks have after those of the images; "" where they are equal."""
-    if any(stem in images for stem in masks):
-        return ""
-    first = next(iter(masks))
-    longest = max((stem for stem in images if first.startswith(stem)), key=len, default=first)
-    ending = first[len(longest) :]
-    # 11.png beside 1.png is another number.
-    return "" if longest[-1:].isdigit() and ending[:1].isdigit() else ending
+    return by_stem(base, folder, folders.images_below(base, folder, left_out))
 
 
 FORMAT = Format(
@@ -338,7 +294,7 @@ FORMAT = Format(
     parts=(
         *("images", "image", "imgs", "img", "JPEGImages"),
         *("masks", "mask", "labels", "label", "annotations", "annotation", "annot"),
-        *("SegmentationClass", "leftImg8bit", "gtFine", "ground_truth"),
+        *("SegmentationClass", "ground_truth"),
     ),
     no_parts=("with_mask", "without_mask", "label_0", "label_1", "n95_mask", "no-label"),
     certain=has_masks,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.sources import folders
-from fastload.sources.annotations import Annotations, checked_box
+from fastload.sources.annotations import Annotations, checked_box, refuse_strange
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.formats import Format
 from fastload.sources.image_files import is_image_name
@@ -147,7 +147,7 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
         training = None if options.training is None else _layout(options.training)
         if training is not None:
             theirs = _classes_of([training.path(stem) for stem in _stems(training)])
-            _refuse_strange(layout, known - theirs, training)
+            refuse_strange(root, known - theirs, training.root)
             known = theirs
         classes = _CLASSES if known <= set(_CLASSES) else tuple(sorted(known))
     label = {name: position for position, name in enumerate(classes)}
@@ -302,17 +302,6 @@ def _image_of(
 def _classes_of(paths: Sequence[str]) -> set[str]:
     """The classes of all objects in some files."""
     return {name for path, found in _parsed(paths) for name in _classes_in(found, path)}
-
-
-def _refuse_strange(layout: _Layout, strange: set[str], training: _Layout) -> None:
-    """Raise SourceError for classes that the training split has not."""
-    if strange:
-        raise SourceError(
-            f"{layout.root}: has objects of {', '.join(sorted(strange)[:3])}, which the training "
-            f"split {training.root} has not, so that labels of the two would mean different "
-            f"classes. Correct them; or, to have this split with numbers of its own, open "
-            f"{layout.root!r} without split=."
-        )
 
 
 def _classes_in(annotation: ElementTree.Element, path: str) -> set[str]:
