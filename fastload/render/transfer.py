@@ -13,7 +13,8 @@ import torch
 def on_device(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
     """A host array as a tensor on `device`; on CUDA through pinned memory, without waiting for the
     copy."""
-    host = torch.from_numpy(np.ascontiguousarray(values))
+    # Arrays that may not be written to are copied: torch warns of them.
+    host = torch.from_numpy(np.require(values, requirements=("C", "W")))
     # The caching host allocator keeps the pinned block until the copy is done.
     return (
         host.pin_memory().to(device, non_blocking=True)
