@@ -1,4 +1,11 @@
-"""A cache directory as a source: its arrays as columns, memory-mapped and checked."""
+"""A cache directory as a source: its arrays as columns, memory-mapped and checked.
+
+    cache/
+    ├── manifest.json
+    └── *.npy
+
+Gives the columns of the data set that it was built from.
+"""
 
 from __future__ import annotations
 

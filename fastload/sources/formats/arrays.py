@@ -1,5 +1,14 @@
 """Arrays and tensors: in memory, or memory-mapped `.npy` files; a tuple of them, a dict of them, or
-one."""
+one.
+
+    (images, labels)                   uint8 (N, H, W, 3) and whole numbers (N,)
+    {"image": images, "boxes": boxes}  a name for each column
+    ("images.npy", "labels.npy")       paths of files, also in a dict
+    images.npy
+
+Gives a column for each array: `image`, `mask` and `label` by what they are, others as numbers; of a
+dict by its names.
+"""
 
 from __future__ import annotations
 

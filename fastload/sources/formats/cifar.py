@@ -1,6 +1,18 @@
 """CIFAR-10 and CIFAR-100: the official python and binary versions, unpacked or as the archives they
 come in.
 
+    cifar-10-python.tar.gz      or the folder that is in it:
+    cifar-10-batches-py/
+    ├── batches.meta
+    ├── data_batch_1            to data_batch_5
+    └── test_batch
+    cifar-10-batches-bin/       data_batch_1.bin, test_batch.bin, batches.meta.txt
+    cifar-100-python/           train, test, meta
+    cifar-100-binary/           train.bin, test.bin, fine_label_names.txt
+
+Gives `image` (uint8, 32 x 32) and `label`; of CIFAR-100 the fine ones, or with `labels="coarse"`
+the coarse ones.
+
 https://www.cs.toronto.edu/~kriz/cifar.html gives the layouts. A pickle may call whatever it names.
 The reader of those here knows five names and gives each a stand-in of its own, so that not even
 numpy's own unpickling code sees the data.

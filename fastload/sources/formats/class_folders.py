@@ -1,4 +1,18 @@
-"""A folder of images for each class, as ImageFolder reads them."""
+"""A folder of images for each class, as ImageFolder reads them.
+
+    data/
+    ├── train/
+    │   ├── cat/
+    │   │   ├── 0001.jpg
+    │   │   └── more/0002.png
+    │   └── dog/
+    └── val/                   or the folders of classes without splits above them
+        ├── cat/
+        └── dog/
+
+Gives `image` and `label`, in ImageFolder's order and with its labels; a split has the labels of the
+training split.
+"""
 
 from __future__ import annotations
 

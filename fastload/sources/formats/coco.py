@@ -1,6 +1,17 @@
 """Objects in images as COCO lists them: `annotations/instances_train2017.json` beside `train2017/`,
 or one JSON file.
 
+    coco/                                    or the file of each split in it:
+    ├── annotations/                         data/
+    │   ├── instances_train2017.json         ├── train/
+    │   └── instances_val2017.json           │   ├── _annotations.coco.json
+    ├── train2017/                           │   └── 0001.jpg
+    │   └── 000000000009.jpg                 └── valid/
+    └── val2017/
+
+Gives `image`, `boxes`, `labels`, `area`, `iscrowd`, `ids` and `image_id`, and `polygons` and
+`keypoints` where any object has them; with `masks=True` a mask of each object.
+
 Keypoints (`person_keypoints_*.json`) and outlines come along where the file has them; which points
 change places in a mirrored picture, their names in `categories` say ("left_eye"). Image and
 annotation ids are those of the file; labels count from 0 in the order of the category ids, which

@@ -1,6 +1,11 @@
 """Data sets of Hugging Face's `datasets`: images and numbers read from their Arrow tables, which
 are memory-mapped, without their Python code.
 
+    datasets.load_dataset("beans", split="train")
+    datasets.load_from_disk("beans")["train"]
+
+Gives the columns of the Dataset, under their names.
+
 What their code would give is kept: the order of `select`, `shuffle` and `filter`, dicts, Python's
 widths of numbers (int64, float64), images turned upright by their EXIF tag. What of it is not
 understood, a transform of the data set's own above all, runs as it is (`datasets.py`).

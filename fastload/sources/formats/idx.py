@@ -1,5 +1,14 @@
 """IDX files: MNIST, Fashion-MNIST, KMNIST and others of the kind, plain or gzip.
 
+    MNIST/
+    └── raw/                            or the files without folders above them
+        ├── train-images-idx3-ubyte     also with .gz
+        ├── train-labels-idx1-ubyte
+        ├── t10k-images-idx3-ubyte
+        └── t10k-labels-idx1-ubyte
+
+Gives `image`, of one channel, and `label`.
+
 Layout (http://yann.lecun.com/exdb/mnist/): two zero bytes, a type code, the number of dimensions,
 each dimension as a big-endian uint32, then the values.
 """

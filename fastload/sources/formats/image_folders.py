@@ -1,4 +1,12 @@
-"""All images in a folder, without labels."""
+"""All images in a folder, without labels.
+
+    photographs/
+    ├── 0001.jpg
+    └── more/
+        └── 0002.png
+
+Gives `image`. Only where `format="images"` asks for it.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
         ├── image_2/
         │   └── 000000.png
         └── label_2/
-            └── 000000.txt    Pedestrian 0.00 0 -0.20 712.40 143.00 810.73 307.92 1.89 0.48 ...
+            └── 000000.txt    Pedestrian 0.00 0 -0.20 712.40 143.00 ...
 
 Gives `image` (uint8), `boxes` (float32), `labels` (int64), `truncated` (float32) and `occluded`
 (int64), sorted by name. Regions called DontCare are no objects, and are left out. What a line says

@@ -2,7 +2,7 @@
 
     street/
     ├── 0001.jpg
-    ├── 0001.json    {"shapes": [{"label": "car", "shape_type": "rectangle", "points": ...}], ...}
+    ├── 0001.json    {"shapes": [{"label": "car", "points": ...}], ...}
     ├── 0002.jpg
     └── 0002.json
 

@@ -1,5 +1,13 @@
 """Lance data sets with images in them (extra `lance`): rows read at random, by Lance's own library,
-from a disk or from whatever store it opens."""
+from a disk or from whatever store it opens.
+
+    photographs.lance/
+    ├── _versions/
+    └── data/
+
+Gives a column for each one of the table that is served: images, numbers, lists of numbers; `label`
+as classes; words where `fields=` names them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,14 @@
 """MDS, the shards of MosaicML's Streaming, read at random where they lie, on a disk or in a store.
 
+    data/
+    ├── train/                 or the files without folders of splits
+    │   ├── index.json
+    │   ├── shard.00000.mds
+    │   └── shard.00001.mds
+    └── val/
+
+Gives the columns that the index names and that are served: images, numbers, arrays of one shape.
+
 A folder has an `index.json` and shards. A shard is: the number of its samples n, and n + 1 offsets,
 all uint32; a JSON; and the samples. A sample is: the sizes (uint32) of its columns of variable
 size, and the columns one after the other, as the index names them

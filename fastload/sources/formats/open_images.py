@@ -2,6 +2,16 @@
 `validation-annotations-bbox.csv`, the names of the classes, and a folder of images called by their
 ids.
 
+    openimages/                               or as FiftyOne downloads it:
+    ├── oidv6-train-annotations-bbox.csv      openimages/
+    ├── class-descriptions-boxable.csv        └── train/
+    └── train/                                    ├── data/000002b66c9c498e.jpg
+        └── 000002b66c9c498e.jpg                  ├── labels/detections.csv
+                                                  └── metadata/classes.csv
+
+Gives `image`, `boxes`, `labels`, `iscrowd`, and `is_occluded`, `is_truncated`, `is_depiction` and
+`is_inside` where the file has them.
+
 Also as FiftyOne downloads it: `train/labels/detections.csv`, `train/metadata/classes.csv` and
 `train/data/*.jpg`.
 """

@@ -1,5 +1,15 @@
 """Images and their masks in two folders: side by side, in splits, or listed as PASCAL VOC and
-CamVid list them."""
+CamVid list them.
+
+    data/                camvid/             VOC2012/
+    ├── images/          ├── train/          ├── JPEGImages/2007_000032.jpg
+    │   └── 1.jpg        │   └── 1.png       ├── SegmentationClass/2007_000032.png
+    └── masks/           ├── trainannot/     └── ImageSets/Segmentation/
+        └── 1.png        │   └── 1.png           ├── train.txt
+                         └── val/                └── val.txt
+
+Gives `image` and `mask`, sorted by the image's path.
+"""
 
 from __future__ import annotations
 

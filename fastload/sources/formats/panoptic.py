@@ -1,10 +1,22 @@
 """Panoptic COCO: `annotations/panoptic_train2017.json`, beside it a folder of PNG files of the same
 name in which each pixel has the id of its segment, and `train2017/`.
 
+    data/
+    ├── annotations/
+    │   ├── panoptic_train2017.json
+    │   └── panoptic_train2017/
+    │       └── 000000000009.png
+    └── train2017/
+        └── 000000000009.jpg
+
+Gives `image`, `mask` (the class of each pixel, 255 for none), and of the segments `boxes`,
+`labels`, `area`, `iscrowd`, `ids` and `is_thing`; with `masks=True` a mask of each segment.
+
 Every pixel of an image belongs to one segment: a thing, such as a person, or all there is of some
 stuff, such as grass. Served are the class of each pixel, and of each segment its box, class and
 what else the file has. The number of a segment is in no mask: where a transform drops a box,
-numbers would mean other segments."""
+numbers would mean other segments.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,13 @@
 """Parquet files with images in them, as Hugging Face and others write them (extra `parquet`).
 
+    data/
+    ├── train-00000-of-00002.parquet    image: bytes; label: numbers; ...
+    ├── train-00001-of-00002.parquet
+    └── test-00000-of-00001.parquet
+
+Gives a column for each one of the table that is served: images, numbers, lists of numbers; `label`
+as classes; words where `fields=` names them.
+
 A Parquet file cannot be read at random: its row groups are compressed as a whole. So each row group
 is read once, when the data set is opened for the first time, and the bytes of the images are
 written one after the other to a file under `~/.cache/fastload/parquet`, as they are. From there

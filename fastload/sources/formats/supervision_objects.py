@@ -1,6 +1,11 @@
 """A `DetectionDataset` of the package supervision: its paths and annotations, read without its
 code.
 
+    supervision.DetectionDataset(classes=[...], images=[...], annotations={...})
+
+Gives `image`, `boxes`, `labels`, and `confidence`, `tracker_id`, `area` and `iscrowd` where all
+objects have them; with `masks=True` a mask of each object.
+
 Supervision reads images by OpenCV, as BGR; here they are RGB, as everywhere in fastload.
 """
 

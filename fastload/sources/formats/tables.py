@@ -1,5 +1,15 @@
 """One folder of images whose classes are in a table: Kaggle's CSV files, ImageNet's and
-Tiny-ImageNet's validation."""
+Tiny-ImageNet's validation.
+
+    kaggle/                       or Tiny-ImageNet's:
+    ├── train.csv                 val/
+    ├── train_images/             ├── val_annotations.txt
+    │   └── 0001.jpg              └── images/
+    ├── val.csv                       └── val_0.JPEG
+    └── val_images/
+
+Gives `image` and `label`, sorted by the image's name.
+"""
 
 from __future__ import annotations
 

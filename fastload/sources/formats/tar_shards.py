@@ -1,5 +1,16 @@
 """Tar archives of samples: shards named as WebDataset names them, and archives of class folders.
 
+    shards/                      or one archive:
+    ├── shard-000000.tar         data.tar
+    │   ├── 0001.jpg             └── train/
+    │   ├── 0001.cls                 ├── cat/0001.jpg
+    │   ├── 0002.jpg                 └── dog/0002.jpg
+    │   └── 0002.cls
+    └── shard-000001.tar
+
+Gives a column for each ending of the files: images, masks, labels, arrays (`.npy`), texts; of class
+folders `image` and `label`.
+
 Files whose path up to the first dot of the file name is equal, and which follow each other, are one
 sample; the rest of the name says which field of it each is: `0001.jpg`, `0001.cls`,
 `0001.mask.png`. They are read at random by an index of offsets, without being extracted.

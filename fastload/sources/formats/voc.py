@@ -1,6 +1,18 @@
 """Objects in images as PASCAL VOC lists them: `Annotations/*.xml` beside `JPEGImages/`, and lists
 of splits in `ImageSets/Main/`; or as labelling programs write them: `annotations/*.xml` beside
-`images/`, or each XML file beside its image, in one folder or one a split."""
+`images/`, or each XML file beside its image, in one folder or one a split.
+
+    VOC2012/                         data/                  data/
+    ├── Annotations/                 ├── annotations/       ├── train/
+    │   └── 2007_000027.xml          │   └── 0001.xml       │   ├── 0001.jpg
+    ├── ImageSets/Main/              └── images/            │   └── 0001.xml
+    │   ├── train.txt                    └── 0001.jpg       └── valid/
+    │   └── val.txt
+    └── JPEGImages/
+        └── 2007_000027.jpg
+
+Gives `image`, `boxes`, `labels` and `difficult`.
+"""
 
 from __future__ import annotations
 

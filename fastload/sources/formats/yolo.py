@@ -5,8 +5,10 @@
     labels/train/1.txt: 0 .5 .5 .2 .1  obj/1.jpg, obj/1.txt             labels/1.txt
 
 The names of the classes are in `data.yaml`, in the file that darknet's `obj.data` names, or in
-`classes.txt`; a split is a folder of images, or a list of them (`train.txt`). Out come boxes and
-labels, and outlines or keypoints where lines have them."""
+`classes.txt`; a split is a folder of images, or a list of them (`train.txt`).
+
+Gives `image`, `boxes`, `labels`, and `polygons` or `keypoints` where lines have them.
+"""
 
 from __future__ import annotations
 

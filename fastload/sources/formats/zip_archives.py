@@ -1,6 +1,14 @@
 """Zip archives of class folders, or of images alone, read at random without being unpacked, on a
 disk or in a store.
 
+    data.zip
+    ├── train/              or the folders of classes alone, or images alone
+    │   ├── cat/0001.jpg
+    │   └── dog/0002.jpg
+    └── val/
+
+Gives `image` and `label`; of images alone `image`.
+
 Members that are stored as they are (`zip -0`) are ranges of the file, which the native core opens.
 Deflated ones are inflated at each read.
 Format: PKWARE's APPNOTE 6.3.9.
