@@ -115,3 +115,11 @@ def test_all_is_cancelled_as_one_and_nothing_else_is() -> None:
     assert (backend.explain(), backend.depth) == ({"old": "still served"}, 3)
     backend.close()
     assert old.log[-1] == "closed"
+
+
+def test_a_batch_of_a_closed_backend_is_an_error() -> None:
+    backend = adapted(Old())
+    work = backend.start(draws_of(1))
+    backend.close()
+    with pytest.raises(WorkerError, match="'old': it was closed"):
+        work.result()

@@ -14,7 +14,7 @@ from tests.images import write_photo_folder
 FILES = {
     "arguments.py": "whether create_loader has the arguments that it is given",
     "backends/base.py": "what a backend is, which there are, and which one fits",
-    "backends/maker.py": "keeps batches in order: submit, receive",
+    "backends/maker.py": "makes batches: images, values, rows that were given back",
     "backends/needs.py": "what a backend may be asked for: here nothing",
     "backends/pixels_native.py": "has the native core make the images",
     "backends/pixels.py": "who makes the images of a batch",

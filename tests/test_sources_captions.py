@@ -35,6 +35,14 @@ def test_each_text_goes_with_its_image(tmp_path: Path) -> None:
     assert "(.npz: 1; first 0.npz)" in str(open_source(tmp_path).notes)
 
 
+def test_a_text_of_no_image_is_counted(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "licence.txt").write_text("free")
+    assert "(.txt: 1; first licence.txt)" in str(open_source(tmp_path).notes)
+    with pytest.raises(SourceError, match=r"licence\.txt"):
+        open_source(tmp_path, strict=True)
+
+
 def test_splits_and_folders(tmp_path: Path) -> None:
     for split in ("train", "val"):
         written(tmp_path / split)

@@ -122,6 +122,17 @@ def test_bad_lines(line: str, words: str, tmp_path: Path) -> None:
         open_source(tmp_path)
 
 
+def test_messages_name_the_line_of_the_file_and_the_file_of_a_column(tmp_path: Path) -> None:
+    path = written(tmp_path, ROWS) / "metadata.jsonl"
+    first, *more = path.read_text().splitlines()
+    path.write_text("\n".join(["", first, "", *(line.replace('"dog"', "3") for line in more)]))
+    with pytest.raises(SourceError, match=r"line 4: the label is 3, and before it, in .*: line 2"):
+        open_source(tmp_path)
+    path.write_text("\n".join([first.replace("[1, 2]", "[[1, 2]]"), *more]))
+    with pytest.raises(SourceError, match=r"metadata\.jsonl: column 'tags'"):
+        open_source(tmp_path)
+
+
 def test_images_without_a_line_and_columns_of_objects(tmp_path: Path) -> None:
     rows = [{"file_name": f"{name}.jpg", "text": name, "objects": {"n": 1}} for name in "ab"]
     written(tmp_path, rows)

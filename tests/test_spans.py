@@ -111,8 +111,8 @@ def test_a_loader_records_the_stages_of_each_batch() -> None:
     places = [{"epoch": epoch, "step": step} for epoch in range(2) for step in range(5)]
     assert batches == len(places)
     for name, track in (
-        ("submit", "loader"),
-        ("receive", "loader"),
+        ("start", "loader"),
+        ("result", "loader"),
         ("device stage", "loader"),
         ("batch in the backend", "backend"),
         ("wait for a batch", "trainer"),
@@ -122,13 +122,13 @@ def test_a_loader_records_the_stages_of_each_batch() -> None:
         assert [span.args for span in spans][: len(places)] == places, name
         assert {span.track for span in spans} == {track}
         assert all(span.begin <= span.end for span in spans)
-    for submit, stay, receive in zip(
-        _named(log, "submit"),
+    for start, stay, result in zip(
+        _named(log, "start"),
         _named(log, "batch in the backend"),
-        _named(log, "receive"),
+        _named(log, "result"),
         strict=False,
     ):
-        assert stay.begin <= submit.begin <= submit.end <= receive.end <= stay.end
+        assert stay.begin <= start.begin <= start.end <= result.end <= stay.end
 
 
 def test_recording_begins_and_ends_where_it_is_asked_to() -> None:
@@ -138,7 +138,7 @@ def test_recording_begins_and_ends_where_it_is_asked_to() -> None:
         for step, _ in enumerate(loader):
             loader.record(log if step == 1 else None)
     assert [span.args["step"] for span in _named(log, "wait for a batch")] == [2]
-    assert [span.args["step"] for span in _named(log, "receive")] == [2]
+    assert [span.args["step"] for span in _named(log, "result")] == [2]
 
 
 class _Timed(torch.utils.data.Dataset[torch.Tensor]):
@@ -170,9 +170,9 @@ def test_a_stall_shows_whose_it_is() -> None:
             for span in _named(log, name)
         ]
 
-    for name in ("wait for a batch", "receive", "batch in the backend"):
+    for name in ("wait for a batch", "result", "batch in the backend"):
         assert made_within(name) == [4, 4], name
-    for name in ("submit", "device stage"):
+    for name in ("start", "device stage"):
         assert not any(made_within(name)), name
 
 

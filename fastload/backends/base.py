@@ -379,9 +379,23 @@ class MadeHere:
         """Nothing was started."""
 
 
+@dataclass(frozen=True)
+class StartedWork:
+    """Work that threads or processes do."""
+
+    finish: Callable[[], HostBatch]
+    drop: Callable[[], None]
+
+    def result(self) -> HostBatch:
+        return self.finish()
+
+    def cancel(self) -> None:
+        self.drop()
+
+
 def made_now(backend: Backend, draws: Draws) -> HostBatch:
-    """A batch that is wanted at once, before others that were started."""
-    work = backend.start(draws)
+    """A batch that is wanted at once, before others that were started, whatever epoch it is of."""
+    work = backend.start(replace(draws, begins=False))
     try:
         return work.result()
     except BaseException:

@@ -21,7 +21,15 @@ from typing import Any, ClassVar, Literal, NoReturn, ParamSpec, Protocol, TypeVa
 
 import numpy as np
 
-from fastload.backends.base import HOST_TRAITS, Context, Failure, HostBatch, MadeHere, Work
+from fastload.backends.base import (
+    HOST_TRAITS,
+    Context,
+    Failure,
+    HostBatch,
+    MadeHere,
+    StartedWork,
+    Work,
+)
 from fastload.backends.needs import Abilities
 from fastload.backends.rows import Buffers, RowReader
 from fastload.draws import Draws
@@ -248,9 +256,10 @@ class BatchMaker(ABC):
     def start(self, draws: Draws) -> Work:
         rows, pixels = self._opened()
         try:
-            return _Started(self, rows, pixels.start(draws))
+            work = pixels.start(draws)
         except ConfigurationError as error:
             return MadeHere(partial(_raise, error))  # There cannot be this batch.
+        return StartedWork(partial(self.finished, rows, work), work.cancel)
 
     def close(self) -> None:
         self._threads.close()  # before what they call
@@ -296,22 +305,6 @@ class BatchMaker(ABC):
         parts = np.array_split(np.array(rows), min(self._threads.count, len(rows)))
         tasks = [self._threads.submit(read, part.tolist()) for part in parts]
         return [failure for task in tasks for failure in task.result()]
-
-
-@dataclass(frozen=True)
-class _Started:
-    """A batch of a BatchMaker."""
-
-    maker: BatchMaker
-    rows: RowReader
-    """Reads its rows: that of the maker when it was started."""
-    work: BatchInWork
-
-    def result(self) -> HostBatch:
-        return self.maker.finished(self.rows, self.work)
-
-    def cancel(self) -> None:
-        self.work.cancel()
 
 
 def _raise(error: Exception) -> NoReturn:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from fastload.backends.base import BackendOptions, HostBatch, Work
 from fastload.draws import Draws
+from fastload.errors import WorkerError
 
 
 class SubmittedBackend:
@@ -39,6 +40,10 @@ class SubmittedBackend:
     def finished(self, work: _Submitted) -> HostBatch:
         """The batch. Those that were submitted before it are received first."""
         while work.answer is None:
+            if not self._submitted:
+                raise WorkerError(
+                    f"backend {self.name!r}: it was closed while batches were outstanding."
+                )
             try:
                 self._submitted[0].answer = self._backend.receive()
             except Exception as error:

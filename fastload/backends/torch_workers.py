@@ -46,6 +46,7 @@ from fastload.backends.base import (
     Fit,
     HostBatch,
     MadeHere,
+    StartedWork,
     Work,
 )
 from fastload.backends.forked import forget_in_children
@@ -117,7 +118,8 @@ class TorchBackend:
         self._requests.queue.append(request)
         if self._batches is None and len(self._requests.queue) >= self.depth:
             self._start(draws.epoch)
-        return _Started(self, request)
+        # The backend keeps requests, which do not keep it.
+        return StartedWork(partial(self.answer, request), partial(self.drop, request))
 
     def close(self) -> None:
         batches, self._batches = self._batches, None
@@ -376,20 +378,6 @@ class _Request:
 
     draws: Draws
     answer: HostBatch | Exception | None = None
-
-
-@dataclass(frozen=True)
-class _Started:
-    """A batch that workers are to make. (The backend keeps requests, which do not keep it.)"""
-
-    backend: TorchBackend
-    request: _Request
-
-    def result(self) -> HostBatch:
-        return self.backend.answer(self.request)
-
-    def cancel(self) -> None:
-        self.backend.drop(self.request)
 
 
 class _Requests:

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import torch
 from PIL import Image
 from torch.utils.data import default_collate
 
-from fastload.backends.base import Backend, HostBatch, Work
+from fastload.backends.base import Backend, HostBatch, StartedWork, Work
 from fastload.backends.tolerance import PixelDifference, Tolerance
 from fastload.decode.image import reader_of
 from fastload.draws import (
@@ -150,7 +151,8 @@ class ComparedBackend:
     # -- called by whatever makes the batches
 
     def start(self, draws: Draws) -> Work:
-        return _Started(self, self._backend.start(draws), draws)
+        work = self._backend.start(draws)
+        return StartedWork(partial(self.finished, work, draws), work.cancel)
 
     def finished(self, work: Work, draws: Draws) -> HostBatch:
         """The batch, with its labels; samples of it may be compared from now on."""
@@ -270,21 +272,6 @@ class ComparedBackend:
         if _pixels_differ(pixels, made[0]) is not None:
             return ""
         return " options=BackendOptions(exif_orientation=True) turns images upright, as it does."
-
-
-@dataclass(frozen=True)
-class _Started:
-    """A batch of a ComparedBackend."""
-
-    backend: ComparedBackend
-    work: Work
-    draws: Draws
-
-    def result(self) -> HostBatch:
-        return self.backend.finished(self.work, self.draws)
-
-    def cancel(self) -> None:
-        self.work.cancel()
 
 
 def _is_pair(made: Any) -> bool:

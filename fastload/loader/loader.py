@@ -603,7 +603,7 @@ class Loader(ShownAsDataLoader):
         """Write what each batch spends its time on to a log, from now on; None: no longer.
 
         Tracks: "backend", where each batch is from being asked for to being taken; "loader", the
-        stages in the loader's own thread (submit, receive, substitute, device stage); "copy", the
+        stages in the loader's own thread (start, result, substitute, device stage); "copy", the
         device stage on the GPU's own timeline; "trainer", the time inside `next`. Each span has
         `epoch` and `step` (0-based).
         """

@@ -165,7 +165,7 @@ class Production:
             if position[0] != self._started_epoch:
                 draws = replace(draws, begins=True)
             self._started_epoch = position[0]
-            with self._span("submit", position):
+            with self._span("start", position):
                 work = self._backend.start(draws)
             self._started.append(_Started(work, position, draws, sizes, at))
 
@@ -236,7 +236,7 @@ class Production:
                 raise EndOfData
             return None
         spans, (work, position, draws, sizes, at) = self._spans, self._started[0]
-        with self._span("receive", position):
+        with self._span("result", position):
             host = work.result()
         if spans is not None:
             args = {"epoch": position[0], "step": position[1]}

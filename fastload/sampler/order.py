@@ -8,7 +8,6 @@ batch size stays the same.
 
 from __future__ import annotations
 
-import functools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -315,8 +314,15 @@ class EpochOrder(Order):
                 self.length, lambda rows: Draws(self.seed, epoch, rows).integers(Stream.ORDER)
             )
         else:
-            order = _in_order(self.length)
+            order = self._in_order
         return order if self.samples == self.length else np.resize(order, self.samples)
+
+    @cached_property  # 1 ms for a million
+    def _in_order(self) -> Int64Array:
+        """0 to length - 1, to be read only."""
+        order = np.arange(self.length, dtype=np.int64)
+        order.setflags(write=False)
+        return order
 
     @property
     def _moved_to_last(self) -> int:
@@ -509,14 +515,6 @@ def sorted_by_keys(length: int, keys_of: Callable[[Int64Array], UInt64Array]) ->
         run = np.cumsum(~np.isin(rows - 1, equal))
         members = order[rows]  # within a run in the order of their positions
         order[rows] = members[np.lexsort((keys_of(members), run))]
-    return order
-
-
-@functools.lru_cache(maxsize=1)  # 1 ms for a million
-def _in_order(length: int) -> Int64Array:
-    """0 to length - 1, to be read only."""
-    order = np.arange(length, dtype=np.int64)
-    order.setflags(write=False)
     return order
 
 

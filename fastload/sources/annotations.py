@@ -55,15 +55,28 @@ def checked_box(box: Box, size: tuple[int, int] | None, where: str) -> Box | Non
     return box if right > left and bottom > top else None
 
 
-def refuse_strange(root: str, strange: set[str], training: str) -> None:
-    """Raise SourceError for classes of a split that the training split has not."""
-    if strange:
-        raise SourceError(
-            f"{root}: has objects of {', '.join(sorted(strange)[:3])}, which the training "
-            f"split {training} has not, so that labels of the two would mean different "
-            f"classes. Correct them; or, to have this split with numbers of its own, open "
-            f"{root!r} without split=."
-        )
+def ordered_classes(
+    root: str, known: set[str], training: tuple[str, set[str]] | None, usual: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """The classes of a split in the order of their numbers: as in `usual`, where that has them all,
+    else by name.
+
+    `training`: the folder of the training split, where there is one beside it, and its classes,
+    which are those of all splits. Raises SourceError: that has not all of those that are `known`
+    here.
+    """
+    if training is not None:
+        folder, theirs = training
+        strange = known - theirs
+        if strange:
+            raise SourceError(
+                f"{root}: has objects of {', '.join(sorted(strange)[:3])}, which the training "
+                f"split {folder} has not, so that labels of the two would mean different "
+                f"classes. Correct them; or, to have this split with numbers of its own, open "
+                f"{root!r} without split=."
+            )
+        known = theirs
+    return usual if known <= {*usual} else tuple(sorted(known))
 
 
 @dataclass
@@ -92,6 +105,18 @@ class Annotations:
     """Boxes that were left out because they have no area."""
     sizes: list[tuple[int, int] | None] = field(default_factory=list)
     """(height, width) of each image as the annotations say; None: they do not. Empty: none do."""
+
+    def number(self, names: Sequence[str], classes: Sequence[str], root: str) -> None:
+        """Set the labels of all objects by the names of their classes. Raises SourceError: a name
+        is none of `classes`."""
+        label = {name: number for number, name in enumerate(classes)}
+        unknown = next((name for name in names if name not in label), None)
+        if unknown is not None:
+            raise SourceError(
+                f"{root}: an object of class {unknown!r}, which is none of {', '.join(classes)}; "
+                "add it to classes, or correct the annotation."
+            )
+        self.labels = [label[name] for name in names]
 
     def source(
         self,

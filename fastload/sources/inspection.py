@@ -353,8 +353,9 @@ def _memory_of(array: npt.NDArray[Any]) -> tuple[int, int]:
 
 
 def _array_of(tensor: torch.Tensor) -> npt.NDArray[Any] | None:
-    """The memory of a dense tensor of the CPU; None of others."""
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
+    """The memory of a dense tensor of the CPU; None of others. (A nested one has no strides.)"""
+    dense = tensor.layout == torch.strided and not tensor.is_nested
+    if tensor.device.type != "cpu" or not dense or tensor.is_quantized:
         return None
     plain = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
     try:

@@ -1,4 +1,4 @@
-"""Columns of values as JSON and tables of text have them: numbers, lists of numbers, texts."""
+"""Columns of values as JSON has them: numbers, lists of numbers, texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastload.sources.texts import text_column
 
 
 def column_of_values(
-    name: str, values: Sequence[Any], describe: Callable[[int], str]
+    name: str, values: Sequence[Any], path: str, describe: Callable[[int], str]
 ) -> ValueArray | RaggedArray | None:
     """A column called `name`; None of values that are neither numbers, lists of these, nor texts,
     or not all of one kind.
@@ -25,7 +25,7 @@ def column_of_values(
 
     Raises:
         SourceError: a value is missing, a number is too large, or lists do not go together.
-            `describe` names the row.
+            `path` and `describe` name the file and the row.
     """
     kinds = {type(value) for value in values}
     if type(None) in kinds:
@@ -37,7 +37,7 @@ def column_of_values(
     if kinds == {str}:
         return text_column(values, lambda row: f"{describe(row)}: {name!r}")
     if kinds == {list}:
-        return _lists(name, values, describe)
+        return _lists(name, values, path, describe)
     if kinds not in ({bool}, {int}, {float}, {int, float}):
         return None
     try:
@@ -48,12 +48,12 @@ def column_of_values(
         row = next(row for row, value in enumerate(values) if abs(value) > np.iinfo(np.int64).max)
         raise SourceError(f"{describe(row)}: {name!r} is a number beyond 64 bits; correct it.")
     column = ValueArray(found, role=role_of_values(name))
-    check_rows(column.kind, found, f"column {name!r}")
+    check_rows(column.kind, found, f"{path}: column {name!r}")
     return column
 
 
 def _lists(
-    name: str, values: Sequence[list[Any]], describe: Callable[[int], str]
+    name: str, values: Sequence[list[Any]], path: str, describe: Callable[[int], str]
 ) -> RaggedArray | None:
     arrays = []
     for row, value in enumerate(values):
@@ -70,6 +70,6 @@ def _lists(
     try:
         rows = Ragged.of(arrays)
     except SourceError as error:
-        raise SourceError(f"column {name!r}: {error}") from None
-    check_rows(kind_named(role), rows, f"column {name!r}")
+        raise SourceError(f"{path}: column {name!r}: {error}") from None
+    check_rows(kind_named(role), rows, f"{path}: column {name!r}")
     return RaggedArray(rows, role=role)

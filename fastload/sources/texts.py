@@ -37,6 +37,14 @@ TEXT = Text()
 register_kind(TEXT)
 
 
+def text_of_file(path: str, data: bytes) -> str:
+    """The text of a file. Raises SourceError: it is no UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path}: is no UTF-8 ({error}); save it as such.") from None
+
+
 def text_column(texts: Iterable[str | bytes], describe: Callable[[int], str]) -> RaggedArray:
     """A column of these texts, or of their bytes in UTF-8. Raises SourceError: one cannot be
     written in UTF-8, or read from it; `describe` names the row."""

@@ -233,6 +233,15 @@ def test_digits_that_are_written_to_arrive_in_the_next_epoch() -> None:
             digits.targets.numpy()[...] += 1
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_a_data_set_may_hold_a_nested_tensor() -> None:
+    nested = torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(4, 3)])
+    seen = seen_in(nested)
+    assert are_unchanged(seen, seen_in(nested))
+    nested.add_(1)
+    assert not are_unchanged(seen, seen_in(nested))
+
+
 def test_a_tensor_of_inference_mode_is_served() -> None:
     with torch.inference_mode():
         rows = torch.arange(SAMPLES)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Set
 
 from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, and_more
@@ -25,7 +26,7 @@ from fastload.sources.columns import EncodedFiles
 from fastload.sources.formats import Format
 from fastload.sources.image_files import LeftOut, is_image_name
 from fastload.sources.names import refuse_splits, splits_among
-from fastload.sources.texts import text_column
+from fastload.sources.texts import text_column, text_of_file
 from fastload.stores.contents import contents, parts
 
 _NUMBERS = re.compile(r"[-+.\deE\s]*\d[-+.\deE\s]*")
@@ -56,11 +57,23 @@ def _in_folder(folder: str) -> bool:
 
 
 class _Others(LeftOut):
-    """What is neither an image nor a text."""
+    """What is neither an image nor the text of one."""
+
+    def __init__(self, name: str, *, strict: bool) -> None:
+        super().__init__(name, strict=strict)
+        self._texts: list[str] = []
 
     def add(self, path: str) -> None:
-        if not path.endswith(".txt"):
+        if path.endswith(".txt"):
+            self._texts.append(path)
+        else:
             super().add(path)
+
+    def add_texts_but(self, own: Set[str]) -> None:
+        """Count the texts that are of no image."""
+        for path in self._texts:
+            if path not in own:
+                super().add(path)
 
 
 def _text_of(image: str) -> str:
@@ -89,6 +102,7 @@ def open_captions(root: str, options: OpenOptions) -> Opened:
         refuse_splits(root, splits)
     left_out = _Others(root, strict=options.strict)
     images = list(folders.images_below(root, "", left_out))
+    left_out.add_texts_but({*map(_text_of, images)})
     paths = [os.path.join(root, _text_of(image)) for image in images]
     of: dict[str, str] = {}
     for image, path in zip(images, paths, strict=True):
@@ -104,7 +118,8 @@ def open_captions(root: str, options: OpenOptions) -> Opened:
             f"{and_more(without)}; write it (an empty file where nothing is to be said), or move "
             "the image out of the folder."
         )
-    texts = [_decoded(path, data or b"") for path, data in zip(paths, found, strict=True)]
+    pairs = zip(paths, found, strict=True)
+    texts = [text_of_file(path, data or b"").strip() for path, data in pairs]
     if not options.by_name:
         _refuse_numbers(root, paths, texts)
     column = text_column(texts, paths.__getitem__)
@@ -122,13 +137,6 @@ def open_captions(root: str, options: OpenOptions) -> Opened:
         format="images with captions",
     )
     return Opened(source, notes=left_out.notes())
-
-
-def _decoded(path: str, data: bytes) -> str:
-    try:
-        return data.decode("utf-8-sig").strip()
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{path}: is no UTF-8 ({error}); save it as such.") from None
 
 
 def _refuse_numbers(root: str, paths: list[str], texts: list[str]) -> None:

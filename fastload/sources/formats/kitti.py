@@ -22,12 +22,13 @@ import numpy as np
 from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, and_more, counted
 from fastload.sources import folders
-from fastload.sources.annotations import Annotations, checked_box, refuse_strange
+from fastload.sources.annotations import Annotations, checked_box, ordered_classes
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.formats import Format
 from fastload.sources.image_files import LeftOut, is_image_name
 from fastload.sources.names import split_of
 from fastload.sources.pairing import by_stem
+from fastload.sources.texts import text_of_file
 from fastload.stores.contents import contents, parts
 
 _IMAGES, _LABELS = "image_2", "label_2"
@@ -115,19 +116,9 @@ def open_kitti(root: str, options: OpenOptions) -> Opened:
     classes = options.classes
     if classes is None:
         training = None if options.training is None else _place(options.training)
-        if training is not None:
-            theirs = _classes_in(training)
-            refuse_strange(place, known - theirs, training)
-            known = theirs
-        classes = _CLASSES if known <= {*_CLASSES} else tuple(sorted(known))
-    label = {name: number for number, name in enumerate(classes)}
-    unknown = next((name for name in names if name not in label), None)
-    if unknown is not None:
-        raise SourceError(
-            f"{place}: an object of class {unknown!r}, which is none of {', '.join(classes)}; add "
-            "it to classes, or correct the line."
-        )
-    found.labels = [label[name] for name in names]
+        theirs = None if training is None else (training, _classes_in(training))
+        classes = ordered_classes(place, known, theirs, usual=_CLASSES)
+    found.number(names, classes, place)
     notes = (f"left out: {counted(ignored, 'region')} called {_NO_OBJECT}",) if ignored else ()
     return found.source(
         [path.removeprefix(f"{_IMAGES}/") for path in images.values()],
@@ -161,10 +152,7 @@ def _lines(place: str, stems: Sequence[str]) -> list[tuple[str, list[str]]]:
     found = []
     for some in parts([os.path.join(place, _LABELS, f"{stem}.txt") for stem in stems]):
         for path, data in zip(some, contents(some, _LARGEST), strict=True):
-            try:
-                found.append((path, (data or b"").decode("utf-8-sig").splitlines()))
-            except UnicodeDecodeError as error:
-                raise SourceError(f"{path}: is no UTF-8 ({error}); save it as such.") from None
+            found.append((path, text_of_file(path, data or b"").splitlines()))
     return found
 
 

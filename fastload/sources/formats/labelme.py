@@ -23,7 +23,7 @@ import numpy as np
 from fastload import stores
 from fastload.errors import SourceError, counted
 from fastload.sources import folders
-from fastload.sources.annotations import Annotations, checked_box, refuse_strange
+from fastload.sources.annotations import Annotations, checked_box, ordered_classes
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.formats import Format
 from fastload.sources.image_files import LeftOut, is_image_name
@@ -109,22 +109,12 @@ def open_labelme(root: str, options: OpenOptions) -> Opened:
         known |= _classes_in(path, document)
     classes = options.classes
     if classes is None:
-        training = options.training
+        training, theirs = options.training, None
         if training is not None and is_labelme(training):
-            theirs = set[str]()
-            for path, document in _documents(training, folders.files_in(training)):
-                theirs |= _classes_in(path, document)
-            refuse_strange(root, known - theirs, training)
-            known = theirs
-        classes = tuple(sorted(known))
-    label = {name: number for number, name in enumerate(classes)}
-    unknown = next((name for name in labels if name not in label), None)
-    if unknown is not None:
-        raise SourceError(
-            f"{root}: an object of class {unknown!r}, which is none of {', '.join(classes)}; add "
-            "it to classes, or correct the shape."
-        )
-    found.labels = [label[name] for name in labels]
+            documents = _documents(training, folders.files_in(training))
+            theirs = training, set[str]().union(*(_classes_in(*each) for each in documents))
+        classes = ordered_classes(root, known, theirs)
+    found.number(labels, classes, root)
     if not any(found.polygons or ()):
         found.polygons = None
     alone = len(there) - len(images)

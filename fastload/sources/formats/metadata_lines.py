@@ -12,6 +12,7 @@ texts; words called `label` are classes. In the order of the lines; an image may
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import posixpath
@@ -117,12 +118,13 @@ def _place(root: str) -> tuple[str, str] | None:
 
 def _first_file(path: str) -> str | None:
     """The file that the first line names; "" where that line is too long to look at."""
-    data = stores.look(path, _LOOKED_AT)
+    looked_at = stores.look(path, _LOOKED_AT)
+    data = looked_at.removeprefix(codecs.BOM_UTF8).lstrip()
     line, end, _ = data.partition(b"\n")
-    if not end and len(data) == _LOOKED_AT:
+    if not end and len(looked_at) == _LOOKED_AT:
         return "" if f'"{_FILE}"'.encode() in data else None
     try:
-        found = json.loads(line.decode("utf-8-sig"))
+        found = json.loads(line)
     except (ValueError, RecursionError):
         return None
     file = found.get(_FILE) if isinstance(found, dict) else None
@@ -133,7 +135,7 @@ def _read(path: str) -> list[_Line]:
     """All lines. Raises SourceError: one is none."""
     data = contents([path], _LARGEST)[0] or b""
     found = []
-    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+    for number, line in enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
         if not line.strip():
             continue
         try:
@@ -218,7 +220,7 @@ def _opened(
         if title == "label" and all(type(value) in (str, int) for value in values):
             column, classes = _labels(path, values, describe, options, split, training)
         else:
-            column = column_of_values(title, values, describe)
+            column = column_of_values(title, values, path, describe)
         if column is None:
             without.append(f"{title} ({type(values[0]).__name__})")
             continue
@@ -249,8 +251,8 @@ def _labels(
     if len(kinds) > 1:
         rows = [next(row for row, v in enumerate(values) if type(v) is kind) for kind in kinds]
         raise SourceError(
-            f"{describe(max(rows))}: the label is {values[max(rows)]!r}, where that of line "
-            f"{min(rows) + 1} is {values[min(rows)]!r}; write numbers from 0, or words."
+            f"{describe(max(rows))}: the label is {values[max(rows)]!r}, and before it, in "
+            f"{describe(min(rows))}, {values[min(rows)]!r}; write numbers from 0, or words."
         )
     known = options.classes
     if kinds == {int}:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.sources import folders
-from fastload.sources.annotations import Annotations, checked_box, refuse_strange
+from fastload.sources.annotations import Annotations, checked_box, ordered_classes
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.formats import Format
 from fastload.sources.image_files import is_image_name
@@ -157,18 +157,12 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
         others = [layout.path(stem) for stem in sorted({*everything} - {*stems})]
         known |= _classes_of(others)
         training = None if options.training is None else _layout(options.training)
+        theirs = None
         if training is not None:
-            theirs = _classes_of([training.path(stem) for stem in _stems(training)])
-            refuse_strange(root, known - theirs, training.root)
-            known = theirs
-        classes = _CLASSES if known <= set(_CLASSES) else tuple(sorted(known))
-    label = {name: position for position, name in enumerate(classes)}
-    unknown = next((name for name in names if name not in label), None)
-    if unknown is not None:
-        raise SourceError(
-            f"{root}: an object of class {unknown!r}, which is none of {', '.join(classes)}; add "
-            "it to classes, or correct the annotation."
-        )
+            paths = [training.path(stem) for stem in _stems(training)]
+            theirs = training.root, _classes_of(paths)
+        classes = ordered_classes(root, known, theirs, usual=_CLASSES)
+    found.number(names, classes, root)
     alone = 0
     if options.split is None:
         alone = sum(map(len, there.values())) - len(images)
@@ -178,7 +172,6 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
             f"{root}: {counted(alone, 'image')} in {os.path.basename(layout.images)} without an "
             "annotation file; add them, or leave out strict=True, with which they are left out."
         )
-    found.labels = [label[name] for name in names]
     return found.source(
         images,
         layout.images,

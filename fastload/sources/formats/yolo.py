@@ -39,6 +39,7 @@ from fastload.sources.image_files import is_image_name
 from fastload.sources.keypoints import Pairs
 from fastload.sources.names import SPLITS, split_named, split_of
 from fastload.sources.sizes import upright_sizes
+from fastload.sources.texts import text_of_file
 from fastload.stores.contents import contents, parts
 
 _YAML = ("data.yaml", "data.yml", "dataset.yaml")
@@ -518,12 +519,8 @@ def _lines_of(files: Sequence[str]) -> list[list[tuple[int, str]] | None]:
     that are not there."""
     found: list[list[tuple[int, str]] | None] = []
     for path, data in zip(files, contents(files, _LARGEST), strict=True):
-        try:
-            lines = None if data is None else data.decode("utf-8-sig").splitlines()
-        except UnicodeDecodeError as error:
-            raise SourceError(f"{path}: is no UTF-8 ({error}); save it as such.") from None
-        numbered = None if lines is None else enumerate(lines, 1)
-        found.append(None if numbered is None else [each for each in numbered if each[1].strip()])
+        lines = [] if data is None else enumerate(text_of_file(path, data).splitlines(), 1)
+        found.append(None if data is None else [each for each in lines if each[1].strip()])
     return found
 
 
