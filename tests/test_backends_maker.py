@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from fastload.backends.base import Context
+from fastload.backends.base import Backend, Context, HostBatch, MadeHere, Work, made_now
 from fastload.backends.maker import BATCHES_IN_FLIGHT, BatchInWork, BatchMaker, PixelMaker, Threads
 from fastload.backends.rows import Buffers, RowReader
 from fastload.draws import Draws
@@ -313,3 +314,16 @@ def test_what_a_thread_raises_that_is_not_about_a_sample_says_so() -> None:
     error = Threads(1, "mine").failure(KeyError("broken"))
     assert str(error).startswith("backend 'mine': a thread failed with KeyError: 'broken'.")
     assert "num_workers" in str(error)
+
+
+def test_a_batch_that_is_made_at_once_waits_for_no_workers_turn() -> None:
+    asked: list[Draws] = []
+
+    class Noting:
+        def start(self, draws: Draws) -> Work:
+            asked.append(draws)
+            return MadeHere(lambda: HostBatch({}))
+
+    first = replace(draws_of(3), begins=True)
+    made_now(cast("Backend", Noting()), first)
+    assert (asked[0].begins, asked[0].indices.tolist()) == (False, [3])

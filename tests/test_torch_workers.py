@@ -390,12 +390,13 @@ def test_a_cancelled_request_is_not_handed_out() -> None:
 
 def test_what_is_waited_for_is_handed_out_first() -> None:
     backend = not_started()
-    requests: Any = [backend.start(draws_of(n)) for n in range(3)]
-    for number in (2, 2, 0):
-        backend._requests.put_first(requests[number].request)
-    backend._requests.put_first(requests[1].request)
+    for number in range(3):
+        backend.start(draws_of(number))
+    requests = [*backend._requests.queue]
+    for number in (2, 2, 0, 1):
+        backend._requests.put_first(requests[number])
     assert requested(backend, 4) == [[1], [0], [2], None]
-    backend._requests.put_first(requests[1].request)
+    backend._requests.put_first(requests[1])
     assert requested(backend, 1) == [None], "it was handed out already"
 
 
