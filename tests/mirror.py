@@ -84,6 +84,7 @@ TESTS = {
     "test_ragged": "recipe.operation sources.buffers sources.instances "
     "sources.ragged sources.sharing",
     "test_ray_map": "integrations loader.samples",
+    "test_recipe_adjust": "recipe.adjust",
     "test_recipe_albumentations": "recipe.albumentations_as_written recipe.albumentations_colour "
     "recipe.albumentations_geometry "
     "recipe.bbox_safe_crop recipe.of_albumentations",

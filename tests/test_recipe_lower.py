@@ -315,7 +315,7 @@ def double(image: Any) -> Any:
         (v1.RandomApply([GaussianBlur3()]), "it is not torchvision's GaussianBlur; use that one"),
         (v1.RandomApply([v1.ToTensor()]), "changes the kind"),
         (v1.RandomApply([Views(None, None)]), "changes the kind or the number"),
-        (v1.RandomChoice([v1.CenterCrop(8)]), "no batched form"),
+        (v1.RandomChoice([v1.CenterCrop(8)]), "moves pixels; draw it"),
         (v2.ElasticTransform(sigma=0.3), "no batched form"),
         (v2.FiveCrop(3), "no batched form"),
         (v2.Resize(8, interpolation="lanczos"), "'lanczos' is not among nearest"),

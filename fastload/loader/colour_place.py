@@ -39,9 +39,9 @@ def place_by_rule(
         if place == "host":
             raise ConfigurationError(
                 "place: 'host' is for operations of colour that a batch of uint8 images begins "
-                "with (ColorJitter, RandomGrayscale, GaussianBlur, GaussianNoise, JPEG, "
-                "RandAugment, TrivialAugmentWide, AugMix, RandomApply of these), and there is none "
-                "that fastload runs on batches. Put them before the conversion to floating point, "
+                "with (ColorJitter, GaussianBlur, RandAugment, RandomApply of these, and others of "
+                "their kind), and there is none that fastload runs on batches. Put them before the "
+                "conversion to floating point, "
                 "or leave place out."
             )
         return ColourPlace(split)

@@ -6,10 +6,18 @@ There is one class for each operation. `register` adds operations of other packa
 
 from __future__ import annotations
 
-from fastload.recipe.augment import RandAugment, TrivialAugmentWide
+from fastload.recipe.adjust import (
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
+from fastload.recipe.augment import AutoAugment, RandAugment, TrivialAugmentWide
 from fastload.recipe.augmix import AugMix
 from fastload.recipe.bbox_safe_crop import BBoxSafeRandomCrop
-from fastload.recipe.colour import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
+from fastload.recipe.colour import RGB, ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
 from fastload.recipe.columns import ClampBoundingBoxes, DropObjects, SanitizeBoundingBoxes
 from fastload.recipe.composite import CopyPaste, CutMix, MixUp, Mosaic
 from fastload.recipe.convert import MaskToDtype, Normalize, ToDtype
@@ -37,7 +45,7 @@ from fastload.recipe.operation import (
     register,
 )
 from fastload.recipe.photometric import RandomChannelPermutation, RandomPhotometricDistort
-from fastload.recipe.random_apply import RandomApply
+from fastload.recipe.random_apply import RandomApply, RandomOrder
 from fastload.recipe.recipe import Recipe
 from fastload.recipe.scales import (
     FixedSizeCrop,
@@ -54,7 +62,9 @@ from fastload.recipe.warps import RandomAffine, RandomPerspective, RandomRotatio
 __all__ = [
     "HSV",
     "JPEG",
+    "RGB",
     "AugMix",
+    "AutoAugment",
     "BBoxSafeRandomCrop",
     "CenterCrop",
     "ClampBoundingBoxes",
@@ -80,20 +90,27 @@ __all__ = [
     "PixelOperation",
     "Placement",
     "RandAugment",
+    "RandomAdjustSharpness",
     "RandomAffine",
     "RandomApply",
+    "RandomAutocontrast",
     "RandomChannelPermutation",
     "RandomCrop",
+    "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
     "RandomIoUCrop",
+    "RandomOrder",
     "RandomPerspective",
     "RandomPhotometricDistort",
+    "RandomPosterize",
     "RandomResize",
     "RandomResizedCrop",
     "RandomRotation",
     "RandomShortestSize",
+    "RandomSolarize",
     "RandomVerticalFlip",
     "RandomZoomOut",
     "Recipe",

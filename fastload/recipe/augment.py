@@ -1,5 +1,5 @@
-"""RandAugment and TrivialAugmentWide on a batch: samples are grouped by the operation drawn for
-them."""
+"""AutoAugment, RandAugment and TrivialAugmentWide on a batch: samples are grouped by the operation
+drawn for them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _RECOLOUR: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "Equalize": lambda images, _: functional.equalize(images),
 }
 AUGMENTATIONS = ("Identity", *_GEOMETRIC, *_RECOLOUR)
-"""The operations that both transforms draw from, in torchvision's order."""
+"""The operations that these transforms draw from, in torchvision's order."""
 
 SIGNED = np.array([1 <= k <= 9 for k in range(len(AUGMENTATIONS))])
 _AFFINE = 1  # what the five geometric kinds become: they share one call
@@ -67,13 +67,11 @@ class AugmentStep:
 
 
 class _Augment(PixelOperation):
-    """The base of RandAugment and TrivialAugmentWide, which have these fields and define
-    `steps`."""
+    """The base of the three, which have these fields and define `steps`."""
 
     moves_pixels = True  # it shears, shifts and turns
     has_steps = True
 
-    num_magnitude_bins: int
     interpolation: Interpolation
     fill: Fill | None
 
@@ -105,6 +103,51 @@ class _Augment(PixelOperation):
 
 @register
 @dataclass(frozen=True)
+class AutoAugment(_Augment):
+    """Cubuk et al., 2019, "AutoAugment: Learning augmentation strategies from data": one of several
+    pairs of operations, each of which is done with its probability."""
+
+    transforms = (v1.AutoAugment, v2.AutoAugment)
+
+    policies: tuple[tuple[tuple[str, float, int], ...], ...]
+    """The pairs: name, probability, and which of ten magnitudes (0 for operations without)."""
+    interpolation: Interpolation = "nearest"
+    fill: Fill | None = None
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> AutoAugment:
+        pairs = transform._policies if isinstance(transform, v2.AutoAugment) else transform.policies
+        policies = tuple(
+            tuple((name, float(p), 0 if bin_ is None else int(bin_)) for name, p, bin_ in pair)
+            for pair in pairs
+        )
+        if any(name not in (*AUGMENTATIONS, "Invert") for pair in policies for name, _, _ in pair):
+            raise NotLowerableError("its policies have operations that are not torchvision's")
+        return cls(policies, *read_settings(transform, image))
+
+    def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
+        table = _magnitude_table(10, _ends(height, width), strength=0.9, lost_bits=4)
+        length = max(map(len, self.policies))
+        # (pairs, length, 3): the operation, its probability, its magnitude. What is at or above 0
+        # is all: "Invert" is "Solarize" of that threshold, the last of ten.
+        rows = np.zeros((len(self.policies), length, 3))
+        for row, pair in zip(rows, self.policies, strict=True):
+            for cell, (name, p, bin_) in zip(row, pair, strict=False):
+                known = ("Solarize", 9) if name == "Invert" else (name, bin_)
+                cell[:] = AUGMENTATIONS.index(known[0]), p, known[1]
+        uniform = draws.uniform(stream, 1 + 2 * length)
+        chosen = rows[np.floor(uniform[:, 0] * len(rows)).astype(np.int64)]
+        steps = []
+        for place in range(length):
+            done = uniform[:, 1 + 2 * place] < chosen[:, place, 1]
+            kinds = np.where(done, chosen[:, place, 0], 0).astype(np.int64)
+            bins = chosen[:, place, 2].astype(np.int64)
+            steps.append(signed(kinds, bins, table, uniform[:, 2 + 2 * place]))
+        return steps
+
+
+@register
+@dataclass(frozen=True)
 class RandAugment(_Augment):
     transforms = (v1.RandAugment, v2.RandAugment)
 
@@ -132,7 +175,7 @@ class RandAugment(_Augment):
         return cls(*numbers, *read_settings(transform, image))
 
     def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
-        ends = (0.3, 0.3, 150.0 / 331.0 * width, 150.0 / 331.0 * height, 30.0)
+        ends = _ends(height, width)
         table = _magnitude_table(self.num_magnitude_bins, ends, strength=0.9, lost_bits=4)
         return _draw_steps(draws, stream, self.num_ops, table, self.magnitude)
 
@@ -206,13 +249,23 @@ def _draw_steps(
         kinds = np.floor(u[0] * len(AUGMENTATIONS)).astype(np.int64)
         bins = np.floor(u[2] * table.shape[1]).astype(np.int64)
         bins = bins if magnitude is None else np.full_like(bins, magnitude)
-        magnitudes = table[kinds, bins]
-        steps.append(
-            AugmentStep(
-                kinds, bins, np.where(SIGNED[kinds] & (u[1] < 0.5), -magnitudes, magnitudes)
-            )
-        )
+        steps.append(signed(kinds, bins, table, u[1]))
     return steps
+
+
+def signed(
+    kinds: Int64Array, bins: Int64Array, table: Float64Array, uniform: Float64Array
+) -> AugmentStep:
+    """The magnitudes, negative for half of the (B,) random numbers where an operation has two
+    directions."""
+    magnitudes = table[kinds, bins]
+    turned = SIGNED[kinds] & (uniform < 0.5)
+    return AugmentStep(kinds, bins, np.where(turned, -magnitudes, magnitudes))
+
+
+def _ends(height: int, width: int) -> tuple[float, ...]:
+    """The largest magnitudes of the geometric operations of AutoAugment and RandAugment."""
+    return 0.3, 0.3, 150.0 / 331.0 * width, 150.0 / 331.0 * height, 30.0
 
 
 def _magnitude_table(

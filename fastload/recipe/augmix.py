@@ -16,13 +16,13 @@ from fastload.geometry import Fill, Interpolation
 from fastload.recipe.attributes import check, check_settings
 from fastload.recipe.augment import (
     AUGMENTATIONS,
-    SIGNED,
     AugmentStep,
     bits_kept,
     evenly,
     numbers_of,
     read_settings,
     run_steps,
+    signed,
 )
 from fastload.recipe.colour import require_grey_or_rgb, shape_of
 from fastload.recipe.operation import ImageState, PixelOperation, register
@@ -118,9 +118,7 @@ class AugMix(PixelOperation):
                 kinds = positions[np.floor(kind * len(names)).astype(np.int64)]
                 kinds = np.where(number < depth, kinds, 0)
                 bins = np.floor(bin_ * self.severity).astype(np.int64)
-                amounts = table[kinds, bins]
-                amounts = np.where(SIGNED[kinds] & (sign < 0.5), -amounts, amounts)
-                steps.append(AugmentStep(kinds, bins, amounts))
+                steps.append(signed(kinds, bins, table, sign))
             result.append(steps)
         return result
 

@@ -156,6 +156,23 @@ class Grayscale(PixelOperation):
 
 @register
 @dataclass(frozen=True)
+class RGB(PixelOperation):
+    """Grey images three times, as red, green and blue."""
+
+    transforms = (v2.RGB,)
+    pointwise = True
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> RGB:
+        return cls()
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        require_grey_or_rgb(self, images)
+        return images.expand(-1, 3, -1, -1)
+
+
+@register
+@dataclass(frozen=True)
 class GaussianBlur(PixelOperation):
     """Images are mirrored at their borders, and must be larger than half the kernel."""
 

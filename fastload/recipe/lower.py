@@ -36,7 +36,7 @@ from fastload.recipe.operation import (
     lowering_of,
     register_lowering,
 )
-from fastload.recipe.random_apply import RandomApply
+from fastload.recipe.random_apply import OneOf, RandomApply, RandomOrder
 from fastload.recipe.views import Branches, Views
 
 _CONTAINERS = (v1.Compose, v2.Compose, nn.Sequential)
@@ -300,13 +300,10 @@ def _views(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     return (Branches(branches),)
 
 
-def _random_apply(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+def _inside(transforms: list[Any], image: ImageState) -> tuple[Operation, ...]:
+    """The operations of transforms that not all samples go through."""
     inside = replace(image)
-    ops = tuple(
-        op
-        for origin in _lower_all(v1.Compose(list(transform.transforms)), inside)
-        for op in origin.ops
-    )
+    ops = tuple(op for origin in _lower_all(v1.Compose(transforms), inside) for op in origin.ops)
     for op in ops:
         if op.is_opaque:
             raise NotLowerableError(f"inside it: {op.reason_not_placed(None)}")
@@ -318,7 +315,25 @@ def _random_apply(transform: Any, image: ImageState) -> tuple[Operation, ...]:
             )
     if (image.dtype, image.tensor) != (inside.dtype, inside.tensor) or inside.forked:
         raise NotLowerableError("what is inside it changes the kind or the number of images")
+    return ops
+
+
+def _random_apply(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    ops = _inside(list(transform.transforms), image)
     return (RandomApply(ops, float(transform.p)),) if ops else ()
+
+
+def _random_choice(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    choices = tuple(_inside([choice], image) for choice in transform.transforms)
+    weights = [1.0] * len(choices) if transform.p is None else list(map(float, transform.p))
+    if len(weights) != len(choices):
+        raise NotLowerableError(f"{len(weights)} probabilities for {len(choices)} transforms")
+    return (OneOf(choices, tuple(weight / sum(weights) for weight in weights)),)
+
+
+def _random_order(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    parts = tuple(_inside([part], image) for part in transform.transforms)
+    return (RandomOrder(tuple(part for part in parts if part)),)
 
 
 def _to_pil_image(transform: Any, image: ImageState) -> tuple[Operation, ...]:
@@ -346,6 +361,8 @@ register_lowering(
     lambda transform, image: (),
 )
 register_lowering("RandomApply", (v1.RandomApply, v2.RandomApply), _random_apply)
+register_lowering("OneOf", (v1.RandomChoice, v2.RandomChoice), _random_choice)
+register_lowering("RandomOrder", (v1.RandomOrder, v2.RandomOrder), _random_order)
 register_lowering("a fork", (Views,), _views)
 register_lowering("no operation", _TO_PIL, _to_pil_image)
 register_lowering("four operations", (presets.ImageClassification,), _image_classification)

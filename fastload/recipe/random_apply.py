@@ -1,4 +1,5 @@
-"""RandomApply: operations that a sample goes through all, or none; OneOf: one of several."""
+"""RandomApply: operations that a sample goes through all, or none; OneOf: one of several;
+RandomOrder: all, in an order of its own."""
 
 from __future__ import annotations
 
@@ -171,3 +172,34 @@ class OneOf(_SomeSamples):
     def identity(self) -> str:
         named = ("; ".join(op.identity for op in ops) for ops in self.choices)
         return f"OneOf({', '.join(f'({name})' for name in named)}; {self.probabilities!r})"
+
+
+@dataclass(frozen=True)
+class RandomOrder(_SomeSamples):
+    """Each sample goes through all parts, in an order of its own."""
+
+    parts: tuple[Operations, ...]
+
+    @property
+    def groups(self) -> list[tuple[Operations, float, float]]:
+        return [(ops, 0.0, 1.0) for ops in self.parts]
+
+    def orders(self, draws: Draws, stream: int) -> Int64Array:
+        """(B, parts): which part comes first, second, ...; all orders are equally likely."""
+        return np.argsort(draws.uniform(stream, len(self.parts)), axis=1, kind="stable")
+
+    def _chosen(self, draws: Draws, stream: int) -> list[tuple[Operations, Int64Array]]:
+        return [
+            (ops, np.flatnonzero(part == number))
+            for part in self.orders(draws, stream).T
+            for number, ops in enumerate(self.parts)
+        ]
+
+    def describe(self) -> str:
+        named = (" and ".join(op.describe() for op in ops) for ops in self.parts)
+        return f"RandomOrder([{', '.join(named)}])"
+
+    @property
+    def identity(self) -> str:
+        named = ("; ".join(op.identity for op in ops) for ops in self.parts)
+        return f"RandomOrder({', '.join(f'({name})' for name in named)})"
