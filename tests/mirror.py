@@ -140,7 +140,7 @@ TESTS = {
     "sources.formats.pairs_beside",
     "test_sources_panoptic": "sources.formats.panoptic",
     "test_sources_parquet": "sources.arrow_table sources.formats.parquet",
-    "test_sources_tables": "sources.formats.tables",
+    "test_sources_tables": "sources.formats.tables sources.image_tables sources.targets",
     "test_sources_texts": "sources.texts",
     "test_sources_supervision": "sources.formats.supervision_objects",
     "test_sources_tar": "sources.archive sources.archived_folders sources.formats.tar_shards",

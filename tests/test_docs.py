@@ -194,8 +194,8 @@ CHECKS: dict[str, dict[str, str]] = {
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As the pages name them: `data/train`, `data/val` (three classes), `kaggle` (a table),
-    `cracks/{images,masks}`.
+    """As the pages name them: `data/train`, `data/val` (three classes), `kaggle` and `faces`
+    (tables), `cracks/{images,masks}`.
 
     Photographs of many sizes, as people have them: upright and wide, smaller than a crop and
     larger, grey ones, turned ones, progressive ones; classes of unequal size.
@@ -227,6 +227,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "kaggle" / "train.csv").write_text(
         "\r\n".join(["image_id,label", *rows[::-1]]) + "\r\n"
     )
+    for name in "abc":
+        photograph(root / "faces" / f"{name}.jpg", 0)
+    (root / "faces" / "faces.csv").write_text("file,smiling,young\na,1,1\nb,0,1\nc,0,0\n")
     for index in range(8):
         for part, suffix in (("images", "jpg"), ("masks", "png")):
             (root / "cracks" / part).mkdir(parents=True, exist_ok=True)
@@ -277,7 +280,7 @@ def test_the_python_of_a_page_runs(page: Path, data: Path, tmp_path: Path) -> No
     script = script_of(page)
     if not script.strip():
         return
-    for name in ("data", "cracks", "kaggle"):
+    for name in ("data", "cracks", "kaggle", "faces"):
         (tmp_path / name).symlink_to(data / name)
     program = tmp_path / "page.py"
     program.write_text(script)

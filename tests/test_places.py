@@ -19,7 +19,13 @@ from fastload import Ragged
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources import EncodedImages, Source, ValueArray, Values
 from fastload.sources.columns import PixelArray
-from fastload.sources.places import left_behind, place_in, place_in_features, says_places
+from fastload.sources.places import (
+    left_behind,
+    place_in,
+    place_in_features,
+    say_places,
+    says_places,
+)
 from tests.images import jpeg, photo
 
 COUNT, HEIGHT, WIDTH = 4, 20, 30
@@ -294,3 +300,31 @@ def test_features_of_hugging_face_say_it_when_the_loader_is_made(tmp_path: Path)
     with pytest.raises(ConfigurationError, match="'objects' of its samples is or holds boxes"):
         fastload.create_loader(dataset, 2, transform=v2.CenterCrop(4))
     fastload.create_loader(dataset.remove_columns(["objects"]), 2, transform=FLIP).close()
+
+
+# -- Tables of numbers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("titles", "are"),
+    [
+        *((titles, True) for titles in ("x,y,w", "xmin,ymin,xmax,ymax", "left_eye_x,left_eye_y")),
+        *((titles, True) for titles in ("BoxLeft,BoxTop", "minX,minY", "x1,y1", "cx,cy,radius")),
+        *((titles, False) for titles in ("y", "age,weight", "x,z", "sexy,yes", "box")),
+    ],
+)
+def test_titles(titles: str, are: bool) -> None:
+    assert say_places(titles.split(",")) is are
+
+
+def test_places_in_a_table_stay_only_where_pixels_do(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.jpg").write_bytes(jpeg(photo(HEIGHT, WIDTH)))
+    (tmp_path / "t.csv").write_text("file,x1,y1,x2,y2\na,1.5,2.5,8.5,9.5\nb,0,0,4,4\n")
+    with pytest.raises(ConfigurationError, match=r"column 'target'.*roles=.'target': 'boxes'"):
+        batch_of(tmp_path)
+    opened = fastload.open_source(tmp_path)
+    assert batch_of(opened, v2.Grayscale())[1][0].tolist() == [1.5, 2.5, 8.5, 9.5]
+    moved = fastload.open_source(opened, roles={"target": "boxes"})
+    with fastload.create_loader(moved, 2, transform=FLIP) as loader:
+        assert next(iter(loader))[1][0].tolist() == [WIDTH - 8.5, 2.5, WIDTH - 1.5, 9.5]

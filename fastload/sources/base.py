@@ -27,7 +27,7 @@ from fastload.sources.columns import (
     Values,
 )
 from fastload.sources.instances import check_instances
-from fastload.sources.kinds import VALUE
+from fastload.sources.kinds import PLACES, VALUE
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,7 +136,9 @@ class Source:
         found = {}
         for name, column in self.values.items():
             stored = column.in_array()
-            if column.role == VALUE.name and (stored is None or stored.array.ndim > 1):
+            if column.role in (VALUE.name, PLACES.name) and (
+                stored is None or stored.array.ndim > 1
+            ):
                 found[name] = column
         return found
 
@@ -274,6 +276,7 @@ class OpenOptions:
     """Whether masks of the objects are wanted in place of polygons. Given to every format."""
     by_name: bool = False
     """Whether `format=` names the format. Given to every format."""
+    target: tuple[str, ...] | None = None
     training: str | None = None
     """The folder of the training split beside the one that `split` has chosen. Given to every
     format."""

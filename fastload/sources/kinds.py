@@ -205,6 +205,13 @@ class UnmovedKind(Kind):
     name = "unmoved"
 
 
+class PlacesKind(Kind):
+    """Numbers that are places in their image by the names of several columns of a table, x and y.
+    They stay as they are, so that they are refused where pixels are moved (`sources.places`)."""
+
+    name = "places"
+
+
 class ObjectKind(Kind):
     """Samples that only Python code can make; what they hold is known by the samples themselves."""
 
@@ -212,8 +219,11 @@ class ObjectKind(Kind):
 
 
 IMAGE, MASK, VALUE, OBJECT = ImageKind(), MaskKind(), Kind(), ObjectKind()
+PLACES = PlacesKind()
 
-_kinds: dict[str, Kind] = {kind.name: kind for kind in (IMAGE, MASK, VALUE, OBJECT, UnmovedKind())}
+_kinds: dict[str, Kind] = {
+    kind.name: kind for kind in (IMAGE, MASK, VALUE, OBJECT, PLACES, UnmovedKind())
+}
 _ELSEWHERE = {
     "boxes": "fastload.sources.boxes",
     "instance_masks": "fastload.sources.masks",

@@ -150,6 +150,7 @@ def open_source(
     masks: bool = False,
     keypoint_pairs: Sequence[tuple[int, int]] | None = None,
     roles: Mapping[str, str] | None = None,
+    target: Sequence[str] | None = None,
     format: str | None = None,
     mode: Literal["RGB", "unchanged"] = "RGB",
     assume_plain: bool = False,
@@ -188,6 +189,9 @@ def open_source(
             bottom in pixels) or "keypoints" (x, y in pixels), which are moved with the pixels of
             their image; "unmoved", which stay as they are though their name says that they are
             places in it (`bbox`, `segmentation`); or any other kind of column.
+        target: of a table of labels (`format="table"`), the columns of numbers that are served as
+            `target`, float32: (N,) of one, (N, C) of several. Where all are 0 or 1 these are
+            classes of which an image may have several. Needed where the table does not tell.
         format: the name of a format, such as "folder" (one folder a class) or "images" (all images
             in a folder, without labels): `docs/data.md` has a table of all; or that of a registered
             one. None: the first that recognises `spec`, except "images"; those of annotated objects
@@ -218,7 +222,14 @@ def open_source(
     if split is not None and not isinstance(split, str):
         raise ConfigurationError(f"split: must be the name of a split or None, got {split!r}.")
     names = _strings("fields", fields), _strings("classes", classes)
-    options = OpenOptions(split, labels, *names, flag("strict", strict), flag("masks", masks))
+    options = OpenOptions(
+        split,
+        labels,
+        *names,
+        flag("strict", strict),
+        flag("masks", masks),
+        target=_strings("target", target),
+    )
     given = {
         **vars(options),
         "keypoint_pairs": keypoint_pairs,

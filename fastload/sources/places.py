@@ -9,7 +9,7 @@ fractions of the image, nobody knows. Under a transform that moves pixels it is 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from numbers import Number
 from typing import Any
@@ -22,7 +22,7 @@ from fastload.errors import ConfigurationError, SourceError
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Source
 from fastload.sources.columns import ImageColumn, Values
-from fastload.sources.kinds import PixelKind, check_rows, kind_named
+from fastload.sources.kinds import PLACES, PixelKind, check_rows, kind_named
 from fastload.sources.ragged import Ragged, rectangular
 
 _WORDS = frozenset(
@@ -37,14 +37,27 @@ _WORDS = frozenset(
     }
 )
 """Words in the names that data sets give to places in an image."""
+_COORDINATE = re.compile(r"(?:c|min|max)?([xy])(?:min|max|c|center|centre)?")
 _SAMPLED = 64
 """Rows of a column that are looked at, from its start to its end, where it is not one array."""
 
 
 def says_places(name: str) -> bool:
     """Whether a name has a word for places in an image: bbox, gt_boxes, FaceLandmarks."""
-    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
-    return any(word.lower() in _WORDS for word in words)
+    return not _WORDS.isdisjoint(_words(name))
+
+
+def say_places(titles: Collection[str]) -> bool:
+    """Whether the names of several numbers say places in an image: box_left and box_top, xmin and
+    ymin, left_eye_x and left_eye_y."""
+    words = [word for title in titles for word in _words(title)]
+    axes = {match[1] for word in words if (match := _COORDINATE.fullmatch(word))}
+    return len(titles) > 1 and (axes == {"x", "y"} or any(map(says_places, titles)))
+
+
+def _words(name: str) -> list[str]:
+    found: list[str] = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    return [word.lower() for word in found]
 
 
 def left_behind(source: Source) -> dict[str, str]:
@@ -56,7 +69,9 @@ def left_behind(source: Source) -> dict[str, str]:
         rows = _some_rows(column)
         if _are_pictures(rows, sizes):
             found[name] = "Give classes of pixels as an array 'mask' of uint8, which is moved."
-        elif says_places(name) and _are_grouped(rows, whole=len(rows) >= len(column)):
+        elif column.role == PLACES.name or (
+            says_places(name) and _are_grouped(rows, whole=len(rows) >= len(column))
+        ):
             found[name] = (
                 f"Say what it holds: open_source(..., roles={{{name!r}: 'boxes'}}) for left, top, "
                 "right, bottom in pixels, 'keypoints' for x, y in pixels: these are moved."

@@ -1,5 +1,5 @@
-"""One folder of images whose classes are in a table: Kaggle's CSV files, ImageNet's and
-Tiny-ImageNet's validation.
+"""One folder of images whose classes, or numbers to be predicted, are in a table: Kaggle's CSV
+files, ImageNet's and Tiny-ImageNet's validation.
 
     kaggle/                       or Tiny-ImageNet's:
     ├── train.csv                 val/
@@ -8,29 +8,28 @@ Tiny-ImageNet's validation.
     ├── val.csv                       └── val_0.JPEG
     └── val_images/
 
-Gives `image` and `label`, sorted by the image's name.
+Gives `image` and `label`, sorted by the image's name; or `image` and `target` (float32) where
+columns of 0 and 1 say several classes of an image (multi-label), or numbers have fractions
+(regression). Columns of 0 and 1 of which each image has one 1 (one-hot) are labels.
 """
 
 from __future__ import annotations
 
-import codecs
 import contextlib
-import csv
-import io
 import os
 import re
-import unicodedata
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fastload import stores
-from fastload.errors import SourceError, and_more, counted
-from fastload.sources.base import Opened, OpenOptions
+from fastload.errors import ConfigurationError, SourceError, and_more, counted
+from fastload.fingerprint import fingerprint_of
+from fastload.sources import folders
+from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable
-from fastload.sources.columns import EncodedFiles
+from fastload.sources.columns import EncodedFiles, ValueArray
 from fastload.sources.folders import (
     classified_images,
     files_in,
@@ -39,35 +38,29 @@ from fastload.sources.folders import (
 )
 from fastload.sources.formats import Format
 from fastload.sources.image_files import LeftOut, is_image_name
-from fastload.sources.names import split_in_words, split_of
+from fastload.sources.image_tables import LABELS, ImageTable, read_table, split_said_by
+from fastload.sources.kinds import PLACES, VALUE
+from fastload.sources.names import split_of
+from fastload.sources.places import say_places
+from fastload.sources.targets import (
+    Cells,
+    Meaning,
+    Training,
+    all_numbers,
+    meaning_of,
+    numbers_of,
+    refuse_several_in_one,
+    remedy,
+    some_have_fractions,
+)
 
 _IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpg", "jpeg", "JPEG", "png")
 """What a folder of all images is called, where the table is in the one above it."""
 _TABLES = (".csv", ".tsv", ".txt")
-_LABELS = (
-    "label",
-    "labels",
-    "class",
-    "class_name",
-    "category",
-    "target",
-    "breed",
-    "species",
-    "wnid",
-)
-_FILES = (
-    *("file", "filename", "file_name", "filepath", "path", "image", "images", "img", "image_id"),
-    *("imageid", "image_name", "image_path", "image_file", "id", "id_code", "name"),
-)
 _NO_LABELS = (
     *("text", "texts", "caption", "captions", "prompt", "description", "sentence", "comment"),
     *("split", "subset", "set", "fold", "partition"),
 )
-_LARGEST = 1 << 28
-"""Bytes of a table; ten million rows have some 200 million."""
-_LONGEST_LINE = 1 << 16
-"""Characters: a line of a table of labels has some 50. Millions of cells in one line would take
-seconds to look up."""
 _LONGEST_NUMBER = 18
 """Digits of a label: what fits into int64."""
 
@@ -79,12 +72,12 @@ def is_labelled_by_table(spec: object) -> bool:
 
 def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
     """Open images by a table of their labels: columns `image`, in the order of their names, and
-    `label`.
+    `label` or `target`.
 
     The table is a .csv, .tsv or .txt file in the folder or the one above it, of which one column
     names the files, with or without extension. If there are two columns the other is the label; of
-    more it is the one called label, class, category, target or the like, or the second where none
-    has a name (Tiny-ImageNet's `val_annotations.txt`).
+    more it is the one called label, class, category, target or the like. Where none has a name it
+    is the second, if it holds words (Tiny-ImageNet's `val_annotations.txt`).
 
     A label that is a name of a class is that class, whatever it looks like. Classes are
     `options.classes`, else the class folders of the training split beside it, else those of the
@@ -92,9 +85,13 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
     are, and words are classes, sorted; but not for a folder that is called val or test, in whose
     table some class may be missing, so that others would move up.
 
+    Of several columns of which none is called label, all are numbers, and `sources.targets` says
+    what they mean; `target` is of float32. So is that of numbers with fractions in one column.
+
     Raises:
-        SourceError: an empty cell; a column of words and numbers; a label that is no class. The
-            message names the row.
+        SourceError: an empty cell; a column of words and numbers; a label that is no class; columns
+            that may mean one thing or another. The message names the row.
+        ConfigurationError: `options.target` is no column.
     """
     folder = _images_in(root)
     assert folder is not None, "is_labelled_by_table said so"
@@ -105,31 +102,125 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
             images.append(name)
         elif not name.lower().endswith(_TABLES):
             left_out.add(name)
-    table = _chosen(folder, images)
-    labels = table.labels(images)
-    if options.classes is None and not options.by_name:
-        table.refuse_captions(labels)
-    given = options.classes is not None
-    classes, whose = (
-        (list(options.classes or ()), "those given") if given else _training_classes(folder)
+    found = _labelled(folder, images, options)
+    files = EncodedFiles(PathTable.of(images, folder))
+    name, values, names = "images and a table", found.values, found.names
+    if found.meaning == "class":
+        source = classified_images(files, values.array, names, name=root, format=name)
+        return Opened(source, notes=(*found.notes, *left_out.notes()))
+    source = Source(
+        {
+            "image": files,
+            "target": replace(values, role=(PLACES if say_places(names) else VALUE).name),
+        },
+        fingerprint_of(
+            "images and targets",
+            *(files.paths.digest(), values.array, *names),
+            *(folders.sampled_sizes(files), *folders.sampled_bytes(files)),
+        ),
+        root,
+        classes=names if found.meaning == "classes" else None,
+        format=name,
+        details={} if found.meaning == "classes" else {"targets": names},
     )
+    return Opened(source, notes=(*found.notes, *left_out.notes()))
+
+
+@dataclass(frozen=True)
+class _Labelled:
+    """What a table says of all images of a folder."""
+
+    meaning: Meaning
+    names: tuple[str, ...]
+    """Of classes, or of columns of numbers."""
+    values: ValueArray
+    table: str
+    notes: tuple[str, ...]
+
+
+def _labelled(folder: str, images: Sequence[str], options: OpenOptions) -> _Labelled:
+    training = None
+    if options.classes is not None:
+        training = Training("class", tuple(options.classes), "the call")
+    elif options.target is None:
+        training = _training_of(folder)
+    table, columns, cells = _chosen(folder, images, options, training)
+    used = (table.file_column, *columns)
+    left = [title for column, title in enumerate(table.titles or ()) if column not in used]
+    notes = (f"left out: the columns {', '.join(left)} of {table.path}",) if left else ()
+    if len(columns) == 1 and not _are_targets(cells, options, training):
+        if training is None:
+            refuse_several_in_one((text for (text,) in cells.rows), cells.titles[0], table.path)
+        if options.classes is None and not options.by_name:
+            _refuse_captions(table, columns[0], cells)
+        return _of_one_column(folder, table, columns[0], images, cells, training, notes)
+    meaning, numbers = meaning_of(
+        cells,
+        all_numbers(cells),
+        training,
+        wanted=options.target is not None,
+        split=_split_of(folder),
+    )
+    names = cells.titles if training is None or len(columns) == 1 else training.names
+    if meaning == "class":
+        labels = numbers.argmax(1)
+        note = f"labels from {table.path}: each image is of the one of its columns that has a 1"
+        return _Labelled(meaning, names, ValueArray(labels), table.path, (note, *notes))
+    if meaning == "classes":
+        what = "0 or 1 for each class (of -1 and 1, 0 for -1)"
+    else:
+        numbers, what = (numbers[:, 0] if len(columns) == 1 else numbers), "numbers as they are"
+    note = f"targets from {table.path}, {what}: {', '.join(names)}"
+    return _Labelled(meaning, names, ValueArray(numbers), table.path, (note, *notes))
+
+
+def _are_targets(cells: Cells, options: OpenOptions, training: Training | None) -> bool:
+    """Whether the cells of a single column are numbers to be predicted, and not labels. Raises
+    SourceError: some are."""
+    if options.target is not None or training is not None:
+        return training is None or training.meaning == "numbers"
+    numbers = numbers_of(cells.rows)
+    if not some_have_fractions(numbers)[0] or np.isnan(numbers).mean() > 0.5:
+        return False
+    all_numbers(cells)
+    return True
+
+
+def _of_one_column(
+    folder: str,
+    table: ImageTable,
+    column: int,
+    images: Sequence[str],
+    cells: Cells,
+    training: Training | None,
+    notes: tuple[str, ...],
+) -> _Labelled:
+    """A column of names of classes, or of their numbers."""
+    classes = [] if training is None else [*training.names]
+    if training is not None and training.meaning != "class":
+        raise SourceError(
+            f"{table.path}: has one column of labels, {table.title(column)!r}, and "
+            f"{training.place} the columns {', '.join(training.names)}; write the same columns."
+        )
+    texts = [text for (text,) in cells.rows]
     named = {title: number for number, title in enumerate(classes)}
     # Folders called 0 to 11 are sorted as words: 0, 1, 10, 11, 2. There the label 2 is the folder
     # 2, which is class 4.
     counted_up = classes == [str(number) for number in range(len(classes))] or not any(
         map(_is_number, classes)
     )
-    numbered = table.are_numbers(labels, known=() if counted_up else classes)
-    notes = f"labels from {table.path}"
+    numbered = _are_numbers(cells, texts, known=() if counted_up else classes)
+    note = f"labels from {table.path}"
     if classes and not (numbered and counted_up):
-        notes += f", classes {whose}"
-        numbers = [named.get(label.text, -1) for label in labels]
+        assert training is not None, "it has them"
+        note += f", classes of {training.place}"
+        numbers = [named.get(text, -1) for text in texts]
     elif numbered:
-        numbers = [_number(table, label) for label in labels]
+        numbers = [_number(cells, row, text) for row, text in enumerate(texts)]
         classes = classes or [
-            str(number) for number in range(min(max(numbers), len(labels) << 4) + 1)
+            str(number) for number in range(min(max(numbers), len(texts) << 4) + 1)
         ]
-        notes += ", numbers taken as they are"
+        note += ", numbers taken as they are"
     else:
         split = _split_of(folder)
         if split in ("val", "test"):
@@ -139,23 +230,20 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
                 "training split beside it (train/ with a folder a class, or its own table), or "
                 "give the classes: fastload.open_source(folder, classes=[...])."
             )
-        notes += ", classes those of this table, sorted"
-        classes = sorted({label.text for label in labels})
+        note += ", classes those of this table, sorted"
+        classes = sorted({*texts})
         named = {title: number for number, title in enumerate(classes)}
-        numbers = [named[label.text] for label in labels]
-    for label, number, image in zip(labels, numbers, images, strict=True):
+        numbers = [named[text] for text in texts]
+    for row, number in enumerate(numbers):
         if not 0 <= number < len(classes):
             raise SourceError(
-                f"{table.path}: row {label.row}: {image} has the label {_shown(label.text)}, which "
+                f"{cells.describe(row)} has the label {_shown(texts[row])}, which "
                 f"is none of {counted(len(classes), 'class')} "
                 f"({', '.join(classes[:3])}{'...' if classes[3:] else ''}); numbers count from 0. "
                 "Correct the table, the training split beside it, or classes=."
             )
-    files = EncodedFiles(PathTable.of(images, folder))
-    source = classified_images(
-        files, np.array(numbers), classes, name=root, format="images and a table"
-    )
-    return Opened(source, notes=(notes, *left_out.notes()))
+    labels = ValueArray(np.array(numbers))
+    return _Labelled("class", tuple(classes), labels, table.path, (note, *notes))
 
 
 def _images_in(root: str) -> str | None:
@@ -177,26 +265,26 @@ def _images_in(root: str) -> str | None:
     return folder
 
 
-def _training_classes(folder: str) -> tuple[list[str], str]:
-    """The classes of the training split beside the folder, or beside the one above it, and where
-    they are from.
+def _training_of(folder: str) -> Training | None:
+    """What the training split beside the folder says, or the one beside the folder above it.
 
-    They are its class folders, or the labels in its table; none where there is no such split, or it
-    is the folder.
+    Its classes are its class folders, or the labels in its table; None where there is no such
+    split, or it is the folder.
     """
     for above in _above(folder):
         train = split_folder(above, "train")
         if train is None or f"{folder}/".startswith(f"{train}/"):
             continue
-        if _images_in(train) is not None:
+        images = _images_in(train)
+        if images is not None:
             with contextlib.suppress(SourceError):  # it has no labels, so that it has no classes
-                opened = open_labelled_by_table(train, OpenOptions())
-                return list(opened.source.classes or ()), f"those of the table of {train}"
+                found = _labelled(images, [*filter(is_image_name, files_in(images))], OpenOptions())
+                return Training(found.meaning, found.names, f"the table of {train}")
             continue
         classes = subfolders(train)
         if len(classes) > 1:
-            return classes, f"the folders in {train}"
-    return [], ""
+            return Training("class", tuple(classes), f"the folders in {train}")
+    return None
 
 
 def _above(folder: str) -> list[str]:
@@ -213,153 +301,67 @@ def _split_of(folder: str) -> str | None:
     return next(filter(None, map(split_of, names)), None)
 
 
-class _Label(NamedTuple):
-    row: int
-    """Row of the table, counted from 1; a header is row 1."""
-    text: str
-
-
 def _is_number(text: str) -> bool:
     """Whether it is written as a whole number: 7, +7, -1, 007."""
     return re.fullmatch(r"[+-]?[0-9]+", text) is not None
 
 
 def _is_numeric(text: str) -> bool:
-    """Whether it looks like a number of any kind: 5.0, 1e3, nan."""
+    """Whether it looks like a number of any kind: 5.0, 0,5, 1e3, nan."""
     try:
-        float(text)
+        float(text.replace(",", ".", 1))
     except ValueError:
         return False
     return True
 
 
-def _number(table: _Table, label: _Label) -> int:
-    if len(label.text) > _LONGEST_NUMBER:
+def _number(cells: Cells, row: int, text: str) -> int:
+    if len(text) > _LONGEST_NUMBER:
         raise SourceError(
-            f"{table.path}: row {label.row}: the label is a number of "
-            f"{counted(len(label.text), 'digit')} ({_shown(label.text)}); labels are numbers of "
-            "classes, counted from 0: correct it."
+            f"{cells.path}: row {cells.numbers[row]}: the label is a number of "
+            f"{counted(len(text), 'digit')} ({_shown(text)}); labels are numbers of classes, "
+            "counted from 0: correct it."
         )
-    return int(label.text)
+    return int(text)
 
 
 def _shown(text: str) -> str:
     return repr(text) if len(text) <= 40 else f"{text[:40]!r}..."
 
 
-@dataclass(frozen=True)
-class _Table:
-    path: str
-    rows: list[tuple[int, int, list[str]]]
-    """Those that name an image: number of the row, which image, cells; all with as many cells."""
-    header: list[str] | None
-    file_column: int
+def _are_numbers(cells: Cells, texts: Sequence[str], known: Collection[str]) -> bool:
+    """Whether all labels are whole numbers. Raises SourceError: some are, or look like numbers of
+    another kind.
 
-    def labels(self, images: Sequence[str]) -> list[_Label]:
-        """The label of each image. Raises SourceError: one has none, or two."""
-        column = self._label_column()
-        # The table of ImageNet on Kaggle has boxes after the label.
-        boxes = self.header is not None and self.header[column] == "predictionstring"
-        found: dict[int, _Label] = {}
-        for number, place, row in self.rows:
-            label = row[column].strip()
-            label = label.partition(" ")[0] if boxes else label
-            if not label:
-                raise SourceError(
-                    f"{self.path}: row {number}: the label of {row[self.file_column]} is empty; "
-                    "write it, or remove the row and the image."
-                )
-            if found.setdefault(place, _Label(number, label)).text != label:
-                raise SourceError(
-                    f"{self.path}: {row[self.file_column]} comes twice, as {found[place].text} and "
-                    f"as {label}; an image has one class here. Boxes and several classes an image "
-                    "are for a Dataset of your own."
-                )
-        lacking = [name for place, name in enumerate(images) if place not in found]
-        if lacking:
-            raise SourceError(
-                f"{self.path}: no row for {lacking[0]}{and_more(lacking)}; add its label, or "
-                "remove the image."
-            )
-        return [found[place] for place in range(len(images))]
-
-    def are_numbers(self, labels: Sequence[_Label], known: Collection[str]) -> bool:
-        """Whether all labels are whole numbers. Raises SourceError: some are, or look like numbers
-        of another kind.
-
-        `known`: names of classes, which may look like anything.
-        """
-        others = [label for label in labels if label.text not in known]
-        whole = [_is_number(label.text) for label in others]
-        if all(whole):
-            return len(others) == len(labels)
-        odd = [label for label, is_number in zip(others, whole, strict=True) if not is_number]
-        if any(whole) and sum(whole) < len(odd):
-            odd, usual = (
-                [label for label, is_number in zip(others, whole, strict=True) if is_number],
-                "words",
-            )
-        elif any(whole):
-            usual = "whole numbers"
-        else:
-            odd, usual = [label for label in others if _is_numeric(label.text)], "words"
-        if odd:
-            first = min(odd)
-            where = f", where others are {usual}" if len(odd) < len(others) else ""
-            raise SourceError(
-                f"{self.path}: row {first.row}: the label is {_shown(first.text)}{where} "
-                f"({counted(len(odd), 'row')} of this kind). Numbers count classes from 0, as 5 "
-                "and not 5.0; words are names of classes. Correct the table, or, where such texts "
-                "are names, give all of them: fastload.open_source(folder, classes=[...])."
-            )
-        return False
-
-    def refuse_captions(self, labels: Sequence[_Label]) -> None:
-        """Raise SourceError if no two images have one label, and these are several words."""
-        texts = {label.text for label in labels}
-        called = self.header is not None and self.header[self._label_column()] in _LABELS
-        if called or not 1 < len(texts) == len(labels) or not any(" " in text for text in texts):
-            return
+    `known`: names of classes, which may look like anything.
+    """
+    others = [row for row, text in enumerate(texts) if text not in known]
+    whole = [row for row in others if _is_number(texts[row])]
+    if len(whole) == len(others):
+        return len(others) == len(texts)
+    odd, usual = sorted({*others}.difference(whole)), "whole numbers"
+    if len(whole) < len(odd):
+        odd, usual = whole or [row for row in others if _is_numeric(texts[row])], "words"
+    if odd:
+        first = min(odd, key=cells.numbers.__getitem__)
+        where = f", where others are {usual}" if len(odd) < len(others) else ""
         raise SourceError(
-            f"{self.path}: every image has another label ({_shown(labels[0].text)}...), as "
-            "captions are, and classes are not. To have the images without labels: "
-            "format='images'. If these are names of classes: format='table'."
+            f"{cells.path}: row {cells.numbers[first]}: the label is {_shown(texts[first])}{where} "
+            f"({counted(len(odd), 'row')} of this kind). Numbers count classes from 0, as 5 "
+            "and not 5.0; fractions have a point, as 0.5; words are names of classes. Correct the "
+            "table, or, where such texts "
+            "are names, give all of them: fastload.open_source(folder, classes=[...])."
         )
-
-    def _refuse_other_title(self, column: int) -> None:
-        """Raise SourceError if the title of a column says that it holds no labels."""
-        if self.header is not None and self.header[column] in _NO_LABELS:
-            raise SourceError(
-                f"{self.path}: its column {self.header[column]!r} holds no labels by its name. To "
-                "have the images without labels: format='images'. If it does, call it label."
-            )
-
-    def _label_column(self) -> int:
-        rows = [row for *_, row in self.rows]
-        others = [column for column in range(len(rows[0])) if column != self.file_column]
-        called = [
-            column
-            for column in others
-            if self.header is not None and self.header[column] in _LABELS
-        ]
-        for only in (others, called):
-            if len(only) == 1:
-                self._refuse_other_title(only[0])
-                return only[0]
-        rest = [
-            cell.strip().lstrip("-").replace(".", "", 1) for row in rows[:100] for cell in row[2:]
-        ]
-        if self.header is None and self.file_column == 0 and all(map(str.isdecimal, rest)):
-            return 1
-        raise SourceError(
-            f"{self.path}: cannot tell which column is the label (columns: "
-            f"{', '.join(self.header or rows[0])}); write a table of two columns, file and label, "
-            "in its place."
-        )
+    return False
 
 
-def _chosen(folder: str, images: Sequence[str]) -> _Table:
-    """The table that has the labels."""
+# -- The table and its columns ---------------------------------------------------------------------
+
+
+def _chosen(
+    folder: str, images: Sequence[str], options: OpenOptions, training: Training | None
+) -> tuple[ImageTable, list[int], Cells]:
+    """The table that has the labels, their columns, and what these say of each image."""
     places = {os.path.splitext(name)[0]: row for row, name in enumerate(images)}
     places |= {name: row for row, name in enumerate(images)}
     paths = [
@@ -371,10 +373,10 @@ def _chosen(folder: str, images: Sequence[str]) -> _Table:
         if not (name.lower().endswith(".txt") and os.path.splitext(name)[0] in places)
     ]
     split = _split_of(folder)
-    read = {path: _read(path, places, split) for path in paths}
-    tables = [table for table in read.values() if isinstance(table, _Table)]
+    read = {path: read_table(path, places, split) for path in paths}
+    tables = [table for table in read.values() if isinstance(table, ImageTable)]
     if split is not None:
-        tables = [table for table in tables if _split_said_by(table.path) == split] or tables
+        tables = [table for table in tables if split_said_by(table.path) == split] or tables
     if not tables:
         reasons = [f"{os.path.basename(path)} {reason}" for path, reason in read.items()]
         beside = f" ({', '.join(reasons)})" if paths else ""
@@ -386,147 +388,113 @@ def _chosen(folder: str, images: Sequence[str]) -> _Table:
         )
     most = max(len(table.rows) for table in tables)
     fullest = [table for table in tables if len(table.rows) == most]
-    texts = [[label.text for label in table.labels(images)] for table in fullest]
-    if any(others != texts[0] for others in texts):
+    found = []
+    for table in fullest:
+        columns = _columns(table, options, training)
+        found.append((table, columns, _cells(table, images, columns)))
+    if any(cells.rows != found[0][2].rows for *_, cells in found):
         names = " and ".join(table.path for table in fullest)
         raise SourceError(
             f"{folder}: {names} give these images different labels; keep one of them."
         )
-    return fullest[0]
+    return found[0]
 
 
-def _split_said_by(table: str) -> str | None:
-    return split_in_words(os.path.splitext(os.path.basename(table))[0])
+def _columns(table: ImageTable, options: OpenOptions, training: Training | None) -> list[int]:
+    """The column of the labels, or those of numbers. Raises SourceError: it is not known which."""
+    others = [place for place in range(table.width) if place != table.file_column]
+    titles = [] if table.titles is None else table.titles
+    if options.target is not None:
+        unknown = [name for name in options.target if titles.count(name) != 1]
+        if unknown or not options.target:
+            raise ConfigurationError(
+                f"target={[*options.target]}: {table.path} has the columns "
+                f"{', '.join(titles) or 'without names'}; name one or some of them."
+            )
+        return [*map(titles.index, options.target)]
+    called = [column for column in others if table.title(column) in LABELS]
+    for only in (others, called):
+        if len(only) == 1:
+            if table.title(only[0]) in _NO_LABELS:
+                raise SourceError(
+                    f"{table.path}: its column {table.title(only[0])!r} holds no labels by its "
+                    "name. To have the images without labels: format='images'. If it does, call "
+                    "it label."
+                )
+            return only
+    first = [row for *_, row in table.rows[:100]]
+    no_numbers = np.isnan(numbers_of([cell.strip() for cell in row] for row in first)).mean(0)
+    numeric = [column for column in others if no_numbers[column] < 0.5]
+    named = [titles[column] for column in others] if titles else []
+    if (
+        numeric == others
+        and all(named)
+        and len({*named}) == len(named) > 0
+        and not any(table.title(column) in _NO_LABELS for column in others)
+    ):
+        if training is None:
+            return others
+        lacking = [name for name in training.names if name not in named]
+        if lacking:
+            raise SourceError(
+                f"{table.path}: lacks the column {lacking[0]!r}{and_more(lacking)} of "
+                f"{training.place}; write the same columns."
+            )
+        return [*map(titles.index, training.names)]
+    if not titles and table.file_column == 0 and numeric == others[1:]:
+        return [1]
+    shown = titles or first[0]
+    likely = [titles[each] for each in numeric if table.title(each) not in ("", *_NO_LABELS)]
+    raise SourceError(
+        f"{table.path}: cannot tell which column is the label (columns: {', '.join(shown[:20])}"
+        f"{'...' if shown[20:] else ''}). {remedy(likely)}"
+    )
 
 
-def _read(path: str, places: dict[str, int], split: str | None) -> _Table | str:
-    """The table, if one of its columns names these images; else why it is not their table, for a
-    message. `split`: that of the images. Images of another split may have the same names, 0.jpg and
-    1.jpg.
-    """
-    said = _split_said_by(path)
-    if split is not None and said not in (None, split):
-        return f"is of the {said} split"
-    try:
-        data = stores.read_up_to(path, _LARGEST, version=stores.noted(path))
-        rows = list(_cells(_text(data)))
-    except UnicodeDecodeError as error:
-        return f"is no UTF-8 ({error.reason} at byte {error.start:,}): save it as UTF-8"
-    except (OSError, csv.Error) as error:
-        if isinstance(error, OSError) and stores.is_remote(path):  # it may be the right one
-            raise SourceError(f"{path}: this table cannot be read ({error}).") from error
-        return "does not name them"
-    except _TooLongError:
-        return f"has a line of more than {_LONGEST_LINE:,} characters, which no table of labels has"
-    width = len(rows[0]) if rows else 0
-    even = [row for row in rows if len(row) == width]
-    find: Callable[[str], int | None] = places.get
-
-    def place_of(cell: str) -> int | None:
-        above, name = os.path.split(cell.strip().replace("\\", "/"))
-        if above and split is not None:  # the innermost folder that says a split
-            said = next(filter(None, map(split_of, reversed(above.split("/")))), None)
-            if said not in (None, split):
-                return None
-        return find(name)
-
-    def named_in(column: int) -> set[int | None]:
-        return {place_of(row[column]) for row in even} - {None}
-
-    named = [*map(named_in, range(width))]
-    if not any(named):
-        find = _Alike(places).get
-        named = [*map(named_in, range(width))]
-    most = max(map(len, named), default=0)
-    if width < 2 or not most:
-        return "does not name them"
-    column = _file_column([place for place in range(width) if len(named[place]) == most], even)
-    if column is None:
-        return "names them in several columns (write their names with extensions, 1.jpg)"
-    if len(even) != len(rows):
-        odd = next(number for number, row in enumerate(rows, 1) if len(row) != width)
+def _cells(table: ImageTable, images: Sequence[str], columns: Sequence[int]) -> Cells:
+    """What the table says of each image. Raises SourceError: nothing of one, or two things; or a
+    label is empty."""
+    # The table of ImageNet on Kaggle has boxes after the label.
+    boxes = [table.title(column) for column in columns] == ["predictionstring"]
+    found: dict[int, tuple[int, tuple[str, ...]]] = {}
+    for number, place, row in table.rows:
+        cells = tuple(row[column].strip() for column in columns)
+        if boxes:
+            cells = (cells[0].partition(" ")[0],)
+        image = row[table.file_column]
+        if cells == ("",):
+            raise SourceError(
+                f"{table.path}: row {number}: the label of {image} is empty; write it, or remove "
+                "the row and the image."
+            )
+        if found.setdefault(place, (number, cells))[1] != cells:
+            before, after = (", ".join(each) for each in (found[place][1], cells))
+            raise SourceError(
+                f"{table.path}: {image} comes twice, as {before} and as {after}; an image has one "
+                "row here. Boxes and several classes an image are for a Dataset of your own."
+            )
+    lacking = [name for place, name in enumerate(images) if place not in found]
+    if lacking:
         raise SourceError(
-            f"{path}: row {odd} has {counted(len(rows[odd - 1]), 'column')}, the first has "
-            f"{width}; correct it."
+            f"{table.path}: no row for {lacking[0]}{and_more(lacking)}; add its label, or "
+            "remove the image."
         )
-    # The first row has names of columns if it names no file and no other split's, which would have
-    # an extension too.
-    titled = place_of(rows[0][column]) is None and not is_image_name(rows[0][column])
-    header = [cell.strip().lower() for cell in rows[0]] if titled else None
-    numbered = enumerate(rows, 1)
-    ours = [
-        (number, place, row)
-        for number, row in numbered
-        if (place := place_of(row[column])) is not None
-    ]
-    return _Table(path, ours, header, column)
+    in_order = [found[place] for place in range(len(images))]
+    titles = tuple("label" if table.titles is None else table.titles[each] for each in columns)
+    numbers = [number for number, _ in in_order]
+    return Cells(table.path, titles, [cells for _, cells in in_order], numbers, images)
 
 
-class _Alike:
-    """Images by names in other letters: upper or lower case, an accent of its own (NFD, as macOS
-    writes names) or in one letter. None where two images are alike."""
-
-    def __init__(self, places: Mapping[str, int]) -> None:
-        self._places = places
-        self._alike: dict[str, int | None] | None = None
-
-    def get(self, name: str) -> int | None:
-        if self._alike is None:
-            self._alike = {}
-            for each, place in self._places.items():
-                key = _folded(each)
-                self._alike[key] = place if self._alike.get(key, place) == place else None
-        return self._alike.get(_folded(name))
-
-
-def _folded(name: str) -> str:
-    return name.casefold() if name.isascii() else unicodedata.normalize("NFC", name).casefold()
-
-
-def _text(data: bytes) -> str:
-    """A table as text: UTF-8, or UTF-16 with its mark, as spreadsheets write it. Raises
-    UnicodeDecodeError: it is neither."""
-    if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return data.decode("utf-16")
-    text = data.decode("utf-8-sig")
-    if "\0" in text[:64]:
-        raise UnicodeDecodeError("utf-8", data, data.index(0), data.index(0) + 1, "a zero")
-    return text
-
-
-def _file_column(columns: list[int], rows: list[list[str]]) -> int | None:
-    """The column of file names among columns that all name as many images; None: it is not known. A
-    column of numeric labels, 0 and 1, seems to name images as well, 0.jpg and 1.jpg.
-    """
-    if len(columns) > 1:
-        extended = [column for column in columns if any(is_image_name(row[column]) for row in rows)]
-        titles = [cell.strip().lower() for cell in rows[0]]
-        columns = (
-            extended
-            or [column for column in columns if titles[column] in _FILES]
-            or [column for column in columns if titles[column] not in _LABELS]
-        )
-    return columns[0] if len(columns) == 1 else None
-
-
-class _TooLongError(Exception):
-    """A line that is too long for a table."""
-
-
-def _cells(text: str) -> Iterator[list[str]]:
-    """The rows: with tabs, commas or semicolons between the cells, or, where there are none,
-    spaces."""
-    lines = text.splitlines(keepends=True)
-    if max(map(len, lines), default=0) > _LONGEST_LINE:
-        raise _TooLongError
-    first = lines[0] if lines else ""
-    delimiter = next((mark for mark in "\t,;" if mark in first), None)
-    if delimiter is None:
-        return (line.split() for line in lines if line.strip())
-    return (
-        row
-        for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=False)
-        if row
+def _refuse_captions(table: ImageTable, column: int, cells: Cells) -> None:
+    """Raise SourceError if no two images have one label, and these are several words."""
+    texts = {text for (text,) in cells.rows}
+    called = table.title(column) in LABELS
+    if called or not 1 < len(texts) == len(cells.rows) or not any(" " in text for text in texts):
+        return
+    raise SourceError(
+        f"{table.path}: every image has another label ({_shown(cells.rows[0][0])}...), as "
+        "captions are, and classes are not. To have the images without labels: "
+        "format='images'. If these are names of classes: format='table'."
     )
 
 
@@ -535,7 +503,7 @@ FORMAT = Format(
     title="images and a table",
     recognise=is_labelled_by_table,
     open=open_labelled_by_table,
-    options=("classes",),
+    options=("classes", "target"),
     remote=True,
     signs=("*.*", ".*", "images", "image", "imgs", "img", "jpg", "jpeg", "JPEG", "png"),
     files=(),
