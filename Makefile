@@ -97,8 +97,9 @@ test-fast: $(INSTALLED) ## the quick tests, some 6,000, on two of the backends, 
 test-whole: $(INSTALLED) ## what takes long: runs of our tools, several ranks, Triton's interpreter, Ray and Lightning where installed
 	$(RUN_TESTS) -m whole $(PYTEST)
 
+# By two processes, a file in one of them: its tests wait for half of their time.
 test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks; 20 to 31 minutes
-	$(BIN)/python -m pytest -m reliability $(PYTEST)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m reliability $(PYTEST)
 
 soak: $(INSTALLED) ## 30 minutes of faults at random: every sample accounted for, memory flat; MINUTES=3 for less
 	$(BIN)/python -m tests.reliability.soak --minutes $(MINUTES)
