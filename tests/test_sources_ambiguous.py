@@ -3,6 +3,7 @@ file beside them."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -219,3 +220,63 @@ def test_one_folder_of_images_has_no_split(tmp_path: Path) -> None:
     written(tmp_path / "_annotations.coco.json", document())
     with pytest.raises(ConfigurationError, match="one folder of images; leave split out"):
         fastload.open_source(tmp_path, split="train")
+
+
+def labelme_beside(root: Path) -> None:
+    for number in range(len(SIZES)):
+        text = f'{{"shapes": [], "imagePath": "{number}.jpg", "imageData": null, "flags": {{}}}}'
+        written(root / f"{number}.json", text)
+
+
+def captions_beside(root: Path) -> None:
+    for number in range(len(SIZES)):
+        written(root / f"{number}.txt", "a fox in the snow")
+
+
+def lines_beside(root: Path) -> None:
+    rows = (json.dumps({"file_name": f"{n}.jpg", "text": "x"}) for n in range(len(SIZES)))
+    written(root / "metadata.jsonl", "\n".join(rows))
+
+
+def coco_beside(root: Path) -> None:
+    written(root / "_annotations.coco.json", document())
+
+
+def voc_beside(root: Path) -> None:
+    for number in range(len(SIZES)):
+        written(root / f"{number}.xml", xml(number))
+
+
+def yolo_beside(root: Path) -> None:
+    written(root / "classes.txt", "\n".join(NAMES))
+    for number in (0, 2, 3, 4):
+        written(root / f"{number}.txt", yolo_lines(number))
+
+
+BESIDE: dict[str, Callable[[Path], None]] = {
+    "captions": captions_beside,
+    "coco": coco_beside,
+    "jsonl": lines_beside,
+    "labelme": labelme_beside,
+    "voc": voc_beside,
+    "yolo": yolo_beside,
+}
+PAIRS = [*itertools.combinations(BESIDE, 2)]
+PAIRS.remove(("captions", "yolo"))  # both are x.txt beside x.jpg
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+def test_the_annotations_of_two_formats_in_one_folder(
+    pair: tuple[str, str], tmp_path: Path
+) -> None:
+    write_images(tmp_path)
+    for name in pair:
+        BESIDE[name](tmp_path)
+    with pytest.raises(SourceError) as error:
+        fastload.open_source(tmp_path)
+    ways = [f"format='{name}'" for name in pair]
+    assert all(way in str(error.value) for way in ways), error.value
+    if pair == ("coco", "labelme"):  # LabelMe wants the other file out of its folder
+        return
+    formats = {fastload.open_source(tmp_path, format=name).source.format for name in pair}
+    assert len(formats) == 2, "each opens, as the message says"

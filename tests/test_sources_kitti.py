@@ -89,6 +89,10 @@ def test_other_classes_have_the_numbers_of_the_training_split(tmp_path: Path) ->
         (CAR.replace("3.50", "nan"), "must be a class and 14 numbers"),
         (CAR.replace(" 1 ", " 1.5 "), "must be a class and 14 numbers"),
         (CAR.replace("20.00", "2.00"), "is reversed"),
+        (
+            CAR.replace("3.50 4.25 20.00", "30.00 4.25 40.00"),
+            "outside of its image, which is 30 x 20",
+        ),
     ],
 )
 def test_bad_lines(line: str, words: str, tmp_path: Path) -> None:

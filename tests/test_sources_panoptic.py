@@ -153,7 +153,9 @@ def test_labels_are_those_of_the_training_split(tmp_path: Path) -> None:
 def test_boxes_of_instances_come_first_in_a_folder_of_both(tmp_path: Path) -> None:
     write(tmp_path)
     write_coco(tmp_path, coco_document(), "val2017")
-    assert fastload.open_source(tmp_path).source.format == "COCO annotations"
+    opened = fastload.open_source(tmp_path)
+    assert opened.source.format == "COCO annotations"
+    assert any("format='panoptic' serves those" in note for note in opened.notes)
     panoptic = fastload.open_source(tmp_path, format="panoptic", split="val").source
     assert panoptic.format == "panoptic COCO annotations"
     with pytest.raises(ConfigurationError, match="has annotations of val2017; say which"):

@@ -447,17 +447,41 @@ def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | Non
         return _opened_as(wanted, place, replace(options, by_name=True))
     fallbacks = [form for form in FORMATS if form.fallback]
     for where, given in ((whole, its_options), (place, options)):
-        for form in fallbacks:
-            if suits(form, where):
-                meant = _certain_beside(where)
-                try:
-                    by, opened = _open_recognised(spec, place, options)
-                except FastloadError:
-                    if meant is not None:  # say what is wrong with it
-                        raise
-                    return _opened_as(form, where, given)
-                return _checked(by, opened, form, where, given, meant)
+        suiting = [form for form in fallbacks if suits(form, where)]
+        if not suiting:
+            continue
+        form, notes = _one_of(suiting, where)
+        meant = _certain_beside(where)
+        try:
+            by, opened = _open_recognised(spec, place, options)
+        except FastloadError:
+            if meant is not None:  # say what is wrong with it
+                raise
+            opened = _opened_as(form, where, given)
+            return replace(opened, notes=(*opened.notes, *notes))
+        return _checked(by, opened, form, where, given, meant)
     return _open_recognised(spec, place, options)[1]
+
+
+def _one_of(suiting: Sequence[Format], where: str) -> tuple[Format, tuple[str, ...]]:
+    """Of the fallbacks that recognise a place the one whose content it has too, or else the first;
+    and a note on others of its family. Raises SourceError: it has the content of several."""
+    if len(suiting) == 1:
+        return suiting[0], ()
+    certain = [form for form in suiting if form.certain is not None and form.certain(where)]
+    first, *others = certain or suiting[:1]
+    strange = [form for form in others if not form.family or form.family != first.family]
+    if strange:
+        both = (first, strange[0])
+        raise SourceError(
+            f"{where}: is {' and '.join(form.title for form in both)}; say which: "
+            f"{' or '.join(f'format={form.name!r}' for form in both)}."
+        )
+    return first, tuple(_note_of(form, first) for form in others)
+
+
+def _note_of(form: Format, served: Format) -> str:
+    return f"it is {form.title} too: format={form.name!r} serves those, not {served.title}"
 
 
 def _without_format(spec: Any, place: Any, options: OpenOptions) -> str:
@@ -502,8 +526,7 @@ def _checked(
     if other.certain is None or not other.certain(where):
         return opened
     if meant is not None:
-        note = f"it is {other.title} too: format={other.name!r} serves those, not {meant.title}"
-        return replace(opened, notes=(*opened.notes, note))
+        return replace(opened, notes=(*opened.notes, _note_of(other, meant)))
     source = opened.source
     if by is not None and by.signs is None and source.class_count == 1:
         return _opened_as(other, where, options)

@@ -68,8 +68,12 @@ class Format:
     names are common. It raises SourceError where only a disk will do, and they are too many."""
     certain: Callable[[str], bool] | None = None
     """Whether not only the names but also the content of a path are of this format. For a fallback:
-    if another format opens the path as well, it is refused as ambiguous. Of another: no fallback
-    opens the path in its place, and one that is certain, too, is noted."""
+    if another format opens the path as well, or another fallback is certain of it, too, it is
+    refused as ambiguous. Of another: no fallback opens the path in its place, and one that is
+    certain, too, is noted."""
+    family: str = ""
+    """Fallbacks of one family lie side by side in one data set, as the annotations of objects and
+    of segments of one COCO: the first opens it, and the others are noted. Empty: of none."""
     annotates: Callable[[str], bool] | None = None
     """Whether a file that lies beside the images of a class folder has annotations of objects, as
     this format has them: then the folders are no classes."""

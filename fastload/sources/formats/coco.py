@@ -515,6 +515,7 @@ FORMAT = Format(
     packages=(),
     parts=("annotations", "train2017", "val2017", "test2017", "unlabeled2017"),
     fallback=True,
+    family="COCO",
     copies=refuse_other_annotations,
     certain=has_coco_content,
     annotates=looks_like_coco,

@@ -15,7 +15,7 @@ of an object in space is not served.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from fastload.sources.formats import Format
 from fastload.sources.image_files import LeftOut, is_image_name
 from fastload.sources.names import split_of
 from fastload.sources.pairing import by_stem
+from fastload.sources.sizes import stored_sizes
 from fastload.sources.texts import text_of_file
 from fastload.stores.contents import contents, parts
 
@@ -66,12 +67,14 @@ def open_kitti(root: str, options: OpenOptions) -> Opened:
     """Open annotated images: columns `image`, `boxes`, `labels`, `truncated`, `occluded`.
 
     Labels count from 0: in KITTI's order where all names are KITTI's, else by name;
-    `options.classes` gives another order.
+    `options.classes` gives another order. Boxes are compared with the sizes of images on a disk;
+    in a store each would have to be read.
 
     Raises:
         ConfigurationError: a split that has no labels.
         SourceError: an image without a file of labels, or the reverse; a line that is none of
-            KITTI's; an object of no known class. The message names file and line.
+            KITTI's; an object of no known class; a box outside of its image. The message names
+            file and line.
     """
     place = _place(root)
     assert place is not None, "is_kitti said so"
@@ -100,7 +103,7 @@ def open_kitti(root: str, options: OpenOptions) -> Opened:
     names: list[str] = []
     known: set[str] = set()
     ignored = 0
-    for path, lines in _lines(place, [*images]):
+    for (path, lines), size in zip(_lines(place, [*images]), _sizes(place, images), strict=True):
         before = len(found.boxes)
         for number, line in enumerate(lines, 1):
             name = next(iter(line.split()), None)
@@ -110,7 +113,7 @@ def open_kitti(root: str, options: OpenOptions) -> Opened:
                 ignored += 1
                 continue
             known.add(name)
-            if _add(found, line, f"{path}: line {number}"):
+            if _add(found, line, size, f"{path}: line {number}"):
                 names.append(name)
         found.counts.append(len(found.boxes) - before)
     classes = options.classes
@@ -142,6 +145,12 @@ def _images(place: str, left_out: LeftOut) -> dict[str, str]:
     return by_stem(place, _IMAGES, names)
 
 
+def _sizes(place: str, images: Mapping[str, str]) -> list[tuple[int, int] | None]:
+    if stores.is_remote(place):
+        return [None] * len(images)
+    return stored_sizes([os.path.join(place, path) for path in images.values()])
+
+
 def _stems(place: str) -> list[str]:
     names = folders.files_in(os.path.join(place, _LABELS))
     return [name.removesuffix(".txt") for name in names if name.endswith(".txt")]
@@ -161,8 +170,8 @@ def _classes_in(place: str) -> set[str]:
     return {line.split()[0] for line in lines} - {_NO_OBJECT}
 
 
-def _add(found: Annotations, line: str, where: str) -> bool:
-    """Add the object of a line; False if its box is empty."""
+def _add(found: Annotations, line: str, size: tuple[int, int] | None, where: str) -> bool:
+    """Add the object of a line; False if its box is empty. `size`: of the image, if it is known."""
     fields = line.split()
     try:
         values = np.array([float(field) for field in fields[1:]])
@@ -175,7 +184,7 @@ def _add(found: Annotations, line: str, where: str) -> bool:
             f"detector have 15), the second of them whole; got {line[:80]!r}."
         ) from None
     left, top, right, bottom = values[3:7].tolist()
-    box = checked_box((left, top, right, bottom), None, where)
+    box = checked_box((left, top, right, bottom), size, where)
     if box is None:
         found.empty += 1
         return False

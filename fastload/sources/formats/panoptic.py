@@ -436,6 +436,7 @@ FORMAT = Format(
     packages=(),
     parts=("annotations", "panoptic_train2017", "panoptic_val2017"),
     fallback=True,
+    family="COCO",
     copies=refuse_other_annotations,
     certain=is_panoptic,
     columns={"SegmentClasses": SegmentClasses, "SegmentMasks": SegmentMasks},
