@@ -195,8 +195,8 @@ def open_source(
         format: the name of a format, such as "folder" (one folder a class) or "images" (all images
             in a folder, without labels): `docs/data.md` has a table of all; or that of a registered
             one. None: the first that recognises `spec`, except "images"; those of annotated objects
-            only if no other format opens it. What is one of these by its content too is refused as
-            ambiguous.
+            only if no other format opens it. What is one of these by its content too, or is two of
+            them, is refused as ambiguous.
         mode: "RGB", three channels of 8 bits; of 16 bits the upper eight. Or "unchanged": as the
             first image is stored: grey as one channel, and PNG and TIFF of 16 bits as uint16
             (`docs/data.md`, 16 bits).
