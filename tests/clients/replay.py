@@ -430,7 +430,8 @@ def order_is_ours(case: Case) -> bool:
     if case.sampler in ("random", "shuffle"):
         return case.generator != "reseeded"
     if case.framework == "lightning" and case.ranks > 1:  # it puts a DistributedSampler in
-        return case.sampler in ("none", "sequential") or case.batches == "torch"
+        replaced = ("none", "sequential", "replacement")  # torch's, with replacement or without
+        return case.sampler in replaced or case.batches == "torch"
     return case.sampler == "distributed" or (case.framework == "ray" and case.ranks > 1)
 
 
@@ -481,25 +482,27 @@ def _in_order(event: Any, samples: list[Any], *, single: bool) -> Any:
 
 
 def _difference_in_another_order(case: Case, plain: list[Events], ours: list[Events]) -> str:
-    """The same events but for the order of samples within an epoch, over all ranks."""
+    """The same events but for the order of samples within an epoch, over all ranks; of each rank
+    where each has an order of its own."""
     shapes: list[Any] = []
     epochs: list[list[Counter[Any]]] = []
+    apart = case.framework == "none" and "distributed" not in case.sampler
     for ranks in (plain, ours):
-        samples: dict[int, list[Any]] = {}
+        samples: dict[tuple[int, int], list[Any]] = {}
         kept = []
-        for events in ranks:
+        for rank, events in enumerate(ranks):
             epoch, own = 0, []
             for event in events:
                 epoch += event[0] == "epoch"
                 # What Accelerate has gathered is the same once more.
-                rows = samples.setdefault(epoch, [])
+                rows = samples.setdefault((epoch, rank if apart else 0), [])
                 own.append(_in_order(event[:4], rows, single=comes_singly(case)))
             kept.append(own)
         shapes.append(kept)
         epochs.append([Counter(each) for _, each in sorted(samples.items())])
     if shapes[0] != shapes[1]:
         return _first_difference(*shapes)
-    for epoch, (wanted, found) in enumerate(zip(*epochs, strict=True)):
+    for epoch, (wanted, found) in enumerate(zip(*epochs, strict=True)):  # and rank, if `apart`
         if draws_are_ours(case) and case.sampler != "some":
             continue
         if sorted(wanted.values()) != sorted(found.values()):
@@ -587,7 +590,12 @@ def _in_ray(ranks: int, folder: str) -> None:
 
         replay.play_all(config["folder"], get_context().get_world_rank())
 
-    library.init(num_cpus=ranks + 1, include_dashboard=False, object_store_memory=100 << 20)
+    library.init(
+        "local",  # no cluster that somebody else has started here
+        num_cpus=ranks + 1,
+        include_dashboard=False,
+        object_store_memory=100 << 20,
+    )
     TorchTrainer(
         train,
         train_loop_config={"folder": folder},
