@@ -28,13 +28,11 @@ from fastload.draws import (
     Draws,
     Int64Array,
     Stream,
-    preserved_random_state,
-    seed_generators,
-    states_of_generators,
 )
 from fastload.ending import end_thread
 from fastload.errors import ConfigurationError, DecodeError, counted
 from fastload.files import DecodeSettings
+from fastload.generators import preserved_random_state, seed_generators, states_of_generators
 from fastload.machine import use_one_thread_here
 from fastload.sources.base import Assumed, Source
 

@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from fastload.draws import preserved_random_state
 from fastload.errors import ConfigurationError, counted
+from fastload.generators import preserved_random_state
 from fastload.known_code import MISSING, own_attribute, wrapped_by
 from fastload.sources.base import Assumed, Opened, Source
 from fastload.sources.datasets import (
