@@ -53,7 +53,8 @@ from benchmarks.inputs import ROOT, sample_set
 from fastload.backends.tolerance import PixelDifference
 from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.native.seek_filling import fill_seek_index
-from fastload.sources import open_source, share
+from fastload.sources import open_source
+from fastload.sources.sharing import share
 from fastload.tools.measure import process
 from fastload.tools.measure.clock import peak_memory, reset_peak_memory, resident_memory
 from fastload.tools.measure.results import Measurement, Round, ratios

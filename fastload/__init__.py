@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from fastload.loader import create_loader as create_loader
     from fastload.loader.from_dataloader import from_dataloader as from_dataloader
     from fastload.recipe import Recipe as Recipe
-    from fastload.recipe import Views as Views
     from fastload.recipe.transforms import HSV as HSV
     from fastload.recipe.transforms import CopyPaste as CopyPaste
     from fastload.recipe.transforms import CutMix as CutMix
@@ -38,7 +37,8 @@ if TYPE_CHECKING:
     from fastload.recipe.transforms import MixUp as MixUp
     from fastload.recipe.transforms import Mosaic as Mosaic
     from fastload.recipe.transforms import RandomSizedBBoxSafeCrop as RandomSizedBBoxSafeCrop
-    from fastload.render import decode_jpeg as decode_jpeg
+    from fastload.recipe.views import Views as Views
+    from fastload.render.host import decode_jpeg as decode_jpeg
     from fastload.sampler import BlockShuffle as BlockShuffle
     from fastload.sampler import NodePlacement as NodePlacement
     from fastload.sampler import Shard as Shard
@@ -72,11 +72,11 @@ _MODULES = {
     "Shuffle": "fastload.sampler",
     "StateMismatchError": "fastload.errors",
     "UnsupportedTransformError": "fastload.errors",
-    "Views": "fastload.recipe",
+    "Views": "fastload.recipe.views",
     "available_backends": "fastload.backends",
     "build_cache": "fastload.cache",
     "create_loader": "fastload.loader",
-    "decode_jpeg": "fastload.render",
+    "decode_jpeg": "fastload.render.host",
     "from_dataloader": "fastload.loader.from_dataloader",
     "open_source": "fastload.sources",
 }

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +32,12 @@ from fastload.recipe.outputs import Outputs
 from fastload.recipe.split import BatchProgram
 from fastload.render import fused
 from fastload.render.drawn import PendingImages
-from fastload.render.host_colour import HostColour
 from fastload.sources.kinds import IMAGE, VALUE
 from fastload.sources.ragged import Packed, Ragged
 from fastload.spans import SpanLog
+
+if TYPE_CHECKING:
+    from fastload.render.host_colour import HostColour
 
 _FEWEST_DELIVERED = 4
 """Batches that may always be delivered and not worked through yet, whatever their size."""
@@ -100,7 +102,11 @@ class DeviceStage:
         self.device = device
         self._programs = programs
         self._host_programs, self._owned = host_programs, owned
-        self._colour = HostColour() if host_programs else None
+        self._colour: HostColour | None = None
+        if host_programs:
+            from fastload.render.host_colour import HostColour
+
+            self._colour = HostColour()
         self._columns, self._pixels = outputs, outputs.pixels
         if any(not kind.coloured for kind in self._pixels.values()):
             for program in (*programs, *host_programs):

@@ -70,6 +70,7 @@ TESTS = {
     "test_measure_process": "tools.measure.child tools.measure.process",
     "test_measure_results": "tools.bench.compare tools.measure.results",
     "test_measure_stored": "tools.measure.stored",
+    "test_modules": "modules",
     "test_monitor": "tools.monitor.gpu tools.monitor.idle tools.monitor.profiler "
     "tools.monitor.steps tools.monitor.timeline",
     "test_native_pool": "native native.extension native.pool",
@@ -145,7 +146,7 @@ TESTS = {
     "test_sources_texts": "sources.texts",
     "test_sources_supervision": "sources.formats.supervision_objects",
     "test_sources_tar": "sources.archive sources.archived_folders sources.formats.tar_shards",
-    "test_sources_torch": "sources.base sources.datasets",
+    "test_sources_torch": "sources.base sources.datasets sources.given",
     "test_sources_torchvision_objects": "sources.torchvision_objects",
     "test_sources_yolo": "sources.formats.yolo",
     "test_sources_zip": "sources.formats.zip_archives",

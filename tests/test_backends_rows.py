@@ -20,7 +20,7 @@ from fastload.decode import DecodeSettings, available_decoders
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.recipe import Recipe
-from fastload.render import decode_jpeg
+from fastload.render.host import decode_jpeg
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedImages, PixelArray, ValueArray
 from tests import images

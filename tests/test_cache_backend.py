@@ -25,20 +25,20 @@ from fastload.backends.cache import CacheBackend, CacheOptions
 from fastload.backends.pixels_python import PythonPixels, _Slice
 from fastload.backends.rows import settled_size
 from fastload.cache import build_cache, open_cache
-from fastload.cache.resident import in_memory, is_mapped
+from fastload.cache.resident import in_memory
 from fastload.draws import Draws
 from fastload.errors import CacheError, ConfigurationError, DecodeError
 from fastload.geometry import GeometryPlan
-from fastload.recipe import (
+from fastload.recipe import Recipe
+from fastload.recipe.crops import (
     CenterCrop,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
-    Recipe,
     Resize,
 )
 from fastload.sources.base import Source
-from fastload.sources.buffers import PathTable
+from fastload.sources.buffers import PathTable, is_mapped
 from fastload.sources.columns import EncodedFiles, PixelArray, PixelImages, ValueArray
 from tests import images
 from tests.host import InOrder, made_by

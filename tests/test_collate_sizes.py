@@ -15,8 +15,9 @@ import fastload
 from fastload.backends import backend_class
 from fastload.backends.base import traits_of
 from fastload.errors import ConfigurationError
-from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray, shapes_of
+from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray
 from fastload.sources.buffers import PathTable
+from fastload.sources.masks import shapes_of
 from tests.backends import Contestant, contestants
 from tests.images import photo, png
 

@@ -34,7 +34,8 @@ from fastload.errors import (
     WorkerError,
 )
 from fastload.geometry import Geometry, GeometryPlan
-from fastload.recipe import Recipe, Resize
+from fastload.recipe import Recipe
+from fastload.recipe.crops import Resize
 from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles, PixelArray, ValueArray

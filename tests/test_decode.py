@@ -17,16 +17,11 @@ from torchvision.transforms.v2.functional import resized_crop, to_dtype
 
 import fastload
 from fastload import native
-from fastload.decode import (
-    DecodeSettings,
-    available_decoders,
-    decode_image,
-    get_decoder,
-    read_header,
-)
-from fastload.decode.image import Scratch
+from fastload.decode import DecodeSettings, available_decoders, get_decoder
+from fastload.decode.header import read_header
+from fastload.decode.image import Scratch, decode_image
 from fastload.errors import BackendUnavailableError, ConfigurationError, DecodeError
-from fastload.render import decode_jpeg
+from fastload.render.host import decode_jpeg
 from tests import images
 
 DECODERS = [row.name for row in available_decoders() if row.available]

@@ -13,14 +13,9 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload import native
-from fastload.decode import (
-    DecodeSettings,
-    available_decoders,
-    decode_image,
-    get_decoder,
-    read_header,
-)
-from fastload.decode.image import EncodedReader
+from fastload.decode import DecodeSettings, available_decoders, get_decoder
+from fastload.decode.header import read_header
+from fastload.decode.image import EncodedReader, decode_image
 from fastload.decode.libraries import is_harmless
 from fastload.errors import DecodeError
 from fastload.sources import open_source

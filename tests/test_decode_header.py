@@ -8,8 +8,7 @@ import struct
 import pytest
 from PIL import Image
 
-from fastload.decode import read_header
-from fastload.decode.header import scan_offset
+from fastload.decode.header import read_header, scan_offset
 from fastload.errors import DecodeError
 from tests import images
 

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from fastload import native
-from fastload.decode import DecodeSettings, decode_image, get_decoder
+from fastload.decode import DecodeSettings, get_decoder
+from fastload.decode.image import decode_image
 from fastload.errors import DecodeError
 from fastload.geometry import Geometry
 from tests import images, pngs

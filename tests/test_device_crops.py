@@ -19,25 +19,20 @@ import fastload
 from fastload import native
 from fastload.backends.cache import CacheOptions
 from fastload.draws import Draws
-from fastload.recipe import (
-    HSV,
-    JPEG,
-    AugMix,
-    Normalize,
-    Operation,
-    RandomAffine,
-    RandomChannelPermutation,
-    RandomPerspective,
-    RandomPhotometricDistort,
-    RandomRotation,
-)
+from fastload.recipe import Operation
 from fastload.recipe.albumentations_colour import (
     BrightnessContrast,
     CoarseDropout,
     Gamma,
     PixelNoise,
 )
+from fastload.recipe.augmix import AugMix
+from fastload.recipe.convert import Normalize
+from fastload.recipe.hsv import HSV
+from fastload.recipe.jpeg import JPEG
+from fastload.recipe.photometric import RandomChannelPermutation, RandomPhotometricDistort
 from fastload.recipe.split import BatchProgram
+from fastload.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 from fastload.render import transfer
 from fastload.sources.kinds import IMAGE, MASK
 from tests.backends import DEVICE

@@ -13,8 +13,10 @@ from PIL import Image, features
 from torchvision.transforms import v2
 
 import fastload
-from fastload.decode import DecodeSettings, decode_image, get_decoder, read_header
+from fastload.decode import DecodeSettings, get_decoder
 from fastload.decode import libraries as decoders
+from fastload.decode.header import read_header
+from fastload.decode.image import decode_image
 from fastload.errors import DecodeError, FastloadError
 from fastload.sources import image_files
 from tests import images

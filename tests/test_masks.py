@@ -21,8 +21,9 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, SourceError
 from fastload.geometry.points import PointMap
 from fastload.recipe import Recipe
-from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray, shapes_of
+from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray
 from fastload.sources.buffers import PathTable
+from fastload.sources.masks import shapes_of
 from tests.backends import DEVICE, Contestant, contestants
 from tests.images import jpeg, photo, png
 from tests.test_sources_detection import coco_document, write_coco, write_yolo

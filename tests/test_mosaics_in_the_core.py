@@ -24,8 +24,9 @@ from fastload.native.composites import Canvases, Composites
 from fastload.native.pool import NativePool, Status
 from fastload.recipe import Recipe
 from fastload.render.host import looked_at, render_row
-from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, shapes_of
+from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source
 from fastload.sources.buffers import PathTable
+from fastload.sources.masks import shapes_of
 from tests.images import jpeg, photo, png
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")

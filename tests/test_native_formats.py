@@ -19,8 +19,9 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload import create_loader, native
-from fastload.decode import DecodeSettings, decode_image, get_decoder
+from fastload.decode import DecodeSettings, get_decoder
 from fastload.decode.header import pixel_chunks
+from fastload.decode.image import decode_image
 from fastload.decode.libraries import core_formats
 from fastload.errors import DecodeError
 from fastload.geometry import Geometry, Resampling, View

@@ -17,7 +17,12 @@ from fastload import native
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
-from fastload.recipe import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip
+from fastload.recipe.crops import (
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+)
 from fastload.sources.columns import PixelArray, PixelImages
 from tests import images
 

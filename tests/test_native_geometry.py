@@ -9,9 +9,9 @@ from fastload import native
 from fastload.draws import Draws
 from fastload.geometry import GeometryPlan
 from fastload.geometry.points import CORE_STEPS, POINT_COLUMNS, PointMap, PointStep
-from fastload.recipe import (
+from fastload.recipe import GeometryOperation
+from fastload.recipe.crops import (
     CenterCrop,
-    GeometryOperation,
     Pad,
     RandomCrop,
     RandomHorizontalFlip,

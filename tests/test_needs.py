@@ -29,9 +29,9 @@ from fastload.sources import (
     RaggedArray,
     Source,
     ValueArray,
-    shapes_of,
 )
 from fastload.sources.buffers import PathTable
+from fastload.sources.masks import shapes_of
 from tests.images import photo, png, write_photo_folder
 
 PAGE = Path(__file__).parents[1] / "docs" / "backends.md"

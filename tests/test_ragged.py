@@ -19,8 +19,9 @@ import fastload
 from fastload.backends.base import BackendOptions
 from fastload.draws import Draws
 from fastload.errors import CacheError, ConfigurationError, SourceError
-from fastload.recipe import ClampBoundingBoxes, Recipe
-from fastload.recipe import SanitizeBoundingBoxes as Sanitize
+from fastload.recipe import Recipe
+from fastload.recipe.columns import ClampBoundingBoxes
+from fastload.recipe.columns import SanitizeBoundingBoxes as Sanitize
 from fastload.recipe.operation import GeometryOperation
 from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray
 from fastload.sources.buffers import PathTable

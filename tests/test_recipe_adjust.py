@@ -13,19 +13,18 @@ from torchvision.transforms import AutoAugmentPolicy, v2
 from torchvision.transforms.v2 import functional as F
 
 from fastload.errors import ConfigurationError
-from fastload.recipe import (
-    RGB,
-    AutoAugment,
-    ColorJitter,
+from fastload.recipe import Recipe
+from fastload.recipe.adjust import (
     RandomAdjustSharpness,
     RandomAutocontrast,
     RandomEqualize,
     RandomInvert,
-    RandomOrder,
     RandomPosterize,
     RandomSolarize,
-    Recipe,
 )
+from fastload.recipe.augment import AutoAugment
+from fastload.recipe.colour import RGB, ColorJitter
+from fastload.recipe.random_apply import RandomOrder
 from tests.test_recipe_batch import draws_of
 from tests.test_recipe_batch_colour import COUNT, STREAM, compare, pictures, run
 

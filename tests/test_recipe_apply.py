@@ -17,7 +17,9 @@ from torchvision.transforms.v2 import functional as F
 import fastload
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.recipe import ColorJitter, GaussianBlur, Grayscale, RandomApply, RandomHorizontalFlip
+from fastload.recipe.colour import ColorJitter, GaussianBlur, Grayscale
+from fastload.recipe.crops import RandomHorizontalFlip
+from fastload.recipe.random_apply import RandomApply
 from tests.images import write_photo_folder
 from tests.test_recipe_batch import draws_of, images_of, run
 

@@ -15,33 +15,24 @@ from torchvision.transforms.v2 import functional as F
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, UnsupportedTransformError
-from fastload.recipe import (
-    JPEG,
+from fastload.recipe import Opaque, Operation, Recipe
+from fastload.recipe import split as split_module
+from fastload.recipe.augment import RandAugment, TrivialAugmentWide
+from fastload.recipe.colour import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
+from fastload.recipe.convert import MaskToDtype, Normalize, ToDtype
+from fastload.recipe.crops import (
     CenterCrop,
-    ColorJitter,
-    GaussianBlur,
-    GaussianNoise,
-    Grayscale,
-    MaskToDtype,
-    Normalize,
-    Opaque,
-    Operation,
     Pad,
-    RandAugment,
-    RandomApply,
     RandomCrop,
-    RandomErasing,
-    RandomGrayscale,
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomVerticalFlip,
-    Recipe,
     Resize,
-    ToDtype,
-    TrivialAugmentWide,
 )
-from fastload.recipe import split as split_module
-from fastload.recipe.erase import inside_boxes, pixel_noise
+from fastload.recipe.erase import RandomErasing, inside_boxes, pixel_noise
+from fastload.recipe.gaussian_noise import GaussianNoise
+from fastload.recipe.jpeg import JPEG
+from fastload.recipe.random_apply import RandomApply
 from fastload.recipe.split import BatchProgram
 from fastload.sources.kinds import IMAGE, MASK
 from tests.images import labels, photo

@@ -19,23 +19,14 @@ import fastload
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.geometry import Interpolation
-from fastload.recipe import (
-    HSV,
-    JPEG,
-    AugMix,
-    ColorJitter,
-    GaussianNoise,
-    Grayscale,
-    Operation,
-    RandAugment,
-    RandomChannelPermutation,
-    RandomGrayscale,
-    RandomPhotometricDistort,
-    Recipe,
-    TrivialAugmentWide,
-    colour,
-)
-from fastload.recipe.augment import AUGMENTATIONS, AugmentStep
+from fastload.recipe import Operation, Recipe, colour
+from fastload.recipe.augment import AUGMENTATIONS, AugmentStep, RandAugment, TrivialAugmentWide
+from fastload.recipe.augmix import AugMix
+from fastload.recipe.colour import ColorJitter, Grayscale, RandomGrayscale
+from fastload.recipe.gaussian_noise import GaussianNoise
+from fastload.recipe.hsv import HSV
+from fastload.recipe.jpeg import JPEG
+from fastload.recipe.photometric import RandomChannelPermutation, RandomPhotometricDistort
 from fastload.recipe.split import BatchProgram
 from fastload.render.hsv import adjust_hsv
 from fastload.sources.kinds import IMAGE, MASK

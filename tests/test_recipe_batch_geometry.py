@@ -11,10 +11,9 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from fastload.geometry import Geometry, GeometryPlan, Interpolation, PaddingMode
-from fastload.recipe import (
+from fastload.recipe import GeometryOperation, Operation
+from fastload.recipe.crops import (
     CenterCrop,
-    GeometryOperation,
-    Operation,
     Pad,
     RandomCrop,
     RandomHorizontalFlip,

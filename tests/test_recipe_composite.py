@@ -19,8 +19,9 @@ import fastload
 from fastload.backends.cache import CacheOptions
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
-from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray, shapes_of
+from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray
 from fastload.sources.buffers import PathTable
+from fastload.sources.masks import shapes_of
 from tests.backends import Contestant, contestants, once_in_workers
 from tests.images import jpeg, photo, png
 from tests.images import labels as label_map

@@ -18,7 +18,8 @@ from torchvision.transforms import InterpolationMode, v2
 import fastload
 from fastload.backends.cache import CacheOptions
 from fastload.errors import UnsupportedTransformError
-from fastload.recipe import Recipe, ToDtype
+from fastload.recipe import Recipe
+from fastload.recipe.convert import ToDtype
 from fastload.recipe.crops import Resize
 from fastload.sources.base import Source
 from fastload.sources.columns import PixelArray, ValueArray

@@ -23,15 +23,8 @@ from fastload.draws import Draws
 from fastload.geometry import Geometry, GeometryPlan, Padding, Resampling
 from fastload.geometry.boxes import _exp, random_resized_crop_boxes, resized_sizes
 from fastload.geometry.plan import Composition, GeometryStep, WarpSampling
-from fastload.recipe import (
-    GeometryOperation,
-    Operation,
-    Pad,
-    RandomCrop,
-    RandomResizedCrop,
-    Recipe,
-    Resize,
-)
+from fastload.recipe import GeometryOperation, Operation, Recipe
+from fastload.recipe.crops import Pad, RandomCrop, RandomResizedCrop, Resize
 from fastload.recipe.whole_images import WholeImages
 from fastload.sources.kinds import IMAGE
 

@@ -21,32 +21,23 @@ from torchvision.transforms import InterpolationMode, v2
 
 import fastload
 from fastload.errors import ConfigurationError, UnsupportedTransformError
-from fastload.recipe import (
-    AugMix,
+from fastload.recipe import Opaque, Operation, Recipe, SplitRecipe
+from fastload.recipe.augment import RandAugment, TrivialAugmentWide
+from fastload.recipe.augmix import AugMix
+from fastload.recipe.colour import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
+from fastload.recipe.convert import MaskToDtype, Normalize, ToDtype
+from fastload.recipe.crops import (
     CenterCrop,
-    ColorJitter,
-    GaussianBlur,
-    Grayscale,
-    MaskToDtype,
-    Normalize,
-    Opaque,
-    Operation,
     Pad,
-    RandAugment,
-    RandomApply,
     RandomCrop,
-    RandomErasing,
-    RandomGrayscale,
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomVerticalFlip,
-    Recipe,
     Resize,
-    SplitRecipe,
-    ToDtype,
-    TrivialAugmentWide,
-    Views,
 )
+from fastload.recipe.erase import RandomErasing
+from fastload.recipe.random_apply import RandomApply
+from fastload.recipe.views import Views
 from tests import warm
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

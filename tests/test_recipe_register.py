@@ -21,9 +21,9 @@ from fastload.recipe import (
     NotLowerableError,
     PixelOperation,
     Recipe,
-    Resize,
     register,
 )
+from fastload.recipe.crops import Resize
 from tests import images
 from tests.backends import DEVICE, Contestant, contestants
 

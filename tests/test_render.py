@@ -11,7 +11,7 @@ from torchvision.transforms.v2 import functional
 
 from fastload.geometry import Resampling
 from fastload.geometry.plan import WarpSampling
-from fastload.render import render_into
+from fastload.render.host import render_into
 from fastload.render.warp import warp_into
 from tests import images
 

@@ -29,7 +29,7 @@ from fastload.recipe import Recipe
 from fastload.recipe.albumentations_colour import Gamma
 from fastload.recipe.mix import Mix, MixUp, lower_batch_transform
 from fastload.recipe.outputs import Outputs
-from fastload.render import drawn, fused
+from fastload.render import drawn, fused, trial
 from fastload.render.drawn import DrawnGeometry, OrderOnDevice, PendingImages
 from fastload.render.steps import BlurSteps, ColourSteps, MixtureSteps
 from fastload.sources.kinds import IMAGE, VALUE
@@ -404,11 +404,11 @@ def test_where_kernels_are_used(
     device: str, used: set[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensor: Any = SimpleNamespace(device=torch.device(device))
-    monkeypatch.setattr(fused, "failure", lambda device, launch: "")
+    monkeypatch.setattr(trial, "failure", lambda device, launch: "")
     for switch in (None, "0", "1"):
         monkeypatch.setenv(fused.SWITCH, switch or "")
         assert fused.active(tensor) == (switch in used)
-    monkeypatch.setattr(fused, "failure", lambda device, launch: "no compiler")
+    monkeypatch.setattr(trial, "failure", lambda device, launch: "no compiler")
     monkeypatch.setattr(fused, "_has_triton", lambda: False)
     assert not fused.active(tensor)
 

@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 import torch
 
-from fastload.sources import Source, open_source, share
+from fastload.sources import Source, open_source
 from fastload.sources.buffers import PathTable, is_by_reference
 from fastload.sources.columns import EncodedFiles, EncodedImages, PixelImages, ValueArray, Values
+from fastload.sources.sharing import share
 from tests import warm
 from tests.test_sources_tar import shard, write_tar
 

@@ -12,7 +12,8 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload import native
-from fastload.decode import DecodeSettings, decode_image, get_decoder
+from fastload.decode import DecodeSettings, get_decoder
+from fastload.decode.image import decode_image
 from fastload.draws import Draws
 from fastload.geometry import Geometry, GeometryPlan, Resampling, View
 from fastload.native.pool import fuse

@@ -30,9 +30,11 @@ from fastload.arguments import flag, require
 from fastload.backends.needs import Abilities, Asked, lacking, needs_in
 from fastload.backends.tolerance import PixelDifference as PixelDifference
 from fastload.backends.tolerance import Tolerance as Tolerance
+from fastload.distribution import install_command
 from fastload.draws import Draws
 from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.files import DecodeSettings
+from fastload.modules import class_attribute, text_of
 from fastload.recipe import SplitRecipe
 from fastload.recipe.outputs import SIZES as SIZES
 from fastload.recipe.outputs import Outputs
@@ -465,17 +467,18 @@ def check_able(backend: str, traits: Traits, asked: Asked) -> None:
         raise need.refusal(task, backend, others)
 
 
-def fit_of(backend: type[Any], workload: Workload) -> Fit:
-    """How well a backend's class fits a workload: not at all where it lacks an ability; else what
-    its `fit` says, or what follows from its traits. `fit` is asked where options were given, or the
-    traits say nothing of such workloads."""
-    lacks = lacking(traits_of(backend), workload)
+def fit_of(backend: BackendStatus, workload: Workload) -> Fit:
+    """How well a backend fits a workload: not at all where it lacks an ability; else what the `fit`
+    of its class says, or what follows from its traits. `fit` is asked where options were given, or
+    the traits say nothing of such workloads."""
+    lacks, fits = lacking(backend.traits, workload), backend.traits.fits
     if lacks:
         return Fit(0.0, f"it cannot {' or '.join(lacks.values())}")
-    fits, own = traits_of(backend).fits, getattr(backend, "fit", None)
-    if own is not None and (workload.options is not None or workload.kind not in fits):
-        fit: Fit = own(workload)
-        return fit
+    if workload.options is not None or workload.kind not in fits:
+        own = getattr(backend_class(backend.name), "fit", None)
+        if own is not None:
+            fit: Fit = own(workload)
+            return fit
     fit = fits.get(workload.kind, Fit(0.1, "able to do it"))
     return Fit(fit.score, fit.reason or f"it can {workload.needs_python}")
 
@@ -534,9 +537,9 @@ def backend_class(name: str) -> Any:
 def backend_by_rule(workload: Workload) -> tuple[str, str]:
     """(backend, reason): the one whose `fit` has the highest score. The reason has that of the
     backend whose options were given, if it is declined."""
-    names = [status.name for status in available_backends() if status.available]
-    fits = {name: fit_of(backend_class(name), workload) for name in names}
-    best = max(names, key=lambda name: fits[name].score)  # of equals the first
+    usable = [status for status in available_backends() if status.available]
+    fits = {status.name: fit_of(status, workload) for status in usable}
+    best = max(fits, key=lambda name: fits[name].score)  # of equals the first
     if fits[best].score <= 0:
         tasks = " and ".join(needs_in(workload).values()) or "do this"
         raise ConfigurationError(f"backend: 'auto' finds none that can {tasks}.")
@@ -544,7 +547,7 @@ def backend_by_rule(workload: Workload) -> tuple[str, str]:
     if getattr(options, "may_be_declined", False):  # what is no options is refused later
         reasons += [
             f"{name}: {fits[name].reason}"
-            for name in names
+            for name in fits
             if name != best and isinstance(options, backend_class(name).Options)
         ]
     return best, "\n".join(reasons)
@@ -568,7 +571,8 @@ def _third_party(path: tuple[str, ...]) -> list[EntryPoint]:
 
 def _status(entry: EntryPoint) -> BackendStatus:
     try:
-        traits = traits_of(entry.load())
+        traits = _traits_in_text(entry.value) if entry.name in _BUILT_IN else None
+        traits = traits or traits_of(entry.load())
     except Exception as error:
         # Code of a third party, or a broken torch: it is reported, and the others go on.
         return BackendStatus(
@@ -577,6 +581,26 @@ def _status(entry: EntryPoint) -> BackendStatus:
     requires = traits.requires
     present = requires is None or _importable(requires.package)
     return BackendStatus(entry.name, present, "" if requires is None else requires.install, traits)
+
+
+@functools.cache
+def _traits_in_text(target: str) -> Traits | None:
+    """What the class of a backend says of itself, without loading its module; None where the text
+    alone does not tell."""
+    module, _, name = target.partition(":")
+    statement = class_attribute(text_of(module) or "", name, "traits")
+    if statement is None:
+        return None
+    try:
+        traits: Traits = eval(statement, _NAMES_IN_TRAITS.copy())
+    except NameError:
+        return None
+    return traits
+
+
+_NAMES_IN_TRAITS = {
+    each.__name__: each for each in (Traits, Fit, Tolerance, Dependency, replace, install_command)
+} | {"HOST_TRAITS": HOST_TRAITS}
 
 
 def _importable(package: str) -> bool:

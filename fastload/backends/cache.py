@@ -38,13 +38,14 @@ from fastload.cache.choice import why_filled
 from fastload.cache.filler import Filler, Pace, fills_here
 from fastload.cache.manifest import Variant, is_cache, read_manifest
 from fastload.cache.reading import open_cache
-from fastload.cache.resident import ResidentSource, arrays_of, in_memory, is_mapped, nbytes_of
+from fastload.cache.resident import ResidentSource, arrays_of, in_memory, nbytes_of
 from fastload.cache.stamps import Look
 from fastload.cache.writing import verify_cache
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.render.drawn import DrawnGeometry
 from fastload.sources.base import Source
+from fastload.sources.buffers import is_mapped
 from fastload.sources.inspection import refuse_among_samples
 
 logger = logging.getLogger("fastload")

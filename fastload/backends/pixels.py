@@ -6,7 +6,6 @@ from fastload import native
 from fastload.backends.base import Context
 from fastload.backends.maker import PixelMaker, Threads
 from fastload.backends.pixels_native import NativePixels
-from fastload.backends.pixels_python import PythonPixels
 from fastload.backends.rows import RowReader
 from fastload.errors import ConfigurationError
 from fastload.files import DecodeSettings
@@ -65,4 +64,6 @@ def reader_and_pixels(
                 "those that the manual's page of detection says; these are others "
                 f"({context.source.name}). Use decoder='auto'."
             )
+    from fastload.backends.pixels_python import PythonPixels
+
     return rows, PythonPixels(context, rows, threads, decoder)

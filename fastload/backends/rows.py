@@ -12,8 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.backends.base import BufferAllocator, Failure, HostBatch
-from fastload.backends.composites import CompositeReader
-from fastload.cache.resident import is_mapped
 from fastload.decode.libraries import get_decoder
 from fastload.draws import Draws, Int64Array
 from fastload.errors import DecodeError
@@ -23,14 +21,15 @@ from fastload.geometry.points import PointMap
 from fastload.recipe import SplitRecipe
 from fastload.recipe.composite import Members
 from fastload.recipe.outputs import SIZES, Outputs, Size
-from fastload.render.host import EncodedRenderer, PythonRenderer
 from fastload.sources.base import Source
+from fastload.sources.buffers import is_mapped
 from fastload.sources.columns import PixelImages, Values
 from fastload.sources.ragged import Ragged
 
 if TYPE_CHECKING:
     from fastload.backends.images import ImageReader
     from fastload.backends.moved import MovedColumns
+    from fastload.render.host import EncodedRenderer
 
 # Bytes that are copied in 100 microseconds, in which another thread would hardly have started.
 _LITTLE = 1 << 20
@@ -101,6 +100,7 @@ class RowReader:
     def images(self) -> ImageReader:
         """Reads the images of the source."""
         from fastload.backends.images import ImageReader
+        from fastload.render.host import PythonRenderer
 
         return ImageReader(
             self._source,
@@ -117,6 +117,7 @@ class RowReader:
         """Makes the images of samples: what reads those of the source, or puts them together."""
         if self._recipe.composite.most == 1:
             return self.images
+        from fastload.backends.composites import CompositeReader
 
         paster = None if self.moved is None else self.moved.paster
         given = self.settings, self._decoder

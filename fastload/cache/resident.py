@@ -25,6 +25,7 @@ from fastload.render.drawn import (
 )
 from fastload.render.transfer import on_device, stream_of
 from fastload.sources.base import Source
+from fastload.sources.buffers import is_mapped
 from fastload.sources.columns import Column, PixelArray, ValueArray, Values
 
 Int64Array = npt.NDArray[np.int64]
@@ -37,16 +38,6 @@ def arrays_of(source: Source) -> dict[str, PixelArray | ValueArray]:
     """The columns of a source that are rows of one array."""
     columns = (source.pixels | source.values).items()
     return {name: stored for name, column in columns if (stored := column.in_array()) is not None}
-
-
-def is_mapped(array: npt.NDArray[Any]) -> bool:
-    """Whether an array is, or is a view of, a memory-mapped file."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        if isinstance(base, np.memmap):
-            return True
-        base = base.base
-    return False
 
 
 def nbytes_of(source: Source) -> int:

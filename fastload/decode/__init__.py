@@ -3,8 +3,6 @@ not decoding."""
 
 from __future__ import annotations
 
-from fastload.decode.header import ImageHeader, read_header
-from fastload.decode.image import decode_image
 from fastload.decode.libraries import (
     Decoder,
     DecoderInfo,
@@ -19,11 +17,8 @@ __all__ = [
     "DecodeSettings",
     "Decoder",
     "DecoderInfo",
-    "ImageHeader",
     "available_decoders",
-    "decode_image",
     "decoder_names",
     "get_decoder",
-    "read_header",
     "register_decoder",
 ]

@@ -24,12 +24,10 @@ from fastload.backends.base import (
     traits_of,
 )
 from fastload.backends.needs import needs_in
-from fastload.backends.streamed import StreamBackend
 from fastload.device import DeviceStage
 from fastload.errors import ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.host_memory import BufferPool
-from fastload.loader import streams
 from fastload.loader.colour_place import ColourPlace, place_by_rule
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
@@ -46,10 +44,12 @@ from fastload.sampler import (
 )
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedFiles, StreamItems
-from fastload.sources.inspection import SeenArchives
 
 if TYPE_CHECKING:
+    from fastload.loader.compared import ComparedBackend
     from fastload.loader.remote import Remote
+    from fastload.loader.streams import StreamPlace
+    from fastload.sources.inspection import SeenArchives
 
 logger = logging.getLogger("fastload")
 
@@ -79,8 +79,10 @@ class LoaderParts:
     in_place: bool = False
     """Whether the user's own arrays are read whenever a batch is made: then none is made before its
     epoch begins, as they may be written to until then."""
-    stream: streams.StreamPlace | None = None
+    stream: StreamPlace | None = None
     """Where a data set is that can only be iterated; None for others."""
+    compared: ComparedBackend | None = None
+    """The backend, if it asks the user's code at the start of each epoch."""
     archives: SeenArchives | None = None
     """The archives that samples are parts of, as they were when the source was opened; None where
     there are none."""
@@ -104,6 +106,7 @@ class LoaderParts:
             ahead=not (self.renewed or self.in_place),
             together=together,
             remote=self.remote,
+            compared=self.compared,
             survives_fork=all(column.survives_fork for column in self.source.encoded.values()),
         )
 
@@ -197,10 +200,11 @@ def _on_backend(
         from fastload.backends.submitted import SubmittedBackend
 
         built = SubmittedBackend(built)
+    compared: ComparedBackend | None = None
     if opened.assumed is not None:
         from fastload.loader.compared import ComparedBackend
 
-        built = ComparedBackend(
+        built = compared = ComparedBackend(
             built,
             source,
             opened.assumed,
@@ -225,6 +229,11 @@ def _on_backend(
         }
         return rows | ({"colour": colour.why} if colour.why else {})
 
+    archives: SeenArchives | None = None
+    if source.archives:
+        from fastload.sources.inspection import SeenArchives
+
+        archives = SeenArchives(source.archives)
     return _parts(
         config,
         split,
@@ -234,12 +243,13 @@ def _on_backend(
         collate=collate,
         owned=traits.owns_batches,
         backend=built,
+        compared=compared,
         fingerprinted=(recipe.fingerprint,),
         explain=explain,
         renewed=renewed,
         changed=changes.changed,
         in_place=in_place and changes.of_dataset,
-        archives=SeenArchives(source.archives) if source.archives else None,
+        archives=archives,
         together=together,
         remote=remote,
     )
@@ -410,6 +420,9 @@ def _check_mix(mix: Mix, split: SplitRecipe, source: Source) -> None:
 
 def _streaming(config: LoaderConfig) -> LoaderParts:
     """For an IterableDataset: a DataLoader of torch, and the device stage after it."""
+    from fastload.backends.streamed import StreamBackend
+    from fastload.loader import streams
+
     streams.refuse_of_streams(config)
     shard, dataset, kind = config.shard_here(), config.source, type(config.source).__name__
     loader = streams.dataloader_of(config, shard)

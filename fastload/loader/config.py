@@ -20,7 +20,7 @@ from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
 from fastload.sampler import Ordering, Shard, Shuffle, Tail
 from fastload.sources.base import Opened
-from fastload.sources.huggingface_streams import is_huggingface_stream
+from fastload.sources.given import is_huggingface_stream
 
 logger = logging.getLogger("fastload")
 

@@ -15,12 +15,12 @@ import numpy.typing as npt
 from fastload.backends.base import Backend
 from fastload.device import DeviceStage, Staged
 from fastload.errors import FastloadError, OnError
-from fastload.loader.compared import ComparedBackend
 from fastload.loader.production import READY, OnDemand, Prefetcher, Production
 from fastload.sampler import Order, Position, Schedule
 from fastload.spans import SpanLog
 
 if TYPE_CHECKING:
+    from fastload.loader.compared import ComparedBackend
     from fastload.loader.remote import Remote
     from fastload.loader.together import ReadTogether
 
@@ -45,13 +45,14 @@ class Feed:
         ahead: bool = True,
         together: ReadTogether | None = None,
         remote: Remote | None = None,
+        compared: ComparedBackend | None = None,
         survives_fork: bool = True,
     ) -> None:
         """`ahead`: whether batches are made before their epoch begins; not where its data may
-        change until then. `together`, `remote`: see `Production`. `survives_fork`: whether a forked
+        change until then. `together`, `remote`: see `Production`. `compared`: the backend,
+        if it asks the user's code at the start of each epoch. `survives_fork`: whether a forked
         process may read the source."""
-        self._compared = backend if isinstance(backend, ComparedBackend) else None
-        """A backend that asks the user's code at the start of each epoch; None for others."""
+        self._compared = compared
         self._order = order
         self._backend = backend
         self._stage = stage

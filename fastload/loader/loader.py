@@ -7,7 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
@@ -16,9 +16,7 @@ from fastload.arguments import checks_names, integer
 from fastload.backends.base import BackendOptions
 from fastload.compat.dataloader import LoaderSampler, ShownAsDataLoader, stand_in
 from fastload.compat.handover import nothing_read
-from fastload.compat.torchdata import position_of_torchdata_state
 from fastload.errors import ConfigurationError, OnError, counted
-from fastload.loader.adoption import Adoption, config_of, is_same, made_again
 from fastload.loader.build import LoaderParts, assemble
 from fastload.loader.config import (
     MOVED_OF_CREATE,
@@ -34,11 +32,13 @@ from fastload.loader.following import FollowedSampler
 from fastload.loader.iterator import Cursor, LoaderIterator, Progress, Stats
 from fastload.loader.rules import refuse_beside_batches, refuse_of_dataloader
 from fastload.loader.states import STATE_VERSION, LoadedOrder, checked_epoch, read_state
-from fastload.loader.streams import dataloader_of
 from fastload.recipe import Recipe
 from fastload.sampler import Order, Ordering, Position, Shard, announce_epoch
 from fastload.sources.base import Source
 from fastload.spans import SpanLog
+
+if TYPE_CHECKING:
+    from fastload.loader.adoption import Adoption
 
 logger = logging.getLogger("fastload")
 
@@ -295,9 +295,13 @@ class Loader(ShownAsDataLoader):
         if self._progress.cursor.taken:
             return
         adoption, seen = self.config.adoption, self._seen
-        if adoption is not None and seen is not None and not is_same(seen, adoption.seen()):
-            self._read_again(adoption)
-        elif (
+        if adoption is not None and seen is not None:
+            from fastload.loader.adoption import is_same
+
+            if not is_same(seen, adoption.seen()):
+                self._read_again(adoption)
+                return
+        if (
             self.config.shard == "auto" and Shard.detect() != self._parts.order.shard
         ) or self._changed(thoroughly=False):
             self._assemble_again()
@@ -367,6 +371,8 @@ class Loader(ShownAsDataLoader):
         if config.adopted:
             return self.existing
         if config.streamed:
+            from fastload.loader.streams import dataloader_of
+
             return dataloader_of(config, Shard())
         order = parts.order
         if not isinstance(config.shard, Shard) and config.sampler is None:
@@ -379,6 +385,8 @@ class Loader(ShownAsDataLoader):
     def _adopted_again(self, dataloader: DataLoader[Any], device: torch.device | None) -> Any:
         """A hook for the same: what they have made of it, as a Loader with the arguments of this
         one. `device`: where they will copy the batches."""
+        from fastload.loader.adoption import config_of, made_again
+
         config, adoption = self.config, self.config.adoption
         if adoption is not None:
             arguments = dict(adoption.arguments)
@@ -565,6 +573,8 @@ class Loader(ShownAsDataLoader):
                 after the script has seeded its generator or set its epoch: then the first `next`
                 raises it.
         """
+        from fastload.compat.torchdata import position_of_torchdata_state
+
         self._settle()
         place = position_of_torchdata_state(state, self._parts.order, self._cursor.position[0])
         place = self._read(state) if place is None else place

@@ -15,7 +15,7 @@ from fastload.recipe.mix import Mix
 from fastload.recipe.operation import qualified_name
 from fastload.sources import Opened
 from fastload.sources.base import Source
-from fastload.sources.datasets import is_huggingface
+from fastload.sources.given import is_huggingface
 
 _TOO_NARROW = (torch.uint8, torch.int8, torch.int16, torch.float16, torch.bfloat16)
 _REMEDY = "put v2.ToDtype(torch.float32, scale=True) into transform, before it"

@@ -9,13 +9,11 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastload import native
 from fastload.backends.base import DEFAULT_PREFETCH
 from fastload.compat.dataloader import is_over_a_loaders
-from fastload.compat.timm import is_fast_collate, stacks_alike
-from fastload.compat.torchdata import is_torchdatas
 from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.known_code import only_seeds
 from fastload.loader import rules
@@ -38,8 +36,10 @@ from fastload.sampler import (
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
 from fastload.sources.columns import DatasetItems
-from fastload.sources.datasets import COST, is_dataset, is_huggingface, open_dataset
-from fastload.sources.inspection import Snapshot, are_unchanged, seen_in
+from fastload.sources.given import is_dataset, is_huggingface
+
+if TYPE_CHECKING:
+    from fastload.sources.inspection import Snapshot
 
 logger = logging.getLogger("fastload")
 
@@ -77,7 +77,7 @@ class Served(Reading):
 def served_for(config: LoaderConfig) -> Served:
     """The data set and its recipe; opened again if Python code needs samples of its own."""
     reading = _read(config, _opened_for(config))
-    if config.collate_fn is not None and is_fast_collate(config.collate_fn):
+    if config.collate_fn is not None:
         reading = _without_fast_collate(reading)
     if reading.runs_python and not reading.opened.source.objects and _has_code(config.source):
         reading = _read(reading.config, _opened_by_its_own_code(reading))
@@ -98,6 +98,10 @@ def _read(config: LoaderConfig, opened: Opened) -> Reading:
 
 def _without_fast_collate(reading: Reading) -> Reading:
     """What timm's function does to bytes, done without it where that gives the same."""
+    from fastload.compat.timm import is_fast_collate, stacks_alike
+
+    if not is_fast_collate(reading.config.collate_fn):
+        return reading
     plain, opened = replace(reading.config, collate_fn=None), reading.opened
     split = _split(reading.recipe, plain, opened.source)
     if not stacks_alike(opened.source, split):
@@ -151,6 +155,8 @@ def _opened_for(config: LoaderConfig) -> Opened:
                 "create_loader(dataset, collate=...) reads columns of them",
             )
         return _noting_assume_plain(opened, config.source)
+    from fastload.sources.datasets import COST
+
     return open_indexed(
         config.source,
         reason=f"the worker_init_fn {qualified_name(init)} may change it. {COST} Leave it out, "
@@ -189,6 +195,8 @@ def _opened_by_its_own_code(reading: Reading) -> Opened:
 
     Raises ConfigurationError: something was asked for that only fastload's own reading gives.
     """
+    from fastload.sources.datasets import COST, open_dataset
+
     config, native, split = reading.config, reading.opened, reading.split
     rules.check_own_code(config, native, split)
     if config.collate_fn is not None:
@@ -234,6 +242,8 @@ class Changes:
         self._snapshot: Snapshot | None = None
         a_path = isinstance(config.source, str | os.PathLike)
         if config.adopted or (not a_path and _has_code(config.source)):
+            from fastload.sources.inspection import Snapshot
+
             only_length = bool(opened.source.objects) and opened.bare is None
             read = opened.source.pixels | opened.source.values if in_place else {}
             # Of labels more is known than their values: how many classes there are.
@@ -277,12 +287,16 @@ def _operations_of(recipe: Recipe) -> list[Any]:
 def _compared_of(origin: Origin) -> tuple[Any, ...]:
     if not any(op.is_opaque for op in origin.ops):
         return origin.ops
+    from fastload.sources.inspection import seen_in
+
     run = origin.transform
     return (seen_in(run.given),) if isinstance(run, CopiedTransform) else (run,)
 
 
 def _is_equal(mine: Any, its: Any) -> bool:
     if isinstance(mine, list) and isinstance(its, list):
+        from fastload.sources.inspection import are_unchanged
+
         return are_unchanged(mine, its)
     known = isinstance(mine, Operation | Recipe) and type(mine) is type(its)
     return mine is its or bool(known and mine == its)
@@ -386,7 +400,11 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
 def _by_torchdata(config: LoaderConfig) -> bool:
     """Whether the DataLoader has a batch sampler of torchdata's, which begins at once."""
     adoption = config.adoption
-    return adoption is not None and is_torchdatas(adoption.existing.batch_sampler)
+    if adoption is None:
+        return False
+    from fastload.compat.torchdata import is_torchdatas
+
+    return is_torchdatas(adoption.existing.batch_sampler)
 
 
 def _why_empty(config: LoaderConfig, order: Order, given: Any) -> str:

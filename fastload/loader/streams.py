@@ -21,12 +21,8 @@ from fastload.loader.config import LoaderConfig
 from fastload.loader.worker_seeds import WorkerSeeds
 from fastload.recipe import Recipe
 from fastload.sampler import Shard, Shuffle
-from fastload.sources.huggingface_streams import (
-    can_seek,
-    identity_of,
-    is_huggingface_stream,
-    split_by_node,
-)
+from fastload.sources.given import is_huggingface_stream
+from fastload.sources.huggingface_streams import can_seek, identity_of, split_by_node
 
 _SHUFFLES = "dataset.shuffle(seed=..., buffer_size=...) gives it an order, and each epoch another"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Generic, TypeVar
 
@@ -24,7 +24,6 @@ from torchvision.transforms import v2
 from fastload.errors import ConfigurationError
 from fastload.known_code import delegate_of, methods_are_as_defined
 from fastload.recipe.attributes import read_antialias, read_floats, read_interpolation, read_pair
-from fastload.recipe.columns import ColumnOperation
 from fastload.recipe.convert import MaskToDtype, Normalize, ToDtype
 from fastload.recipe.crops import CenterCrop, Resize
 from fastload.recipe.operation import (
@@ -36,8 +35,6 @@ from fastload.recipe.operation import (
     lowering_of,
     register_lowering,
 )
-from fastload.recipe.random_apply import OneOf, RandomApply, RandomOrder
-from fastload.recipe.views import Branches, Views
 
 _CONTAINERS = (v1.Compose, v2.Compose, nn.Sequential)
 _BATCH_ONLY = (v2.MixUp, v2.CutMix)
@@ -68,10 +65,11 @@ def lower(transform: Any) -> list[Origin]:
     """The transforms in the order they run, nested ones unpacked, each with its operations. Raises
     ConfigurationError: something that is not callable, such as a list; MixUp or CutMix, which do
     not work on single images."""
-    return _lower_all(transform, ImageState())
+    return lower_all(transform, ImageState())
 
 
-def _lower_all(transform: Any, image: ImageState) -> list[Origin]:
+def lower_all(transform: Any, image: ImageState) -> list[Origin]:
+    """As `lower`. `image`: the state of the image before, which is changed to the state after."""
     return [lower_leaf(leaf, image) for leaf in _leaves(transform)]
 
 
@@ -238,7 +236,7 @@ def lower_leaf(transform: Any, image: ImageState) -> Origin:
 
 
 def _changes_masks(op: Operation) -> bool:
-    return op.moves_pixels or isinstance(op, ColumnOperation | MaskToDtype)
+    return op.moves_pixels or op.only_columns or isinstance(op, MaskToDtype)
 
 
 def _reason_unknown(transform: Any) -> str:
@@ -291,51 +289,6 @@ def _is_known(transform: Any) -> bool:
     )
 
 
-def _views(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    origins = [_lower_all(inner, replace(image)) for inner in transform.transforms]
-    branches = tuple(tuple(op for origin in branch for op in origin.ops) for branch in origins)
-    if any(isinstance(op, Branches) for branch in branches for op in branch):
-        raise NotLowerableError("Views within Views; list all of them in one")
-    image.forked = True
-    return (Branches(branches),)
-
-
-def _inside(transforms: list[Any], image: ImageState) -> tuple[Operation, ...]:
-    """The operations of transforms that not all samples go through."""
-    inside = replace(image)
-    ops = tuple(op for origin in _lower_all(v1.Compose(transforms), inside) for op in origin.ops)
-    for op in ops:
-        if op.is_opaque:
-            raise NotLowerableError(f"inside it: {op.reason_not_placed(None)}")
-        if op.only_columns:
-            raise NotLowerableError(f"inside it {op.describe()}, which is for every sample")
-        if not op.fits_batches(None):
-            raise NotLowerableError(
-                f"inside it {op.describe()} moves pixels; draw it for every image"
-            )
-    if (image.dtype, image.tensor) != (inside.dtype, inside.tensor) or inside.forked:
-        raise NotLowerableError("what is inside it changes the kind or the number of images")
-    return ops
-
-
-def _random_apply(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    ops = _inside(list(transform.transforms), image)
-    return (RandomApply(ops, float(transform.p)),) if ops else ()
-
-
-def _random_choice(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    choices = tuple(_inside([choice], image) for choice in transform.transforms)
-    weights = [1.0] * len(choices) if transform.p is None else list(map(float, transform.p))
-    if len(weights) != len(choices):
-        raise NotLowerableError(f"{len(weights)} probabilities for {len(choices)} transforms")
-    return (OneOf(choices, tuple(weight / sum(weights) for weight in weights)),)
-
-
-def _random_order(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    parts = tuple(_inside([part], image) for part in transform.transforms)
-    return (RandomOrder(tuple(part for part in parts if part)),)
-
-
 def _to_pil_image(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     if not (image.known and image.dtype == torch.uint8 and transform.mode in (None, "RGB")):
         raise NotLowerableError("a conversion to a PIL image changes values here, or the mode")
@@ -360,9 +313,5 @@ register_lowering(
     (v2.ToImage, v1.PILToTensor, v2.PILToTensor, v2.ToPureTensor, v2.Identity, nn.Identity),
     lambda transform, image: (),
 )
-register_lowering("RandomApply", (v1.RandomApply, v2.RandomApply), _random_apply)
-register_lowering("OneOf", (v1.RandomChoice, v2.RandomChoice), _random_choice)
-register_lowering("RandomOrder", (v1.RandomOrder, v2.RandomOrder), _random_order)
-register_lowering("a fork", (Views,), _views)
-register_lowering("no operation", _TO_PIL, _to_pil_image)
+register_lowering("no operation", (v1.ToPILImage, v2.ToPILImage), _to_pil_image)
 register_lowering("four operations", (presets.ImageClassification,), _image_classification)

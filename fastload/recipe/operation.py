@@ -9,7 +9,10 @@ would refuse at the first image raise ConfigurationError at construction.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -22,7 +25,7 @@ from fastload.errors import ConfigurationError, counted
 from fastload.geometry import GeometryPlan, Padding, Resampling
 from fastload.geometry.plan import GeometryStep, WarpSampling
 from fastload.geometry.points import PointMap
-from fastload.render.device import render_batch
+from fastload.modules import modules_in, text_of
 from fastload.render.drawn import Conversion
 from fastload.render.steps import Steps
 
@@ -85,6 +88,13 @@ class Operation:
     """Whether each output pixel depends on the same input pixel alone, in the same way for all
     pixels of a sample. Crops and flips that come after it may then run before it; no other
     operation that moves pixels may."""
+
+    makes_views: ClassVar[bool] = False
+    """Whether it is the last operation, and makes several images of one."""
+
+    def paths(self, before: tuple[Operation, ...]) -> list[list[tuple[int, Operation]]]:
+        """(stream, operation) of all that makes each view, those `before` it included."""
+        return [list(enumerate((*before, self)))]
 
     @property
     def inner(self) -> tuple[Operation, ...]:
@@ -293,6 +303,8 @@ class GeometryOperation(GeometryStep, Operation):
     def _render(
         self, pixels: torch.Tensor, draws: Draws, stream: int, resampling: Resampling
     ) -> torch.Tensor:
+        from fastload.render.device import render_batch
+
         sizes = np.broadcast_to(np.array(pixels.shape[-2:]), (len(draws), 2))
         geometry = self._plan(stream).resolve(draws, sizes)
         if geometry.errors:
@@ -399,6 +411,7 @@ def register(cls: _Registered) -> _Registered:
 def register_lowering(name: str, transforms: tuple[type, ...], lowering: Lowering) -> None:
     """Have transforms of these exact types lowered by a function, to any number of operations."""
     for kind in transforms:
+        _load_modules_of(kind)
         if kind in _lowerings:
             raise ConfigurationError(
                 f"register({name}): {kind.__module__}.{kind.__qualname__} is lowered to "
@@ -425,20 +438,48 @@ def called_as(transform: Any) -> Any:
     """The function that runs a transform as Python code: itself, unless a caller is registered for
     its type."""
     for base in type(transform).__mro__:
-        _load_package(base)
+        _load_modules_of(base)
         if base in _callers:
             return _callers[base](transform)
     return transform
 
 
-def _load_package(kind: type) -> None:
-    package = kind.__module__.partition(".")[0]
-    if package in _PACKAGES:
-        importlib.import_module(_PACKAGES.pop(package))
-
-
 def lowering_of(kind: type) -> Lowering | None:
     """How transforms of exactly this type are lowered, or None."""
-    _load_package(kind)
+    _load_modules_of(kind)
+    for module in _modules_by_name().get(_UNKNOWN, ()):
+        importlib.import_module(module)
     found = _lowerings.get(kind)
     return None if found is None else found[1]
+
+
+def _load_modules_of(kind: type) -> None:
+    """Import the modules of ours that say that they lower transforms of a type."""
+    package = kind.__module__.partition(".")[0]
+    if package in _PACKAGES:
+        importlib.import_module(_PACKAGES[package])
+    for module in _modules_by_name().get(kind.__name__, ()):
+        importlib.import_module(module)
+
+
+_LOWERED = re.compile(
+    r"\n(?:    transforms(?:: .+)? = |register_lowering\(\s*\"[^\"]*\",\s*)\(([^)]*)\)"
+)
+"""In the text of a module: the types that an operation names, or that `register_lowering` is given,
+as in (v1.Resize, v2.Resize)."""
+_UNKNOWN = "?"
+"""In place of a name: of modules whose text is not there."""
+
+
+@functools.cache
+def _modules_by_name() -> dict[str, tuple[str, ...]]:
+    """By the name of a class of transforms, the modules of this package that lower it, as they say
+    in their text. Which is lowered by which is known by the types, once they are loaded."""
+    found: dict[str, tuple[str, ...]] = {}
+    package = sys.modules[__name__.rpartition(".")[0]]
+    for module in modules_in(package.__name__, package.__path__):
+        text = "" if module in _PACKAGES.values() else text_of(module)
+        types = [_UNKNOWN] if text is None else ", ".join(_LOWERED.findall(text)).split(",")
+        for name in {each.rpartition(".")[2].strip() for each in types} - {""}:
+            found[name] = (*found.get(name, ()), module)
+    return found

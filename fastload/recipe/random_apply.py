@@ -3,19 +3,30 @@ RandomOrder: all, in an order of its own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
+import torchvision.transforms as v1
+from torchvision.transforms import v2
 
 from fastload.draws import Draws, Int64Array
 from fastload.errors import ConfigurationError
 from fastload.geometry.points import PointMap
 from fastload.recipe.attributes import check_settings
 from fastload.recipe.colour import require_grey_or_rgb, shape_of
-from fastload.recipe.operation import Operation, PixelOperation, Size
+from fastload.recipe.lower import lower_all
+from fastload.recipe.operation import (
+    ImageState,
+    NotLowerableError,
+    Operation,
+    PixelOperation,
+    Size,
+    register_lowering,
+)
 from fastload.render import fused
 from fastload.render.steps import Steps
 from fastload.render.transfer import on_device
@@ -203,3 +214,44 @@ class RandomOrder(_SomeSamples):
     def identity(self) -> str:
         named = ("; ".join(op.identity for op in ops) for ops in self.parts)
         return f"RandomOrder({', '.join(f'({name})' for name in named)})"
+
+
+def _inside(transforms: list[Any], image: ImageState) -> tuple[Operation, ...]:
+    """The operations of transforms that not all samples go through."""
+    inside = replace(image)
+    ops = tuple(op for origin in lower_all(v1.Compose(transforms), inside) for op in origin.ops)
+    for op in ops:
+        if op.is_opaque:
+            raise NotLowerableError(f"inside it: {op.reason_not_placed(None)}")
+        if op.only_columns:
+            raise NotLowerableError(f"inside it {op.describe()}, which is for every sample")
+        if not op.fits_batches(None):
+            raise NotLowerableError(
+                f"inside it {op.describe()} moves pixels; draw it for every image"
+            )
+    if (image.dtype, image.tensor) != (inside.dtype, inside.tensor) or inside.forked:
+        raise NotLowerableError("what is inside it changes the kind or the number of images")
+    return ops
+
+
+def _random_apply(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    ops = _inside(list(transform.transforms), image)
+    return (RandomApply(ops, float(transform.p)),) if ops else ()
+
+
+def _random_choice(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    choices = tuple(_inside([choice], image) for choice in transform.transforms)
+    weights = [1.0] * len(choices) if transform.p is None else list(map(float, transform.p))
+    if len(weights) != len(choices):
+        raise NotLowerableError(f"{len(weights)} probabilities for {len(choices)} transforms")
+    return (OneOf(choices, tuple(weight / sum(weights) for weight in weights)),)
+
+
+def _random_order(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    parts = tuple(_inside([part], image) for part in transform.transforms)
+    return (RandomOrder(tuple(part for part in parts if part)),)
+
+
+register_lowering("RandomApply", (v1.RandomApply, v2.RandomApply), _random_apply)
+register_lowering("OneOf", (v1.RandomChoice, v2.RandomChoice), _random_choice)
+register_lowering("RandomOrder", (v1.RandomOrder, v2.RandomOrder), _random_order)

@@ -19,8 +19,6 @@ from fastload.recipe.composite import Composite
 from fastload.recipe.lower import Origin, keeps_kind, lower
 from fastload.recipe.operation import GeometryOperation, Operation, Size
 from fastload.recipe.split import BatchProgram, Placement, SplitRecipe, Step, moves_pixels
-from fastload.recipe.views import Branches
-from fastload.recipe.whole_images import WholeImages
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class Recipe:
             ConfigurationError: operations that no image can go through in this order.
             UnsupportedTransformError: a recipe made by hand whose operations cannot all be placed.
         """
-        branches, paths = self._branching, self._view_steps
+        paths, several = self._view_steps, self._several_views
         composite = Composite.of(paths)
         placed = [_place(path, fixed_size) for path in paths]
         composite.check_placed(paths[0], *placed[0])
@@ -95,7 +93,7 @@ class Recipe:
         if not unplaced:
             for path in paths:
                 _check_dtypes(path)
-        elif branches is not None:
+        elif several:
             return replace(self.as_opaque(""), reasons=reasons)
         else:
             last, why = unplaced[-1]
@@ -112,16 +110,14 @@ class Recipe:
                 for path, (where, _) in zip(paths, placed, strict=True)
             ),
             placement=tuple(
-                Placement(
-                    op.describe() if branches is None else f"view {view}: {op.describe()}", place
-                )
+                Placement(f"view {view}: {op.describe()}" if several else op.describe(), place)
                 for view, (path, (where, _)) in enumerate(zip(paths, placed, strict=True), 1)
                 for (_, op), place in zip(path, where, strict=True)
             ),
             opaque=opaque,
             rest=rest,
             reasons=reasons,
-            several_views=branches is not None,
+            several_views=several,
             view_steps=tuple(map(tuple, paths)),
             composite=composite,
         )
@@ -140,29 +136,25 @@ class Recipe:
             opaque = _in_order([origin.transform for origin in self.origins])
         elif self.ops:
             opaque, _, _ = self._compose_originals(len(self.ops) - 1, self.ops[-1].describe())
-        views = 1 if self._branching is None else len(self._branching.branches)
+        views = len(self._view_steps)
         return SplitRecipe(
             geometries=(GeometryPlan(),) * views,
             programs=(BatchProgram(),) * views,
             placement=tuple(Placement(op.describe(), "worker") for op in self.ops),
             opaque=opaque,
             reasons=() if opaque is None else (f"the transform ({reason})",),
-            several_views=self._branching is not None,
+            several_views=self._several_views,
             view_steps=tuple(map(tuple, self._view_steps)),
         )
 
     @property
     def _view_steps(self) -> list[list[Step]]:
         """The operations of each view, with the streams that they have in this recipe."""
-        return (
-            [list(enumerate(self.ops))]
-            if self._branching is None
-            else self._branching.paths(self.ops[:-1])
-        )
+        return self.ops[-1].paths(self.ops[:-1]) if self.ops else [[]]
 
     @property
-    def _branching(self) -> Branches | None:
-        return self.ops[-1] if self.ops and isinstance(self.ops[-1], Branches) else None
+    def _several_views(self) -> bool:
+        return bool(self.ops) and self.ops[-1].makes_views
 
     def _compose_originals(
         self, last: int, why: str
@@ -232,6 +224,8 @@ def _place(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], Geomet
     colour = list(takewhile(lambda step: step[1].of_any_size, path))
     if "nowhere" not in where or not colour or any(op.takes_several for _, op in path):
         return where, plan
+    from fastload.recipe.whole_images import WholeImages
+
     rest, plan = _after_colour(path[len(colour) :], fixed_size)
     return ["decode"] * len(colour) + rest, replace(plan, colour=WholeImages(tuple(colour)))
 

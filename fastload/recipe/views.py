@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastload.errors import ConfigurationError, counted
-from fastload.recipe.operation import Operation, Size
+from fastload.recipe.lower import lower_all
+from fastload.recipe.operation import (
+    ImageState,
+    NotLowerableError,
+    Operation,
+    Size,
+    register_lowering,
+)
 
 __all__ = ["Branches", "Views"]
 
@@ -57,6 +64,8 @@ class Branches(Operation):
     """The last operation of a recipe that makes several images of one. The streams of its
     operations count on from its own position, branch by branch."""
 
+    makes_views = True
+
     branches: tuple[tuple[Operation, ...], ...]
 
     @property
@@ -80,11 +89,21 @@ class Branches(Operation):
         return counted(len(self.branches), "view")
 
     def paths(self, before: tuple[Operation, ...]) -> list[list[tuple[int, Operation]]]:
-        """(stream, operation) of all that makes each view, the operations before the branches
-        included."""
         shared, stream = list(enumerate(before)), len(before)
         result = []
         for branch in self.branches:
             result.append([*shared, *enumerate(branch, stream)])
             stream += len(branch)
         return result
+
+
+def _views(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    origins = [lower_all(inner, replace(image)) for inner in transform.transforms]
+    branches = tuple(tuple(op for origin in branch for op in origin.ops) for branch in origins)
+    if any(isinstance(op, Branches) for branch in branches for op in branch):
+        raise NotLowerableError("Views within Views; list all of them in one")
+    image.forked = True
+    return (Branches(branches),)
+
+
+register_lowering("a fork", (Views,), _views)

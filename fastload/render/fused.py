@@ -19,8 +19,6 @@ import numpy.typing as npt
 import torch
 
 from fastload.geometry import Geometry, Resampling
-from fastload.render.jpeg import recompressed
-from fastload.render.noise import add_noise
 from fastload.render.steps import (
     BlurSteps,
     ColourSteps,
@@ -30,7 +28,6 @@ from fastload.render.steps import (
     Steps,
 )
 from fastload.render.transfer import constants, on_device
-from fastload.render.trial import failure
 
 _BLOCK = 256
 """Pixels of a program that blurs; rows and columns of one that weighs."""
@@ -58,6 +55,8 @@ def why_not(device: torch.device) -> str:
     if device.type == "cuda":
         if switch == "0":
             return f"{SWITCH}=0"
+        from fastload.render.trial import failure
+
         return failure(device, lambda out: launch(kernels().trial, (1,), out))
     if device.type == "cpu" and switch == "1":
         return "" if _has_triton() else "Triton is not installed"
@@ -242,8 +241,12 @@ def run(images: torch.Tensor, steps: Sequence[Steps]) -> torch.Tensor:
         elif isinstance(part, MixtureSteps):
             images = mixture(images, part)
         elif isinstance(part, NoiseSteps):
+            from fastload.render.noise import add_noise
+
             images = add_noise(images, part)
         elif isinstance(part, JpegSteps):
+            from fastload.render.jpeg import recompressed
+
             images = recompressed(images, part)
         else:
             images = recolour(images, part)

@@ -19,9 +19,9 @@ import torch
 
 from fastload import native
 from fastload.arguments import checks_names
-from fastload.decode import DecodeSettings, decode_image, get_decoder, read_header
-from fastload.decode.header import REMEDY_UNREADABLE, ImageHeader, check_start
-from fastload.decode.image import LARGE, Scratch, check_header
+from fastload.decode import DecodeSettings, get_decoder
+from fastload.decode.header import REMEDY_UNREADABLE, ImageHeader, check_start, read_header
+from fastload.decode.image import LARGE, Scratch, check_header, decode_image
 from fastload.decode.libraries import core_pool
 from fastload.draws import BoolArray, Float64Array, Int64Array
 from fastload.errors import ConfigurationError, DecodeError

@@ -23,10 +23,8 @@ from fastload.sources.columns import (
 )
 from fastload.sources.formats import FORMATS, Format
 from fastload.sources.kinds import Kind, register_kind
-from fastload.sources.masks import shapes_of
 from fastload.sources.opening import open_indexed, open_source, register_format
 from fastload.sources.ragged import Ragged
-from fastload.sources.sharing import share
 
 __all__ = [
     "FORMATS",
@@ -50,6 +48,4 @@ __all__ = [
     "open_source",
     "register_format",
     "register_kind",
-    "shapes_of",
-    "share",
 ]

@@ -220,3 +220,13 @@ class PathTableBuilder:
             np.frombuffer(self._blob, dtype=np.uint8),
             np.frombuffer(self._ends, dtype=np.int64),
         )
+
+
+def is_mapped(array: npt.NDArray[Any]) -> bool:
+    """Whether an array is, or is a view of, a memory-mapped file."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if isinstance(base, np.memmap):
+            return True
+        base = base.base
+    return False

@@ -105,17 +105,6 @@ def refuse_collections(spec: Any) -> None:
 _PIXEL_DATASETS = ("CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "KMNIST")
 
 
-def is_dataset(spec: object) -> bool:
-    """A map-style torch Dataset, which may be one that fastload reads itself."""
-    return isinstance(spec, Dataset) and not isinstance(spec, IterableDataset)
-
-
-def is_huggingface(spec: object) -> bool:
-    """A `datasets.Dataset`; the package is not imported for it."""
-    module = sys.modules.get("datasets.arrow_dataset")
-    return module is not None and isinstance(spec, module.Dataset)
-
-
 def open_known_dataset(dataset: Any, _: OpenOptions | None = None) -> Opened:
     """Open a torch Dataset: the same samples in the same order, read by fastload instead of the
     dataset where it can.

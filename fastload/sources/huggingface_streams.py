@@ -4,18 +4,12 @@ known about one beside its samples."""
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from fastload.errors import ConfigurationError
 from fastload.sampler import Shard
-
-
-def is_huggingface_stream(spec: object) -> bool:
-    """A `datasets.IterableDataset`; the package is not imported for it."""
-    module = sys.modules.get("datasets.iterable_dataset")
-    return module is not None and isinstance(spec, module.IterableDataset)
+from fastload.sources.given import is_huggingface_stream
 
 
 def identity_of(dataset: Any) -> list[str]:

@@ -32,10 +32,11 @@ from fastload import stores
 from fastload.errors import SourceError
 from fastload.files import replacing
 from fastload.machine import cache_home
+from fastload.modules import Later
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import Column, EncodedFiles, RaggedArray, ValueArray
-from fastload.sources.formats import FORMATS, Later
+from fastload.sources.formats import FORMATS
 from fastload.sources.image_files import is_image_name
 from fastload.sources.index_file import NUMBERS, WRONG, Arrays, read_index, write_index
 from fastload.sources.kinds import check_rows

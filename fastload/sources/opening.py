@@ -17,14 +17,9 @@ from fastload.files import is_remote
 from fastload.sources.base import Asked, Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles
-from fastload.sources.datasets import (
-    is_dataset,
-    open_dataset,
-    open_known_dataset,
-    refuse_collections,
-)
 from fastload.sources.folders import split_folder
 from fastload.sources.formats import FORMATS, Format
+from fastload.sources.given import is_dataset
 from fastload.sources.image_files import is_image_name
 from fastload.sources.listing import each_listed_once
 from fastload.sources.signs import fits
@@ -544,6 +539,8 @@ def _open_recognised(spec: Any, place: Any, options: OpenOptions) -> tuple[Forma
         return found
     if isinstance(place, str):
         raise SourceError(f"{place}: {_advice(place)}")
+    from fastload.sources.datasets import open_dataset, refuse_collections
+
     _refuse_unused(options, (), f"a {type(spec).__name__}")
     refuse_collections(spec)
     return None, open_dataset(spec)
@@ -592,6 +589,8 @@ def open_indexed(dataset: Any, *, reason: str = "") -> Opened:
     `open_source` would take a list of arrays for columns, and a tensor for images. `reason`: why
     the data set's own code must make the samples; empty: fastload may, where it knows that code.
     """
+    from fastload.sources.datasets import open_dataset, open_known_dataset
+
     if reason or not is_dataset(dataset) or not len(dataset):
         return open_dataset(dataset, reason=reason, may_be_empty=True)
     return open_known_dataset(dataset)

@@ -25,7 +25,6 @@ from fastload.sources.base import Assumed, Opened, Source
 from fastload.sources.datasets import (
     NotNativeError,
     composed,
-    is_dataset,
     is_stored_pixels,
     joined,
     listed_images,
@@ -35,6 +34,7 @@ from fastload.sources.datasets import (
     stored_pixels,
     taken,
 )
+from fastload.sources.given import is_dataset
 
 
 def open_plain_dataset(dataset: Any) -> Opened:

@@ -23,10 +23,10 @@ from fastload.distribution import install_command
 from fastload.errors import SourceError
 from fastload.files import is_remote
 from fastload.stores.base import ChangedError, Data, Entry, Range, Store, StoreError, words_of
-from fastload.stores.objects import SCHEMES, ObjectStore
 from fastload.stores.seen import INDEX_NAME, Seen, requests_of, stamp_of
 from fastload.stores.tier import Kept, Tier, digest_of, tier
 from fastload.stores.urls import (
+    SCHEMES,
     below,
     is_web,
     located,
@@ -107,6 +107,8 @@ def _made(url: str) -> Store:
     scheme = url.partition("://")[0]
     try:
         if scheme in SCHEMES:
+            from fastload.stores.objects import ObjectStore
+
             return ObjectStore(url)
         from fastload.stores.filesystems import FileSystemStore
 

@@ -19,7 +19,6 @@ from typing import Any
 from fastload.stores import aws
 from fastload.stores.base import Entry, Piece, Store, StoreError, version_of, words_of
 
-SCHEMES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"})
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _ALLOWED = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
 """By scheme, the variable that allows requests without TLS."""

@@ -10,6 +10,8 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 from fastload.errors import SourceError
 from fastload.files import is_remote
 
+SCHEMES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"})
+"""Of stores that obstore reads; fsspec reads others."""
 # A repository of Hugging Face, above which nothing can be listed: of a model hf://owner/name; with
 # a revision after an @, of which two kinds have slashes.
 _REPOSITORY = re.compile(

@@ -17,10 +17,11 @@ from fastload.backends.base import (
     Work,
     Workload,
 )
-from fastload.decode import decode_image, get_decoder
+from fastload.decode import get_decoder
+from fastload.decode.image import decode_image
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
-from fastload.render import render_into
+from fastload.render.host import render_into
 from fastload.sources.kinds import pixel_kind
 
 

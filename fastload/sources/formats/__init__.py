@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ast
 import importlib
-import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fastload.modules import Later, modules_in, text_of
 from fastload.sources.base import Opened, OpenOptions, Source
 
 
@@ -96,20 +96,6 @@ class Format:
 # -- Reading what the files say --------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Later:
-    """A function or class of a module, which is loaded when it is called for."""
-
-    module: str
-    name: str
-
-    def loaded(self) -> Any:
-        return getattr(importlib.import_module(self.module), self.name)
-
-    def __call__(self, *args: Any) -> Any:
-        return self.loaded()(*args)
-
-
 _ELSEWHERE = ("fastload.cache.reading",)
 """Modules of other packages that have a `FORMAT`: what reads a cache stands beside what writes it,
 in a package that imports this one."""
@@ -122,15 +108,11 @@ def read_formats(modules: Collection[str]) -> tuple[Format, ...]:
 
 
 def _format_of(module: str) -> Format:
-    package, _, path = module.partition(".")
-    try:
-        data = pkgutil.get_data(package, f"{path.replace('.', '/')}.py")
-    except OSError:  # an installation without sources
-        data = None
-    if data is None:
+    text = text_of(module)
+    if text is None:
         form: Format = importlib.import_module(module).FORMAT
         return form
-    _, ends, call = data.decode().rpartition("\nFORMAT = ")
+    _, ends, call = text.rpartition("\nFORMAT = ")
     assert ends, f"{module} does not end in FORMAT = Format(...)"
     statement = ast.parse(call, mode="eval").body
     assert isinstance(statement, ast.Call)
@@ -155,8 +137,6 @@ def _value(module: str, node: ast.expr) -> Any:
     return ast.literal_eval(node)
 
 
-FORMATS = read_formats(
-    [*(f"{__name__}.{each.name}" for each in pkgutil.iter_modules(__path__)), *_ELSEWHERE]
-)
+FORMATS = read_formats([*modules_in(__name__, __path__), *_ELSEWHERE])
 """All of fastload's own, in the order in which they are tried: the first that recognises a
 specification opens it; those that are a `fallback` come after all others."""

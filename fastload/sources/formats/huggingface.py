@@ -30,7 +30,7 @@ from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable, RowSelection
 from fastload.sources.checked import class_labels
 from fastload.sources.columns import Column, EncodedFiles, EncodedImages, RaggedArray, ValueArray
-from fastload.sources.datasets import COST, NotNativeError, is_huggingface, open_dataset
+from fastload.sources.datasets import COST, NotNativeError, open_dataset
 from fastload.sources.folders import (
     BYTES_SAMPLED,
     IMAGES_SAMPLED,
@@ -38,6 +38,7 @@ from fastload.sources.folders import (
     sampled_rows,
 )
 from fastload.sources.formats import Format
+from fastload.sources.given import is_huggingface
 from fastload.sources.kinds import role_of_images
 from fastload.sources.texts import text_of_arrow
 

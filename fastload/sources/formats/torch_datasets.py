@@ -9,8 +9,9 @@ their code.
 
 from __future__ import annotations
 
-from fastload.sources.datasets import is_dataset, open_known_dataset
+from fastload.sources.datasets import open_known_dataset
 from fastload.sources.formats import Format
+from fastload.sources.given import is_dataset
 
 FORMAT = Format(
     name="dataset",

@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional
 
-from fastload.decode import read_header
+from fastload.decode.header import read_header
 from fastload.errors import BackendUnavailableError, ConfigurationError, DecodeError, counted
 from fastload.machine import usable_cores
 from fastload.tools.bench import DecodeSettings

@@ -24,7 +24,7 @@ from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.geometry import Geometry
 from fastload.machine import dali_version
 from fastload.native import NativePool
-from fastload.render import render_into
+from fastload.render.host import render_into
 from fastload.tools.bench.passes import FORMATS, Contestant, Pixels, Place, Task
 from fastload.tools.bench.pillow import Pillow, PillowSimd
 

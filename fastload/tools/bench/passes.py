@@ -82,7 +82,8 @@ def places_of(mode: str, images: Images) -> tuple[Place | None, ...]:
     """A place for each image; random boxes as the loader draws them in its first epoch."""
     from fastload.draws import Draws
     from fastload.geometry import GeometryPlan
-    from fastload.recipe import GeometryOperation, RandomResizedCrop, Resize
+    from fastload.recipe import GeometryOperation
+    from fastload.recipe.crops import RandomResizedCrop, Resize
 
     if mode == "full":
         return (None,) * len(images)
@@ -295,7 +296,9 @@ def read_images(folder: str | os.PathLike[str], most: int, format: str = "jpeg")
 def _judged(data: bytes, path: str, kind: str) -> tuple[tuple[int, int], str]:
     """(height, width), and why not every decoder is asked to read it, empty if all are. Raises
     DecodeError."""
-    from fastload.decode import DecodeSettings, decode_image, get_decoder, read_header
+    from fastload.decode import DecodeSettings, get_decoder
+    from fastload.decode.header import read_header
+    from fastload.decode.image import decode_image
 
     settings = DecodeSettings()
     header = read_header(data, path)

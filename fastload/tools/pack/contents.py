@@ -19,7 +19,7 @@ from PIL import Image
 
 from fastload import Ragged, native
 from fastload.cache.samples import shrink, shrunk_by_core, shrunk_points, shrunk_size
-from fastload.decode import ImageHeader
+from fastload.decode.header import ImageHeader
 from fastload.decode.image import EncodedReader
 from fastload.decode.libraries import core_pool
 from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError, counted
