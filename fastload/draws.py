@@ -115,6 +115,9 @@ class Draws:
     begins: bool = False
     """Whether it is the first batch of its epoch that a backend is asked for, or the first after a
     restart: workers that take batches in turn can begin with the same one in each epoch."""
+    size: tuple[int, int] | None = None
+    """(height, width) of the images of the batch, where the order gives each batch one; None: what
+    the recipe makes."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.epoch < 1 << 32, "the Loader keeps epochs in 32 bits"
@@ -131,19 +134,23 @@ class Draws:
             self.indices[rows],
             None if self.repeats is None else self.repeats[rows],
             None if self.keys is None else [self.keys[row] for row in np.arange(len(self))[rows]],
+            size=self.size,
         )
 
     def followed_by(self, other: Draws) -> Draws | None:
-        """The draws of both, of which each sample has its own; None where they are of two epochs,
-        or have an index twice."""
+        """The draws of both, of which each sample has its own; None where they are of two epochs or
+        sizes, or have an index twice."""
         plain = type(self) is type(other) is Draws
         once = all(one.repeats is None and one.keys is None for one in (self, other))
-        if not (plain and once and (self.seed, self.epoch) == (other.seed, other.epoch)):
+        mine, its = ((one.seed, one.epoch, one.size) for one in (self, other))
+        if not (plain and once and mine == its):
             return None
         (whole, first), (others, second) = stretch_of(self.indices), stretch_of(other.indices)
         if whole is others and first + len(self) == second:  # neighbours in the epoch's order
-            return Draws(self.seed, self.epoch, whole[first : second + len(other)])
-        return Draws(self.seed, self.epoch, np.concatenate([self.indices, other.indices]))
+            indices = whole[first : second + len(other)]
+        else:
+            indices = np.concatenate([self.indices, other.indices])
+        return Draws(self.seed, self.epoch, indices, size=self.size)
 
     def within(self, stream: int) -> Draws:
         """The draws of what is done inside the operation of a stream, whose own streams count up
@@ -233,6 +240,7 @@ class StagedDraws(Draws):
             own.indices,
             own.repeats,
             own.keys,
+            size=self.size,
             early=early,
             until=self.until,
             staged=self.staged[rows],

@@ -80,7 +80,7 @@ def test_pickles(folder: Path) -> None:
 def test_slices_are_the_rows_of_the_batch(folder: Path) -> None:
     reader, draws = reader_of(photos(folder), CROP), draws_of(5, 4, 3, 2, 1, 0, 11)
     whole = reader.batch(draws)
-    (size,) = [plan.out_size for plan in reader.images._plans]
+    (size,) = [plan.out_size for plan in reader.images._recipe.geometries]
     assert size == (32, 32)
     buffers = reader.buffers(len(draws), [size])
     for rows in (slice(0, 3), slice(3, 4), slice(4, 7)):
@@ -190,7 +190,7 @@ def test_pixel_columns() -> None:
 
 def test_size_known_only_from_the_files(folder: Path) -> None:
     reader = reader_of(photos(folder), None)
-    assert [plan.out_size for plan in reader.images._plans] == [None]
+    assert [plan.out_size for plan in reader.images._recipe.geometries] == [None]
     same = reader.batch(draws_of(0, 0))
     assert np.asarray(same.columns["image"]).shape == (2, 40, 56, 3)
     with pytest.raises(

@@ -249,3 +249,14 @@ def test_draws_of_several_batches_are_those_of_one() -> None:
         StagedDraws(two.seed, 0, two.indices, early=two, until=1, staged=alone > 0),
     ):
         assert one.followed_by(other) is None
+
+
+def test_the_size_of_a_batch_stays_with_its_draws() -> None:
+    one = Draws(3, 1, np.arange(4), size=(48, 64))
+    assert one.take(slice(1, 3)).size == (48, 64)
+    assert one.take(np.array([2])).size == (48, 64)
+    two = Draws(3, 1, np.arange(4, 8), size=(48, 64))
+    joined = one.followed_by(two)
+    assert joined is not None
+    assert joined.size == (48, 64)
+    assert one.followed_by(Draws(3, 1, np.arange(4, 8), size=(64, 48))) is None

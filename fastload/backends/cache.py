@@ -461,7 +461,9 @@ class _DevicePixels(PixelMaker):
     def __init__(self, context: Context, rows: RowReader, threads: Threads) -> None:
         super().__init__(context, rows, threads)
         self._device = context.device
-        self._resident = ResidentSource(self._source, self._plans, rows.outputs, context.device)
+        self._resident = ResidentSource(
+            self._source, self._recipe.geometries, rows.outputs, context.device
+        )
         self._drawn = _drawn_geometries(context) if context.takes_pending else None
         self._room = _room_on(context.device)
 

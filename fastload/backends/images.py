@@ -16,6 +16,7 @@ from fastload.errors import ConfigurationError, DecodeError
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan, View
 from fastload.geometry.points import PointMap
+from fastload.recipe import SplitRecipe
 from fastload.recipe.composite import Members
 from fastload.recipe.outputs import Outputs, Size
 from fastload.render.host import EncodedRenderer, EncodedRow, render_row
@@ -72,7 +73,7 @@ class ImageReader:
     def __init__(
         self,
         source: Source,
-        plans: Sequence[GeometryPlan],
+        recipe: SplitRecipe,
         outputs: Outputs,
         points: Callable[[Members, Int64Array], tuple[PointMap, ...]],
         *,
@@ -81,7 +82,7 @@ class ImageReader:
         padded: bool,
     ) -> None:
         """`points`, `renderer`, `padded`: see `RowReader`."""
-        self._source, self._plans, self._outputs = source, plans, outputs
+        self._source, self._recipe, self._outputs = source, recipe, outputs
         self._points, self._settings = points, settings
         self._renderer, self._padded = renderer, padded
 
@@ -94,7 +95,7 @@ class ImageReader:
         # arithmetic.
         geometries: list[Geometry] = []
         points = () if sizes is None else self._points(members, sizes)
-        for view, plan in enumerate(() if sizes is None else self._plans):
+        for view, plan in enumerate(() if sizes is None else self._recipe.of(draws).geometries):
             assert sizes is not None
             if found.encoded or plan.needs_objects:
                 crops = points[view].crops if plan.needs_objects else None
@@ -128,10 +129,11 @@ class ImageReader:
     def sizes_of(self, placed: Placed) -> list[Size]:
         """(height, width) of all outputs, for each view; of the largest, if they are padded. Raises
         ConfigurationError: they differ; names two samples."""
-        return [self._size_of(placed, view) for view in range(len(self._plans))]
+        plans = self._recipe.of(placed.members.draws).geometries
+        return [self._size_of(placed, view, plan) for view, plan in enumerate(plans)]
 
-    def _size_of(self, placed: Placed, view: int) -> Size:
-        known = self._plans[view].out_size
+    def _size_of(self, placed: Placed, view: int, plan: GeometryPlan) -> Size:
+        known = plan.out_size
         if known is not None:
             return known
         good = np.array(
@@ -192,7 +194,7 @@ class ImageReader:
 
     def render(self, placed: Placed, out: Columns) -> Failures:
         """Write the images; returns the samples without pixels, whose images hold zeros."""
-        failures = dict(placed.failures)
+        failures, plans = dict(placed.failures), self._recipe.of(placed.members.draws).geometries
         for name, column in self._source.images.items():
             outs = [out[view] for view in self._outputs.names[name]]
             if self._padded:
@@ -204,9 +206,7 @@ class ImageReader:
                 ]
             views = [
                 View(geometry, column.kind.resampling(plan), outs[view])
-                for view, (plan, geometry) in enumerate(
-                    zip(self._plans, placed.geometries, strict=True)
-                )
+                for view, (plan, geometry) in enumerate(zip(plans, placed.geometries, strict=True))
             ]
             if name in placed.encoded:
                 rows = [

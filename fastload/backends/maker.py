@@ -188,7 +188,7 @@ class PixelMaker(ABC):
             rows: of the context's source and recipe; reads what must be read in Python.
             threads: of the maker; how many they are is how many threads there are to be at all.
         """
-        self._source, self._plans = context.source, context.recipe.geometries
+        self._source, self._recipe = context.source, context.recipe
         self._allocate = context.allocate
         self._rows = rows
         self._threads = threads

@@ -51,7 +51,7 @@ class CompositePixels(PixelMaker):
 
     def start(self, draws: Draws) -> BatchInWork:
         self._core.say()
-        (plan,) = self._plans
+        (plan,) = self._recipe.geometries
         assert plan.out_size is not None
         work = BatchInWork(draws, self._rows.buffers(len(draws), [plan.out_size], self._allocate))
         ((name, column),) = self._source.encoded.items()

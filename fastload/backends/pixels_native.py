@@ -29,6 +29,7 @@ from fastload.narrowed import say_narrowed
 from fastload.native.pool import Compressed, FusedGeometry, NativePool, Pending, fuse
 from fastload.native.seek import SeekIndexOption, open_seek_index
 from fastload.recipe.composite import Members
+from fastload.recipe.outputs import Size
 from fastload.sources.base import Source
 from fastload.sources.columns import Buffer, EncodedImages
 from fastload.sources.kinds import PixelKind
@@ -143,11 +144,11 @@ class NativePixels(PixelMaker):
     ) -> None:
         super().__init__(context, rows, threads)
         assert self.serves(context)
-        source, plans = self._source, self._plans
+        source, plans = self._source, self._recipe.geometries
         self._draft = draft
         self._slice = threads.slice_of(context.batch_size)
-        self._settled = [settled_size(source, plan) for plan in plans]
-        copied = None not in self._settled and not any(plan.resamples for plan in plans)
+        self._settled: dict[Size | None, list[Size | None]] = {}
+        copied = None not in self._settled_for(None) and not any(plan.resamples for plan in plans)
         self.light = copied and is_little(source.pixels.values(), context.batch_size * len(plans))
         """Whether there is less to do than to hand it to other threads and to wait for them."""
         self._core = CoreDecoding(threads.count, source, check_whole, seek_index)
@@ -194,7 +195,8 @@ class NativePixels(PixelMaker):
     # Compressed images
 
     def _decode(self, draws: Draws) -> BatchInWork:
-        sizes = [plan.out_size for plan in self._plans if plan.out_size is not None]  # all of them
+        plans = self._recipe.of(draws).geometries
+        sizes = [plan.out_size for plan in plans if plan.out_size is not None]  # all of them
         work = BatchInWork(draws, self._rows.buffers(len(draws), sizes, self._allocate))
         if self._waits:
             work.parts.append(_LookedPart(self._threads.submit(self._look, work), self._threads))
@@ -208,7 +210,7 @@ class NativePixels(PixelMaker):
             files[name] = found
         fused = self._fused(draws)
         if None not in fused:
-            pending = self._submit(files, fused, work.buffers)
+            pending = self._submit(draws, files, fused, work.buffers)
             work.parts.append(_CorePart(0, pending, self._threads))
         else:
             later = self._threads.submit(self._measure, draws, files, work.buffers)
@@ -218,7 +220,8 @@ class NativePixels(PixelMaker):
     def _fused(self, draws: Draws) -> Placements:
         """For each view its geometries, where the core resolves them itself. It keeps them to
         itself: where columns are moved with the images, Python resolves them."""
-        return [None if self._source.moved else fuse(plan, draws) for plan in self._plans]
+        plans = self._recipe.of(draws).geometries
+        return [None if self._source.moved else fuse(plan, draws) for plan in plans]
 
     def _look(self, work: BatchInWork) -> list[Part]:
         """Bytes from a store: where the local tier has all of them it is one call of the core, as
@@ -256,12 +259,14 @@ class NativePixels(PixelMaker):
             for name, column in self._source.encoded.items()
         }
         fused = self._fused(draws)
-        return self._measure(draws, data, out) if None in fused else self._submit(data, fused, out)
+        if None in fused:
+            return self._measure(draws, data, out)
+        return self._submit(draws, data, fused, out)
 
     def _measure(self, draws: Draws, images: Columns, buffers: Buffers) -> Pending:
         """Start a batch whose boxes Python resolves: it needs to know the sizes of the images
         first. Those of all columns are equal, or the core gives the sample back."""
-        settings = self._rows.settings
+        settings, plans = self._rows.settings, self._recipe.of(draws).geometries
         headers, failures = self._pool.read_headers(next(iter(images.values())), settings=settings)
         sizes = headers[:, :2].astype(np.int64)
         if settings.exif_orientation:
@@ -270,10 +275,10 @@ class NativePixels(PixelMaker):
         # Whatever has no size gets one that fits every plan; decoding will find the same fault
         # with it.
         for failure in failures:
-            sizes[failure.row] = np.max([plan.out_size or (1, 1) for plan in self._plans], axis=0)
+            sizes[failure.row] = np.max([plan.out_size or (1, 1) for plan in plans], axis=0)
         members = Members(draws, draws.indices)
         points = self._rows.points(members, sizes)
-        for view, plan in enumerate(self._plans):
+        for view, plan in enumerate(plans):
             if placed[view] is None:
                 crops = points[view].crops if plan.needs_objects else None
                 geometry = placed[view] = plan.resolve(draws, sizes, crops)
@@ -281,16 +286,18 @@ class NativePixels(PixelMaker):
                     # A box of nothing, which the core refuses: the RowReader has the words.
                     geometry.box[row] = 0
         buffers.note(members, points)
-        return self._submit(images, placed, buffers)
+        return self._submit(draws, images, placed, buffers)
 
-    def _submit(self, images: Columns, placed: Placements, buffers: Buffers) -> Pending:
-        columns = []
+    def _submit(
+        self, draws: Draws, images: Columns, placed: Placements, buffers: Buffers
+    ) -> Pending:
+        columns, plans = [], self._recipe.of(draws).geometries
         for name, encoded in images.items():
             kind = self._source.encoded[name].kind
             outs = (buffers.images[view] for view in self._rows.outputs.names[name])
             views = [
                 View(geometry, kind.resampling(plan), out)
-                for geometry, plan, out in zip(placed, self._plans, outs, strict=True)
+                for geometry, plan, out in zip(placed, plans, outs, strict=True)
             ]
             columns.append((encoded, views))
         return self._pool.decode_columns(
@@ -303,14 +310,23 @@ class NativePixels(PixelMaker):
 
     # Pixels in arrays
 
+    def _settled_for(self, size: Size | None) -> list[Size | None]:
+        """`settled_size` of each view, in batches of a size (`Draws.size`)."""
+        known = self._settled.get(size)
+        if known is None:
+            plans = (self._recipe if size is None else self._recipe.sized[size]).geometries
+            known = self._settled[size] = [settled_size(self._source, plan) for plan in plans]
+        return known
+
     def _gather(self, draws: Draws) -> BatchInWork:
-        if self.light and all(plan.is_identity for plan in self._plans) and not self._source.moved:
+        plans = self._recipe.of(draws).geometries
+        if self.light and all(plan.is_identity for plan in plans) and not self._source.moved:
             return self._copy(draws)
         failures: dict[int, DecodeError] = {}
         placed, points = self._fused(draws), tuple[PointMap, ...]()
         members = Members(draws, draws.indices)
-        sizes = [size for size in self._settled if size is not None]
-        if len(sizes) < len(self._plans) or None in placed:
+        sizes = [size for size in self._settled_for(draws.size) if size is not None]
+        if len(sizes) < len(plans) or None in placed:
             found = self._rows.images.place(draws)
             sizes, failures = self._rows.images.sizes_of(found), found.failures
             members, points = found.members, found.points
@@ -322,7 +338,7 @@ class NativePixels(PixelMaker):
             stored = column.in_array()
             assert stored is not None
             outs = self._rows.outputs.names[name]
-            for plan, geometry, out in zip(self._plans, placed, outs, strict=True):
+            for plan, geometry, out in zip(plans, placed, outs, strict=True):
                 assert geometry is not None
                 pending = self._pool.gather_batch(
                     stored,
@@ -337,7 +353,7 @@ class NativePixels(PixelMaker):
 
     def _copy(self, draws: Draws) -> BatchInWork:
         """Rows of arrays as they are, in the calling thread."""
-        sizes = [size for size in self._settled if size is not None]
+        sizes = [size for size in self._settled_for(draws.size) if size is not None]
         buffers = self._rows.buffers(len(draws), sizes, self._allocate)
         for name, column in self._source.pixels.items():
             stored = column.in_array()

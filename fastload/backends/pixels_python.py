@@ -12,6 +12,8 @@ from fastload.backends.rows import Buffers, RowReader, is_little, settled_size
 from fastload.decode.libraries import describe_decoder, get_decoder
 from fastload.draws import Draws
 from fastload.errors import counted
+from fastload.recipe import SplitRecipe
+from fastload.recipe.outputs import Size
 
 # Samples. Enough to make the work per slice small (50 microseconds of 20 milliseconds), few enough
 # to share evenly.
@@ -31,23 +33,28 @@ class PythonPixels(PixelMaker):
         super().__init__(context, rows, threads)
         self._decoder = get_decoder(decoder) if self._source.encoded else None
         self._slice = min(_LARGEST_SLICE, threads.slice_of(context.batch_size))
-        sizes = [plan.out_size or settled_size(self._source, plan) for plan in self._plans]
-        self._sizes = None if None in sizes else [size for size in sizes if size is not None]
-        """(height, width) of each view in every batch; None where one is not known in advance."""
-        if self._sizes is None and self._source.images and not context.prefetch_factor:
+        whole = self._recipe.sized or {None: self._recipe}
+        self._sizes = {size: self._sizes_by(recipe) for size, recipe in whole.items()}
+        """By `Draws.size` (height, width) of each view; None where one is not known in advance."""
+        if None in self._sizes.values() and self._source.images and not context.prefetch_factor:
             # A batch is one task then, so each thread needs a batch.
             self.depth += threads.count - 1
         values = self._source.values.values()
         self.light = not self._source.images and is_little(values, context.batch_size)
 
+    def _sizes_by(self, recipe: SplitRecipe) -> list[Size] | None:
+        known = [plan.out_size or settled_size(self._source, plan) for plan in recipe.geometries]
+        return None if None in known else [size for size in known if size is not None]
+
     def start(self, draws: Draws) -> BatchInWork:
         if not self._source.images:
             return BatchInWork(draws, Buffers({}))
-        if self._sizes is None:
+        sizes = self._sizes[draws.size]
+        if sizes is None:
             whole = self._threads.submit(self._rows.fill_new, draws, self._allocate)
             part = _Whole(whole, self._threads)
             return BatchInWork(draws, Buffers({}), [part], new_buffers=part.buffers)
-        buffers = self._rows.buffers(len(draws), self._sizes, self._allocate)
+        buffers = self._rows.buffers(len(draws), sizes, self._allocate)
         work = BatchInWork(draws, buffers)
         for first in range(0, len(draws), self._slice):
             rows = slice(first, min(first + self._slice, len(draws)))

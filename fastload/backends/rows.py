@@ -104,7 +104,7 @@ class RowReader:
 
         return ImageReader(
             self._source,
-            self._recipe.geometries,
+            self._recipe,
             self.outputs,
             self._points,
             settings=self.settings,

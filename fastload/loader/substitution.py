@@ -82,7 +82,7 @@ class Substitution:
             if repeats is not None:
                 repeats[row] = 0
         if not host.columns:  # a collated batch, or one of which nothing could be read
-            again = Draws(draws.seed, draws.epoch, indices, repeats)
+            again = Draws(draws.seed, draws.epoch, indices, repeats, size=draws.size)
             return made_now(self._backend, again), len(replacements)
         _put(host, replacements, {failure.row: failure.error for failure in failures})
         return host, len(replacements)
@@ -121,7 +121,8 @@ class Substitution:
             index = self._order.any_sample(draws.epoch, step, epoch_order, chance)
             if index is None:
                 continue
-            alone = Draws(draws.seed, draws.epoch, np.array([index], dtype=np.int64))
+            chosen = np.array([index], dtype=np.int64)
+            alone = Draws(draws.seed, draws.epoch, chosen, size=draws.size)
             batch = made_now(self._backend, alone)
             if not batch.failures:
                 return index, batch

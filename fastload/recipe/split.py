@@ -77,6 +77,13 @@ class SplitRecipe:
     """For each view what is done on batches in host memory, before `programs`; (): nothing."""
     composite: Composite = field(default_factory=Composite)
     """Which images of the source a sample is made of."""
+    sized: Mapping[tuple[int, int], SplitRecipe] = field(default_factory=dict, compare=False)
+    """By (height, width) the same for batches of this size, where the order gives each batch one:
+    their geometry differs, not their programs. The other fields are then those of the largest."""
+
+    def of(self, draws: Draws) -> SplitRecipe:
+        """What is done to this batch."""
+        return self if draws.size is None else self.sized[draws.size]
 
     @property
     def geometry(self) -> GeometryPlan:
@@ -177,7 +184,7 @@ class SplitRecipe:
         view as the trainer gets it. That includes operations that run later on the device, since
         their draws are known. `objects`: of the images, where an operation needs them. `traced`:
         with the steps of pixels, too (`PointMap`)."""
-        path = self.view_steps[view]
+        path = self.of(members.draws).view_steps[view]
         return self.composite.points(path, members, sizes, objects, traced=traced)
 
 
