@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from fastload.recipe.views import Views as Views
     from fastload.render.host import decode_jpeg as decode_jpeg
     from fastload.sampler import BlockShuffle as BlockShuffle
+    from fastload.sampler import Buckets as Buckets
     from fastload.sampler import NodePlacement as NodePlacement
     from fastload.sampler import Shard as Shard
     from fastload.sampler import Shuffle as Shuffle
@@ -54,6 +55,7 @@ _MODULES = {
     "BackendOptions": "fastload.backends",
     "BackendUnavailableError": "fastload.errors",
     "BlockShuffle": "fastload.sampler",
+    "Buckets": "fastload.sampler",
     "CollateColumns": "fastload.loader",
     "CopyPaste": "fastload.recipe.transforms",
     "CutMix": "fastload.recipe.transforms",

@@ -50,6 +50,8 @@ class Stream:
     """Which samples are made by the user's code as well, to be compared with what is served."""
     BLOCKS = 0xFFF4
     """The order of the blocks of `BlockShuffle`."""
+    BUCKETS = 0xFFF3
+    """The order of the batches of `Buckets`."""
 
 
 _U32 = np.uint64(0xFFFFFFFF)

@@ -30,6 +30,7 @@ TESTS = {
     "test_bench_io": "tools.bench.io",
     "test_bench_loader": "tools.bench.loader tools.bench.loader_report tools.measure.images "
     "tools.measure.loaders",
+    "test_buckets": "decode.sizes recipe.sized sampler.buckets",
     "test_cache_backend": "backends.cache cache.reading cache.resident",
     "test_cache_build": "cache.build cache.manifest cache.progress cache.samples "
     "cache.writing cli.cache locks",

@@ -102,6 +102,11 @@ CASES: dict[str, Callable[[Path], dict[str, Any]]] = {
         "source": objects(images(root)),
         "collate_fn": "torchvision",
     },
+    "a size for each batch": lambda root: {
+        "source": {"image": PIXELS},
+        "order": fastload.Buckets(sizes=[(8, 12)]),
+        "transform": CROP,
+    },
     "grey images": lambda root: {
         "source": fastload.open_source(folder_of(root, channels=1), mode="unchanged"),
         "transform": CROP,

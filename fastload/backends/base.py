@@ -165,6 +165,7 @@ HOST_TRAITS = Traits(
     colours_images=True,
     joins_images=True,
     pads_images=True,
+    sizes_batches=True,
     deep=True,
 )
 """Of a backend that makes its batches on the host with the code that the built-in ones share

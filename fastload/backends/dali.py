@@ -202,6 +202,7 @@ class DaliBackend:
         HOST_TRAITS,
         joins_images=False,
         pads_images=False,
+        sizes_batches=False,
         deep=False,
         summary="an NVIDIA DALI pipeline fed with fastload's order and boxes, on the CPU or on "
         "a GPU",

@@ -69,6 +69,9 @@ class Abilities:
     one_channel: bool = False
     """Whether it serves grey images as they are stored, with one channel (`mode="unchanged"`); so
     does what is `deep`."""
+    sizes_batches: bool = False
+    """Whether it makes the images of each batch in the size that its draws say, by
+    `recipe.of(draws)`."""
     deep: bool = False
     """Whether it serves images that are not `ImageColumn.plain`: of more than 8 bits, or grey with
     one channel (`mode="unchanged"`)."""
@@ -157,6 +160,11 @@ def _several(asked: Asked) -> str:
 
 def _padded(asked: Asked) -> str:
     return "pad images of several sizes to the largest of a batch" if asked.padded else ""
+
+
+def _sized(asked: Asked) -> str:
+    count = len(asked.recipe.sized)
+    return f"make each batch in one of {counted(count, 'size')}" if count else ""
 
 
 def _stored(asked: Asked, *, deep: bool) -> str:
@@ -248,6 +256,13 @@ NEEDS: tuple[Need, ...] = (
         _padded,
         ("pads_images",),
         "add a Letterbox, a Resize or a crop to a fixed (height, width) to transform",
+    ),
+    Need(
+        "a size for each batch (`order=fastload.Buckets(...)`)",
+        "order",
+        _sized,
+        ("sizes_batches",),
+        "leave Buckets out",
     ),
     Need(
         'grey images with one channel (`mode="unchanged"`)',

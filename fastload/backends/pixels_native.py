@@ -130,6 +130,7 @@ class NativePixels(PixelMaker):
         draws_masks=True,
         resamples_again=True,
         colours_images=True,
+        sizes_batches=True,
     )
 
     def __init__(

@@ -33,8 +33,8 @@ class PythonPixels(PixelMaker):
         super().__init__(context, rows, threads)
         self._decoder = get_decoder(decoder) if self._source.encoded else None
         self._slice = min(_LARGEST_SLICE, threads.slice_of(context.batch_size))
-        whole = self._recipe.sized or {None: self._recipe}
-        self._sizes = {size: self._sizes_by(recipe) for size, recipe in whole.items()}
+        self._sizes: dict[Size | None, list[Size] | None] = {None: self._sizes_by(self._recipe)}
+        self._sizes |= {size: self._sizes_by(one) for size, one in self._recipe.sized.items()}
         """By `Draws.size` (height, width) of each view; None where one is not known in advance."""
         if None in self._sizes.values() and self._source.images and not context.prefetch_factor:
             # A batch is one task then, so each thread needs a batch.

@@ -296,13 +296,12 @@ def ordering_of(shuffle: Any, order: Any) -> Ordering | None:
         )
     shuffled = flag("shuffle", shuffle)
     good = order is None or isinstance(order, Ordering)
-    what = "a fastload.BlockShuffle, NodePlacement or Shuffle, or None"
+    what = "a fastload.BlockShuffle, Buckets, NodePlacement or Shuffle, or None"
     require("order", good, what, order)
-    if shuffled and order is not None:
-        raise ConfigurationError(
-            f"shuffle: order={order!r} says how samples are shuffled; leave shuffle out."
-        )
-    return Shuffle() if shuffled else order
+    given: Ordering | None = order
+    if not shuffled:
+        return given
+    return Shuffle() if given is None else given.shuffled()
 
 
 def collates_of(given: Any) -> tuple[Callable[[list[Any]], Any] | None, Any]:

@@ -89,7 +89,8 @@ def create_loader(
             `format`, with `masks`, with 16 bits (`mode`), `strict`, `assume_plain`.
         batch_size: samples a batch on this rank.
         shuffle: a new order every epoch, from (seed, epoch).
-        order: in place of `shuffle`, another order that changes every epoch. A `BlockShuffle` keeps
+        order: in place of `shuffle`, another order that changes every epoch. `Buckets` has batches
+            of one image size each, of several, in the order inside it. A `BlockShuffle` keeps
             neighbours near each other, which are then read from a store by one request. With a
             `NodePlacement` each node reads a part of the data only, a tenth of it another one in
             each epoch; for data that the disk or memory of a node does not hold whole.
@@ -358,6 +359,12 @@ class Loader(ShownAsDataLoader):
         return self._parts.order.shard
 
     @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """(height, width) of all images that batches of `order=Buckets(...)` may have, for what is
+        compiled for each; () where the transform alone says it."""
+        return self._parts.order.shapes
+
+    @property
     def epoch(self) -> int:
         """The epoch under way, or the next one if none is; 0-based. That of the DataLoader, if its
         class counts epochs."""
@@ -395,7 +402,14 @@ class Loader(ShownAsDataLoader):
             return Loader(config_of(arguments, dataloader, device))
         if device is not None and config.device.type == "cpu":
             config = replace(config, device=device)
-        again = Loader(made_again(config, dataloader))
+        made = made_again(config, dataloader)
+        if self._parts.order.shapes and made.order != config.order:
+            raise ConfigurationError(
+                "order: batches of Buckets are dealt to ranks by fastload, and "
+                f"{type(dataloader).__name__} deals them by itself. Make the loader after "
+                "init_process_group, or with shard='auto', so that the framework leaves it."
+            )
+        again = Loader(made)
         again.set_epoch(self.epoch)
         return again
 

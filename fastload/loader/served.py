@@ -15,6 +15,7 @@ from fastload import native
 from fastload.backends.base import DEFAULT_PREFETCH
 from fastload.compat.dataloader import is_over_a_loaders
 from fastload.errors import BackendUnavailableError, ConfigurationError, counted
+from fastload.files import DecodeSettings
 from fastload.known_code import only_seeds
 from fastload.loader import rules
 from fastload.loader.config import LoaderConfig
@@ -25,6 +26,7 @@ from fastload.sampler import (
     EpochOrder,
     ForeignOrder,
     InStepOrder,
+    Int64Array,
     Order,
     Shard,
     UncountedOrder,
@@ -115,8 +117,9 @@ def _ordered(reading: Reading) -> Served:
     if config.unbatched:
         opened = replace(opened, source=_one_by_one(opened.source))
     order = _order_of(config, opened.source, config.shard_here())
-    rules.check_pixels(config, opened.source, reading.split)
-    return Served(config, opened, reading.recipe, reading.split, order)
+    split = _sized(reading, order) if order.shapes else reading.split
+    rules.check_pixels(config, opened.source, split)
+    return Served(config, opened, reading.recipe, split, order)
 
 
 def _one_by_one(source: Source) -> Source:
@@ -317,6 +320,19 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
     return recipe.split(None if primary is None else primary.fixed_size)
 
 
+def _sized(reading: Reading, order: Order) -> SplitRecipe:
+    """The recipe for batches of the sizes that the order gives them."""
+    from fastload.recipe.sized import sized
+
+    if reading.config.collate_fn is not None:
+        raise ConfigurationError(
+            "collate_fn: it takes single samples, and beside order=Buckets(...) fastload makes "
+            "whole batches; leave it out, or give fastload.CollateColumns(function)."
+        )
+    primary = next(iter(reading.opened.source.images.values()))
+    return sized(reading.recipe, order.shapes, primary.fixed_size)
+
+
 def _both(own: Any, given: Any) -> Any:
     """The dataset's transform, then the one given."""
     if own is None or given is None:
@@ -388,13 +404,22 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
             interleaved=config.interleaved,
         )
         if config.order is not None:
-            order = config.order.applied_to(order)
+            sizes = functools.partial(_image_sizes, config, source)
+            order = config.order.knowing(sizes).applied_to(order)
     if not order.samples or order.steps == 0:
         why = _why_empty(config, order, given)
         if not config.adopted and not is_over_a_loaders(given):
             raise ConfigurationError(why)
         logger.warning("This loader has no batches, as its DataLoader has none: %s", why)
     return order
+
+
+def _image_sizes(config: LoaderConfig, source: Source) -> Int64Array:
+    from fastload.decode.sizes import image_sizes
+
+    settings = DecodeSettings() if config.options is None else config.options.decode_settings
+    upright = settings.exif_orientation or source.upright
+    return image_sizes(source, replace(settings, exif_orientation=upright))
 
 
 def _by_torchdata(config: LoaderConfig) -> bool:

@@ -270,6 +270,16 @@ class BlockOrder(EpochOrder):
         groups = np.split(samples, np.cumsum(counts)[:-1])
         return [group for group in groups if len(group) > 1]
 
+    def neighbours(self, epoch: int, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        found = _BlockEpoch(self.length, self, epoch)
+        lane, _ = self.lane_of(positions)
+        pieces = found.pieces(found.places(positions))
+        _, one = np.unique(pieces.begin, return_index=True)
+        size = pieces.size[one]
+        owner = np.repeat(np.arange(len(one)), size)
+        step = np.arange(len(owner)) - (np.cumsum(size) - size)[owner] + pieces.step[one][owner]
+        return owner, self.position_of(lane[one][owner], step)
+
     @property
     def groups_in_use(self) -> int:
         return -(-self.window // self.shard.world_size)

@@ -99,6 +99,8 @@ class Order:
     open_ended: ClassVar[bool] = False
     """Whether an epoch may have more batches than `steps`, or fewer: a sampler of the user's says
     how long it is, and decides when it ends."""
+    shapes: tuple[tuple[int, int], ...] = ()
+    """(height, width) of the images of a batch, one of these for each; (): by the transform."""
     read_ahead: int | None = None
     """How many batches beyond those handed out may be read of the user's sampler, which is then
     read in the trainer's thread; None: there is none, or it is read when its epoch starts."""
@@ -341,6 +343,10 @@ class EpochOrder(Order):
             start, size = start - self._moved_to_last, size + self._moved_to_last
         elif step == self.steps - 2:
             size -= self._moved_to_last
+        return self._share(start, size)
+
+    def _share(self, start: int, size: int) -> Int64Array:
+        """Positions of this rank's part of a global batch of `size` samples from `start` on."""
         rank, world = self.shard.rank, self.shard.world_size
         if self.interleaved:
             return np.arange(start + rank, start + size, world, dtype=np.int64)
@@ -358,6 +364,11 @@ class EpochOrder(Order):
         # A view, by which one can tell that it is a stretch of an epoch's order.
         here = slice(int(rows[0]), int(rows[-1]) + 1)
         return Draws(self.seed, epoch, indices[here], None if repeats is None else repeats[here])
+
+    def neighbours(self, epoch: int, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """(group, position) of the samples that are best read together with those at some positions
+        of an epoch, these included; each group once. For orders that have such."""
+        raise NotImplementedError
 
     @property
     def _kind(self) -> str:
@@ -393,6 +404,17 @@ class Ordering(ABC):
     def applied_to(self, order: EpochOrder) -> EpochOrder:
         """The samples of an order, which has none of its own yet, in batches of the same size.
         Raises ConfigurationError: they cannot be divided so."""
+
+    def shuffled(self) -> Ordering:
+        """This one beside `shuffle=True`. Raises ConfigurationError: it shuffles, or does not."""
+        raise ConfigurationError(
+            f"shuffle: order={self!r} says how samples are shuffled; leave shuffle out."
+        )
+
+    def knowing(self, sizes: Callable[[], Int64Array]) -> Ordering:
+        """This one for a source whose images have these sizes: (samples, 2), height and width as
+        they are decoded. They are read when `sizes` is called."""
+        return self
 
 
 @dataclass(frozen=True)
