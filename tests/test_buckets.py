@@ -170,6 +170,15 @@ def test_neighbours_are_read_together_by_the_rank_that_needs_them() -> None:
         assert len(announced) > 0.8 * len(later)
 
 
+def test_what_replaces_a_sample_is_of_its_bucket() -> None:
+    order = order_of(pictures(60), 4, inner=Shuffle())
+    indices = order.epoch(0)
+    for step, (_, batch) in enumerate(batches_of(order)):
+        for chance in ((0.0, 0.0), (0.4, 0.7), (0.99, 0.99)):
+            chosen = order.any_sample(0, step, indices, chance)
+            assert order.which[chosen] == order.which[batch[0]]
+
+
 def test_a_small_bucket_is_an_error_or_joins_the_nearest(caplog: Any) -> None:
     sizes = np.array([[30, 30]] * 9 + [[16, 60]] * 2 + [[40, 30]] * 10)
     with pytest.raises(ConfigurationError, match=r"16x48 \(2\).*never be seen.*small='nearest'"):
@@ -426,6 +435,17 @@ def test_transforms_of_which_the_size_is_not_known(
 ) -> None:
     with pytest.raises(ConfigurationError, match=words):
         loader_of(folder, transform=transform)
+
+
+def test_what_a_framework_makes_of_the_batches_is_refused(folder: Path) -> None:
+    with loader_of(folder) as loader:
+        plain = loader._handed_over()
+        kept = loader._adopted_again(plain, None)
+        assert list(kept.batch_sampler) == list(loader.batch_sampler)
+        kept.close()
+        dealt = torch.utils.data.DataLoader(plain.dataset, batch_sampler=[[0, 1], [2, 3]])
+        with pytest.raises(ConfigurationError, match="deals them by itself.*shard='auto'"):
+            loader._adopted_again(dealt, None)
 
 
 def test_what_buckets_cannot_be_beside(folder: Path) -> None:
