@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload.errors import ConfigurationError
+from fastload.loader import served
 from tests.images import write_photo_folder
 
 EVALUATION = v1.Compose(
@@ -112,6 +114,35 @@ def test_a_distributed_sampler_gives_rank_and_seed(folder: Path) -> None:
             assert sum(len(y) for _, y in loader) == len(sampler) == 11
     assert set(labels) == set(range(21))
     assert len(labels) == 22  # one comes twice, as under the DataLoader
+
+
+@pytest.mark.parametrize("adopted", [True, False])
+@pytest.mark.parametrize(
+    ("unknown", "words"),
+    [
+        ([v2.ElasticTransform(5.0)], "single operation: .*ElasticTransform"),
+        ([v2.ElasticTransform(5.0), v2.FiveCrop(3)], None),
+        ([v2.RandomInvert()], None),
+    ],
+    ids=["one", "two", "none"],
+)
+def test_a_single_operation_that_is_not_known_is_named_once(
+    folder: Path,
+    adopted: bool,
+    unknown: list[Any],
+    words: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    served._warn_of_a_single_operation.cache_clear()
+    transform = v2.Compose([v2.RandomResizedCrop(16), *unknown, v2.PILToTensor()])
+    for _ in range(2):
+        if adopted:
+            fastload.from_dataloader(DataLoader(ImageFolder(str(folder), transform))).close()
+        else:
+            fastload.create_loader(folder, transform=transform).close()
+    said = [record.getMessage() for record in caplog.records if "single" in record.getMessage()]
+    assert len(said) == (words is not None)
+    assert not said or re.search(words or "", said[0])
 
 
 def test_a_distributed_sampler_that_drops_all_samples_gives_no_batch(
