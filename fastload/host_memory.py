@@ -108,6 +108,7 @@ class BufferPool:
         nbytes = int(np.prod(shape, dtype=np.int64))
         if nbytes == 0 or (self._pinned_for is None and nbytes < self._least):
             return np.empty(shape, dtype=np.uint8)
+        outgrown: _Block | None = None  # freed when this returns, not under the lock
         with self._lock:
             # A copy of the list: finalizers append to it at any moment. Of equal blocks the last
             # used: it is in caches.
@@ -119,14 +120,28 @@ class BufferPool:
             block = min(fitting, key=lambda b: b.memory.numel(), default=None)
             if block is not None:
                 self._free.remove(block)
+            else:
+                outgrown = self._outgrown_by(nbytes)
         if block is None:
             block = _Block(self._fresh(nbytes))
             self.allocated += block.memory.numel()
+            self.allocated -= 0 if outgrown is None else outgrown.memory.numel()
         # numpy points the views of an array at the outermost array it finds. Through a memoryview
         # that is `lease` itself, so `lease` lives exactly as long as the last view.
         lease = np.frombuffer(block.memory.numpy().data, dtype=np.uint8, count=nbytes)
         weakref.finalize(lease, self._free.append, block).atexit = False
         return lease.reshape(shape)
+
+    def _outgrown_by(self, nbytes: int) -> _Block | None:
+        """The free block that a new one of so many bytes takes the place of, as it is a little too
+        small: of batches of several sizes all blocks become as large as the largest, and they are
+        no more than are in use at once. The lock is held."""
+        free = list(self._free)
+        small = [b for b in free if nbytes / _LARGEST_FIT <= b.memory.numel() < nbytes]
+        least = min(small, key=lambda b: b.memory.numel(), default=None)
+        if least is not None:
+            self._free.remove(least)
+        return least
 
     def _fresh(self, nbytes: int) -> torch.Tensor:
         if self._pinned_for is None:

@@ -318,12 +318,20 @@ def test_a_block_serves_arrays_down_to_a_quarter_of_it() -> None:
         assert array.nbytes == nbytes
         assert (array.ctypes.data == address) is same
         del array
-    assert pool.allocated == 801
+    assert pool.allocated == 401, "the larger block has taken the place of the other"
     few = BufferPool(least=1)
     del (block := [few.allocate((400,))])[0]
     few.allocate((99,))
     assert few.allocated == 499
     assert not block
+
+
+def test_of_several_sizes_no_more_is_kept_than_the_largest_of_those_in_use() -> None:
+    pool, rng = BufferPool(least=1), np.random.default_rng(0)
+    in_use = [pool.allocate((int(size),)) for size in (300, 310, 320)]
+    for size in [*range(301, 400, 7), *rng.integers(300, 401, 50).tolist(), 400]:
+        in_use = [*in_use[1:], pool.allocate((int(size),))]
+    assert pool.allocated <= 4 * 400
 
 
 def test_an_array_without_elements_takes_no_block(cuda: FakeCuda) -> None:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import torch
 
 from fastload.arguments import flag, require
-from fastload.backends.needs import Abilities, Asked, lacking, needs_in
+from fastload.backends.needs import HOST, Abilities, Asked, lacking, needs_in
 from fastload.backends.tolerance import PixelDifference as PixelDifference
 from fastload.backends.tolerance import Tolerance as Tolerance
 from fastload.distribution import install_command
@@ -156,18 +156,7 @@ class Traits(Abilities):
             raise ConfigurationError(f"Traits: needs={needs!r} is now requires=...; rename it.")
 
 
-HOST_TRAITS = Traits(
-    views=True,
-    moves_columns=True,
-    draws_masks=True,
-    owns_batches=True,
-    resamples_again=True,
-    colours_images=True,
-    joins_images=True,
-    pads_images=True,
-    sizes_batches=True,
-    deep=True,
-)
+HOST_TRAITS = Traits(**vars(HOST), owns_batches=True)
 """Of a backend that makes its batches on the host with the code that the built-in ones share
 (`fastload.backends.rows`); `dataclasses.replace` adds what it has of its own."""
 

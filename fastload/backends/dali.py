@@ -8,7 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from threading import Lock
 from typing import Literal, TypeAlias
@@ -19,7 +19,6 @@ import torch
 
 from fastload import native
 from fastload.backends.base import (
-    HOST_TRAITS,
     BackendOptions,
     BufferAllocator,
     Context,
@@ -28,6 +27,7 @@ from fastload.backends.base import (
     Fit,
     HostBatch,
     Tolerance,
+    Traits,
     Work,
 )
 from fastload.backends.dali_graph import (
@@ -198,12 +198,13 @@ class DaliBackend:
     name = "dali"
     Options = DaliOptions
     background = True
-    traits = replace(
-        HOST_TRAITS,
-        joins_images=False,
-        pads_images=False,
-        sizes_batches=False,
-        deep=False,
+    traits = Traits(
+        views=True,
+        moves_columns=True,
+        draws_masks=True,
+        owns_batches=True,
+        resamples_again=True,
+        colours_images=True,
         summary="an NVIDIA DALI pipeline fed with fastload's order and boxes, on the CPU or on "
         "a GPU",
         tolerance=Tolerance(psnr_cpu=45.0, psnr_gpu=40.0),

@@ -4,7 +4,7 @@ table, a row a need.
 A row says what the need is, when it is there (by source, split recipe and arguments), which
 argument asks for it, and in which words it is refused. Asked by `backend="auto"`, by each refusal,
 by `explain()`, by the manual's page of backends, and inside a backend by what makes the images. To
-add one: a field of `Abilities` and a row of `NEEDS`.
+add one: a field of `Abilities`, a row of `NEEDS`, and who of ours can do it (`HOST`, `CORE`).
 """
 
 from __future__ import annotations
@@ -75,6 +75,29 @@ class Abilities:
     deep: bool = False
     """Whether it serves images that are not `ImageColumn.plain`: of more than 8 bits, or grey with
     one channel (`mode="unchanged"`)."""
+
+
+HOST = Abilities(
+    views=True,
+    moves_columns=True,
+    draws_masks=True,
+    resamples_again=True,
+    colours_images=True,
+    joins_images=True,
+    pads_images=True,
+    sizes_batches=True,
+    deep=True,
+)
+"""Of the code that the built-in backends of the host share (`fastload.backends.rows`)."""
+CORE = Abilities(
+    views=True,
+    moves_columns=True,
+    draws_masks=True,
+    resamples_again=True,
+    colours_images=True,
+    sizes_batches=True,
+)
+"""Of the native core, of samples that are one image each."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fastload.backends.base import Context
 from fastload.backends.maker import BatchInWork, Part, PixelMaker, Threads, waits
-from fastload.backends.needs import Abilities, lacking
+from fastload.backends.needs import CORE, lacking
 from fastload.backends.rows import Buffers, RowReader, is_little, settled_size
 from fastload.decode.libraries import core_formats, others_by_pillow
 from fastload.draws import Draws
@@ -124,14 +124,7 @@ class NativePixels(PixelMaker):
     where it does not draw boxes itself, and odd samples.
     """
 
-    can = Abilities(
-        views=True,
-        moves_columns=True,
-        draws_masks=True,
-        resamples_again=True,
-        colours_images=True,
-        sizes_batches=True,
-    )
+    can = CORE
 
     def __init__(
         self,
