@@ -431,7 +431,8 @@ def order_is_ours(case: Case) -> bool:
         return case.generator != "reseeded"
     if case.framework == "lightning" and case.ranks > 1:  # it puts a DistributedSampler in
         replaced = ("none", "sequential", "replacement")  # torch's, with replacement or without
-        return case.sampler in replaced or case.batches == "torch"
+        if case.sampler in replaced or case.batches == "torch":
+            return True
     return case.sampler == "distributed" or (case.framework == "ray" and case.ranks > 1)
 
 
