@@ -156,6 +156,13 @@ _TELLING = frozenset(inspect.signature(DataLoader.__init__).parameters) - {
 """What one reads of a loader to make another one: the data set, and at least one more of these."""
 
 
+_MADE = {
+    "torch.utils.data": "DataLoader",
+    "torchdata.stateful_dataloader": "StatefulDataLoader",
+}
+"""Classes of loaders whose constructor calls that of no other one, by module."""
+
+
 class _Read(threading.local):
     """What this thread has read of a Loader since it last iterated over one."""
 
@@ -178,7 +185,9 @@ def read_by_others(loader: Any, name: str) -> None:
     if name in _TELLING:
         _read.names = (_read.names if _read.loader is loader else frozenset()) | {name}
         _read.reference = weakref.ref(loader)
-        _replace(DataLoader.__init__, _made_by_others)
+        for module, kind in _MADE.items():
+            if module in sys.modules:
+                _replace(getattr(sys.modules[module], kind).__init__, _made_by_others)
 
 
 def nothing_read() -> None:

@@ -149,6 +149,17 @@ def test_a_plain_loader_of_a_loaders_parts_says_so(caplog: pytest.LogCaptureFixt
     assert "loader = fastload.from_dataloader(loader)" in text
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_a_loader_of_torchdatas_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+    ours = loader()
+    made = torchdata.StatefulDataLoader(ours.dataset, 4, collate_fn=ours.collate_fn)
+    assert values(made) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    (text,) = warned(caplog)
+    assert f"{__file__}:" in text
+    assert "made a StatefulDataLoader" in text
+
+
 def test_one_that_is_adopted_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     made = fastload.from_dataloader(stranger(loader()))
     assert values(made) == [[0, 1], [2, 3]]
