@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from fastload.recipe.views import Views as Views
     from fastload.render.host import decode_jpeg as decode_jpeg
     from fastload.sampler import BlockShuffle as BlockShuffle
-    from fastload.sampler import Buckets as Buckets
     from fastload.sampler import NodePlacement as NodePlacement
     from fastload.sampler import Shard as Shard
     from fastload.sampler import Shuffle as Shuffle
+    from fastload.sampler.buckets import Buckets as Buckets
     from fastload.sources import open_source as open_source
     from fastload.sources.ragged import Ragged as Ragged
 
@@ -55,7 +55,7 @@ _MODULES = {
     "BackendOptions": "fastload.backends",
     "BackendUnavailableError": "fastload.errors",
     "BlockShuffle": "fastload.sampler",
-    "Buckets": "fastload.sampler",
+    "Buckets": "fastload.sampler.buckets",
     "CollateColumns": "fastload.loader",
     "CopyPaste": "fastload.recipe.transforms",
     "CutMix": "fastload.recipe.transforms",

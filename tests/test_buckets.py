@@ -21,9 +21,13 @@ from fastload.decode import sizes as sizes_of_images
 from fastload.decode.sizes import UNREADABLE, image_sizes
 from fastload.errors import ConfigurationError, DecodeError, StateMismatchError
 from fastload.files import DecodeSettings
-from fastload.sampler import BlockShuffle, BucketOrder, Buckets, EpochOrder, Shard, Shuffle
+from fastload.recipe import Recipe
+from fastload.recipe.sized import sized
+from fastload.sampler import BlockShuffle, EpochOrder, Shard, Shuffle
+from fastload.sampler.buckets import BucketOrder, Buckets
 from fastload.sources import Ragged, RaggedArray, Source, ValueArray
-from fastload.sources.columns import PixelArray
+from fastload.sources.columns import EncodedImages, PixelArray
+from fastload.stores import StoreError
 from tests import images
 from tests.host import encoded
 
@@ -248,6 +252,20 @@ def test_sizes_are_those_of_the_headers(tmp_path: Path, monkeypatch: pytest.Monk
         assert turned == [[20, 31], [31, 20], *wanted[2:]]
 
 
+def test_a_store_without_an_answer_is_an_error_and_no_size() -> None:
+    class Away(EncodedImages):
+        waits = True
+
+        def __len__(self) -> int:
+            return 3
+
+        def read(self, index: int) -> bytes:
+            raise StoreError("no answer")
+
+    with pytest.raises(DecodeError, match="no answer"):
+        image_sizes(Source({"image": Away()}, "away", "away"), DecodeSettings())
+
+
 def test_sizes_are_read_once(
     folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +287,7 @@ def test_sizes_are_read_once(
 BACKENDS = ["turbojpeg", "torch", "cache"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [TRAIN, COVER], ids=["train", "cover"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_pixels_are_those_of_a_loader_of_one_size(
@@ -355,6 +374,7 @@ def loader_of(folder: Path, batch_size: int = 4, **options: Any) -> fastload.Loa
     return fastload.create_loader(folder, batch_size, **(given | options))
 
 
+@pytest.mark.slow
 def test_a_state_goes_on_where_it_was_at_any_world_size(folder: Path) -> None:
     with loader_of(folder) as loader:
         batches = iter(loader)
@@ -427,7 +447,7 @@ def test_a_replacement_is_of_the_same_bucket(folder: Path, tmp_path: Path) -> No
         (v2.Compose([v2.ScaleJitter((28, 28)), v2.RandomCrop(28)]), "ScaleJitter"),
         (v2.Compose([v2.CenterCrop(28), v2.Pad(2)]), "another size in the end"),
         (v2.Compose([v2.CenterCrop(28), lambda image: image]), "runs in Python"),
-        (fastload.Views(v2.CenterCrop(28), v2.CenterCrop(28)), "exactly one operation|Views"),
+        (fastload.Views(v2.CenterCrop(28), v2.CenterCrop(28)), "several views .Views"),
     ],
 )
 def test_transforms_of_which_the_size_is_not_known(
@@ -451,6 +471,8 @@ def test_what_a_framework_makes_of_the_batches_is_refused(folder: Path) -> None:
 def test_what_buckets_cannot_be_beside(folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="collate_fn.*single samples"):
         loader_of(folder, collate_fn=list)
+    with pytest.raises(ConfigurationError, match="Mosaic.* sample of several images"):
+        sized(Recipe.from_transform(fastload.Mosaic(28)), SIZES)
     with pytest.raises(ConfigurationError, match="has none"):
         fastload.create_loader({"tokens": np.zeros((4, 3))}, order=Buckets(sizes=SIZES))
     with pytest.raises(ConfigurationError, match="sampler"):

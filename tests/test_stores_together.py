@@ -142,6 +142,22 @@ def test_the_samples_are_those_of_local_shards(
                 assert "read together  nothing: worker processes" in loader.explain()
 
 
+@pytest.mark.slow
+def test_batches_of_one_size_each_are_read_together(shards: Path, server: ObjectServer) -> None:
+    upload(shards, server)
+    order = fastload.Buckets(SHUFFLE, sizes=[(32, 56), (40, 48)])
+    more: dict[str, Any] = {"order": order, "backend": "turbojpeg"}
+    with create(str(shards), **more) as loader:
+        local = batches(loader)
+    with create(SPEC, **more, prefetch_factor=2) as loader:
+        assert len(reads(server)) >= SAMPLES, "a header of each"
+        server.requests.clear()
+        check_equal(batches(loader), local)
+        # 15 groups of 8 in an epoch, some of them in two files, and of the next what is ahead.
+        assert len(reads(server)) < SAMPLES // 3
+    assert {tuple(images.shape[2:]) for images, _ in local} == {(32, 56), (40, 48)}
+
+
 @contestants("turbojpeg", "turbojpeg-threads", "torch-0", "dali")
 def test_a_group_is_one_request(
     contestant: Contestant, kept: bool, shards: Path, server: ObjectServer, tmp_path: Path

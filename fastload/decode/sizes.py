@@ -41,7 +41,9 @@ def image_sizes(source: Source, settings: DecodeSettings) -> Int64Array:
 
     Kept in a file under `$XDG_CACHE_HOME/fastload/sizes`, by the fingerprint of the source.
 
-    Raises ConfigurationError: it has no images that fastload reads.
+    Raises:
+        ConfigurationError: it has no images that fastload reads.
+        DecodeError: a store gives no answer.
     """
     column = next(iter(source.images.values()), None)
     if column is None:
@@ -109,7 +111,11 @@ def _by_python(column: EncodedImages, rows: Int64Array, settings: DecodeSettings
 
     def size(index: int) -> tuple[int, int]:
         found = or_error(reader.size, index)
-        return UNREADABLE if isinstance(found, DecodeError) else found
+        if isinstance(found, DecodeError):
+            if column.waits and not found.read:
+                raise found  # Of a store that fails for a while: another rank may get an answer.
+            return UNREADABLE
+        return found
 
     with ThreadPoolExecutor(_WAITING if column.waits else usable_cores()) as pool:
         return np.array([*pool.map(size, rows.tolist())], dtype=np.int64).reshape(-1, 2)

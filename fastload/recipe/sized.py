@@ -18,6 +18,7 @@ from fastload.recipe.crops import CenterCrop, RandomCrop, Resize
 from fastload.recipe.operation import GeometryOperation, Operation, Size
 from fastload.recipe.recipe import Recipe
 from fastload.recipe.split import SplitRecipe
+from fastload.recipe.views import Branches
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,10 @@ def _place_of_size(recipe: Recipe) -> int:
         if op.is_opaque:
             reason = getattr(op, "reason", "") or op.describe()
             _refuse(f"{reason} runs in Python, and fastload cannot give it a size", "leave it out")
-    several = next((op for op in ops if op.takes_several), None)
-    if several is not None:
-        _refuse(f"{several.describe()} makes a sample of several images", "leave it out")
+        if isinstance(op, Branches):
+            _refuse("a sample is several views (Views)", "leave Views out")
+        if op.takes_several:
+            _refuse(f"{op.describe()} makes a sample of several images", "leave it out")
     places = [n for n, op in enumerate(ops) if _makes_size(op)]
     if len(places) != 1:
         some = " and ".join(ops[n].describe() for n in places) or "none"

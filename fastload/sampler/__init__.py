@@ -2,7 +2,6 @@
 of a stream."""
 
 from fastload.sampler.blocks import BlockOrder, BlockShuffle
-from fastload.sampler.buckets import BucketOrder, Buckets
 from fastload.sampler.in_step import InStepOrder, UncountedOrder
 from fastload.sampler.order import (
     EndOfOrder,
@@ -30,8 +29,6 @@ from fastload.sampler.users import (
 __all__ = [
     "BlockOrder",
     "BlockShuffle",
-    "BucketOrder",
-    "Buckets",
     "EndOfOrder",
     "EpochOrder",
     "ForeignOrder",
