@@ -128,6 +128,7 @@ CHECKS: dict[str, dict[str, str]] = {
             assert [found.count(label) for label in range(3)] == [7, 7, 15]
             loader.close()
         """,
+        "bucketed =": "assert tuple(images.shape[2:]) in bucketed.shapes",
         "depth, _ =": """
             assert depth.numpy().dtype == np.uint16 and depth.shape == (2, 1, 8, 9)
             assert depth.flatten(1).long().amax(1).tolist() == [7, 1007]

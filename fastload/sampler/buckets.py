@@ -20,6 +20,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, counted
@@ -32,6 +33,8 @@ logger = logging.getLogger("fastload")
 Size = tuple[int, int]
 """Height, width [pixels]."""
 Small = Literal["error", "nearest"]
+Which = npt.NDArray[np.uint16]
+"""(samples,): the bucket of each."""
 MOST_SIZES = 1000
 
 
@@ -160,8 +163,8 @@ class Buckets(Ordering):
         return made
 
     def _without_small(
-        self, images: Int64Array, sizes: tuple[Size, ...], which: Int64Array, least: int
-    ) -> tuple[tuple[Size, ...], Int64Array]:
+        self, images: Int64Array, sizes: tuple[Size, ...], which: Which, least: int
+    ) -> tuple[tuple[Size, ...], Which]:
         """The sizes without those of fewer images than a global batch, and the bucket of each
         image then. Raises ConfigurationError: there are such, and it was not asked for."""
         while True:
@@ -215,7 +218,7 @@ def _shown(size: Size) -> str:
     return f"{size[0]}x{size[1]}"
 
 
-def _assigned(images: Int64Array, sizes: Sequence[Size]) -> Int64Array:
+def _assigned(images: Int64Array, sizes: Sequence[Size]) -> Which:
     """(samples,) the bucket of each image: that whose logarithm of width / height is nearest, of
     two as near the taller. `sizes`: from the tallest to the widest.
 
@@ -225,7 +228,7 @@ def _assigned(images: Int64Array, sizes: Sequence[Size]) -> Int64Array:
     between = [one[1] * other[1] / (one[0] * other[0]) for one, other in pairwise(sizes)]
     height, width = images.T.astype(np.float64)
     ratios = width * width / (height * height)
-    found: Int64Array = np.searchsorted(np.array(between), ratios, "left").astype(np.int64)
+    found: Which = np.searchsorted(np.array(between), ratios, "left").astype(np.uint16)
     return found
 
 
@@ -244,8 +247,7 @@ class BucketOrder(EpochOrder):
     """
 
     inner: EpochOrder = field(default_factory=lambda: EpochOrder(0, 1))
-    which: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    """(length,): the bucket of each sample."""
+    which: Which = field(default_factory=lambda: np.zeros(0, np.uint16))
     shapes: tuple[Size, ...] = ()
     """Of each bucket."""
     _kept: dict[int, tuple[Int64Array, Int64Array]] = field(
@@ -303,7 +305,7 @@ class BucketOrder(EpochOrder):
         """(samples,): where each sample of an epoch is in that of the other order, which is
         `order`."""
         # Of 16 bits, which numpy sorts by counting.
-        places = np.argsort(self.which[order].astype(np.uint16), kind="stable")
+        places = np.argsort(self.which[order], kind="stable")
         whole, starts = self.global_batch_size, np.cumsum(self.counts) - self.counts
         number = np.arange(int(self._full.sum()))
         bucket = np.repeat(np.arange(len(self.shapes)), self._full)
