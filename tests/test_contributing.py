@@ -75,7 +75,7 @@ ADDED: dict[str, list[tuple[str, Edit]]] = {
             after("_ELSEWHERE = {", '    "lines": "fastload.sources.lines",'),
         ),
     ],
-    "colour operation": [("fastload/recipe/colour.py", at_end(code("colour.py")))],
+    "colour operation": [("fastload/recipe/inverted.py", at_end(code("colour.py")))],
     "geometry operation": [("fastload/recipe/crops.py", at_end(code("crop.py")))],
     "backend": [
         ("fastload/backends/by_hand.py", at_end(code("backend.py"))),

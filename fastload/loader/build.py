@@ -212,10 +212,11 @@ def _on_backend(
             seed=config.seed,
             kind=type(config.source).__name__,
         )
-    read_together, together = _read_together(
-        order, source, in_processes=traits.processes and built.background
-    )
-
+    read_together = ""
+    together: Sequence[EncodedFiles] = ()
+    if order.groups_in_use:
+        in_processes = traits.processes and built.background
+        read_together, together = _read_together(order, source, in_processes=in_processes)
     remote = _remote_of(source, order, split)
     in_place = bool(getattr(built, "in_place", False))
     changes = served.changes(in_place=in_place)
@@ -347,10 +348,8 @@ def _needs_of(workload: Workload) -> list[str]:
 def _read_together(
     order: Order, source: Source, *, in_processes: bool
 ) -> tuple[str, Sequence[EncodedFiles]]:
-    """(for a person, the columns whose neighbours are read together); "" and none where the order
-    keeps no neighbours together."""
-    if not order.groups_in_use:
-        return "", ()
+    """(for a person, the columns whose neighbours are read together), where the order keeps some
+    together."""
     from fastload.loader import together
 
     columns = together.columns_in(source)

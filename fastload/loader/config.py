@@ -264,8 +264,10 @@ class LoaderConfig:
         if alone:
             return Shard()
         found = Shard.detect()
-        shares = "" if self.adopted and self.shard is None else shares_a_model()
-        if shares and found.world_size > 1 and self.sampler is None and self.batch_sampler is None:
+        own_order = self.sampler is not None or self.batch_sampler is not None
+        if found.world_size == 1 or own_order or (self.adopted and self.shard is None):
+            return found
+        if shares := shares_a_model():
             raise ConfigurationError(
                 f"shard: there is {shares}, whose ranks must get the same samples, and by "
                 f"torch.distributed this is rank {found.rank} of {found.world_size}, each with "
@@ -351,14 +353,19 @@ def _device(device: Any) -> torch.device:
         raise ConfigurationError(
             f"device: {device!r} is not a device; say 'cuda', 'cuda:1' or 'cpu' ({error})."
         ) from None
-    if resolved.type != "cuda":
-        return _other_device(resolved)
+    if resolved.type == "cpu":
+        return resolved
+    return _gpu(resolved) if resolved.type == "cuda" else _other_device(resolved)
+
+
+def _gpu(device: torch.device) -> torch.device:
+    """One of CUDA's, with its number. Raises ConfigurationError: it is not here."""
     if not torch.cuda.is_available():
         raise ConfigurationError(
             f"device: {str(device)!r} was asked for, but torch sees no CUDA device here. Use "
             "device='cpu', or see `fastload doctor`."
         )
-    index: int | None = resolved.index
+    index: int | None = device.index
     if index is not None and index >= torch.cuda.device_count():
         raise ConfigurationError(
             f"device: {str(device)!r} was asked for, and torch sees "
@@ -366,7 +373,7 @@ def _device(device: Any) -> torch.device:
             "GPU of its own (SLURM's --gpus-per-task=1) that is cuda:0 in all of them: say 'cuda'."
         )
     if index is not None:
-        return resolved
+        return device
     current, rank = torch.cuda.current_device(), os.environ.get("LOCAL_RANK", "0")
     if current == 0 and rank.isdecimal() and 0 < int(rank) < torch.cuda.device_count():
         logger.warning(
@@ -378,8 +385,8 @@ def _device(device: Any) -> torch.device:
 
 
 def _other_device(device: torch.device) -> torch.device:
-    """A device that is no GPU of CUDA's. Raises ConfigurationError: it is not here, or keeps no
-    data."""
+    """A device that is neither the CPU nor a GPU of CUDA's. Raises ConfigurationError: it is not
+    here, or keeps no data."""
     found: Exception | str = "tensors there have no data"
     if device.type != "meta":
         try:

@@ -70,10 +70,8 @@ def refuse_of_dataloader(*, persistent_workers: Any, in_order: Any, pin_memory_d
 # -- The data set ----------------------------------------------------------------------------------
 
 
-def check_source(config: LoaderConfig, source: Source, recipe: Recipe) -> None:
+def check_without_images(config: LoaderConfig, source: Source, recipe: Recipe) -> None:
     """Raise ConfigurationError for an argument that is for images, where there are none."""
-    if source.images or source.objects:
-        return
     columns = ", ".join(source.columns)
     if config.dtype is not None:
         raise ConfigurationError(
@@ -158,12 +156,12 @@ def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:
 
 def check_pixels(config: LoaderConfig, source: Source, split: SplitRecipe) -> None:
     """Raise ConfigurationError if the transform, or a dtype that is asked for, takes images of 8
-    bits alone, and there are others. Opaque transforms are not checked.
+    bits alone, where the source has others. Opaque transforms are not checked.
 
     A fill is a number of 8 bits or, after ToDtype, a share of 1: in a plan it can be only one of
     the two.
     """
-    if not source.deep or split.opaque is not None:
+    if split.opaque is not None:
         return
     name, column = next(iter(source.deep.items()))
     what = f"{name!r} of {source.name} has pixels of {column.dtype}"

@@ -99,7 +99,8 @@ def _read(config: LoaderConfig, opened: Opened) -> Reading:
     """What is done to the samples of a data set, checked."""
     source = opened.source
     recipe = Recipe.from_transform(_both(opened.transform, config.transform))
-    rules.check_source(config, source, recipe)
+    if not (source.images or source.objects):
+        rules.check_without_images(config, source, recipe)
     if source.encoded:
         _warn_without_native_core()
     split = _split(recipe, config, source)
@@ -127,7 +128,8 @@ def _ordered(reading: Reading) -> Served:
         opened = replace(opened, source=_one_by_one(opened.source))
     order = _order_of(config, opened.source, config.shard_here())
     split = _sized(reading, order) if order.shapes else reading.split
-    rules.check_pixels(config, opened.source, split)
+    if opened.source.deep:
+        rules.check_pixels(config, opened.source, split)
     return Served(config, opened, reading.recipe, split, order)
 
 
@@ -157,7 +159,8 @@ def _opened_for(config: LoaderConfig) -> Opened:
     if config.assume_plain and config.adopted:
         return open_source(config.source, assume_plain=True)
     if not config.adopted:
-        return _noting_assume_plain(_opened_as_asked(config), config.source)
+        opened = _opened_as_asked(config)
+        return _noting_assume_plain(opened, config.source) if opened.source.objects else opened
     if seeds_only:
         opened = open_indexed(config.source)
         if opened.source.instances:
@@ -379,39 +382,10 @@ def _warn_of_a_single_operation(reason: str) -> None:
 
 def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
     """Which samples come when, on this rank. Raises ConfigurationError: there would be none."""
-    order: Order
-    keyed = config.adopted and bool(source.objects)
     given = config.sampler if config.batch_sampler is None else config.batch_sampler
-    # Where Python makes each sample when it is asked for, nothing is gained by reading ahead.
-    in_step = keyed and not config.num_workers and config.on_error == "raise"
-    in_step = in_step and not is_seeded_here(given)
+    order: Order
     if given is not None:
-        counts, whole = has_length(given), config.batch_sampler is not None
-        if config.on_error != "raise" and not counts:
-            raise ConfigurationError(
-                f"on_error: {type(given).__name__} has no __len__, so it is not known which other "
-                "samples its epoch has, to replace one that cannot be read. Give it one, or leave "
-                "on_error out."
-            )
-        at_once = counts and never_looks(given) and not in_step
-        # As DataLoader's defaults: no workers, and two batches for each worker.
-        read_ahead = (config.num_workers or 0) * (config.prefetch_factor or DEFAULT_PREFETCH)
-        step_by_step = InStepOrder if counts else UncountedOrder
-        kind: Callable[..., Order] = (
-            ForeignOrder if at_once else functools.partial(step_by_step, read_ahead=read_ahead)
-        )
-        order = kind(
-            given,
-            size_said_by(given) if whole else config.batch_size,
-            len(source),
-            config.drop_last,
-            config.seed,
-            shard,
-            in_batches=whole,
-            direct=whole or config.unbatched or _by_torchdata(config),
-            keyed=keyed,
-            announces=not config.adopted,
-        )
+        order = _order_given(given, config, source, shard)
     else:
         order = EpochOrder(
             len(source),
@@ -439,6 +413,40 @@ def _image_sizes(config: LoaderConfig, source: Source) -> Int64Array:
     settings = DecodeSettings() if config.options is None else config.options.decode_settings
     upright = settings.exif_orientation or source.upright
     return image_sizes(source, replace(settings, exif_orientation=upright))
+
+
+def _order_given(given: Any, config: LoaderConfig, source: Source, shard: Shard) -> Order:
+    """That of a sampler, or batch sampler, of the user's."""
+    keyed = config.adopted and bool(source.objects)
+    # Where Python makes each sample when it is asked for, nothing is gained by reading ahead.
+    in_step = keyed and not config.num_workers and config.on_error == "raise"
+    in_step = in_step and not is_seeded_here(given)
+    counts, whole = has_length(given), config.batch_sampler is not None
+    if config.on_error != "raise" and not counts:
+        raise ConfigurationError(
+            f"on_error: {type(given).__name__} has no __len__, so it is not known which other "
+            "samples its epoch has, to replace one that cannot be read. Give it one, or leave "
+            "on_error out."
+        )
+    at_once = counts and never_looks(given) and not in_step
+    # As DataLoader's defaults: no workers, and two batches for each worker.
+    read_ahead = (config.num_workers or 0) * (config.prefetch_factor or DEFAULT_PREFETCH)
+    step_by_step = InStepOrder if counts else UncountedOrder
+    kind: Callable[..., Order] = (
+        ForeignOrder if at_once else functools.partial(step_by_step, read_ahead=read_ahead)
+    )
+    return kind(
+        given,
+        size_said_by(given) if whole else config.batch_size,
+        len(source),
+        config.drop_last,
+        config.seed,
+        shard,
+        in_batches=whole,
+        direct=whole or config.unbatched or _by_torchdata(config),
+        keyed=keyed,
+        announces=not config.adopted,
+    )
 
 
 def _by_torchdata(config: LoaderConfig) -> bool:

@@ -347,11 +347,9 @@ class Composite:
 
     @classmethod
     def of(cls, paths: Sequence[Sequence[Step]]) -> Composite:
-        """That of the operations of each view. Raises ConfigurationError: those that take several
-        images cannot be at these places."""
+        """That of the operations of each view, some of which take several images. Raises
+        ConfigurationError: those cannot be at these places."""
         found = [step for path in paths for step in path if step[1].takes_several]
-        if not found:
-            return cls()
         name = type(found[0][1]).__name__
         if len(paths) > 1:
             raise _refused(f"{name} in a transform with Views, whose views are of one image")
@@ -376,8 +374,6 @@ class Composite:
     def check_placed(self, path: Sequence[Step], where: Sequence[str], plan: GeometryPlan) -> None:
         """Raise ConfigurationError if its operations cannot run with the operations before and
         after them placed as they are."""
-        if self.most == 1:
-            return
         second = None if self.pair is None else type(self.pair[1]).__name__
         name = second if self.mosaic is None else "Mosaic"
         for number, ((stream, op), place) in enumerate(zip(path, where, strict=True)):

@@ -78,9 +78,10 @@ class Recipe:
             UnsupportedTransformError: a recipe made by hand whose operations cannot all be placed.
         """
         paths, several = self._view_steps, self._several_views
-        composite = Composite.of(paths)
+        composite = Composite.of(paths) if self.takes_several else Composite()
         placed = [_place(path, fixed_size) for path in paths]
-        composite.check_placed(paths[0], *placed[0])
+        if composite.most > 1:
+            composite.check_placed(paths[0], *placed[0])
         unplaced = [
             (path[n][0], _reason_not_placed(path, n))
             for path, (where, _) in zip(paths, placed, strict=True)

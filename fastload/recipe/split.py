@@ -311,6 +311,19 @@ class BatchProgram:
                 name: self._run(tensor, kinds[name], draws, mixing, dtype)
                 for name, tensor in pixels.items()
             }
+        return self._piece_by_piece(pixels, kinds, draws, empty, dtype, piece)
+
+    def _piece_by_piece(
+        self,
+        pixels: dict[str, torch.Tensor],
+        kinds: Mapping[str, PixelKind],
+        draws: Draws,
+        empty: Empty | None,
+        dtype: torch.dtype | None,
+        piece: int,
+    ) -> dict[str, torch.Tensor]:
+        """`piece` samples at a time, on a CPU."""
+        batch = len(draws)
         result: dict[str, torch.Tensor] = {}
         for name, tensor in pixels.items():
             for start in range(0, batch, piece):

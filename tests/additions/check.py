@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fastload.recipe.inverted import Inverted  # type: ignore[import-not-found]
 from torchvision.transforms import v2
 from typer.testing import CliRunner
 
@@ -78,9 +79,9 @@ def test_the_format_is_recognised(contestant: Contestant, folder: Path, tmp_path
 def test_the_colour_operation_changes_what_was_drawn(
     contestant: Contestant, folder: Path, tmp_path: Path
 ) -> None:
-    transform = v2.Compose([v2.RandomInvert(0.4), v2.RandomCrop(32)])
+    transform = v2.Compose([Inverted(0.4), v2.RandomCrop(32)])
     assert not Recipe.from_transform(transform).is_opaque
-    plain = v2.Compose([v2.RandomInvert(0.0), v2.RandomCrop(32)])
+    plain = v2.Compose([Inverted(0.0), v2.RandomCrop(32)])
     wanted, _ = batch_of(PLAIN, folder, tmp_path / "plain", plain)
     chosen = Draws(3, 0, np.arange(COUNT)).uniform(0, 1)[:, 0] < 0.4
     assert 0 < chosen.sum() < COUNT
