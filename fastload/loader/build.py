@@ -193,8 +193,9 @@ def _on_backend(
         objects.check(config, source, turned=options.exif_orientation)
         collate = objects.collate_of(config, source, context.outputs)
         objects.check_pairs(recipe, source)
-    if not config.adopted:
-        _check_ahead(context, workers=(config.num_workers or 1) if traits.processes else 1)
+    if context.prefetch_factor is not None and not config.adopted:
+        workers = (config.num_workers or 1) if traits.processes else 1
+        _check_ahead(context, context.prefetch_factor * workers)
     built = cls(context, options)
     if not hasattr(built, "start"):
         from fastload.backends.submitted import SubmittedBackend
@@ -256,16 +257,16 @@ def _on_backend(
     )
 
 
-def _check_ahead(context: Context, *, workers: int) -> None:
-    """Raises ConfigurationError: the batches that are to be made ahead are more than this machine
-    can hold. `workers`: that make so many each."""
-    each, batch = context.prefetch_factor, context.image_bytes
-    memory = memory_bytes()
-    if not each or not batch or each * workers * batch <= memory:
+def _check_ahead(context: Context, batches: int) -> None:
+    """Raises ConfigurationError: so many batches, which are to be made ahead, are more than this
+    machine can hold."""
+    batch, memory = context.image_bytes, memory_bytes()
+    if not batch or batches * batch <= memory:
         return
+    workers = batches // (context.prefetch_factor or 1)
     raise ConfigurationError(
-        f"prefetch_factor: {counted(each * workers, 'batch')} of {batch / 1e6:,.1f} MB made ahead "
-        f"are {each * workers * batch / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f} GB; "
+        f"prefetch_factor: {counted(batches, 'batch')} of {batch / 1e6:,.1f} MB made ahead are "
+        f"{batches * batch / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f} GB; "
         f"{max(1, memory // (2 * workers * batch)):,} or fewer fit."
     )
 

@@ -88,7 +88,7 @@ def served_for(config: LoaderConfig) -> Served:
     reading = _read(config, _opened_for(config))
     if config.collate_fn is not None:
         reading = _without_fast_collate(reading)
-    if reading.lacks_one_operation:
+    if reading.runs_python and reading.lacks_one_operation:
         _warn_of_a_single_operation(reading.split.reasons[0])
     if reading.runs_python and not reading.opened.source.objects and _has_code(config.source):
         reading = _read(reading.config, _opened_by_its_own_code(reading))

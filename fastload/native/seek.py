@@ -121,10 +121,13 @@ def open_seek_index(
             return SeekIndex(path, images, limit, only_cheap=only_cheap), ""
         except (OSError, ConfigurationError) as error:
             return None, f"none: {error}"
-    path = Path(option).expanduser().absolute()
+    return _index_named(Path(option).expanduser().absolute(), images, only_cheap=only_cheap), ""
+
+
+def _index_named(path: Path, images: int, *, only_cheap: bool) -> SeekIndex:
     try:
         limit = shutil.disk_usage(path.parent).free // 2
-        return SeekIndex(path, images, limit, only_cheap=only_cheap), ""
+        return SeekIndex(path, images, limit, only_cheap=only_cheap)
     except OSError as error:
         raise ConfigurationError(
             f"seek_index: {path} can be neither read nor made ({error.strerror}). Name a file in a "
