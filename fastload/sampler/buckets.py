@@ -12,6 +12,7 @@ has the same buckets, which logarithms of its library would not give.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -92,7 +93,8 @@ class Buckets(Ordering):
                 f"order: small of Buckets must be 'error' or 'nearest', got {self.small!r}."
             )
         if self.sizes is not None:
-            object.__setattr__(self, "sizes", tuple(map(_checked, self.sizes)))
+            given = self.sizes if isinstance(self.sizes, list | tuple) else [self.sizes]
+            object.__setattr__(self, "sizes", tuple(map(_checked, given)))
         _check_number("step", self.step, Integral, 1)
         _check_number("max_ratio", self.max_ratio, Real, 1)
         if self.area is not None:
@@ -116,7 +118,11 @@ class Buckets(Ordering):
             return tuple(sorted(self.sizes, key=_ratio))
         assert self.area is not None
         found: dict[float, Size] = {}
-        for high in range(self.step, self.area // self.step + 1, self.step):
+        # Lower sizes are too long.
+        first = int(math.sqrt(self.area / self.max_ratio) // 2 // self.step) * self.step
+        for high in range(max(first, self.step), self.area // self.step + 1, self.step):
+            if len(found) > MOST_SIZES:
+                break
             wide = self.area // high // self.step * self.step
             for size in ((high, wide), (wide, high)):
                 if max(size) <= self.max_ratio * min(size):
@@ -155,10 +161,11 @@ class Buckets(Ordering):
             shapes=sizes,
         )
         if made.left_out and order.shard.rank == 0:
+            each = "others each time" if inner.shuffle else "the same each time"
             _say(
                 f"order: of {counted(order.length, 'sample')} in {counted(len(sizes), 'bucket')} "
-                f"drop_last=True leaves out {made.left_out:,} in each epoch, others each time, as "
-                "they fill no batch."
+                f"drop_last=True leaves out {made.left_out:,} in each epoch, {each}, as they fill "
+                "no batch."
             )
         return made
 
