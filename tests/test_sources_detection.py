@@ -899,14 +899,15 @@ def test_whole_numbers_in_other_spellings(tmp_path: Path) -> None:
     for image in document["images"]:
         image |= {key: float(image[key]) for key in ("id", "height", "width")}
     for number, one in enumerate(document["annotations"]):
-        one |= {"id": str(one["id"]), "image_id": float(one["image_id"])}
+        one |= {"id": str(one["id"]), "image_id": (float, str)[number % 2](one["image_id"])}
         one["iscrowd"] = float(one["iscrowd"]) if number % 2 else bool(one["iscrowd"])
     file.write_text(json.dumps(document))
     found = fastload.open_source(tmp_path / "coco", split="train").source
     assert found.fingerprint == wanted.fingerprint
-    document["images"][0]["id"] = "a12"
+    document["annotations"][0]["id"] = "a12"
     file.write_text(json.dumps(document))
-    with pytest.raises(SourceError, match=r"Expected `int`, got `str` - at `\$\.images\[\.*"):
+    odd = r"Expected `int.*`, got `str` - at `\$\.annotations\[0\]\.id"
+    with pytest.raises(SourceError, match=odd):
         fastload.open_source(tmp_path / "coco", split="train")
     write_yolo(tmp_path / "yolo")
     before = fastload.open_source(tmp_path / "yolo").source.fingerprint
@@ -917,3 +918,31 @@ def test_whole_numbers_in_other_spellings(tmp_path: Path) -> None:
     path.write_text("0.5 0.5 0.5 0.1 0.1\n")
     with pytest.raises(SourceError, match="must be a whole number for the class"):
         fastload.open_source(tmp_path / "yolo")
+
+
+def test_ids_of_images_that_are_words(tmp_path: Path) -> None:
+    made = coco_document()
+    numbered = fastload.open_source(write_coco(tmp_path / "numbers", made)).source
+    for image in made["images"]:
+        image["id"] = f"{image['id']:06}_a"
+    for one in made["annotations"]:
+        one["image_id"] = f"{one['image_id']:06}_a"
+    path = write_coco(tmp_path / "words", made)
+    source = fastload.open_source(path).source
+    for name in ("boxes", "labels", "ids"):
+        assert rows(source, name) == rows(numbered, name)
+    with fastload.create_loader(source, len(SIZES), transform=v2.Resize((8, 8))) as loader:
+        batch = next(iter(loader))
+    assert batch["image_id"] == [image["id"] for image in made["images"]]
+    made["annotations"][0]["image_id"] = 48
+    Path(path).write_text(json.dumps(made))
+    with pytest.raises(SourceError, match="there is no image 48 in the file"):
+        fastload.open_source(path)
+
+
+@pytest.mark.parametrize("own", [1.5, 1e300, None, [1]])
+def test_ids_of_images_that_are_none(own: Any, tmp_path: Path) -> None:
+    made = coco_document()
+    made["images"][0]["id"] = own
+    with pytest.raises(SourceError, match=r"images\[0\]\.id"):
+        fastload.open_source(write_coco(tmp_path, made))

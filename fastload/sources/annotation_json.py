@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, NoReturn, TypeVar
@@ -28,7 +29,10 @@ _START = 1 << 16
 
 Id = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """A number that a column of int64 holds."""
+ImageId = Id | Annotated[float, msgspec.Meta(ge=-(2.0**53), le=2.0**53, multiple_of=1.0)] | str
+"""A number, which may be written 1.0 or "1", or a word."""
 _D = TypeVar("_D", bound=msgspec.Struct)
+_I = TypeVar("_I", bound=float | str)
 
 
 class _Category(msgspec.Struct):
@@ -111,7 +115,13 @@ def relative_names(root: str, names: list[str]) -> list[str]:
     return [os.path.relpath(name, root) if os.path.isabs(name) else name for name in names]
 
 
-def positions(path: str, what: str, ids: list[int]) -> dict[int, int]:
+def image_id(own: float | str) -> int | str:
+    """An id, a number where it is written as one."""
+    is_number = not isinstance(own, str) or re.fullmatch(r"0|-?[1-9][0-9]{0,17}", own)
+    return int(own) if is_number else str(own)
+
+
+def positions(path: str, what: str, ids: list[_I]) -> dict[_I, int]:
     made = {own: place for place, own in enumerate(ids)}
     if len(made) < len(ids):
         twice = next(own for place, own in enumerate(ids) if made[own] != place)

@@ -23,6 +23,7 @@ from fastload.sources.keypoints import Pairs, role_of
 from fastload.sources.masks import Shapes
 from fastload.sources.ragged import Ragged, offsets_of
 from fastload.sources.sizes import stored_sizes
+from fastload.sources.texts import text_column
 
 logger = logging.getLogger("fastload")
 
@@ -126,7 +127,7 @@ class Annotations:
         name: str,
         format: str,
         classes: Sequence[str] | None,
-        image_ids: Sequence[int] | None = None,
+        image_ids: Sequence[float | str] | None = None,
         details: dict[str, Any] | None = None,
         notes: tuple[str, ...] = (),
         strict: bool = False,
@@ -188,7 +189,10 @@ class Annotations:
             columns[key] = RaggedArray(Ragged(numbers, offsets_of([len(one) for one in lists])))
         columns |= self.beside
         if image_ids is not None:
-            columns["image_id"] = ValueArray(np.array(image_ids, dtype=np.int64))
+            if any(isinstance(own, str) for own in image_ids):
+                columns["image_id"] = text_column(map(str, image_ids), lambda _: name)
+            else:
+                columns["image_id"] = ValueArray(np.array(image_ids, dtype=np.int64))
         identity: list[Any] = [
             names.digest(),
             offsets,

@@ -41,8 +41,10 @@ from fastload.sources.annotation_json import (
     KINDS,
     OTHER_KINDS,
     Id,
+    ImageId,
     ends_of,
     file_of_split,
+    image_id,
     image_root,
     is_of_segments,
     looks_like_panoptic,
@@ -80,7 +82,7 @@ _FILE_NAME = re.compile(rb'"file_name"\s*:\s*("(?:[^"\\]|\\.)*")')
 
 
 class _Image(msgspec.Struct):
-    id: Id
+    id: ImageId
     file_name: str = ""
     height: int | None = None
     width: int | None = None
@@ -102,7 +104,7 @@ class _Category(msgspec.Struct):
 
 
 class _Annotation(msgspec.Struct):
-    image_id: Id
+    image_id: ImageId
     category_id: Id
     bbox: list[float]
     id: Id | None = None
@@ -181,6 +183,7 @@ def open_coco(spec: str, options: OpenOptions) -> Opened:
     are drawn from polygons and run lengths (RLE), and take the place of `polygons`.
 
     Samples are in the order of the file; images without annotations are samples without objects.
+    Where ids of images are words, `image_id` is a column of texts.
     Of LVIS, whose images have no `file_name` but COCO's address, `neg_labels` and
     `not_exhaustive_labels` are the classes of which there is none in an image, or not all marked.
     Crowds are kept, `iscrowd` says so; their outlines (RLE) are no polygons, which stay empty.
@@ -282,7 +285,8 @@ def _opened(
 ) -> Opened:
     """The source of a document. `label`: of each category id."""
     images = document.images
-    position = positions(path, "image", [image.id for image in images])
+    ids: list[float | str] = [image_id(image.id) for image in images]
+    position = positions(path, "image", ids)
     of_image: list[list[_Annotation]] = [[] for _ in images]
     seen: set[int] = set()
     listed = {category.id for category in document.categories}
@@ -292,10 +296,13 @@ def _opened(
             raise SourceError(f"{where}: its id is that of another one; give each its own.")
         if one.id is not None:
             seen.add(one.id)
-        if one.image_id not in position:
+        place = position.get(one.image_id)
+        if place is None:
+            place = position.get(image_id(one.image_id))
+        if place is None:
             raise SourceError(
-                f"{where}: there is no image {one.image_id} in the file; add it, or remove the "
-                "annotation."
+                f"{where}: there is no image {image_id(one.image_id)!r} in the file; add it, or "
+                "remove the annotation."
             )
         if one.category_id not in listed:
             raise SourceError(
@@ -303,7 +310,7 @@ def _opened(
                 f"{', '.join(map(str, sorted(listed)[:8])) or 'none'}{'...' * (len(listed) > 8)}; "
                 "add it, or correct the annotation."
             )
-        of_image[position[one.image_id]].append(one)
+        of_image[place].append(one)
     missing = missing_files(root, [image.name for image in images])
     if missing:
         raise SourceError(
@@ -319,7 +326,7 @@ def _opened(
         name=path,
         format="COCO annotations",
         classes=classes,
-        image_ids=[image.id for image in images],
+        image_ids=ids,
         details=details,
         notes=notes if crowds else (),
         strict=strict,
