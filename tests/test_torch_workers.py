@@ -8,6 +8,7 @@ import gc
 import multiprocessing
 import os
 import re
+import signal
 import sys
 import tempfile
 import threading
@@ -24,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 import fastload
-from fastload.backends.torch_workers import TorchBackend, TorchOptions
+from fastload.backends.torch_workers import TorchBackend, TorchOptions, own_folder
 from fastload.backends.torch_workers_processes import CONTEXTS, Batches
 from fastload.errors import WorkerError
 from fastload.sources.columns import ValueArray
@@ -32,7 +33,7 @@ from tests import warm
 from tests.host import context_of, draws_of, source_of
 from tests.interrupts import interrupted_at
 from tests.reliability.outside import outside
-from tests.waiting import LIMIT, wait_until
+from tests.waiting import LIMIT, has_ended, wait_until
 
 SAMPLES, EPOCHS = 6, 3
 
@@ -366,6 +367,29 @@ def test_a_temporary_folder_with_a_name_too_long_for_sockets_is_refused(
         assert re.search(r"^TMPDIR: no socket .*\(108 bytes\).*such as /tmp", done.stdout), done
     else:
         assert done.stdout.strip() == "[[0, 1], [2, 3]]", done
+
+
+def _trained(folder: Path) -> None:
+    """A trainer with a worker that is killed in its first epoch."""
+    loader = fastload.from_dataloader(DataLoader(Augmented(), 1, num_workers=1), backend="torch")
+    next(iter(loader))
+    (worker,) = multiprocessing.active_children()
+    (folder / "worker").write_text(str(worker.pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_killed_child_leaves_its_parent_the_folder_of_sockets(tmp_path: Path) -> None:
+    """A DataLoader of the parent would wait for its first batch for ever."""
+    mine = multiprocessing.util.get_temp_dir()
+    assert own_folder() == mine
+    child = multiprocessing.get_context("fork").Process(target=_trained, args=(tmp_path,))
+    child.start()
+    child.join(LIMIT)
+    assert child.exitcode == -signal.SIGKILL
+    worker = int((tmp_path / "worker").read_text())
+    wait_until(lambda: has_ended(worker))
+    assert Path(mine).is_dir()
 
 
 def requested(backend: TorchBackend, count: int) -> list[Any]:

@@ -219,7 +219,7 @@ class TorchBackend:
             collate_fn=_unchanged,
             prefetch_factor=self._prefetch,
             multiprocessing_context=CONTEXTS[method],
-            worker_init_fn=_WorkerStart(context.workers.init, os.getpid()),
+            worker_init_fn=_WorkerStart(context.workers.init, os.getpid(), own_folder()),
             timeout=options.worker_timeout or context.workers.timeout,
             generator=torch.Generator()
             if context.workers.seeds is None
@@ -417,6 +417,8 @@ class _WorkerStart:
     """Of the user."""
     trainer: int
     """The trainer's process id."""
+    folder: str | None
+    """See `own_folder`: of the trainer."""
 
     def __call__(self, worker: int) -> None:
         # Out of the trainer's process group: what is sent to all of that (Ctrl-C; torchrun's
@@ -426,7 +428,10 @@ class _WorkerStart:
         multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_not_sent)  # type: ignore[attr-defined]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         threading.Thread(
-            target=_end_with, args=(os.getppid(), self.trainer), name="fastload-watch", daemon=True
+            target=_end_with,
+            args=(os.getppid(), self.trainer, self.folder),
+            name="fastload-watch",
+            daemon=True,
         ).start()
         info: Any = get_worker_info()
         if info is not None and info.dataset.users is not None:
@@ -513,9 +518,19 @@ def _late(said: str, asked: Draws) -> str:
     )
 
 
-def _end_with(parent: int, trainer: int) -> None:
+def own_folder() -> str | None:
+    """Where this process has its sockets, if it has made that folder, and so is the last to use it.
+    One that was forked, or started by multiprocessing, has that of its parent."""
+    folder = multiprocessing.util.get_temp_dir()
+    for made in getattr(multiprocessing.util, "_finalizer_registry", {}).values():
+        if getattr(made, "_pid", None) == os.getpid() and folder in (made._args or ()):
+            return folder
+    return None
+
+
+def _end_with(parent: int, trainer: int, folder: str | None) -> None:
     """End this worker when its parent does, or knows no longer of it, whatever the user's code is
-    doing; and leave nothing behind."""
+    doing; and leave nothing behind. `folder`: what the trainer leaves if it is killed."""
     # `parent` may be a fork server, which lives as long as its children. This one is the trainer:
     # it is taken for dead when it lets go of its end of a pipe, as it does when an interrupt comes
     # while it starts the worker.
@@ -527,9 +542,9 @@ def _end_with(parent: int, trainer: int) -> None:
             process.join(1)
     for _ in range(10):
         if _is_gone(trainer):
-            # The folder is the trainer's: its other workers, and later ones, are still using it
-            # while it lives.
-            shutil.rmtree(multiprocessing.util.get_temp_dir(), ignore_errors=True)
+            # While it lives, its other workers, and later ones, are still using the folder.
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
             break
         time.sleep(0.1)  # it may be about to end
     os._exit(1)
