@@ -8,7 +8,7 @@ import sys
 
 TESTS = {
     "clients/test_assume_plain": "loader.compared sources.plain",
-    "clients/test_feedback_samplers": "sampler.in_step",
+    "clients/test_feedback_samplers": "sampler.feedback",
     "clients/test_huggingface_streams": "loader.streams sources.huggingface_streams",
     "clients/test_handover": "compat.handover",
     "clients/test_passes_for_a_dataloader": "compat.dataloader",

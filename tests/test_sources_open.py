@@ -325,7 +325,7 @@ def test_an_unknown_format_is_refused_with_the_nearest(tmp_path: Path) -> None:
         fastload.create_loader(fastload.open_source(tmp_path, format="foldr"))
     with pytest.raises(
         SourceError,
-        match=r"is not what format='pairs' .* Leave format out: it is opened as class folder",
+        match=r"format='pairs' .*Leave format out.*class folder",
     ):
         fastload.open_source(tmp_path, format="pairs")
     with pytest.raises(

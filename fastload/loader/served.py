@@ -24,8 +24,8 @@ from fastload.recipe.lower import Origin
 from fastload.recipe.operation import CopiedTransform, Operation, qualified_name
 from fastload.sampler import (
     EpochOrder,
+    FeedbackOrder,
     ForeignOrder,
-    InStepOrder,
     Int64Array,
     Order,
     Shard,
@@ -431,7 +431,7 @@ def _order_given(given: Any, config: LoaderConfig, source: Source, shard: Shard)
     at_once = counts and never_looks(given) and not in_step
     # As DataLoader's defaults: no workers, and two batches for each worker.
     read_ahead = (config.num_workers or 0) * (config.prefetch_factor or DEFAULT_PREFETCH)
-    step_by_step = InStepOrder if counts else UncountedOrder
+    step_by_step = FeedbackOrder if counts else UncountedOrder
     kind: Callable[..., Order] = (
         ForeignOrder if at_once else functools.partial(step_by_step, read_ahead=read_ahead)
     )

@@ -2,7 +2,7 @@
 of a stream."""
 
 from fastload.sampler.blocks import BlockOrder, BlockShuffle
-from fastload.sampler.in_step import InStepOrder, UncountedOrder
+from fastload.sampler.feedback import FeedbackOrder, UncountedOrder
 from fastload.sampler.order import (
     EndOfOrder,
     EpochOrder,
@@ -31,8 +31,8 @@ __all__ = [
     "BlockShuffle",
     "EndOfOrder",
     "EpochOrder",
+    "FeedbackOrder",
     "ForeignOrder",
-    "InStepOrder",
     "Int64Array",
     "NodePlacement",
     "Order",

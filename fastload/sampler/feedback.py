@@ -29,7 +29,7 @@ logger = logging.getLogger("fastload")
 
 
 @dataclass(frozen=True)
-class InStepOrder(UsersOrder):
+class FeedbackOrder(UsersOrder):
     """The order of a sampler, or batch sampler, of a class that is not known: what it gives next
     may depend on what the trainer has done with the batches before (a feedback sampler).
 
@@ -175,7 +175,7 @@ class InStepOrder(UsersOrder):
 
 
 @dataclass(frozen=True)
-class UncountedOrder(InStepOrder):
+class UncountedOrder(FeedbackOrder):
     """The order of a sampler, or batch sampler, that has no length: an infinite one, or one that
     cannot know. The epoch ends when it does."""
 
@@ -220,7 +220,7 @@ class _Read:
 class _Reading:
     """How far the sampler was read in one epoch, and the last batches that it gave."""
 
-    def __init__(self, order: InStepOrder, epoch: int) -> None:
+    def __init__(self, order: FeedbackOrder, epoch: int) -> None:
         self.steps = 0
         """Batches that it has given."""
         self.ended = False
