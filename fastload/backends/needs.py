@@ -73,7 +73,7 @@ class Abilities:
     """Whether it makes the images of each batch in the size that its draws say, by
     `recipe.of(draws)`."""
     deep: bool = False
-    """Whether it serves images that are not `ImageColumn.plain`: of more than 8 bits, or grey with
+    """Whether it serves images that are not in the usual format: of more than 8 bits, or grey with
     one channel (`mode="unchanged"`)."""
 
 
@@ -192,7 +192,7 @@ def _sized(asked: Asked) -> str:
 
 def _stored(asked: Asked, *, deep: bool) -> str:
     for name, column in asked.source.images.items():
-        if not column.plain and deep == (column.dtype != np.uint8):
+        if not column.usual_format and deep == (column.dtype != np.uint8):
             kind = f"{column.dtype} pixels" if deep else "one channel"
             return f"serve {name!r} of {asked.source.name} as it is stored, with {kind}"
     return ""

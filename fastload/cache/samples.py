@@ -140,7 +140,7 @@ class Samples:
 
 def _fits_core(column: EncodedImages) -> bool:
     """Whether the native core makes the pixels that are served: RGB of 8 bits."""
-    return column.plain and not column.kind.as_stored
+    return column.usual_format and not column.kind.as_stored
 
 
 def samples_of(source: Source, settings: DecodeSettings, short_side: int | None = None) -> Samples:

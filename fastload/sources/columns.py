@@ -100,7 +100,7 @@ class ImageColumn(Column):
         return np.dtype(np.uint8)
 
     @property
-    def plain(self) -> bool:
+    def usual_format(self) -> bool:
         """Whether pixels are as every backend makes them: of 8 bits, and RGB where they are
         compressed (masks: one channel)."""
         return self.dtype == np.uint8
@@ -126,7 +126,7 @@ class EncodedImages(ImageColumn):
     masks of 8 bits."""
 
     @property
-    def plain(self) -> bool:
+    def usual_format(self) -> bool:
         return self.stored is None
 
     @abstractmethod

@@ -310,7 +310,7 @@ def _field(name: str, column: Any, source: str, options: PackOptions) -> Field:
                 f"{source}: column {name!r} is of the kind {role!r}, which its name does not say: "
                 "in shards columns called mask or seg are masks, and no others. Rename it."
             )
-        if not column.plain:
+        if not column.usual_format:
             raise SourceError(
                 f"{source}: column {name!r} is served as it is stored (mode='unchanged'), and read "
                 "from shards it would be RGB of 8 bits. Leave mode out: images are packed as they "
