@@ -82,7 +82,7 @@ _MODULES = {
     "from_dataloader": "fastload.loader.from_dataloader",
     "open_source": "fastload.sources",
 }
-_SUBPACKAGES = ("monitor", "train")
+_SUBPACKAGES = ("monitor", "pipelines", "train")
 
 __all__ = ["__version__", *_MODULES]
 

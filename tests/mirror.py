@@ -79,6 +79,7 @@ TESTS = {
     "tools.pack.report tools.pack.run tools.pack.shard tools.pack.target",
     "test_parallel": "compat.parallel",
     "test_photographs": "tools.measure.photographs",
+    "test_pipelines": "pipelines.normalised pipelines.of_dinov2 pipelines.of_torchvision",
     "test_pillow_simd": "cli.pillow_simd",
     "test_places": "sources.places",
     "test_prefetcher": "loader.production",

@@ -1,0 +1,24 @@
+"""The field's augmentation pipelines in one word, as their originals have them.
+
+    transform = fastload.pipelines.dinov2(local_crops_number=6)
+    loader = fastload.create_loader("images", transform=transform, batch_size=64, shuffle=True)
+
+Each is a file with the source and the version that it follows. Parameters have the names and the
+defaults of the original. docs/pipelines.md shows both side by side, and says what differs.
+"""
+
+from __future__ import annotations
+
+from fastload.pipelines.of_dinov2 import dinov2
+from fastload.pipelines.of_torchvision import (
+    torchvision_classification,
+    torchvision_classification_eval,
+    torchvision_classification_mixing,
+)
+
+__all__ = [
+    "dinov2",
+    "torchvision_classification",
+    "torchvision_classification_eval",
+    "torchvision_classification_mixing",
+]

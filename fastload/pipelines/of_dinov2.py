@@ -1,0 +1,70 @@
+"""DINOv2's crops: two large ones and several small ones of each image.
+
+Follows `DataAugmentationDINO` of github.com/facebookresearch/dinov2 (Apache 2.0) at b8931f7, and
+the crops of its `ssl_default_config.yaml`. Oquab et al., 2023, "DINOv2: Learning robust visual
+features without supervision".
+"""
+
+from __future__ import annotations
+
+import torch
+from torchvision.transforms import InterpolationMode, v2
+
+from fastload.errors import ConfigurationError
+from fastload.pipelines.normalised import MEAN, STD, checked_scale
+from fastload.recipe.views import Views
+
+_NEVER, _MOSTLY, _HALF = 0.0, 0.9, 0.5
+"""How often a crop is blurred. The original's class is given 1.0, 0.1 and 0.5 and hands on what
+is left to 1, so that the first crop is never blurred, and the second nearly always."""
+
+
+def dinov2(
+    global_crops_scale: tuple[float, float] = (0.32, 1.0),
+    local_crops_scale: tuple[float, float] = (0.05, 0.32),
+    local_crops_number: int = 8,
+    global_crops_size: int = 224,
+    local_crops_size: int = 96,
+) -> Views:
+    """A transform of RGB images into 2 + `local_crops_number` views.
+
+    The first two are float32 (3, `global_crops_size`, `global_crops_size`), the others (3,
+    `local_crops_size`, `local_crops_size`), normalised by ImageNet's mean and deviation. A scale
+    is the share of the image's area that a crop has. A batch holds a list of (B, 3, H, W) tensors.
+    The masks of patches are made by the training code, and are none of this.
+
+    Raises:
+        ConfigurationError: a scale is not (low, high) with 0 < low <= high <= 1, or a number is
+            below 1 (of `local_crops_number`: below 0).
+    """
+    large = checked_scale("global_crops_scale", global_crops_scale)
+    small = checked_scale("local_crops_scale", local_crops_scale)
+    for name, number, least in (
+        ("global_crops_size", global_crops_size, 1),
+        ("local_crops_size", local_crops_size, 1),
+        ("local_crops_number", local_crops_number, 0),
+    ):
+        if number < least:
+            raise ConfigurationError(f"{name}={number}: give {least} or more.")
+    return Views(
+        _crop(global_crops_size, large, _NEVER),
+        _crop(global_crops_size, large, _MOSTLY, v2.RandomSolarize(threshold=128, p=0.2)),
+        *(_crop(local_crops_size, small, _HALF) for _ in range(local_crops_number)),
+    )
+
+
+def _crop(size: int, scale: tuple[float, float], blurred: float, *more: v2.Transform) -> v2.Compose:
+    bicubic = InterpolationMode.BICUBIC
+    return v2.Compose(
+        [
+            v2.RandomResizedCrop(size, scale=scale, interpolation=bicubic),
+            v2.RandomHorizontalFlip(p=0.5),
+            v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
+            v2.RandomGrayscale(p=0.2),
+            v2.RandomApply([v2.GaussianBlur(kernel_size=9, sigma=(0.1, 2.0))], p=blurred),
+            *more,
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )

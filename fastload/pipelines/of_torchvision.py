@@ -1,0 +1,105 @@
+"""The preset of torchvision's training script for classification.
+
+Follows `references/classification/presets.py` and `transforms.py` of github.com/pytorch/vision
+(BSD 3-clause) at 080836e.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torchvision.transforms import AutoAugmentPolicy, InterpolationMode, v2
+
+from fastload.errors import ConfigurationError
+from fastload.pipelines.normalised import MEAN, STD
+
+Floats = tuple[float, float, float]
+
+
+def torchvision_classification(
+    *,
+    crop_size: int = 224,
+    mean: Floats = MEAN,
+    std: Floats = STD,
+    interpolation: InterpolationMode = InterpolationMode.BILINEAR,
+    hflip_prob: float = 0.5,
+    auto_augment_policy: str | None = None,
+    ra_magnitude: int = 9,
+    augmix_severity: int = 3,
+    random_erase_prob: float = 0.0,
+) -> v2.Compose:
+    """A transform of RGB images into float32 (3, `crop_size`, `crop_size`), for training.
+
+    The defaults are those of the script; its newer recipe is `crop_size=176,
+    auto_augment_policy="ta_wide", random_erase_prob=0.1`, with
+    `torchvision_classification_mixing(classes, 0.2, 1.0)`.
+
+    Args:
+        auto_augment_policy: "ra", "ta_wide", "augmix", or a policy of AutoAugment: "imagenet",
+            "cifar10", "svhn".
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    steps: list[Any] = [v2.RandomResizedCrop(crop_size, interpolation=interpolation)]
+    if hflip_prob > 0:
+        steps.append(v2.RandomHorizontalFlip(hflip_prob))
+    if auto_augment_policy == "ra":
+        steps.append(v2.RandAugment(interpolation=interpolation, magnitude=ra_magnitude))
+    elif auto_augment_policy == "ta_wide":
+        steps.append(v2.TrivialAugmentWide(interpolation=interpolation))
+    elif auto_augment_policy == "augmix":
+        steps.append(v2.AugMix(interpolation=interpolation, severity=augmix_severity))
+    elif auto_augment_policy is not None:
+        steps.append(v2.AutoAugment(_policy(auto_augment_policy), interpolation=interpolation))
+    steps += [*_to_floats(mean, std)]
+    if random_erase_prob > 0:
+        steps.append(v2.RandomErasing(p=random_erase_prob))
+    return v2.Compose(steps)
+
+
+def torchvision_classification_eval(
+    *,
+    crop_size: int = 224,
+    resize_size: int = 256,
+    mean: Floats = MEAN,
+    std: Floats = STD,
+    interpolation: InterpolationMode = InterpolationMode.BILINEAR,
+) -> v2.Compose:
+    """A transform of RGB images into float32 (3, `crop_size`, `crop_size`), for evaluation: the
+    shorter side becomes `resize_size` [pixels], and the middle is cut out."""
+    return v2.Compose(
+        [
+            v2.Resize(resize_size, interpolation=interpolation),
+            v2.CenterCrop(crop_size),
+            *_to_floats(mean, std),
+        ]
+    )
+
+
+def torchvision_classification_mixing(
+    num_classes: int, mixup_alpha: float = 0.0, cutmix_alpha: float = 0.0
+) -> v2.RandomChoice | None:
+    """The `batch_transform` of the recipe: MixUp, CutMix, or one of the two for each batch; None
+    where both alphas are 0. Labels become float32 (B, `num_classes`)."""
+    mixes: list[Any] = []
+    if mixup_alpha > 0:
+        mixes.append(v2.MixUp(alpha=mixup_alpha, num_classes=num_classes))
+    if cutmix_alpha > 0:
+        mixes.append(v2.CutMix(alpha=cutmix_alpha, num_classes=num_classes))
+    return v2.RandomChoice(mixes) if mixes else None
+
+
+def _to_floats(mean: Floats, std: Floats) -> tuple[v2.Transform, ...]:
+    return v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)
+
+
+def _policy(name: str) -> AutoAugmentPolicy:
+    try:
+        return AutoAugmentPolicy(name)
+    except ValueError:
+        known = ", ".join(repr(policy.value) for policy in AutoAugmentPolicy)
+        raise ConfigurationError(
+            f"auto_augment_policy={name!r}: there are 'ra', 'ta_wide', 'augmix', {known}."
+        ) from None
