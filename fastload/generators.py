@@ -79,7 +79,7 @@ def states_of_generators() -> tuple[Any, ...]:
 
 class Seeds:
     """Seeds of the samples of a batch: `set(row)` does what `seed_generators` does with one of
-    them, in a quarter of the time."""
+    them, in less time."""
 
     def __init__(self, seeds: UInt64Array) -> None:
         self._seeds, self._memory = seeds, _memory()
