@@ -60,7 +60,7 @@ def test_what_was_once_wrong_in_a_framework(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 80, 20))
+@pytest.mark.parametrize("first", range(0, 120, 20))
 def test_random_scripts(first: int) -> None:
     check([random_case(number) for number in range(first, first + 20)])
 
