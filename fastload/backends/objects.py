@@ -32,7 +32,7 @@ from fastload.decode.image import reader_of
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, SampleError
 from fastload.files import DecodeSettings
-from fastload.generators import Seeds, preserved_random_state, seed_generators
+from fastload.generators import preserved_random_state, seed_generators
 from fastload.geometry import GeometryPlan, View
 from fastload.recipe import SplitRecipe
 from fastload.recipe.outputs import Outputs
@@ -195,13 +195,13 @@ class ObjectReader:
         failures: list[Failure] = []
         good_rows: list[int] = []
         # 63 bits: a data set may put torch.initial_seed() into a tensor of int64.
-        seeds = Seeds(draws.integers(Stream.OPAQUE) >> np.uint64(1))
+        seeds = draws.integers(Stream.OPAQUE) >> np.uint64(1)
         together: Exception | None = None
         with preserved_random_state():  # with num_workers=0 this is the trainer's own process
             for column in (
                 self.source.objects.values() if self._recipe.opaque is None and len(draws) else ()
             ):
-                seeds.set(0)
+                seed_generators(int(seeds[0]))
                 try:
                     found = column.items(draws.indices if draws.keys is None else draws.keys)
                 except Exception as error:
@@ -214,7 +214,7 @@ class ObjectReader:
             for row, index in enumerate(
                 draws.indices.tolist() if draws.keys is None else draws.keys
             ):
-                seeds.set(row)
+                seed_generators(int(seeds[row]))
                 try:
                     items.append(self._item(index))
                     good_rows.append(row)

@@ -12,7 +12,6 @@ Doubles = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-UInt32s = npt.NDArray[np.uint32]
 UInt64s = npt.NDArray[np.uint64]
 Pair = tuple[int, int]
 Range = tuple[float, float]
@@ -31,7 +30,6 @@ def integers(
     out: UInt64s,
     simd: str = "auto",
 ) -> None: ...
-def mersenne_states(seeds: UInt64s, python: UInt32s, numpy: UInt32s) -> None: ...
 def centre_boxes(
     boxes: Singles,
     offsets: Int64s,

@@ -28,7 +28,6 @@
 #include "draws.hpp"
 #include "jobs.hpp"
 #include "listing.hpp"
-#include "mersenne.hpp"
 #include "seek_index.hpp"
 #include "tier.hpp"
 #include "warp.hpp"
@@ -565,13 +564,6 @@ void integers(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t 
     (kernels->integers ? kernels->integers : draw_integers)(counter, out.data());
 }
 
-void seed_mersenne(Input<uint64_t, 1> seeds, Array<uint32_t, 2> python, Array<uint32_t, 2> numpy) {
-    for (const auto& rows : {python, numpy})
-        require(rows.shape(0) == seeds.size() && rows.shape(1) == kMersenneRow,
-                "python, numpy (B, 625) are needed");
-    mersenne_states(seeds.data(), seeds.size(), python.data(), numpy.data());
-}
-
 }  // namespace
 }  // namespace fastload
 
@@ -588,7 +580,6 @@ NB_MODULE(_core, m) {
           "out"_a);
     m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
           "out"_a, "simd"_a = "auto");
-    m.def("mersenne_states", &seed_mersenne, "seeds"_a, "python"_a, "numpy"_a);
 
 #ifdef FASTLOAD_PNG
     m.def(
