@@ -130,4 +130,4 @@ def test_the_version_is_that_of_the_installed_package() -> None:
 def test_dir_lists_what_is_public_and_nothing_else() -> None:
     import fastload
 
-    assert set(dir(fastload)) == {*fastload.__all__, "monitor", "train"}
+    assert set(dir(fastload)) == {*fastload.__all__, "monitor", "pipelines", "train"}
