@@ -158,7 +158,7 @@ def test_wide_rows_with_every_instruction_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.reliability
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("sanitizer", ["", "address,undefined"])
 def test_no_read_goes_beyond_a_row(tmp_path: Path, sanitizer: str) -> None:
     """Rows that end at a page that nobody may read, and the same with AddressSanitizer."""
