@@ -97,7 +97,7 @@ test-fast: $(INSTALLED) ## the quick tests, some 6,000, on two of the backends, 
 test-whole: $(INSTALLED) ## what takes long: runs of our tools, several ranks, Triton's interpreter, Ray and Lightning where installed
 	$(RUN_TESTS) -m whole $(PYTEST)
 
-# By two processes, a file in one of them: its tests wait for half of their time.
+# By two processes; all tests of a file are in one of them, as they share servers and builds.
 test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks; 20 to 31 minutes
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m reliability $(PYTEST)
 

@@ -148,6 +148,17 @@ def test_all_of_several_in_any_order() -> None:
         assert torch.equal(made[row], expected)
 
 
+@pytest.mark.parametrize("kind", [v1.RandomChoice, v2.RandomChoice, v1.RandomOrder, v2.RandomOrder])
+def test_choices_of_nothing_are_nothing(kind: Any) -> None:
+    assert Recipe.from_transform(kind([nn.Identity(), nn.Identity()])).ops == ()
+
+
+def test_a_threshold_below_0_inverts_floats_below_0() -> None:
+    images = torch.linspace(-1.0, 1.0, 12).view(1, 1, 3, 4)
+    made = RandomSolarize(-0.5, p=1.0).apply(images, draws_of(1), 0)
+    torch.testing.assert_close(made, F.solarize(images, -0.5))
+
+
 def test_grey_images_are_repeated() -> None:
     (op,) = Recipe.from_transform(v2.RGB()).ops
     for channels in (1, 3):
@@ -164,6 +175,8 @@ def test_grey_images_are_repeated() -> None:
         (v2.RandomChoice([v2.RandomCrop(8), v2.RandomInvert()]), "moves pixels"),
         (v2.RandomOrder([v2.ToDtype(torch.float32, scale=True), v2.RandomInvert()]), "kind"),
         (v1.RandomChoice([nn.Identity()], [1.0, 2.0]), "2 probabilities for 1"),
+        (v1.RandomChoice([v2.RandomInvert(), nn.Identity()], [0.0, 0.0]), "nor all 0"),
+        (v1.RandomChoice([v2.RandomInvert(), nn.Identity()], [-1.0, 2.0]), "negative"),
     ],
 )
 def test_what_is_not_known_runs_as_it_was_written(transform: Any, why: str) -> None:

@@ -523,7 +523,8 @@ def own_folder() -> str | None:
     One that was forked, or started by multiprocessing, has that of its parent."""
     folder = multiprocessing.util.get_temp_dir()
     for made in getattr(multiprocessing.util, "_finalizer_registry", {}).values():
-        if getattr(made, "_pid", None) == os.getpid() and folder in (made._args or ()):
+        args = getattr(made, "_args", None) or ()
+        if getattr(made, "_pid", None) == os.getpid() and folder in args:
             return folder
     return None
 

@@ -41,8 +41,7 @@ def place_by_rule(
                 "place: 'host' is for operations of colour that a batch of uint8 images begins "
                 "with (ColorJitter, GaussianBlur, RandAugment, RandomApply of these, and others of "
                 "their kind), and there is none that fastload runs on batches. Put them before the "
-                "conversion to floating point, "
-                "or leave place out."
+                "conversion to floating point, or leave place out."
             )
         return ColourPlace(split)
     if not native.available():

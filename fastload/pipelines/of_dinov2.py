@@ -15,8 +15,8 @@ from fastload.pipelines.normalised import MEAN, STD, checked_scale
 from fastload.recipe.views import Views
 
 _NEVER, _MOSTLY, _HALF = 0.0, 0.9, 0.5
-"""How often a crop is blurred. The original's class is given 1.0, 0.1 and 0.5 and hands on what
-is left to 1, so that the first crop is never blurred, and the second nearly always."""
+"""How often a crop is blurred: of the first, the second, and the small ones. The original gives
+its GaussianBlur p=1.0, 0.1 and 0.5, and that calls torchvision's RandomApply with 1 - p."""
 
 
 def dinov2(

@@ -100,7 +100,7 @@ class RandomSolarize(_Adjustment):
         return cls(float(transform.threshold), float(transform.p))
 
     def check_dtype(self, dtype: torch.dtype) -> None:
-        largest = 255 if dtype == torch.uint8 else 1
+        largest = 1 if dtype.is_floating_point else torch.iinfo(dtype).max
         if not self.threshold <= largest:
             raise ConfigurationError(
                 f"{self.describe()}: threshold is above {largest}, the largest value where they "
@@ -113,8 +113,9 @@ class RandomSolarize(_Adjustment):
         return (float(np.ceil(self.threshold)),)
 
     def changed(self, images: torch.Tensor) -> torch.Tensor:
-        scale = 1.0 if images.is_floating_point() else 255.0
-        return solarize(images, _all(images, max(self.threshold, 0.0) / scale))
+        whole = not images.is_floating_point()
+        share = max(self.threshold, 0.0) / 255.0 if whole else self.threshold
+        return solarize(images, _all(images, share))
 
 
 @register

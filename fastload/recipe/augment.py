@@ -128,8 +128,8 @@ class AutoAugment(_Augment):
     def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
         table = _magnitude_table(10, _ends(height, width), strength=0.9, lost_bits=4)
         length = max(map(len, self.policies))
-        # (pairs, length, 3): the operation, its probability, its magnitude. What is at or above 0
-        # is all: "Invert" is "Solarize" of that threshold, the last of ten.
+        # (pairs, length, 3): the operation, its probability, its magnitude. "Invert" is "Solarize"
+        # with the threshold 0, the last of its ten magnitudes: all values are at or above it.
         rows = np.zeros((len(self.policies), length, 3))
         for row, pair in zip(rows, self.policies, strict=True):
             for cell, (name, p, bin_) in zip(row, pair, strict=False):

@@ -244,12 +244,15 @@ def _random_choice(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     weights = [1.0] * len(choices) if transform.p is None else list(map(float, transform.p))
     if len(weights) != len(choices):
         raise NotLowerableError(f"{len(weights)} probabilities for {len(choices)} transforms")
-    return (OneOf(choices, tuple(weight / sum(weights) for weight in weights)),)
+    if not (min(weights) >= 0 and 0 < sum(weights) < np.inf):
+        raise NotLowerableError(f"probabilities {weights}: none may be negative, nor all 0")
+    probabilities = tuple(weight / sum(weights) for weight in weights)
+    return (OneOf(choices, probabilities),) if any(choices) else ()
 
 
 def _random_order(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     parts = tuple(_inside([part], image) for part in transform.transforms)
-    return (RandomOrder(tuple(part for part in parts if part)),)
+    return (RandomOrder(tuple(part for part in parts if part)),) if any(parts) else ()
 
 
 register_lowering("RandomApply", (v1.RandomApply, v2.RandomApply), _random_apply)

@@ -406,7 +406,8 @@ class Ordering(ABC):
         Raises ConfigurationError: they cannot be divided so."""
 
     def shuffled(self) -> Ordering:
-        """This one beside `shuffle=True`. Raises ConfigurationError: it shuffles, or does not."""
+        """This order where `shuffle=True` is given beside it. Raises ConfigurationError: whether
+        samples are shuffled is said by the order itself."""
         raise ConfigurationError(
             f"shuffle: order={self!r} says how samples are shuffled; leave shuffle out."
         )

@@ -277,6 +277,7 @@ class OpenOptions:
     by_name: bool = False
     """Whether `format=` names the format. Given to every format."""
     target: tuple[str, ...] | None = None
+    """Names of columns of numbers, of a table."""
     training: str | None = None
     """The folder of the training split beside the one that `split` has chosen. Given to every
     format."""
