@@ -18,9 +18,11 @@ R = TypeVar("R")
 
 def checks_names(
     moved: Mapping[str, str] | None = None,
+    *,
+    beside: str = "",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """For a function: its calls with an argument that it does not have name the nearest one.
-    `moved`: arguments of the version before, and what to write now."""
+    `moved`: arguments of the version before, and what to write now. `beside`: a last sentence."""
     gone = moved or {}
 
     def of(function: Callable[P, R]) -> Callable[P, R]:
@@ -30,7 +32,7 @@ def checks_names(
         def checked(*positional: P.args, **named: P.kwargs) -> R:
             for name in named:
                 if name not in known:
-                    raise UnknownArgumentError(f"{function.__name__}: {refusal(name)}")
+                    raise UnknownArgumentError(f"{function.__name__}: {refusal(name)}{beside}")
             return function(*positional, **named)
 
         def refusal(name: str) -> str:

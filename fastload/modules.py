@@ -3,6 +3,7 @@ their text what they say of themselves, and imports none of them to know its mem
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import re
@@ -33,6 +34,19 @@ def class_attribute(text: str, cls: str, name: str) -> str | None:
     statement = rf"^    {name}(?:: .+)? = (.*\n(?:     .*\n|    [)\]}}].*\n)*)"
     found = None if body is None else re.search(statement, body[1], re.MULTILINE)
     return None if found is None else found[1]
+
+
+def constant(module: str, name: str) -> Any:
+    """The value of a name at the top of a module, which is written there as a literal; None where
+    there is none."""
+    text = text_of(module)
+    if text is None:
+        return getattr(importlib.import_module(module), name, None)
+    for line in ast.parse(text).body:
+        targets = line.targets if isinstance(line, ast.Assign) else ()
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            return ast.literal_eval(line.value)  # type: ignore[attr-defined]  # it is an Assign
+    return None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,17 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.parametrize("name", fastload.pipelines.__all__)
+def test_an_argument_that_a_pipeline_does_not_have_is_refused(name: str) -> None:
+    function: Any = getattr(fastload.pipelines, name)
+    last = [*inspect.signature(function).parameters][-1]
+    words = rf"^{name}: .*'{last}s'\. Did you mean {last}\? fastload\.pipelines\.\w+ says which"
+    with pytest.raises(ConfigurationError, match=words):
+        function(**{f"{last}s": 1})
+    with pytest.raises(TypeError, match=f"'of_another_version'. There are .*{last}"):
+        function(of_another_version=1)
+
+
 def test_all_public_functions_are_tried() -> None:
     assert {"create_loader", "from_dataloader", "open_source", "build_cache"} <= {*FUNCTIONS}
 

@@ -133,14 +133,18 @@ def test_a_single_operation_that_is_not_known_is_named_once(
     words: str | None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    served._warn_of_a_single_operation.cache_clear()
+    served._warn_of_python.cache_clear()
     transform = v2.Compose([v2.RandomResizedCrop(16), *unknown, v2.PILToTensor()])
     for _ in range(2):
         if adopted:
             fastload.from_dataloader(DataLoader(ImageFolder(str(folder), transform))).close()
         else:
             fastload.create_loader(folder, transform=transform).close()
-    said = [record.getMessage() for record in caplog.records if "single" in record.getMessage()]
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if "single operation" in record.getMessage()
+    ]
     assert len(said) == (words is not None)
     assert not said or re.search(words or "", said[0])
 

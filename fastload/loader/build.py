@@ -228,6 +228,7 @@ def _on_backend(
             "source": "\n".join([f"{source.name}: {source.summary}", *notes]),
             **({} if remote is None else {"fetched": remote.explain()}),
             **_explained(config, workload, read_together),
+            **({} if served.pipeline is None else {"in its place": served.pipeline}),
         }
         return rows | ({"colour": colour.why} if colour.why else {})
 

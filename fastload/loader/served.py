@@ -19,6 +19,7 @@ from fastload.files import DecodeSettings
 from fastload.known_code import only_seeds
 from fastload.loader import rules
 from fastload.loader.config import LoaderConfig
+from fastload.originals import pipeline_for
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.lower import Origin
 from fastload.recipe.operation import CopiedTransform, Operation, qualified_name
@@ -75,6 +76,8 @@ class Served(Reading):
     """What is served, before a backend is chosen for it."""
 
     order: Order
+    pipeline: str | None = None
+    """What to write in place of code of the user's that a pipeline of fastload's stands for."""
 
     def changes(self, *, in_place: bool) -> Changes:
         """For telling later whether the user has changed the data set or its transforms.
@@ -88,11 +91,22 @@ def served_for(config: LoaderConfig) -> Served:
     reading = _read(config, _opened_for(config))
     if config.collate_fn is not None:
         reading = _without_fast_collate(reading)
-    if reading.runs_python and reading.lacks_one_operation:
-        _warn_of_a_single_operation(reading.split.reasons[0])
+    pipeline = _pipeline_for(reading)
+    if pipeline is not None:
+        _warn_of_python(f". {pipeline}")
+    elif reading.runs_python and reading.lacks_one_operation:
+        _warn_of_python(f", because of a single operation: {reading.split.reasons[0]}")
     if reading.runs_python and not reading.opened.source.objects and _has_code(config.source):
         reading = _read(reading.config, _opened_by_its_own_code(reading))
-    return _ordered(reading)
+    return replace(_ordered(reading), pipeline=pipeline)
+
+
+def _pipeline_for(reading: Reading) -> str | None:
+    """What stands for code of the user's that makes or takes single samples, if that is known."""
+    config, opened = reading.config, reading.opened
+    if not (reading.recipe.is_opaque or opened.source.objects):
+        return None
+    return pipeline_for([config.transform, opened.transform, config.source])
 
 
 def _read(config: LoaderConfig, opened: Opened) -> Reading:
@@ -367,12 +381,12 @@ def _warn_without_native_core() -> None:
         logger.warning("Images are decoded more slowly than they could be: %s", error)
 
 
-@functools.cache  # once a process and operation
-def _warn_of_a_single_operation(reason: str) -> None:
+@functools.cache  # once a process and reason
+def _warn_of_python(reason: str) -> None:
     logger.warning(
-        "The transform runs as it is written, in Python and one sample at a time, because of a "
-        "single operation: %s. Where fastload knows all operations, batches are made some 5 times "
-        "as fast, and 8 times with ten views; explain() says where each of them runs.",
+        "The transform runs as it is written, in Python and one sample at a time%s. Where fastload "
+        "knows all operations, batches are made some 5 times as fast, and 8 times with ten views; "
+        "explain() says where each of them runs.",
         reason,
     )
 

@@ -9,6 +9,7 @@ defaults of the original. docs/pipelines.md shows both side by side, and says wh
 
 from __future__ import annotations
 
+from fastload.arguments import checks_names
 from fastload.pipelines.of_dinov2 import dinov2
 from fastload.pipelines.of_torchvision import (
     torchvision_classification,
@@ -22,3 +23,8 @@ __all__ = [
     "torchvision_classification_eval",
     "torchvision_classification_mixing",
 ]
+
+for _name in __all__:
+    _function = globals()[_name]
+    _of = f" {_function.__module__} says which version it follows."
+    globals()[_name] = checks_names(beside=_of)(_function)

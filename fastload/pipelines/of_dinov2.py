@@ -14,6 +14,8 @@ from fastload.errors import ConfigurationError
 from fastload.pipelines.normalised import MEAN, STD, checked_scale
 from fastload.recipe.views import Views
 
+ORIGINALS = {"dinov2.data.augmentations.DataAugmentationDINO": "dinov2"}
+
 _NEVER, _MOSTLY, _HALF = 0.0, 0.9, 0.5
 """How often a crop is blurred: of the first, the second, and the small ones. The original gives
 its GaussianBlur p=1.0, 0.1 and 0.5, and that calls torchvision's RandomApply with 1 - p."""

@@ -14,6 +14,11 @@ from torchvision.transforms import AutoAugmentPolicy, InterpolationMode, v2
 from fastload.errors import ConfigurationError
 from fastload.pipelines.normalised import MEAN, STD
 
+ORIGINALS = {
+    "presets.ClassificationPresetTrain": "torchvision_classification",
+    "presets.ClassificationPresetEval": "torchvision_classification_eval",
+}
+
 Floats = tuple[float, float, float]
 
 
