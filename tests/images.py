@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import simplejpeg
 from PIL import Image
 
@@ -255,6 +256,21 @@ def shard_of(folder: Path) -> bytes:
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
     return buffer.getvalue()
+
+
+def zeros_in_place_of(path: Path, size: int) -> None:
+    """As a full disk leaves a file; takes no space."""
+    path.unlink()
+    with open(path, "wb") as file:
+        file.truncate(size)
+
+
+def bytes_read() -> int:
+    """By system calls of this process so far (proc(5)). Skips the test where nobody counts them."""
+    counts = Path("/proc/self/io")
+    if not counts.exists():
+        pytest.skip("the system does not count what is read")
+    return int(counts.read_text().split()[1])
 
 
 def write_photo_folder(

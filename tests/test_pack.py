@@ -385,6 +385,16 @@ def test_a_bad_file_is_left_out_and_named_or_an_error(folder: Path, tmp_path: Pa
         packed(source, tmp_path / "out", strict=True)
 
 
+def test_a_large_file_that_is_no_image_is_left_out_by_its_first_bytes(tmp_path: Path) -> None:
+    source = images.write_photo_folder(tmp_path / "in", classes=1, per_class=2)
+    images.zeros_in_place_of(source / "class_0" / "1.jpg", 1 << 30)
+    for options in ({}, {"short_side": 8}):
+        before = images.bytes_read()
+        result = packed(source, tmp_path / f"out{len(options)}", **options)
+        assert (result.samples, result.rejected) == (1, 1)
+        assert images.bytes_read() - before < 100 << 20
+
+
 @pytest.mark.whole
 def test_what_cannot_be_read_now_is_an_error_and_not_left_out(
     folder: Path, tmp_path: Path, server: ObjectServer

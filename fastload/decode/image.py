@@ -381,9 +381,7 @@ class EncodedReader:
     def read(self, index: int) -> bytes:
         """The compressed bytes. Raises DecodeError."""
         try:
-            if self._is_large(index):
-                self._look_first(index)
-            return self.column.read(index)
+            return self._read(index)
         except OSError as error:
             raise _unreadable(self.column.describe(index), error) from error
 
@@ -401,8 +399,15 @@ class EncodedReader:
     def _is_large(self, index: int) -> bool:
         return self.column.length(index) > LARGE
 
-    def _look_first(self, index: int) -> None:
-        """Refuse a sample by its first bytes. Raises DecodeError; OSError."""
+    def _read(self, index: int) -> bytes:
+        self.look_first(index)
+        return self.column.read(index)
+
+    def look_first(self, index: int) -> None:
+        """Refuse a large sample by its first bytes, before the rest is read. Raises DecodeError;
+        OSError."""
+        if not self._is_large(index):
+            return
         name, start = self.column.describe(index), self.column.read_start(index, _PREFIXES[-1])
         check_start(start, self.column.length(index), name)
         header = _jpeg_header(start, name)
@@ -460,7 +465,7 @@ class EncodedReader:
                 return header
             if not data.startswith(_JPEG):
                 break
-        return read_header(self.column.read(index), name)
+        return read_header(self._read(index), name)
 
 
 def _jpeg_header(start: bytes, name: str) -> ImageHeader | None:

@@ -172,6 +172,7 @@ class Contents:
         if memory is not None and isinstance(column, EncodedFiles):
             return self._copied(column, reader, index, memory)
         try:
+            reader.look_first(index)
             data = column.read(index)
         except OSError as error:
             raise _not_read(column.describe(index), error) from error
@@ -202,6 +203,7 @@ class Contents:
         """An image that is packed as it is, and (height, width)."""
         path, start, length = column.locate(index)
         try:
+            reader.look_first(index)
             data, state = read_regular_into(path, memory, start, None if length < 0 else length)
         except OSError as error:
             raise _not_read(column.describe(index), error) from error
