@@ -41,7 +41,7 @@ PAGES = sorted(
         ROOT / "README.md",
         ROOT / "README.zh-CN.md",
         ROOT / "CONTRIBUTING.md",
-        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
     ]
 )
 PAGES = [page for page in PAGES if page.exists()]
@@ -409,18 +409,23 @@ def test_the_manual_builds_without_a_warning(tmp_path: Path) -> None:
             or name.split(".")[1:3] == ["loader", "Stats"]
             or re.search(r"\.backends\.\w+\.\w+Options", name)
         ), name
-    for path in tmp_path.glob("*.html"):  # they are opened as files, where there is no network
+    for path in tmp_path.rglob("*.html"):  # they are opened as files, where there is no network
         loaded = re.findall(r'<(?:script|img|iframe)[^>]*\ssrc="?([^">\s]+)', path.read_text())
         loaded += re.findall(
             r'<link[^>]*rel="?stylesheet"?[^>]*href="?([^">\s]+)', path.read_text()
         )
         assert loaded
-        assert [name for name in loaded if not (tmp_path / name.lstrip("/")).is_file()] == [], (
+        assert [name for name in loaded if not _opened(tmp_path, path, name).is_file()] == [], (
             path.name
         )
         for target in re.findall(r'<a [^>]*href="?([^"#>\s]+)', path.read_text()):
             if path.name != "404.html" and not target.startswith(("http", "mailto:")):
-                assert (tmp_path / target).is_file(), f"{path.name} leads to {target}"
+                assert _opened(tmp_path, path, target).is_file(), f"{path.name} leads to {target}"
+
+
+def _opened(manual: Path, page: Path, target: str) -> Path:
+    """The file that a page means."""
+    return manual / target[1:] if target.startswith("/") else page.parent / target
 
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -506,7 +511,7 @@ def test_what_people_look_for_has_a_heading(page: str, topics: list[str]) -> Non
 def test_every_page_of_the_manual_is_in_its_contents() -> None:
     contents = (ROOT / "mkdocs.yml").read_text().split("nav:")[1]
     assert set(re.findall(r": (\S+\.md)$", contents, re.MULTILINE)) == {
-        p.name for p in (ROOT / "docs").glob("*.md")
+        str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")
     }
 
 

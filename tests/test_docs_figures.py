@@ -24,7 +24,7 @@ import pytest
 from fastload.tools.measure.statistics import summarise
 
 ROOT = Path(__file__).parents[1]
-MANUAL = sorted((ROOT / "docs").glob("*.md"))
+MANUAL = sorted((ROOT / "docs").rglob("*.md"))
 
 _FIGURE = re.compile(
     r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?: to \d[\d,.]*)? ?"

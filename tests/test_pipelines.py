@@ -1,4 +1,4 @@
-"""Pipelines of the field: the operations of each, and what is refused. `benchmarks/pipelines.py`
+"""Pipelines of the field: the operations of each, and what is refused. `benchmarks/pipelines`
 judges them beside their originals, which are not here."""
 
 from __future__ import annotations

@@ -1,0 +1,72 @@
+"""What is said about a pipeline, so that it can be judged, measured and drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.inputs import photographs
+
+Numbers = Mapping[str, npt.NDArray[np.float64]]
+"""By what they say, such as "mean of red": one number of each sample, or of each object."""
+Tile = npt.NDArray[np.uint8]
+"""(H, W, 3): what a sample looks like, all of its views side by side."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the loaders of both sides are made for."""
+
+    originals: Path
+    """A folder with a clone of each repository, called as there."""
+    data: Path
+    """What `Pipeline.data` has made."""
+    batch_size: int
+    workers: int
+    """Processes of the original, threads of ours; 0: none."""
+    shuffle: bool = True
+    """And the last batch is dropped; else the samples come in order, all of them."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """The original, or ours. Batches may be of any form; what is read of them is the same."""
+
+    loader: Callable[[Setting], Iterable[Any]]
+    """Of the original, the DataLoader that its repository makes, over its own data set."""
+    numbers: Callable[[Any], Numbers]
+    """Of a batch, what must be distributed as on the other side."""
+    tiles: Callable[[Any], list[Tile]]
+    """Of a batch, one for each sample."""
+
+
+def folder_of_classes(source: Path, work: Path, least: int) -> Path:
+    """At least so many photographs in folders of classes, some of them repeatedly."""
+    return photographs(source, work, least).folder
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One row of the table."""
+
+    name: str
+    page: str
+    """docs/pipelines/PAGE.md."""
+    original: Side
+    ours: Side
+    batch_size: int
+    bar: float | None
+    """How many times as fast as the original ours has to be; None: it is not measured."""
+    operations: Callable[[Path], tuple[Any, Any]] | None = None
+    """From the folder of originals, the transforms of the original and ours: their operations must
+    be equal. None: the original has other classes, so that there is nothing to compare."""
+    exact: bool = False
+    """Nothing in it is random: tiles are compared pixel by pixel, in place of distributions."""
+    data: Callable[[Path, Path, int], Path] = folder_of_classes
+    """From a folder of class folders with photographs, the folder to make files in, and the least
+    number of samples: what both sides read."""
