@@ -5,8 +5,9 @@ A function is known if its instructions are those of a pattern in this file: the
 the same constants in the same order. Names of local variables do not matter. A global name must
 stand for the very object that it stands for in the pattern. An attribute must have the name that it
 has in the pattern, unless that starts with `any_`: such a one stands for an attribute of the object
-itself, and its name is returned. Patterns are compiled by the Python that runs. Whatever
-differs from all of them is unknown, and runs as its author wrote it.
+itself, and its name is returned. So do global names, names of a closure, and strings that start
+with it. Patterns are compiled by the Python that runs. Whatever differs from all of them is
+unknown, and runs as its author wrote it.
 
 `depends_on_argument_alone` reads a function in another way: each of its instructions must be one
 that only computes, and each name in it must stand for a constant, or for a function that only
@@ -24,10 +25,12 @@ import math
 import operator
 import os
 import random
+import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -78,20 +81,24 @@ def _same(
             if isinstance(its.argval, CodeType) and isinstance(mine.argval, CodeType):
                 if not _same(mine.argval, its.argval, names, wanted_names, found):
                     return False
-            elif not _equal_constants(mine.argval, its.argval):
+            elif not _equal_constants(mine.argval, its.argval, found):
                 return False
-        elif mine.opcode not in dis.hasname:
+        elif mine.opcode not in dis.hasname and not _is_placeholder(its.argval):
             if mine.arg != its.arg:
                 return False
-        elif "GLOBAL" in mine.opname:
+        elif "GLOBAL" in mine.opname and not _is_placeholder(its.argval):
             if _global(mine.argval, names) is not _global(its.argval, wanted_names):
                 return False
-        elif its.argval.startswith("any_"):
+        elif _is_placeholder(its.argval):
             if found.setdefault(its.argval, mine.argval) != mine.argval:
                 return False
         elif mine.argval != its.argval:
             return False
     return True
+
+
+def _is_placeholder(name: Any) -> bool:
+    return isinstance(name, str) and name.startswith("any_")
 
 
 def _signature(code: CodeType) -> tuple[Any, ...]:
@@ -108,11 +115,17 @@ def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
     )
 
 
-def _equal_constants(a: Any, b: Any) -> bool:
-    """A qualified name of a nested function may differ."""
-    return type(a) is type(b) and (
-        a == b or (isinstance(a, str) and a.endswith(">") and b.endswith(">"))
-    )
+def _equal_constants(a: Any, b: Any, found: dict[str, str]) -> bool:
+    """`b`: of the pattern. A qualified name of a nested function may differ."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(b, tuple):
+        return len(a) == len(b) and all(
+            _equal_constants(mine, its, found) for mine, its in zip(a, b, strict=True)
+        )
+    if _is_placeholder(b):
+        return found.setdefault(b, a) == a
+    return bool(a == b) or (isinstance(a, str) and a.endswith(">") and b.endswith(">"))
 
 
 def _global(name: str, names: Mapping[str, Any]) -> Any:
@@ -297,6 +310,152 @@ def _counts_and_batches_as_known(dataset: Any, found: Mapping[str, str]) -> bool
     return together is None or any(
         attributes_by_pattern(together, pattern) is not None for pattern in known
     )
+
+
+# -- Functions of data sets of Hugging Face's ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ImageMapping:
+    """What a function given to `with_transform` does: a transform of each RGB image of a batch."""
+
+    image: str
+    """The key of the images."""
+    made: str
+    """The key of what is made of them."""
+    transform: Any
+    leaves: Literal["all", "others", "none"]
+    """Which of the columns the batch has beside: all, all but the images, none."""
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A tensor of a batch that a collate function makes."""
+
+    made: str
+    """Its key in the batch."""
+    key: str
+    """That of the samples."""
+    of_tensors: bool
+    """Whether it is `torch.stack` of the samples' tensors, and not `torch.tensor` of numbers."""
+
+
+_KEYS = ("{key!r}", "{key}", "any_args.{key}")
+"""How a key is written: as a string, by a name that stands for one, as an attribute of settings."""
+
+
+@functools.cache
+def _mappings() -> tuple[tuple[FunctionType, str], ...]:
+    """The patterns of functions that `maps_images` knows, and what of the batch each leaves."""
+    made = []
+    for key in (form.format(key="any_image") for form in _KEYS):
+        apart = f"xs = [x.convert('RGB') for x in a[{key}]]"
+        whole = f"[any_transform(x.convert('RGB')) for x in a[{key}]]"
+        popped = f"[any_transform(x.convert('RGB')) for x in a.pop({key})]"
+        for images, leaves in ((whole, "all"), (popped, "others")):
+            made.append(([f"a['any_made'] = {images}", "return a"], leaves))
+        made.append(([f"a['any_made'] = {whole}", f"del a[{key}]", "return a"], "others"))
+        made.append(([apart, "a['any_made'] = [any_transform(x) for x in xs]", "return a"], "all"))
+        made.append(([f"return {{'any_made': {whole}}}"], "none"))
+        made.append(([f"xs = {whole}", "return {'any_made': xs}"], "none"))
+    return tuple((pattern, leaves) for body, leaves in made for pattern in _patterns(body))
+
+
+def maps_images(function: Any) -> ImageMapping | None:
+    """What a function given to `with_transform` does to a batch of images, where that is known; no
+    image is touched."""
+    for pattern, leaves in _mappings():
+        values = _values_by(function, pattern)
+        if values is not None and all(type(values[key]) is str for key in ("image", "made")):
+            lost = leaves == "others" and values["image"] == values["made"]
+            made = ImageMapping(values["image"], values["made"], values["transform"], leaves)
+            return None if lost else made
+    return None
+
+
+@functools.cache
+def _stackings() -> tuple[FunctionType, ...]:
+    bodies = []
+    for key in (form.format(key="any_number") for form in _KEYS):
+        stack = "torch.stack([x['any_tensor'] for x in a])"
+        number = f"torch.tensor([x[{key}] for x in a])"
+        both = "{'any_tensors': xs, 'any_numbers': ys}"
+        bodies += [
+            [f"xs = {stack}", f"ys = {number}", f"return {both}"],
+            [f"ys = {number}", f"xs = {stack}", f"return {both}"],
+            [f"return {{'any_tensors': {stack}, 'any_numbers': {number}}}"],
+        ]
+    return tuple(pattern for body in bodies for pattern in _patterns(body))
+
+
+def stacks(function: Any) -> tuple[Stacked, ...] | None:
+    """The tensors that a collate function makes of samples that are dicts, one of images and one of
+    numbers, where that is known."""
+    for pattern in _stackings():
+        values = _values_by(function, pattern)
+        if values is not None and all(type(value) is str for value in values.values()):
+            return (
+                Stacked(values["tensors"], values["tensor"], of_tensors=True),
+                Stacked(values["numbers"], values["number"], of_tensors=False),
+            )
+    return None
+
+
+def _patterns(body: list[str]) -> Iterator[FunctionType]:
+    """A function of one argument, `a`, with each choice of its names in a closure."""
+    names = sorted(set(re.findall(r"(?<!['.])\bany_\w+", "\n".join(body))))
+    for count in range(len(names) + 1):
+        for closed in itertools.combinations(names, count):
+            # Python compiles calls of functions of an imported module in another way.
+            lines = ["import torch", f"def outer({', '.join(closed)}):", "  def pattern(a):"]
+            lines += [*(f"    {line}" for line in body), "  return pattern"]
+            space: dict[str, Any] = {}
+            exec("\n".join(lines), space)
+            yield space["outer"](*closed)
+
+
+def _values_by(function: Any, pattern: FunctionType) -> dict[str, Any] | None:
+    """What the placeholders of a pattern stand for in a function, without `any_`, if its code is
+    that of the pattern; `any_args` is left out."""
+    if not isinstance(function, FunctionType) or function.__defaults__ or function.__kwdefaults__:
+        return None
+    found: dict[str, str] = {}
+    if not _same(
+        function.__code__, pattern.__code__, function.__globals__, pattern.__globals__, found
+    ):
+        return None
+    names = {*pattern.__code__.co_freevars, *_global_names(pattern.__code__)}
+    free = _free(function)
+
+    def named(placeholder: str) -> Any:
+        name = found[placeholder]
+        return free[name] if name in free else _global(name, function.__globals__)
+
+    values = {}
+    for placeholder, name in found.items():
+        value: Any = name
+        if placeholder in names:
+            value = named(placeholder)
+        elif placeholder in _attribute_names(pattern.__code__):
+            value = own_attribute(named("any_args"), name)
+        values[placeholder.removeprefix("any_")] = value
+    values.pop("args", None)
+    return None if any(value is MISSING for value in values.values()) else values
+
+
+def _steps_within(code: CodeType) -> Iterator[dis.Instruction]:
+    for step in dis.get_instructions(code):
+        yield step
+        if isinstance(step.argval, CodeType):
+            yield from _steps_within(step.argval)
+
+
+def _global_names(code: CodeType) -> set[str]:
+    return {step.argval for step in _steps_within(code) if "GLOBAL" in step.opname}
+
+
+def _attribute_names(code: CodeType) -> set[str]:
+    return {step.argval for step in _steps_within(code) if step.opname == "LOAD_ATTR"}
 
 
 # -- Functions that set seeds ----------------------------------------------------------------------

@@ -128,6 +128,7 @@ TESTS = {
     "test_sources_idx": "sources.formats.idx",
     "test_sources_formats": "sources.formats sources.signs",
     "test_sources_huggingface": "sources.formats.huggingface",
+    "test_sources_huggingface_transforms": "sources.huggingface_transforms",
     "test_sources_image_files": "sources.image_files",
     "test_sources_index": "sources.index sources.index_file stores.seen",
     "test_sources_kitti": "sources.formats.kitti",

@@ -8,13 +8,13 @@ import functools
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fastload import native
 from fastload.backends.base import DEFAULT_PREFETCH
 from fastload.compat.dataloader import is_over_a_loaders
-from fastload.errors import BackendUnavailableError, ConfigurationError, counted
+from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, counted
 from fastload.files import DecodeSettings
 from fastload.known_code import only_seeds
 from fastload.loader import rules
@@ -42,6 +42,7 @@ from fastload.sources.columns import DatasetItems
 from fastload.sources.given import is_dataset, is_huggingface
 
 if TYPE_CHECKING:
+    from fastload.sources.huggingface_transforms import Mapped
     from fastload.sources.inspection import Snapshot
 
 logger = logging.getLogger("fastload")
@@ -57,6 +58,8 @@ class Reading:
     recipe: Recipe
     split: SplitRecipe
     """The recipe, split for the source."""
+    mapped: Mapped | None = None
+    """What the user's functions do that fastload does without them."""
 
     @property
     def runs_python(self) -> bool:
@@ -75,7 +78,7 @@ class Reading:
 class Served(Reading):
     """What is served, before a backend is chosen for it."""
 
-    order: Order
+    order: Order = field(kw_only=True)
     pipeline: str | None = None
     """What to write in place of code of the user's that a pipeline of fastload's stands for."""
 
@@ -83,13 +86,13 @@ class Served(Reading):
         """For telling later whether the user has changed the data set or its transforms.
         `in_place`: see `LoaderParts`."""
         transform = _both(self.opened.transform, self.config.transform)
-        return Changes(self.config, self.opened, transform, in_place=in_place)
+        return Changes(self.config, self.opened, transform, in_place=in_place, mapped=self.mapped)
 
 
 def served_for(config: LoaderConfig) -> Served:
     """The data set and its recipe; opened again if Python code needs samples of its own."""
-    reading = _read(config, _opened_for(config))
-    if config.collate_fn is not None:
+    reading = _without_known_functions(config) or _read(config, _opened_for(config))
+    if reading.config.collate_fn is not None:
         reading = _without_fast_collate(reading)
     pipeline = _pipeline_for(reading)
     if pipeline is not None:
@@ -122,6 +125,27 @@ def _read(config: LoaderConfig, opened: Opened) -> Reading:
     return Reading(config, opened, recipe, split)
 
 
+def _without_known_functions(config: LoaderConfig) -> Reading | None:
+    """A data set of Hugging Face's whose transform and collate function are known, read without
+    them; None of any other."""
+    if not is_huggingface(config.source) or config.transform is not None or config.opening:
+        return None
+    init = config.workers.init
+    if config.collate is not None or not (init is None or only_seeds(init)):
+        return None
+    from fastload.sources.huggingface_transforms import mapped
+
+    known = mapped(config.source, config.collate_fn)
+    if known is None or Recipe.from_transform(known.transform).is_opaque:
+        return None
+    try:
+        opened = known.opened()
+    except SourceError:
+        return None
+    reading = _read(replace(config, collate_fn=None), opened)
+    return None if reading.runs_python else replace(reading, mapped=known)
+
+
 def _without_fast_collate(reading: Reading) -> Reading:
     """What timm's function does to bytes, done without it where that gives the same."""
     from fastload.compat.timm import is_fast_collate, stacks_alike
@@ -144,7 +168,7 @@ def _ordered(reading: Reading) -> Served:
     split = _sized(reading, order) if order.shapes else reading.split
     if opened.source.deep:
         rules.check_pixels(config, opened.source, split)
-    return Served(config, opened, reading.recipe, split, order)
+    return Served(config, opened, reading.recipe, split, reading.mapped, order=order)
 
 
 def _one_by_one(source: Source) -> Source:
@@ -264,7 +288,13 @@ class Changes:
     """
 
     def __init__(
-        self, config: LoaderConfig, opened: Opened, transform: Any, *, in_place: bool
+        self,
+        config: LoaderConfig,
+        opened: Opened,
+        transform: Any,
+        *,
+        in_place: bool,
+        mapped: Mapped | None = None,
     ) -> None:
         """`transform`: all that is done to an image, the data set's own part included. `in_place`:
         see `LoaderParts`."""
@@ -279,7 +309,7 @@ class Changes:
             stored = [column.in_array() for name, column in read.items() if name != "label"]
             arrays = [column.array for column in stored if column is not None]
             self._snapshot = Snapshot(config.source, only_length=only_length, in_place=arrays)
-        self._transform = transform
+        self._transform, self._mapped = transform, mapped
         self._seen = _operations_of(Recipe.from_transform(transform))
 
     @property
@@ -293,6 +323,8 @@ class Changes:
             return True
         if not thoroughly:
             return False
+        if self._mapped is not None and self._mapped.changed:
+            return True
         try:
             now = _operations_of(Recipe.from_transform(self._transform))
         except Exception:  # making the Loader's parts again raises it
