@@ -61,7 +61,7 @@ TESTS = {
     "test_keypoints": "sources.keypoints",
     "test_loader": "errors fingerprint loader.iterator loader.loader",
     "test_loader_remote": "loader.remote",
-    "test_look": "cli.look tools.look.page tools.look.samples",
+    "test_look": "cli.look pipelines.named tools.look.page tools.look.samples",
     "test_machine": "machine",
     "test_masks": "backends.masks sources.masks",
     "test_mosaics_in_the_core": "backends.pixels_composite native.composites",

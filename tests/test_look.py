@@ -224,3 +224,47 @@ def test_errors_are_said_plainly(arguments: list[str], tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "Traceback" not in result.output
     assert not (tmp_path / "x.html").exists()
+
+
+def test_all_views_of_a_pipeline(tmp_path: Path) -> None:
+    folder = write_photo_folder(tmp_path / "data", classes=2, per_class=2)
+    settings = ("local_crops_number=2", "global_crops_size=40", "local_crops_scale=[0.1,0.2]")
+    options = [part for text in settings for part in ("--pipeline-option", text)]
+    target = str(tmp_path / "page.html")
+    text, _ = looked_at(
+        *(str(folder), "--pipeline", "dinov2", *options, "--images", "2", "--versions", "2"),
+        *("--output", target),
+    )
+    assert f"fastload.pipelines.dinov2({', '.join(settings)})" in text
+    found = figures(text)
+    titles = [one.attrib["aria-label"] for one in found[: len(found) // 2]]
+    views = [f"epoch {epoch}, view {view}" for epoch in range(2) for view in range(1, 5)]
+    assert titles == ["as stored", *views]
+    sizes = [one.attrib["viewBox"] for one in found[1:5]]
+    assert sizes == ["0 0 40 40", "0 0 40 40", "0 0 96 96", "0 0 96 96"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--pipeline", "dino"], "there are dinov2.*Did you mean dinov2"),
+        (["--pipeline", "torchvision_classification_mixing"], "for whole batches"),
+        (["--pipeline", "dinov2", "--transform", "a.py:b"], "give one of the two"),
+        (["--pipeline-option", "a=1"], "it is for --pipeline"),
+        (["--pipeline", "dinov2", "--pipeline-option", "crops=1"], "no argument 'crops'"),
+        (["--pipeline", "dinov2", "--pipeline-option", "crops"], "must be NAME=VALUE"),
+        (
+            ["--pipeline", "dinov2", "--pipeline-option", "global_crops_size=big"],
+            "global_crops_size=big'.*int",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_pipeline_is_said(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    folder = write_photo_folder(tmp_path / "data", classes=1, per_class=1)
+    result = CliRunner().invoke(
+        app, ["look", str(folder), *arguments, "--output", str(tmp_path / "page.html")]
+    )
+    assert result.exit_code == 1
+    assert re.search(words, " ".join(result.output.split()))

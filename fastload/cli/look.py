@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,6 +29,20 @@ def look(
             "known which keypoints are left and right."
         ),
     ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of --transform: a pipeline of fastload.pipelines, such as dinov2. One "
+            "that there is not: the error has the names."
+        ),
+    ] = None,
+    pipeline_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An argument of the pipeline, NAME=VALUE, such as crop_size=176 or "
+            "local_crops_scale=[0.1,0.3]. May be given several times."
+        ),
+    ] = None,
     masks: Annotated[
         bool,
         typer.Option("--masks", help="Draw a mask of each object, as open_source(masks=True)."),
@@ -42,7 +56,7 @@ def look(
     ] = None,
     images: Annotated[int, typer.Option(min=1, help="How many samples, spread evenly.")] = 12,
     versions: Annotated[int, typer.Option(min=0, help="How often each is transformed.")] = 3,
-    size: Annotated[int, typer.Option(min=8, help="Pixels of the crop without --transform.")] = 320,
+    size: Annotated[int, typer.Option(min=8, help="Pixels of the crop without a transform.")] = 320,
     seed: Annotated[int, typer.Option(help="Every random choice follows from it.")] = 0,
     to: Annotated[Path, typer.Option("--output", help="The page to write.")] = Path("look.html"),
 ) -> None:
@@ -50,12 +64,21 @@ def look(
     transform makes them, on a page for a browser."""
     with plain_errors():
         import fastload
+        from fastload.errors import ConfigurationError
         from fastload.files import check_output, replacing
+        from fastload.pipelines import named
         from fastload.sources.keypoints import pairs_of, unpaired
         from fastload.tools.look.page import page
         from fastload.tools.look.samples import default_transform, shown_rows, transform_in
 
         check_output(to, "--output")
+        if pipeline is not None and transform is not None:
+            raise ConfigurationError("--pipeline, --transform: give one of the two.")
+        if pipeline is None and pipeline_option:
+            raise ConfigurationError("--pipeline-option: it is for --pipeline; give both.")
+        chosen: Any = None
+        if pipeline is not None:
+            chosen = named.transform_named(pipeline, pipeline_option or ())
         opened = fastload.open_source(
             source,
             split=split,
@@ -64,20 +87,24 @@ def look(
             keypoint_pairs=None if keypoint_pairs is None else pairs_of(keypoint_pairs),
         )
         found = opened.source
-        chosen = default_transform(size, found) if transform is None else transform_in(transform)
+        if transform is not None:
+            chosen = transform_in(transform)
+        elif pipeline is None:
+            chosen = default_transform(size, found)
+        words = repr(chosen) if pipeline is None else named.shown(pipeline, pipeline_option or ())
         rows = shown_rows(found, chosen, count=images, versions=versions, seed=seed)
         text = page(
             rows,
             title=found.name,
             summary=found.summary,
-            transform=repr(chosen),
+            transform=words,
             classes=found.classes,
         )
         with replacing(to) as part:
             part.write_text(text, encoding="utf-8")
-        words = f"{counted(len(rows), 'sample')} of {found.summary}"
-        output().print(f"{to}  {words}", soft_wrap=True)
-        if transform is None and (name := unpaired(found)) is not None:
+        samples = f"{counted(len(rows), 'sample')} of {found.summary}"
+        output().print(f"{to}  {samples}", soft_wrap=True)
+        if transform is None and pipeline is None and (name := unpaired(found)) is not None:
             output().print(
                 f"Not mirrored: which points of {name!r} are left and right is not known. Give "
                 "--keypoint-pairs, such as 1-2,3-4, or none.",

@@ -48,19 +48,17 @@ def page(
 
 
 def _row(row: Row, classes: Sequence[str] | None) -> str:
-    titles = ["as stored", *(f"epoch {number}" for number in range(len(row.versions) - 1))]
-    figures = "".join(
-        _figure(one, title, classes) for one, title in zip(row.versions, titles, strict=True)
-    )
+    figures = "".join(_figure(one, classes) for one in row.versions)
     return f'<h2>{escape(row.name)}</h2>\n<div class="row">\n{figures}</div>\n'
 
 
-def _figure(shown: Shown, title: str, classes: Sequence[str] | None) -> str:
+def _figure(shown: Shown, classes: Sequence[str] | None) -> str:
     height, width = shown.pixels.shape[:2]
-    words = [title, f"{width} x {height}", *_facts(shown.columns, classes)]
+    words = [shown.title, f"{width} x {height}", *_facts(shown.columns, classes)]
     words += ["colours stretched to be seen"] if shown.stretched else []
     return (
-        f'<figure><svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">\n'
+        f'<figure><svg viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{escape(shown.title)}">\n'
         f'<image width="{width}" height="{height}" href="{_jpeg(shown.pixels)}"/>\n'
         f"{''.join(_drawn(shown, classes))}</svg>\n"
         f"<figcaption>{escape(', '.join(words))}</figcaption></figure>\n"

@@ -24,8 +24,10 @@ from fastload.sources.keypoints import unpaired
 
 @dataclass(frozen=True)
 class Shown:
-    """One sample."""
+    """One sample, or one view of it."""
 
+    title: str
+    """"as stored", "epoch 0", or "epoch 0, view 1"."""
     pixels: npt.NDArray[np.uint8]
     """(H, W, 3)."""
     stretched: bool
@@ -42,7 +44,7 @@ class Row:
     name: str
     """Where it is stored, below the folder of all."""
     versions: Sequence[Shown]
-    """As it is stored, then as the transform makes it in epoch 0, 1..."""
+    """As it is stored, then as the transform makes it in epoch 0, 1..., all views of each."""
 
 
 def default_transform(size: int, source: Source) -> v2.Compose:
@@ -85,10 +87,13 @@ def shown_rows(
     transformed."""
     indices = np.unique(np.linspace(0, len(source) - 1, min(count, len(source))).astype(np.int64))
     part = source.take(indices)
-    stored = [next(_samples(part, None, 1, seed))]
-    made = [*stored, *_samples(part, transform, versions, seed)]
+    titles = [f"epoch {number}" for number in range(versions)]
+    made = [*_samples(part, None, ["as stored"], seed), *_samples(part, transform, titles, seed)]
     names = _below(source.name, [part.describe(row) for row in range(len(part))])
-    return [Row(name, [version[row] for version in made]) for row, name in enumerate(names)]
+    return [
+        Row(name, [view for version in made for view in version[row]])
+        for row, name in enumerate(names)
+    ]
 
 
 def _below(place: str, names: Sequence[str]) -> list[str]:
@@ -101,8 +106,11 @@ def _below(place: str, names: Sequence[str]) -> list[str]:
     return [name.removeprefix(folder) for name in names]
 
 
-def _samples(source: Source, transform: Any, epochs: int, seed: int) -> Iterator[list[Shown]]:
-    """All samples of each epoch, in order, in batches of one, as their sizes may differ."""
+def _samples(
+    source: Source, transform: Any, titles: Sequence[str], seed: int
+) -> Iterator[list[list[Shown]]]:
+    """All samples of each epoch, in order, in batches of one, as their sizes may differ; of each
+    sample its views. `titles`: of the epochs."""
     with fastload.create_loader(
         source,
         1,
@@ -111,23 +119,26 @@ def _samples(source: Source, transform: Any, epochs: int, seed: int) -> Iterator
         collate_fn=fastload.CollateColumns(_named),
         num_workers=0,
     ) as loader:
-        for _ in range(epochs):
-            yield [_shown(columns, source) for columns in loader]
+        for title in titles:
+            yield [_shown(columns, source, title) for columns in loader]
 
 
 def _named(columns: dict[str, Any]) -> dict[str, Any]:
     return columns
 
 
-def _shown(columns: dict[str, Any], source: Source) -> Shown:
+def _shown(columns: dict[str, Any], source: Source, title: str) -> list[Shown]:
     image = next((name for name, column in source.images.items() if column.kind.coloured), None)
     if image is None:
         raise ConfigurationError(f"{source.name}: has no images to look at.")
-    pixels = columns[image][0]
-    pixels = pixels[0] if isinstance(pixels, list | tuple) else pixels
-    picture, stretched = _visible(pixels.cpu())
+    several = isinstance(columns[image], list | tuple)
     rows = {name: _row(column) for name, column in columns.items() if name != image}
-    return Shown(picture, stretched, rows)
+    made = []
+    for number, pixels in enumerate(columns[image] if several else [columns[image]], 1):
+        picture, stretched = _visible(pixels[0].cpu())
+        view = f"{title}, view {number}" if several else title
+        made.append(Shown(view, picture, stretched, rows))
+    return made
 
 
 def _visible(pixels: torch.Tensor) -> tuple[npt.NDArray[np.uint8], bool]:
