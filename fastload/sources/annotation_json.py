@@ -122,11 +122,11 @@ def image_id(own: float | str) -> int | str:
 
 
 def positions(path: str, what: str, ids: list[_I]) -> dict[_I, int]:
-    made = {own: place for place, own in enumerate(ids)}
-    if len(made) < len(ids):
-        twice = next(own for place, own in enumerate(ids) if made[own] != place)
+    place_of = {own: place for place, own in enumerate(ids)}
+    if len(place_of) < len(ids):
+        twice = next(own for place, own in enumerate(ids) if place_of[own] != place)
         raise SourceError(f"{path}: the {what} id {twice} is there twice; give each its own.")
-    return made
+    return place_of
 
 
 def once_each(path: str, names: list[str]) -> None:
@@ -188,22 +188,22 @@ def names_of_categories(
     if path in training:
         return names
     for number, each in enumerate(training):
-        found = [(one.id, one.name) for one in read_document(each, _Categories).categories]
-        positions(each, "category", [own for own, _ in found])
-        strange = next((one for one in listed if one not in found), None)
+        theirs = [(one.id, one.name) for one in read_document(each, _Categories).categories]
+        positions(each, "category", [own for own, _ in theirs])
+        strange = next((one for one in listed if one not in theirs), None)
         if strange is not None:
             raise SourceError(
                 f"{path}: its category {strange[0]} is {strange[1]!r}, and {each} has "
-                f"{dict(found).get(strange[0], 'none of this id')!r}, so that labels of the two "
+                f"{dict(theirs).get(strange[0], 'none of this id')!r}, so that labels of the two "
                 "would mean different classes; list the same categories in both. To have this "
                 "file with numbers of its own, open it alone, by its path."
             )
-        if number and names != dict(found):
+        if number and names != dict(theirs):
             raise SourceError(
                 f"{path}: which labels its categories have, the training files say, and "
                 f"{training[0]} and {each} list different ones; make them equal."
             )
-        names = dict(sorted(found))
+        names = dict(sorted(theirs))
     return names
 
 

@@ -170,10 +170,10 @@ class Annotations:
             "boxes": rows(boxes, "boxes"),
             "labels": rows(labels, "instances"),
         }
-        for key, found in self.numbers.items():
+        for key, numbers in self.numbers.items():
             dtype = np.float32 if key in _FRACTIONS else np.int64
             role = role_of(self.point_pairs) if key == "keypoints" else "instances"
-            columns[key] = rows(np.array(found, dtype=dtype), role)
+            columns[key] = rows(np.array(numbers, dtype=dtype), role)
         if self.polygons is not None:
             parts = [
                 np.asarray(part, np.float32) for outlines in self.polygons for part in outlines
@@ -226,10 +226,10 @@ class Annotations:
         if not self.sizes or stores.is_remote(root):
             return ()
         rows = [row for row in folders.sampled_rows(len(images)).tolist() if self.sizes[row]]
-        found = stored_sizes([os.path.join(root, images[row]) for row in rows])
+        stored = stored_sizes([os.path.join(root, images[row]) for row in rows])
         wrong = [
             (images[row], size, self.sizes[row])
-            for row, size in zip(rows, found, strict=True)
+            for row, size in zip(rows, stored, strict=True)
             if size is not None and size != self.sizes[row]
         ]
         if not wrong:

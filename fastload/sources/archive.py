@@ -336,9 +336,9 @@ def _files(
         yield FileInTar(name, start, size, content)
 
 
-def _damaged(path: str, position: int, found: str) -> SourceError:
+def _damaged(path: str, position: int, damage: str) -> SourceError:
     return SourceError(
-        f"{path}: {found} at byte {position:,}; the archive is truncated or damaged: fetch or "
+        f"{path}: {damage} at byte {position:,}; the archive is truncated or damaged: fetch or "
         "write it again."
     )
 

@@ -77,9 +77,9 @@ def archived_folders(
     elif split is not None and split in splits_among({*tops}):
         wanted, common = split, common + 1
     elif split is not None and split not in parents[0][:common]:
-        found = ", ".join(sorted(set(tops)))
+        classes = ", ".join(sorted(set(tops)))
         raise ConfigurationError(
-            f"split={split!r}: {name} has no splits, only the classes {found}."
+            f"split={split!r}: {name} has no splits, only the classes {classes}."
         )
     # ImageFolder's order: by class, then by folder, then by name.
     placed = sorted(
@@ -132,12 +132,12 @@ def archived_folders(
 
 def _folders_in(others: Iterable[str], root: list[str]) -> set[str]:
     """The names of the folders in `root` that there are by the names of files and folders."""
-    found = set[str]()
+    inside = set[str]()
     for path in others:
         parts = [part for part in path.split("/")[:-1] if part != "."]
         if parts[: len(root)] == root and len(parts) > len(root):
-            found.add(parts[len(root)])
-    return {folder for folder in found if not is_never_data(folder)}
+            inside.add(parts[len(root)])
+    return {folder for folder in inside if not is_never_data(folder)}
 
 
 def _refuse_images_of_no_class(

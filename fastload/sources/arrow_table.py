@@ -175,12 +175,12 @@ def _ragged(table: ArrowTable, field: str) -> RaggedArray:
     where = f"{table.name}: column {field!r}"
     role = role_of_values(field, ragged=True)
     try:
-        found = Ragged.from_arrow(pa.chunked_array(list(table.arrays(field))))
+        ragged = Ragged.from_arrow(pa.chunked_array(list(table.arrays(field))))
         if kind_named(role).rectangular:
-            found = rectangular(found)
+            ragged = rectangular(ragged)
     except SourceError as error:
         raise SourceError(f"{where}: {error}") from None
-    column = RaggedArray(found, role=role)
+    column = RaggedArray(ragged, role=role)
     check_rows(column.kind, column.array, where)
     return column
 
@@ -246,18 +246,18 @@ def _values(
         parts.append(
             np.array(values.to_pylist()) if is_label else _numbers(table, field, values, shape)
         )
-    found = np.concatenate(parts)
+    column = np.concatenate(parts)
     if is_number:
-        return np.ascontiguousarray(found), None
+        return np.ascontiguousarray(column), None
     names = tuple(classes) if classes is not None else table.words()
     if names is None:
-        names = tuple(sorted(set(found.tolist())))
+        names = tuple(sorted(set(column.tolist())))
     numbers = {label: number for number, label in enumerate(names)}
-    unknown = sorted(set(found.tolist()) - numbers.keys())
+    unknown = sorted(set(column.tolist()) - numbers.keys())
     if unknown:
         known = f"classes={list(names)}" if classes is not None else "those of the training split"
         raise SourceError(f"{table.name}: the label {unknown[0]!r} is not among {known}.")
-    return np.array([numbers[label] for label in found.tolist()], dtype=np.int64), names
+    return np.array([numbers[label] for label in column.tolist()], dtype=np.int64), names
 
 
 def _numbers(table: ArrowTable, field: str, values: Any, shape: Sequence[int]) -> npt.NDArray[Any]:
@@ -270,8 +270,8 @@ def _numbers(table: ArrowTable, field: str, values: Any, shape: Sequence[int]) -
                 f"{table.name}: column {field!r} has lists with values that are missing; fill "
                 "them, or leave the column out: open_source(..., fields=...)."
             )
-    found: npt.NDArray[Any] = values.to_numpy(False)
-    return found.reshape(rows, *shape)
+    numbers: npt.NDArray[Any] = values.to_numpy(False)
+    return numbers.reshape(rows, *shape)
 
 
 def _holds_images(table: ArrowTable, field: str) -> bool:

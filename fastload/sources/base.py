@@ -133,14 +133,14 @@ class Source:
     @cached_property
     def grouped(self) -> dict[str, Values]:
         """The columns of plain numbers of which a sample may have several."""
-        found = {}
+        several = {}
         for name, column in self.values.items():
             stored = column.in_array()
             if column.role in (VALUE.name, PLACES.name) and (
                 stored is None or stored.array.ndim > 1
             ):
-                found[name] = column
-        return found
+                several[name] = column
+        return several
 
     @cached_property
     def drawn(self) -> list[str]:

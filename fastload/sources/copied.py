@@ -34,11 +34,11 @@ def open_copy(
     top, file = os.path.split(place) if place in files else (place, "")
     path = str(copied(files, top) / file)
     try:
-        found = opened(path)
+        local = opened(path)
     except SourceError as error:  # the user knows the URL, not the copy
         raise SourceError(str(error).replace(path, place)) from error
-    notes = (*found.notes, f"copied from {place} to the local disk, where it is read")
-    return replace(found, source=replace(found.source, name=place), notes=notes)
+    notes = (*local.notes, f"copied from {place} to the local disk, where it is read")
+    return replace(local, source=replace(local.source, name=place), notes=notes)
 
 
 def files_to_copy(place: Any, forms: Sequence[Format]) -> list[str]:

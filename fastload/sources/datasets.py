@@ -80,9 +80,9 @@ def refuse_collections(spec: Any) -> None:
     data sets."""
     if isinstance(spec, tuple | Mapping):
         items = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
-        found = ", ".join(f"{key!r}: {type(value).__name__}" for key, value in items)
+        types = ", ".join(f"{key!r}: {type(value).__name__}" for key, value in items)
         raise SourceError(
-            f"The source is a {type(spec).__name__} of ({found}); it must hold arrays, tensors or "
+            f"The source is a {type(spec).__name__} of ({types}); it must hold arrays, tensors or "
             "paths of .npy files, one row a sample: convert lists with numpy.asarray, or choose "
             "one of several data sets."
         )
@@ -234,19 +234,23 @@ def makes_samples_as(dataset: Any, base: type) -> bool:
 def _openers() -> dict[type[Any], Callable[[Any], Opened]]:
     """By type. Packages are not imported for it: without their modules there is no instance of
     their classes."""
-    found: dict[type[Any], Any] = {Subset: _subset, ConcatDataset: _joined, TensorDataset: _tensors}
+    openers: dict[type[Any], Any] = {
+        Subset: _subset,
+        ConcatDataset: _joined,
+        TensorDataset: _tensors,
+    }
     datasets = sys.modules.get("torchvision.datasets")
     if datasets is not None:
-        found[datasets.ImageFolder] = _image_folder
-        found |= {getattr(datasets, name): _pixels for name in _PIXEL_DATASETS}
-        found |= {datasets.CocoDetection: _objects, datasets.VOCDetection: _objects}
+        openers[datasets.ImageFolder] = _image_folder
+        openers |= {getattr(datasets, name): _pixels for name in _PIXEL_DATASETS}
+        openers |= {datasets.CocoDetection: _objects, datasets.VOCDetection: _objects}
     wrappers = sys.modules.get("torchvision.tv_tensors._dataset_wrapper")
     if wrappers is not None:
-        found[wrappers.VisionDatasetTVTensorWrapper] = _wrapped_objects
+        openers[wrappers.VisionDatasetTVTensorWrapper] = _wrapped_objects
     timm = sys.modules.get("timm.data.dataset")
     if timm is not None:
-        found[timm.ImageDataset] = _timm_images
-    return found
+        openers[timm.ImageDataset] = _timm_images
+    return openers
 
 
 def _objects(dataset: Any) -> Opened:
@@ -265,9 +269,9 @@ def _wrapped_objects(dataset: Any) -> Opened:
 
 def _bare(dataset: Any) -> Any:
     """A shallow copy that leaves images as they are."""
-    made = copy.copy(dataset)
-    made.transform = None
-    return made
+    bare = copy.copy(dataset)
+    bare.transform = None
+    return bare
 
 
 def _image_folder(dataset: Any) -> Opened:
@@ -409,15 +413,15 @@ def relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened:
     known, where = np.unique(source.values["label"].at(np.arange(len(source))), return_inverse=True)
     try:
         answers = [function(label) for label in known.tolist()]
-        made = default_collate(answers)
+        stacked = default_collate(answers)
     except Exception as error:  # whatever it is, it belongs where the sample is made
         raise NotNativeError(
             f"its target_transform {name} raises {type(error).__name__}"
         ) from error
-    if not isinstance(made, torch.Tensor) or len({type(answer) for answer in answers}) > 1:
+    if not isinstance(stacked, torch.Tensor) or len({type(answer) for answer in answers}) > 1:
         raise NotNativeError(f"its target_transform {name} gives no number or array of one type")
     with _not_native_if_odd():
-        table = checked_array(made, f"its target_transform {name}")
+        table = checked_array(stacked, f"its target_transform {name}")
     columns = {**source.columns, "label": ValueArray(table[where])}
     relabelled = replace(
         source, columns=columns, fingerprint=fingerprint_of(source.fingerprint, table), classes=None
@@ -452,8 +456,8 @@ def _subset(subset: Any) -> Opened:
         raise NotNativeError(f"its indices are a {type(subset.indices).__name__}, not a list")
     whole = open_natively(subset.dataset)
     bare = None if whole.bare is None else Subset(whole.bare, subset.indices)
-    made = taken(whole, subset.indices, len(whole.source), "its indices are not integers")
-    return replace(made, bare=bare)
+    part = taken(whole, subset.indices, len(whole.source), "its indices are not integers")
+    return replace(part, bare=bare)
 
 
 def taken(whole: Opened, indices: Any, count: int, odd: str) -> Opened:

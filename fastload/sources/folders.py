@@ -105,7 +105,7 @@ def images_below(root: str, folder: str, left_out: LeftOut | None = None) -> Ite
         SourceError: a folder that cannot be read (torchvision leaves it out in silence), or a link
             to a folder that contains the link (torchvision runs until the path is too long).
     """
-    found: dict[str, list[str]] = {}
+    images: dict[str, list[str]] = {}
     todo = [folder]
     while todo:
         here = todo.pop()
@@ -122,12 +122,12 @@ def images_below(root: str, folder: str, left_out: LeftOut | None = None) -> Ite
             if is_link:
                 _refuse_cycle(root, prefix + name)
             todo.append(prefix + name)
-        found[here] = sorted(names)
+        images[here] = sorted(names)
         if is_remote(root):
             stores.list_ahead([f"{root}/{folder}" for folder in todo])
-    for here in sorted(found):
+    for here in sorted(images):
         prefix = f"{here}/" if here else ""
-        for name in found[here]:
+        for name in images[here]:
             yield prefix + name
 
 
@@ -249,12 +249,12 @@ def splits_of(root: str) -> dict[str, str]:
     """The folders of splits in a folder, by the split ("train", "val", "test"); none where they are
     classes."""
     names = subfolders(root)
-    found = splits_in(names)
-    if list(found) == ["train"] and train_is_a_class(
-        names, subfolders(os.path.join(root, found["train"]))
+    splits = splits_in(names)
+    if list(splits) == ["train"] and train_is_a_class(
+        names, subfolders(os.path.join(root, splits["train"]))
     ):
         return {}
-    return found
+    return splits
 
 
 def split_folder(root: str, split: str) -> str | None:

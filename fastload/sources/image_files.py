@@ -186,11 +186,11 @@ class LeftOut:
 
     def _remedies(self) -> str:
         """The commands that install readers for some of them."""
-        found = ""
+        commands = ""
         for endings, extra in ((_HEIF_ENDINGS, "heic"), ((".avif",), "avif")):
             if any(ending in self._suffixes for ending in endings):
-                found += f", or {install_command(extra)} ({endings[0]})"
-        return found
+                commands += f", or {install_command(extra)} ({endings[0]})"
+        return commands
 
     def notes(self) -> tuple[str, ...]:
         """What was left out, for `Opened.notes`; images among it are logged as a warning, too.
@@ -198,7 +198,7 @@ class LeftOut:
         Raises:
             SourceError: something was left out, and `strict` was asked for.
         """
-        found = []
+        notes = []
         if self._suffixes:
             kinds = ", ".join(
                 f"{suffix}: {count:,}" for suffix, count in self._suffixes.most_common(8)
@@ -206,7 +206,7 @@ class LeftOut:
             what = (
                 "of formats that Pillow cannot read here" if self._images else "other than images"
             )
-            found.append(
+            notes.append(
                 f"{counted(self._suffixes.total(), 'file')} {what} ({kinds}; first {self._first})"
             )
         if self._unlabelled:
@@ -214,10 +214,10 @@ class LeftOut:
                 f"{counted(len(self._unlabelled), 'image')} beside the class folders, without a "
                 "label"
             )
-            found.append(f"{words} (first {min(self._unlabelled)})")
-        if found and self._strict:
+            notes.append(f"{words} (first {min(self._unlabelled)})")
+        if notes and self._strict:
             raise SourceError(
-                f"{self._name}: strict=True, and {' and '.join(found)} would be left out. Convert, "
+                f"{self._name}: strict=True, and {' and '.join(notes)} would be left out. Convert, "
                 "label or remove them; without strict they are left out, and explain() says so."
             )
         if self._images or self._unlabelled:
@@ -225,15 +225,15 @@ class LeftOut:
                 "%s: left out: %s. Convert what you need, for example to .png%s; strict=True makes "
                 "this an error.",
                 self._name,
-                " and ".join(found),
+                " and ".join(notes),
                 self._remedies(),
             )
         if self._never_data:
             words = counted(len(self._never_data), "file or folder").replace(
                 "file or folders", "files or folders"
             )
-            found.append(f"{words} that no data set needs (first {min(self._never_data)})")
-        return tuple(f"left out: {words}" for words in found)
+            notes.append(f"{words} that no data set needs (first {min(self._never_data)})")
+        return tuple(f"left out: {words}" for words in notes)
 
 
 def begins_as_image(data: bytes) -> bool:

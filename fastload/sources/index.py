@@ -200,8 +200,10 @@ def _column_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Col
         part: _part_from(f"{name}/{part}", what, arrays)
         for part, what in described["parts"].items()
     }
-    made: Column = _class_named(described["type"]).of_parts(parts)  # None has none, which is WRONG
-    return made
+    column: Column = _class_named(described["type"]).of_parts(
+        parts
+    )  # None has none, which is WRONG
+    return column
 
 
 def _part_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Any:
@@ -224,11 +226,11 @@ def _array_from(name: str, depth: int, arrays: Arrays) -> Any:
 def _rows_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Column:
     rows = _array_from(name, described["depth"], arrays)
     kind: type[ValueArray | RaggedArray] = _ROWS[described["type"]]
-    made = kind(rows, role=described["role"])
-    if isinstance(rows, Ragged) is not made.ragged:
+    column = kind(rows, role=described["role"])
+    if isinstance(rows, Ragged) is not column.ragged:
         raise SourceError(f"{name}: rows of variable length, or not")
-    check_rows(made.kind, rows, name)
-    return made
+    check_rows(column.kind, rows, name)
+    return column
 
 
 def _files_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> EncodedFiles:
@@ -251,8 +253,10 @@ def _files_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Enco
         raise SourceError(f"{name}: has not all of {', '.join(kind.own_arrays)}")
     if "names" in tables and len(tables["names"]) != len(tables["paths"]):
         raise SourceError(f"{name}: names of other files")
-    made: EncodedFiles = kind(tables["paths"], described["role"], names=tables.get("names"), **rest)
-    return made
+    files: EncodedFiles = kind(
+        tables["paths"], described["role"], names=tables.get("names"), **rest
+    )
+    return files
 
 
 def _table_from(root: str, name: str, arrays: Arrays) -> PathTable:
@@ -312,22 +316,22 @@ def _remote_files(source: Source) -> list[EncodedFiles]:
 
 
 def _files_of(source: Source) -> list[EncodedFiles]:
-    found: list[EncodedFiles] = []
+    files: list[EncodedFiles] = []
     for column in source.columns.values():
         parts = column.parts() if hasattr(column, "parts") else None
         some = (column,) if parts is None else parts.values()
-        found += [each for each in some if isinstance(each, EncodedFiles)]
-    return found
+        files += [each for each in some if isinstance(each, EncodedFiles)]
+    return files
 
 
 def _lie_in(place: str | list[str], source: Source, stamp: Iterable[str]) -> bool:
     """Whether all files of a source, and all URLs of a stamp, are in the stores of a data set."""
-    found = [*stamp]
+    urls = [*stamp]
     for files in _files_of(source):
         root = files.paths.root
-        found += [f"{root}/"] if root else files.paths.all_held()
+        urls += [f"{root}/"] if root else files.paths.all_held()
     places = [place] if isinstance(place, str) else place
-    return {*map(stores.top_of, found)} <= {*map(stores.top_of, places)}
+    return {*map(stores.top_of, urls)} <= {*map(stores.top_of, places)}
 
 
 def save(opened: Opened, seen: stores.Seen, where: IndexPlace, to: Path | None = None) -> bool:
@@ -338,10 +342,10 @@ def save(opened: Opened, seen: stores.Seen, where: IndexPlace, to: Path | None =
         OSError: the file cannot be written.
     """
     versioned = says_versions(opened.source) and seen.has_versions()
-    found = source_as_arrays(opened) if versioned else None
-    if found is None:
+    index = source_as_arrays(opened) if versioned else None
+    if index is None:
         return False
-    header, arrays = found
+    header, arrays = index
     counts = {f"{url}/": len(entries) for url, entries in seen.folders.items()}
     stamp = seen.stamp()
     # Where no image is read, nothing but the stamp tells that the store has changed.
@@ -366,7 +370,7 @@ def load(where: IndexPlace) -> Opened | None:
         header, arrays = read_index(where.path)
         opened = source_from_arrays(header, arrays)
         of, decisive = header["of"], [*map(str, header["decisive"])]
-        stamp = {str(url): str(found) for url, found in header["stamp"].items()}
+        stamp = {str(url): str(tag) for url, tag in header["stamp"].items()}
         counts = {str(url): int(count) for url, count in header["counts"].items()}
     except FileNotFoundError:
         return None

@@ -278,8 +278,8 @@ class Snapshot:
 def seen_in(value: Any, in_place: frozenset[tuple[int, int]] = frozenset()) -> list[Any]:
     """What an object looks like now, and what it holds, for `are_unchanged`. `in_place`: the memory
     of contiguous arrays whose values do not count."""
-    found = _within(value, DEPTH, set(), in_place)
-    return [part.copied() if type(part) is _Values else part for part in found]
+    parts = _within(value, DEPTH, set(), in_place)
+    return [part.copied() if type(part) is _Values else part for part in parts]
 
 
 def are_unchanged(seen: list[Any], now: Iterable[Any]) -> bool:

@@ -71,22 +71,22 @@ def move_together(
         kinds: theirs.
         points: of the B images.
     """
-    made: dict[str, Rows] = {}
+    moved: dict[str, Rows] = {}
     kept: BoolArray | None = None
     for name, rows in columns.items():
         kind = kinds[name]
         if kind.drops_objects and isinstance(rows, Ragged) and not isinstance(rows.values, Ragged):
             values, own = kind.transform_and_kept(rows.values, points.take(rows.rows_of_values))
-            made[name] = Ragged(values, rows.offsets)
+            moved[name] = Ragged(values, rows.offsets)
             if points.drops_boxes:
                 kept = own if kept is None else kept & own
         else:
-            made[name] = rows if kind.drawn else transformed(kind, rows, points)
+            moved[name] = rows if kind.drawn else transformed(kind, rows, points)
     if kept is not None:
-        for name, rows in made.items():
+        for name, rows in moved.items():
             if isinstance(rows, Ragged) and kinds[name].of_instances:
-                made[name] = rows.only(kept)
-    return made, kept
+                moved[name] = rows.only(kept)
+    return moved, kept
 
 
 def check_instances(columns: Mapping[str, Any], name: str) -> None:

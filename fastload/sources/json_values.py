@@ -41,14 +41,14 @@ def column_of_values(
     if kinds not in ({bool}, {int}, {float}, {int, float}):
         return None
     try:
-        found = np.array(values, dtype=np.float64 if float in kinds else None)
+        numbers = np.array(values, dtype=np.float64 if float in kinds else None)
     except OverflowError:
-        found = np.empty(0, dtype=object)
-    if found.dtype.kind not in "bif":
+        numbers = np.empty(0, dtype=object)
+    if numbers.dtype.kind not in "bif":
         row = next(row for row, value in enumerate(values) if abs(value) > np.iinfo(np.int64).max)
         raise SourceError(f"{describe(row)}: {name!r} is a number beyond 64 bits; correct it.")
-    column = ValueArray(found, role=role_of_values(name))
-    check_rows(column.kind, found, f"{path}: column {name!r}")
+    column = ValueArray(numbers, role=role_of_values(name))
+    check_rows(column.kind, numbers, f"{path}: column {name!r}")
     return column
 
 

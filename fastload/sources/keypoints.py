@@ -186,15 +186,15 @@ def pairs_of_names(names: Sequence[str]) -> Pairs | None:
         for name in names
     ]
     places = {one: place for place, one in enumerate(words)}
-    found = set()
+    pairs = set()
     for place, own in enumerate(words):
         mirrored = tuple(_SIDES.get(word, word) for word in own)
         if mirrored == own:
             continue
         if mirrored not in places:
             return None
-        found.add((min(place, places[mirrored]), max(place, places[mirrored])))
-    return tuple(sorted(found)) or None
+        pairs.add((min(place, places[mirrored]), max(place, places[mirrored])))
+    return tuple(sorted(pairs)) or None
 
 
 register_kind(KeyPoints())

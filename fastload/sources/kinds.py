@@ -263,25 +263,25 @@ def kind_named(role: str) -> Kind:
     """The kind of a column. Raises SourceError: there is none of this name, or it has no such
     setting."""
     name, colon, setting = role.partition(":")
-    found = _found(name)
-    if found is None:
+    kind = _found(name)
+    if kind is None:
         raise SourceError(
             f"{name!r} is no kind of column; there are "
             f"{', '.join(sorted({*_kinds, *_ELSEWHERE}))}. Derive one from "
             "fastload.sources.Kind and make it known with fastload.sources.register_kind."
         )
-    return found.of(setting) if colon else found
+    return kind.of(setting) if colon else kind
 
 
 def pixel_kind(name: str) -> PixelKind:
     """The kind of a column of images. Raises SourceError: there is none of this name, or it is not
     of pixels."""
-    found = kind_named(name)
-    if not isinstance(found, PixelKind):
+    kind = kind_named(name)
+    if not isinstance(kind, PixelKind):
         raise SourceError(
             f"{name!r} is no kind of pixels; give the role 'image' or 'mask', or one of your own."
         )
-    return found
+    return kind
 
 
 def kind_of_key(key: str, *, ragged: bool = False) -> Kind:

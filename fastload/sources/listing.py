@@ -138,10 +138,10 @@ def _list(root: str, folders: Sequence[str], where: Path, opening: Opening) -> L
     here = list(folders)
     while here:
         stamps = _stamps(root, here)
-        found = core.list_folders(place, list(map(os.fsencode, here)), *names, _THREADS)
-        if found is None:
+        listed = core.list_folders(place, list(map(os.fsencode, here)), *names, _THREADS)
+        if listed is None:
             return None
-        blob, ends, counts, below, left = found
+        blob, ends, counts, below, left = listed
         levels.append(_Level(here, stamps, np.frombuffer(blob, np.uint8), ends, counts))
         others += [_join(here[number], os.fsdecode(name)) for number, name in left]
         here = [_join(here[number], os.fsdecode(name)) for number, name in below]
@@ -271,5 +271,5 @@ def _stamps(root: str, folders: list[str]) -> Int64Array:
     """(N, 4): the modification time, the time of change [ns since 1970], the inode and the device
     of each folder."""
     names = list(map(os.fsencode, folders))
-    found: Int64Array = _core().folder_stamps(os.fsencode(root), names, _THREADS)
-    return found.reshape(-1, 4)
+    stamps: Int64Array = _core().folder_stamps(os.fsencode(root), names, _THREADS)
+    return stamps.reshape(-1, 4)

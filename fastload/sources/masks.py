@@ -126,9 +126,9 @@ class Shapes:
         pixels = height * width
         sound = pixels <= _MOST_PIXELS and ((runs >= 0) & (runs <= pixels)).all()
         if not sound or runs.sum() != pixels:
-            found = f"add up to {runs.sum()}" if sound else "are negative or too long"
+            wrong = f"add up to {runs.sum()}" if sound else "are negative or too long"
             raise SourceError(
-                f"{where}: its run lengths (RLE) {found}, and an image of {width} x {height} has "
+                f"{where}: its run lengths (RLE) {wrong}, and an image of {width} x {height} has "
                 f"{pixels} pixels; correct or remove it."
             )
         self.numbers.extend((-len(runs), height, width))
@@ -189,11 +189,11 @@ def shapes_of(images: Sequence[Sequence[Any]]) -> Ragged:
     `images`: of each image its objects, each as COCO's `segmentation` (see `Shapes.add`). Raises
     SourceError: one is no such.
     """
-    found = Shapes()
+    shapes = Shapes()
     for row, objects in enumerate(images):
         for number, segmentation in enumerate(objects):
-            found.add(segmentation, None, f"image {row}, object {number}")
-    return Ragged(found.rows(), offsets_of([len(objects) for objects in images]))
+            shapes.add(segmentation, None, f"image {row}, object {number}")
+    return Ragged(shapes.rows(), offsets_of([len(objects) for objects in images]))
 
 
 def with_masks(source: Source) -> Source:

@@ -86,12 +86,12 @@ def splits_in(names: Iterable[str]) -> dict[str, str]:
 
     Of several names for one split the plainest: `train` before `train_images`.
     """
-    found: dict[str, str] = {}
+    name_of: dict[str, str] = {}
     for name in sorted(names, key=lambda name: (len(name), name)):
         split = split_of(name)
         if split is not None:
-            found.setdefault(split, name)
-    return {split: found[split] for split in SPLITS if split in found}
+            name_of.setdefault(split, name)
+    return {split: name_of[split] for split in SPLITS if split in name_of}
 
 
 def split_named(names: Collection[str], wanted: str) -> str | None:
@@ -124,8 +124,8 @@ def splits_among(names: Collection[str]) -> list[str]:
             others = tuple(word.lower() for word in (*words[:place], "", *words[place + 1 :]))
             alike.setdefault(others, {}).setdefault(split, name)
     several = [each for each in alike.values() if len(each) > 1]
-    found = {name: split for each in several for split, name in each.items()}
-    return sorted(found, key=lambda name: ([*SPLITS].index(found[name]), name))
+    split_of_name = {name: split for each in several for split, name in each.items()}
+    return sorted(split_of_name, key=lambda name: ([*SPLITS].index(split_of_name[name]), name))
 
 
 def _said_by(word: str) -> str | None:
@@ -257,5 +257,5 @@ def masks_among(files: Iterable[str]) -> dict[str, str]:
     """Of the names of files of one folder those that are masks of an image beside them, each with
     the image."""
     stems = {os.path.splitext(name)[0]: name for name in files}
-    found = {name: _MASK_OF.fullmatch(stem) for stem, name in stems.items()}
-    return {name: stems[of[1]] for name, of in found.items() if of and of[1] in stems}
+    matches = {name: _MASK_OF.fullmatch(stem) for stem, name in stems.items()}
+    return {name: stems[of[1]] for name, of in matches.items() if of and of[1] in stems}

@@ -112,12 +112,12 @@ def _matches(pattern: str) -> list[str]:
             f"name{{000..012}}. (What has such a sign in its own name is opened under another "
             "name: copy it.)"
         )
-    found = sorted(glob.glob(_absolute(pattern)))
-    if not found:
+    files = sorted(glob.glob(_absolute(pattern)))
+    if not files:
         raise SourceError(
             f"{pattern}: no file matches this pattern; check it, and the folder {os.getcwd()!r}."
         )
-    return found
+    return files
 
 
 _registered: list[Format] = []
@@ -306,9 +306,9 @@ def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:
         return _opened(spec)
     if wanted in _registered:
         return _opened_as(wanted, spec, options)
-    found = None if wanted is not None else _opened_by(_registered, spec, options)
-    if found is not None:
-        return found[1]
+    opened = None if wanted is not None else _opened_by(_registered, spec, options)
+    if opened is not None:
+        return opened[1]
     if isinstance(spec, Mapping | tuple | list):
         from fastload.sources.copied import local_arrays
 
@@ -327,9 +327,9 @@ def _open_remote(place: Any, options: OpenOptions, format: str | None) -> Opened
     from fastload.sources.copied import open_copy
 
     where = index.index_place(place, options, format)
-    found = index.load(where)
-    if found is not None:
-        return found
+    indexed = index.load(where)
+    if indexed is not None:
+        return indexed
     forms = FORMATS if format is None else [format_named(format)]
     copy = open_copy(place, forms, lambda path: _open_located(path, path, options, format))
     if copy is not None:
@@ -534,9 +534,9 @@ def _checked(
 def _open_recognised(spec: Any, place: Any, options: OpenOptions) -> tuple[Format | None, Opened]:
     """Open it by the first format that recognises it and is no `fallback`; by none, item by
     item."""
-    found = _opened_by([form for form in FORMATS if not form.fallback], place, options)
-    if found is not None:
-        return found
+    opened = _opened_by([form for form in FORMATS if not form.fallback], place, options)
+    if opened is not None:
+        return opened
     if isinstance(place, str):
         raise SourceError(f"{place}: {_advice(place)}")
     from fastload.sources.datasets import open_dataset, refuse_collections

@@ -37,18 +37,18 @@ def about(spec: Any) -> About | None:
     if stores.size_of(path) < 0:
         return None
     try:
-        found = msgspec.json.decode(stores.read(path), type=About)
+        packed = msgspec.json.decode(stores.read(path), type=About)
     except (OSError, ValueError) as error:
         raise SourceError(
             f"{path}: cannot be read ({error}); copy it again, or remove it: the shards are then "
             "read without the names of classes."
         ) from error
-    if not found.whole:
+    if not packed.whole:
         raise SourceError(
             f"{spec}: `fastload pack` has not finished: some shards are missing. Run the same "
             "command again; it goes on with what is missing."
         )
-    return found
+    return packed
 
 
 def refuse_without_shards(folder: str) -> None:
@@ -60,31 +60,31 @@ def refuse_without_shards(folder: str) -> None:
         )
 
 
-def with_classes(options: OpenOptions, found: About | None) -> OpenOptions:
+def with_classes(options: OpenOptions, packed: About | None) -> OpenOptions:
     """The options, with the classes that the file names where none are given."""
-    if found is None or found.classes is None or options.classes is not None:
+    if packed is None or packed.classes is None or options.classes is not None:
         return options
-    return replace(options, classes=found.classes)
+    return replace(options, classes=packed.classes)
 
 
-def in_order(columns: dict[str, Any], found: About | None, options: OpenOptions) -> dict[str, Any]:
+def in_order(columns: dict[str, Any], packed: About | None, options: OpenOptions) -> dict[str, Any]:
     """The columns in the order of the data set that was packed, unless `options.fields` says
     otherwise. Raises SourceError: they are not those that were packed."""
-    if found is None or options.fields is not None:
+    if packed is None or options.fields is not None:
         return columns
-    if columns.keys() != found.columns.keys():
+    if columns.keys() != packed.columns.keys():
         raise SourceError(
-            f"fastload.json: the columns {', '.join(found.columns)} were packed, and the shards "
+            f"fastload.json: the columns {', '.join(packed.columns)} were packed, and the shards "
             f"have {', '.join(columns)}. Copy both again, or name the columns that you want: "
             "fields=(...)."
         )
-    return {name: columns[name] for name in found.columns}
+    return {name: columns[name] for name in packed.columns}
 
 
-def check_samples(found: About | None, count: int, spec: object) -> None:
+def check_samples(packed: About | None, count: int, spec: object) -> None:
     """Raises SourceError: there are more or fewer samples than were packed."""
-    if found is not None and found.samples != count:
+    if packed is not None and packed.samples != count:
         raise SourceError(
-            f"{spec}: packed: {counted(found.samples, 'sample')}; in the shards there: {count:,}. "
+            f"{spec}: packed: {counted(packed.samples, 'sample')}; in the shards there: {count:,}. "
             "Copy them again, or remove fastload.json if it is meant so."
         )

@@ -29,16 +29,16 @@ class Side(NamedTuple):
 def by_stem(base: str, folder: str, paths: Iterable[str]) -> dict[str, str]:
     """Paths relative to `base` by those below `folder` without extension, in their order. Raises
     SourceError: two of one stem."""
-    found: dict[str, str] = {}
+    path_of: dict[str, str] = {}
     for path in paths:
         stem = os.path.splitext(path)[0][len(folder) + 1 if folder else 0 :]
-        if stem in found:
+        if stem in path_of:
             raise SourceError(
-                f"{os.path.join(base, path)}: {found[stem]} has the same stem, so its partner is "
+                f"{os.path.join(base, path)}: {path_of[stem]} has the same stem, so its partner is "
                 "ambiguous; rename or remove one of the two."
             )
-        found[stem] = path
-    return found
+        path_of[stem] = path
+    return path_of
 
 
 def common_ending(images: dict[str, str], masks: dict[str, str]) -> str:

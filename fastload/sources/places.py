@@ -56,27 +56,27 @@ def say_places(titles: Collection[str]) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    found: list[str] = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
-    return [word.lower() for word in found]
+    words: list[str] = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    return [word.lower() for word in words]
 
 
 def left_behind(source: Source) -> dict[str, str]:
     """The columns of plain numbers that are places in the images, as far as names and forms say,
     and what to do about each, for messages."""
     sizes = [column.fixed_size for column in source.images.values()]
-    found = {}
+    left = {}
     for name, column in source.grouped.items() if source.images else ():
         rows = _some_rows(column)
         if _are_pictures(rows, sizes):
-            found[name] = "Give classes of pixels as an array 'mask' of uint8, which is moved."
+            left[name] = "Give classes of pixels as an array 'mask' of uint8, which is moved."
         elif column.role == PLACES.name or (
             says_places(name) and _are_grouped(rows, whole=len(rows) >= len(column))
         ):
-            found[name] = (
+            left[name] = (
                 f"Say what it holds: open_source(..., roles={{{name!r}: 'boxes'}}) for left, top, "
                 "right, bottom in pixels, 'keypoints' for x, y in pixels: these are moved."
             )
-    return found
+    return left
 
 
 def refuse_left_behind(source: Source, argument: str, what: str) -> None:

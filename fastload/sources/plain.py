@@ -196,10 +196,10 @@ def _uses(labels: Any, placeholders: _Placeholders) -> bool:
 def _with(dataset: Any, **values: Any) -> Any:
     """A shallow copy with other values for those of these attributes that it has and that are not
     None."""
-    made = copy.copy(dataset)
-    own = made.__dict__
+    copied = copy.copy(dataset)
+    own = copied.__dict__
     own.update({name: value for name, value in values.items() if own.get(name) is not None})
-    return made
+    return copied
 
 
 def _tried(dataset: Any, labels: Any) -> None:
@@ -215,9 +215,9 @@ def _tried(dataset: Any, labels: Any) -> None:
             f"{type(error).__name__}: {error}. Leave assume_plain out",
         ) from error
     if not isinstance(sample, tuple | list) or len(sample) != 2:
-        made = counted(len(sample), "value") if isinstance(sample, tuple | list) else type(sample)
+        got = counted(len(sample), "value") if isinstance(sample, tuple | list) else type(sample)
         raise _refusal(
-            dataset, f"its samples are {made}, not an image and a label. Leave assume_plain out"
+            dataset, f"its samples are {got}, not an image and a label. Leave assume_plain out"
         )
 
 
@@ -256,11 +256,11 @@ def _joined(dataset: Any) -> Opened:
     parts = [_plain(part) for part in dataset.datasets]
     for part, inner in zip(parts, dataset.datasets, strict=True):
         _require_images(part, type(inner).__name__)
-    made = joined(parts)
+    together = joined(parts)
     assumed = Assumed(ConcatDataset([part.bare for part in parts]))
     if any(part.assumed is not None and part.assumed.labels is not None for part in parts):
         assumed = replace(assumed, labels=ConcatDataset(list(map(_labels_of, parts))))
-    return replace(made, assumed=assumed)
+    return replace(together, assumed=assumed)
 
 
 def _inside(dataset: Any) -> list[Any]:
@@ -295,13 +295,13 @@ def _around(dataset: Any) -> Opened:
     of_labels = known.get("target_transform", own.get("target_transform"))
 
     def copied(data: Any, *skipped: Any) -> Any:
-        made = copy.copy(dataset)
+        shallow = copy.copy(dataset)
         for name, value in own.items():
             if value is inner:
-                made.__dict__[name] = data
+                shallow.__dict__[name] = data
             elif value is not None and any(value is one for one in skipped):
-                made.__dict__[name] = handed_on
-        return made
+                shallow.__dict__[name] = handed_on
+        return shallow
 
     bare = copied(whole.bare, transform, of_labels)
     labels = copied(_labels_of(whole), transform)

@@ -64,17 +64,17 @@ def _unshared(holder: Any) -> list[AnyArray]:
     those that can be shared."""
     if not isinstance(holder, PickledByReference):
         return []
-    found = []
+    arrays = []
     for value in values_of(holder).values():
         if (
             isinstance(value, np.ndarray)
             and value.nbytes >= _WORTH_SHARING
             and not is_by_reference(value)
         ):
-            found.append(value)
+            arrays.append(value)
         else:
-            found.extend(_unshared(value))
-    return found
+            arrays.extend(_unshared(value))
+    return arrays
 
 
 def _shared(holder: T) -> T:

@@ -76,7 +76,7 @@ def _in_file(image: str) -> _Header:
 
 
 def _in_store(images: Sequence[str]) -> list[_Header]:
-    found: dict[int, _Header] = {}
+    headers: dict[int, _Header] = {}
     sizes = [max(0, stores.size_of(image)) for image in images]
     versions = stores.versions_of(images).tolist()
     pairs = zip(images, versions, strict=True)
@@ -91,14 +91,14 @@ def _in_store(images: Sequence[str]) -> list[_Header]:
         # Pillow reads a JPEG up to where the pixels begin, and raises where it ends before.
         with contextlib.suppress(Exception):
             if start.startswith(_JPEG):
-                found[row] = _header(io.BytesIO(start))
-    for rows in _groups([row for row in range(len(images)) if row not in found], sizes):
+                headers[row] = _header(io.BytesIO(start))
+    for rows in _groups([row for row in range(len(images)) if row not in headers], sizes):
         for row, data in zip(rows, _read([whole[row] for row in rows]), strict=True):
             try:
-                found[row] = _header(io.BytesIO(data))
+                headers[row] = _header(io.BytesIO(data))
             except Exception as error:
                 raise _unreadable(images[row], error) from None
-    return [found[row] for row in range(len(images))]
+    return [headers[row] for row in range(len(images))]
 
 
 def _groups(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:

@@ -58,10 +58,10 @@ class _Numbers(dict[str, float]):
 
     def __missing__(self, text: str) -> float:
         with np.errstate(over="ignore"):
-            found = float(np.float32(text)) if _NUMBER.fullmatch(text) else float("nan")
-        found = _TRUTHS.get(text.lower(), found)
-        self[text] = found = found if np.isfinite(found) else float("nan")
-        return found
+            number = float(np.float32(text)) if _NUMBER.fullmatch(text) else float("nan")
+        number = _TRUTHS.get(text.lower(), number)
+        self[text] = number = number if np.isfinite(number) else float("nan")
+        return number
 
 
 def numbers_of(rows: Iterable[Sequence[str]]) -> Floats:
@@ -83,9 +83,9 @@ def all_numbers(cells: Cells) -> Floats:
     if odd.any():
         row, column = np.argwhere(odd)[0].tolist()
         text = cells.rows[row][column]
-        found = "is empty" if not text else f"is {text[:40]!r}, which is no number"
+        odd_one = "is empty" if not text else f"is {text[:40]!r}, which is no number"
         raise SourceError(
-            f"{cells.describe(row)}: column {cells.titles[column]!r} {found}, where others are; "
+            f"{cells.describe(row)}: column {cells.titles[column]!r} {odd_one}, where others are; "
             "write it, or remove the row and the image."
         )
     return numbers
@@ -108,17 +108,17 @@ def meaning_of(
     """
     if wanted and len(cells.titles) == 1:
         return "numbers", numbers
-    found = _as_classes(numbers) if len(cells.titles) > 1 else None
-    one_each = found is not None and bool((found.sum(1) == 1).all())
+    classes = _as_classes(numbers) if len(cells.titles) > 1 else None
+    one_each = classes is not None and bool((classes.sum(1) == 1).all())
     if wanted:
-        return ("numbers", numbers) if found is None else ("classes", found)
+        return ("numbers", numbers) if classes is None else ("classes", classes)
     if training is not None:
         if training.meaning == "numbers":
             return "numbers", numbers
-        if found is None or (training.meaning == "class" and not one_each):
-            raise SourceError(_unlike(cells, numbers, found, training))
-        return training.meaning, found
-    if found is None:
+        if classes is None or (training.meaning == "class" and not one_each):
+            raise SourceError(_unlike(cells, numbers, classes, training))
+        return training.meaning, classes
+    if classes is None:
         whole = [*np.flatnonzero(~some_have_fractions(numbers))]
         if whole:
             raise SourceError(
@@ -134,7 +134,7 @@ def meaning_of(
             f"or say that they have one: open_source(..., classes={_some(cells.titles)}), by "
             f"label; or several: open_source(..., target={_some(cells.titles)})."
         )
-    return ("class" if one_each else "classes"), found
+    return ("class" if one_each else "classes"), classes
 
 
 def _as_classes(numbers: Floats) -> Floats | None:
@@ -145,15 +145,15 @@ def _as_classes(numbers: Floats) -> Floats | None:
     return (numbers > 0).astype(np.float32) if values <= {-1.0, 1.0} else None
 
 
-def _unlike(cells: Cells, numbers: Floats, found: Floats | None, training: Training) -> str:
+def _unlike(cells: Cells, numbers: Floats, classes: Floats | None, training: Training) -> str:
     """What does not go together with the training split, for a message."""
-    if found is None:
+    if classes is None:
         row = int(np.flatnonzero(~np.isin(numbers, (0, 1)).all(1))[0])
         column = int(np.flatnonzero(~np.isin(numbers[row], (0, 1)))[0])
         what = f"column {cells.titles[column]!r} has {cells.rows[row][column]!r}, not 0 or 1"
     else:
-        row = int(np.flatnonzero(found.sum(1) != 1)[0])
-        what = f"has {counted(int(found[row].sum()), 'class')}"
+        row = int(np.flatnonzero(classes.sum(1) != 1)[0])
+        what = f"has {counted(int(classes[row].sum()), 'class')}"
     each = "one class an image" if training.meaning == "class" else "0 or 1 for each class"
     return (
         f"{cells.describe(row)}: {what}, and {training.place} has {each}. Correct it; or open both "

@@ -85,10 +85,10 @@ def text_of_arrow(values: Any, where: str, rows: Int64Array | None = None) -> Ra
     offsets = np.zeros(1, dtype=np.int64)
     if len(strings):
         offsets = np.frombuffer(ends, dtype=np.int64)[strings.offset :][: len(strings) + 1]
-    found = np.frombuffer(b"" if data is None else data, dtype=np.uint8)
+    characters = np.frombuffer(b"" if data is None else data, dtype=np.uint8)
     # No bytes of rows that are not of the column, as a slice has them.
-    found = found[int(offsets[0]) : int(offsets[-1])]
-    texts = Ragged(found, offsets - offsets[0])
+    characters = characters[int(offsets[0]) : int(offsets[-1])]
+    texts = Ragged(characters, offsets - offsets[0])
     return RaggedArray(texts if rows is None else texts.take(rows), role=TEXT.name)
 
 

@@ -58,14 +58,14 @@ def unchanged(opened: Opened) -> Opened:
     columns, said = dict(source.columns), []
     for name, column in source.encoded.items():
         try:
-            found = _first_format(column)
+            pixels = _first_format(column)
         except (OSError, ValueError) as error:
             raise SourceError(
                 f"mode='unchanged': {column.describe(0)}: {error}. Convert the images, or leave "
                 "mode out: RGB of 8 bits."
             ) from error
-        columns[name] = UnchangedImages(column, found)
-        said.append(f"{name}: {found}")
+        columns[name] = UnchangedImages(column, pixels)
+        said.append(f"{name}: {pixels}")
     shown = ", ".join(said)
     return replace(
         opened,

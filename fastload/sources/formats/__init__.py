@@ -103,8 +103,8 @@ in a package that imports this one."""
 
 def read_formats(modules: Collection[str]) -> tuple[Format, ...]:
     """What these modules say of their formats, in the order in which they are tried."""
-    found = [_format_of(module) for module in modules]
-    return tuple(sorted(found, key=lambda form: (form.generality, form.name)))
+    forms = [_format_of(module) for module in modules]
+    return tuple(sorted(forms, key=lambda form: (form.generality, form.name)))
 
 
 def _format_of(module: str) -> Format:

@@ -80,9 +80,9 @@ def open_arrays(spec: Any, options: OpenOptions) -> Opened:
     arrays = {key: _checked(value, f"array {key!r}") for key, value in items.items()}
     lengths = {key: len(array) for key, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        found = ", ".join(f"array {key!r} has {length:,}" for key, length in lengths.items())
+        rows = ", ".join(f"array {key!r} has {length:,}" for key, length in lengths.items())
         raise SourceError(
-            f"The arrays must have one row a sample each, but {found}; cut them to one length."
+            f"The arrays must have one row a sample each, but {rows}; cut them to one length."
         )
     columns = _named_columns(arrays, items) if named else _columns(arrays, items, options)
     shapes = ", ".join(

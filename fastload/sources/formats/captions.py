@@ -110,15 +110,15 @@ def open_captions(root: str, options: OpenOptions) -> Opened:
             raise SourceError(
                 f"{path}: is the text of {of[path]} and of {image}; rename one of the images."
             )
-    found = [data for some in parts(paths) for data in contents(some, _LARGEST)]
-    without = [image for image, data in zip(images, found, strict=True) if data is None]
+    read = [data for some in parts(paths) for data in contents(some, _LARGEST)]
+    without = [image for image, data in zip(images, read, strict=True) if data is None]
     if without:
         raise SourceError(
             f"{os.path.join(root, without[0])}: has no text {_text_of(without[0])}"
             f"{and_more(without)}; write it (an empty file where nothing is to be said), or move "
             "the image out of the folder."
         )
-    pairs = zip(paths, found, strict=True)
+    pairs = zip(paths, read, strict=True)
     texts = [text_of_file(path, data or b"").strip() for path, data in pairs]
     if not options.by_name:
         _refuse_numbers(root, paths, texts)

@@ -206,21 +206,21 @@ def _holds(folder: str, layout: _Layout) -> bool:
 
 def _contents(path: str, folder: str, wanted: set[str]) -> dict[str, bytes]:
     """Those of the wanted files that there are, in memory: of a compressed archive in one pass."""
-    found: dict[str, bytes] = {}
+    content: dict[str, bytes] = {}
     if os.path.isfile(path):
         with open_archive(path) as members:
             for member, read in members:
                 file = os.path.basename(member.name)
                 if file in wanted:
                     _check_size(path, file, member.size)
-                    found[file] = read()
-        return found
+                    content[file] = read()
+        return content
     for file in wanted:
         place = os.path.join(folder, file)
         if os.path.isfile(place):
-            found[file] = read_regular(place, most=_LARGEST_FILE + 1)
-            _check_size(path, file, len(found[file]))
-    return found
+            content[file] = read_regular(place, most=_LARGEST_FILE + 1)
+            _check_size(path, file, len(content[file]))
+    return content
 
 
 def _check_size(path: str, file: str, size: int) -> None:
@@ -235,14 +235,14 @@ def _pickled(
     key = f"{layout.key(kind)}labels"
     data, labels = batch.get("data"), batch.get(key)
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != _PIXELS:
-        found = f"shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
+        got = f"shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
         raise SourceError(
-            f"{name}: 'data' must be an array (N, {_PIXELS}), got {found}; download it again."
+            f"{name}: 'data' must be an array (N, {_PIXELS}), got {got}; download it again."
         )
     if not isinstance(labels, list) or len(labels) != len(data):
-        found = f"{len(labels)} of them" if isinstance(labels, list) else type(labels).__name__
+        got = f"{len(labels)} of them" if isinstance(labels, list) else type(labels).__name__
         raise SourceError(
-            f"{name}: {key!r} must be a list of {counted(len(data), 'label')}, got {found}; "
+            f"{name}: {key!r} must be a list of {counted(len(data), 'label')}, got {got}; "
             "download it again."
         )
     return data, labels

@@ -76,9 +76,9 @@ def open_cityscapes(root: str, options: OpenOptions) -> Opened:
         )
     kinds: dict[str, list[str]] = {}
     for path in folders.images_below(root, of_masks):
-        found = _MASK.fullmatch(os.path.splitext(path)[0])
-        if found is not None:
-            kinds.setdefault(found[1], []).append(path)
+        match = _MASK.fullmatch(os.path.splitext(path)[0])
+        if match is not None:
+            kinds.setdefault(match[1], []).append(path)
     if not images or not kinds:
         wanted = f"{of_masks}: no *_{_MASKS}_labelIds.png" if images else f"{place}: no images"
         raise SourceError(f"{os.path.join(root, wanted)} in the folders of cities; put them there.")

@@ -88,9 +88,9 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
                 f"{root}: the images in it lie in no class folders {listed}; expected one "
                 "subfolder a class, with images in it. format='images' serves them without labels."
             )
-        found = f"no class folders and no images in it {listed}"
+        what = f"no class folders and no images in it {listed}"
         raise SourceError(
-            f"{root}: {found if names else 'the folder is empty'}; expected one subfolder a class, "
+            f"{root}: {what if names else 'the folder is empty'}; expected one subfolder a class, "
             "with images in it."
         )
     if options.split is not None:
@@ -165,10 +165,10 @@ def _refuse_masks_among(table: PathTable, classes: Sequence[str], counts: Int64A
         rows = range(int(starts[label]), int(starts[label] + min(counts[label], _NAMES_LOOKED_AT)))
         paths = [table[row] for row in rows]
         folder = os.path.dirname(paths[0]) if paths else ""
-        found = mask_among(os.path.basename(path) for path in paths)
-        if found is None:
+        mask = mask_among(os.path.basename(path) for path in paths)
+        if mask is None:
             continue
-        name, of = found
+        name, of = mask
         beside = "is a file of Cityscapes" if of == "Cityscapes" else f"is a mask of {of} beside it"
         raise SourceError(
             f"{os.path.join(folder, name)}: going by its name it {beside}, so that "
@@ -182,10 +182,10 @@ def _refuse_annotated(root: str, classes: Sequence[str], documents: Iterable[str
     """Refuse to take for classes what has annotations of objects beside its images."""
     from fastload.sources.beside import objects_beside
 
-    found = objects_beside(os.path.join(root, path) for path in documents)
-    if found is None:
+    document = objects_beside(os.path.join(root, path) for path in documents)
+    if document is None:
         return
-    path, kind = found
+    path, kind = document
     raise SourceError(
         f"{root}: {path} holds annotations of the images beside it, as of {kind}, so that "
         f"{', '.join(classes[:3])} may be parts of a data set and no classes. Open "

@@ -151,9 +151,9 @@ def looks_like_coco(path: str) -> bool:
 
 def _first_image_of(path: str) -> str | None:
     """The first file name in COCO's JSON; None where none comes early."""
-    found = _FILE_NAME.search(stores.look(path, _LOOKED_AT))
+    match = _FILE_NAME.search(stores.look(path, _LOOKED_AT))
     try:
-        return None if found is None else str(json.loads(found[1]))
+        return None if match is None else str(json.loads(match[1]))
     except ValueError:
         return None
 
@@ -317,10 +317,10 @@ def _opened(
             f"{path}: the image {missing[0]} is missing in {root}{and_more(missing)}; add it, or "
             "remove it and its annotations from the file."
         )
-    found, crowds = _collected(path, document, of_image, label, masks=masks)
-    found.of_images = _verified(path, images, label)
+    annotations, crowds = _collected(path, document, of_image, label, masks=masks)
+    annotations.of_images = _verified(path, images, label)
     notes = (f"{counted(crowds, 'object')} with RLE, which are served without polygons",)
-    return found.source(
+    return annotations.source(
         relative_names(root, [image.name for image in images]),
         root,
         name=path,
@@ -336,7 +336,7 @@ def _opened(
 def _verified(path: str, images: list[_Image], label: dict[int, int]) -> dict[str, list[list[int]]]:
     """Columns of LVIS: for each image the labels of which there is none in it, and those of which
     not all are marked. Empty for files without them."""
-    found = {}
+    columns = {}
     for name, lists in (
         ("neg_labels", [image.neg_category_ids for image in images]),
         ("not_exhaustive_labels", [image.not_exhaustive_category_ids for image in images]),
@@ -349,8 +349,8 @@ def _verified(path: str, images: list[_Image], label: dict[int, int]) -> dict[st
                 f"{path}: an image names category {min(unknown)}, which the file does not list; "
                 "add it, or remove the number."
             )
-        found[name] = [[label[own] for own in one or ()] for one in lists]
-    return found
+        columns[name] = [[label[own] for own in one or ()] for one in lists]
+    return columns
 
 
 def _collected(
@@ -362,16 +362,18 @@ def _collected(
     masks: bool,
 ) -> tuple[Annotations, int]:
     """The objects, image by image, and how many have RLE that is left out."""
-    found, crowds = Annotations(), 0
+    annotations, crowds = Annotations(), 0
     outlined = any(one.segmentation for one in document.annotations)
     if masks and outlined:
-        found.shapes = Shapes()
+        annotations.shapes = Shapes()
     posed = {len(one.keypoints or ()) for one in document.annotations} - {0}
     numbers: dict[str, list[Any]] = {"area": [], "iscrowd": [], "ids": []}
     if len(posed) == 1 and not (length := next(iter(posed))) % 3:
         numbers["keypoints"] = []
         posing = {one.category_id for one in document.annotations if one.keypoints}
-        found.point_pairs = _pairs([c for c in document.categories if c.id in posing], length // 3)
+        annotations.point_pairs = _pairs(
+            [c for c in document.categories if c.id in posing], length // 3
+        )
     elif posed:
         raise SourceError(
             f"{path}: keypoints must be (x, y, visibility) of as many points in each annotation, "
@@ -381,7 +383,7 @@ def _collected(
     for image, objects in zip(document.images, of_image, strict=True):
         sized = image.height is not None and image.width is not None
         size = (int(image.height or 0), int(image.width or 0)) if sized else None
-        found.sizes.append(size)
+        annotations.sizes.append(size)
         kept = 0
         for one in objects:
             where = f"{path}: the annotation {one.id} of {image.name}"
@@ -392,38 +394,38 @@ def _collected(
             x, y, w, h = one.bbox
             box = checked_box((x, y, x + w, y + h), size, where)
             if box is None:
-                found.empty += 1
+                annotations.empty += 1
                 continue
             if not all(map(math.isfinite, (one.area or 0.0, *(one.keypoints or ())))):
                 raise SourceError(
                     f"{where}: its area or keypoints are not finite; correct or remove it."
                 )
             kept += 1
-            found.boxes.append(box)
-            found.labels.append(label[one.category_id])
+            annotations.boxes.append(box)
+            annotations.labels.append(label[one.category_id])
             numbers["area"].append(w * h if one.area is None else one.area)
             numbers["iscrowd"].append(int(one.iscrowd))
             numbers["ids"].append(-1 if one.id is None else one.id)
             if "keypoints" in numbers:
                 points = np.array(one.keypoints or [0.0] * length, np.float32)
                 numbers["keypoints"].append(points.reshape(-1, 3))
-            if found.shapes is not None:
-                found.shapes.add(one.segmentation, size, where)
+            if annotations.shapes is not None:
+                annotations.shapes.add(one.segmentation, size, where)
                 continue
             crowds += isinstance(one.segmentation, dict)
             polygons.append(_polygons(one, where))
-        found.counts.append(kept)
-    found.numbers = (
-        numbers if found.boxes else {k: v for k, v in numbers.items() if k != "keypoints"}
+        annotations.counts.append(kept)
+    annotations.numbers = (
+        numbers if annotations.boxes else {k: v for k, v in numbers.items() if k != "keypoints"}
     )
-    found.polygons = polygons if outlined and found.shapes is None else None
-    return found, crowds
+    annotations.polygons = polygons if outlined and annotations.shapes is None else None
+    return annotations, crowds
 
 
 def _pairs(categories: list[_Category], count: int) -> Pairs | None:
     """The points that change places in a mirrored picture, of all categories that have points; None
     where it is not known, or differs."""
-    found = {
+    pairs = {
         COCO_PERSON
         if own.keypoints is None and own.name == "person" and count == 17
         else pairs_of_names(own.keypoints or ())
@@ -431,7 +433,7 @@ def _pairs(categories: list[_Category], count: int) -> Pairs | None:
         else None
         for own in categories
     }
-    return found.pop() if len(found) == 1 else None
+    return pairs.pop() if len(pairs) == 1 else None
 
 
 def _polygons(one: _Annotation, where: str) -> list[Any]:
@@ -443,7 +445,7 @@ def _polygons(one: _Annotation, where: str) -> list[Any]:
             f"{where}: its segmentation is a {type(one.segmentation).__name__}; give polygons, or "
             "run lengths (RLE) with size and counts."
         )
-    made = []
+    outlines = []
     for outline in one.segmentation:
         try:
             corners = np.array(outline, np.float32).reshape(-1, 2)
@@ -454,8 +456,8 @@ def _polygons(one: _Annotation, where: str) -> list[Any]:
                 f"{where}: a polygon must be x and y of at least three corners, got "
                 f"{str(outline)[:80]}; correct or remove it."
             )
-        made.append(corners)
-    return made
+        outlines.append(corners)
+    return outlines
 
 
 def _where(path: str, number: int, one: _Annotation) -> str:
@@ -468,24 +470,24 @@ def _files_of(root: str) -> dict[str, str]:
     if not stores.is_folder(root):
         return {}
     own = os.path.join(root, _BESIDE_IMAGES)
-    found = {"": own} if stores.is_file(own) else {}
+    files = {"": own} if stores.is_file(own) else {}
     inside = os.path.join(root, FOLDER)
     names = folders.files_in(inside) if stores.is_folder(inside) else []
     for kind in KINDS:  # instances before keypoints
         for name in names:
             if name.startswith(kind) and name.endswith(".json"):
-                found.setdefault(name[len(kind) : -len(".json")], os.path.join(inside, name))
-    if found:
-        return found
-    found = _files_beside_images(root)
-    if found:
-        return found
+                files.setdefault(name[len(kind) : -len(".json")], os.path.join(inside, name))
+    if files:
+        return files
+    files = _files_beside_images(root)
+    if files:
+        return files
     paths = [os.path.join(inside, name) for name in names if not _is_of_another_kind(name)]
     paths += [os.path.join(root, name) for name in _IN_ROOT]
     for path in paths:
         if path.endswith(".json") and stores.is_file(path) and looks_like_coco(path):
-            found[os.path.basename(path).removesuffix(".json")] = path
-    return found
+            files[os.path.basename(path).removesuffix(".json")] = path
+    return files
 
 
 def _files_beside_images(root: str) -> dict[str, str]:
@@ -493,13 +495,13 @@ def _files_beside_images(root: str) -> dict[str, str]:
     else they may be classes."""
     names = folders.subfolders(root)
     splits = [name for name in names if split_of(name) is not None]
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for some in (splits, [name for name in names if name not in splits]):
         paths = {name: os.path.join(root, name, _BESIDE_IMAGES) for name in some}
-        found |= {name: path for name, path in paths.items() if stores.size_of(path) >= 0}
-        if not found:
+        files |= {name: path for name, path in paths.items() if stores.size_of(path) >= 0}
+        if not files:
             break
-    return {name: found[name] for name in names if name in found}
+    return {name: files[name] for name in names if name in files}
 
 
 def _is_of_another_kind(name: str) -> bool:

@@ -148,8 +148,8 @@ def _images(
             "and some as paths"
         )
     table = PathTable.of(map(os.path.abspath, files))
-    found = EncodedFiles(table if rows is None else table.take(rows), role)
-    return found, [*map(found.describe, range(len(found))), *sampled_bytes(found)]
+    files = EncodedFiles(table if rows is None else table.take(rows), role)
+    return files, [*map(files.describe, range(len(files))), *sampled_bytes(files)]
 
 
 def _is_local(path: str | None) -> bool:
@@ -187,10 +187,10 @@ def _numbers(stored: Any, name: str, rows: Int64Array | None) -> npt.NDArray[Any
         )
     if stored.null_count:
         raise NotNativeError(f"its column {name!r} has rows without a value")
-    found = stored.to_numpy()
-    if kind.bit_width == 64 and found.dtype == np.uint64 and len(found) and found.max() >= 1 << 63:
+    array = stored.to_numpy()
+    if kind.bit_width == 64 and array.dtype == np.uint64 and len(array) and array.max() >= 1 << 63:
         raise NotNativeError(f"its column {name!r} has numbers that int64 cannot hold")
-    return np.ascontiguousarray(found if rows is None else found[rows], dtype=dtype)
+    return np.ascontiguousarray(array if rows is None else array[rows], dtype=dtype)
 
 
 def _labels(values: npt.NDArray[Any], name: str, classes: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -221,15 +221,15 @@ class ArrowImages(RowSelection, EncodedImages):
         """Of each chunk of the table the bytes of all images, where each image begins and the last
         one ends in them (int32 or int64), and its first row. All three keep the mapped file
         open."""
-        found = _fields(self.table.column(0))[0]
-        wide = importlib.import_module("pyarrow.types").is_large_binary(found.type)
+        column = _fields(self.table.column(0))[0]
+        wide = importlib.import_module("pyarrow.types").is_large_binary(column.type)
         blobs, ends = [], []
-        for chunk in found.chunks:
+        for chunk in column.chunks:
             _, offsets, blob = chunk.buffers()
             starts = np.frombuffer(offsets, dtype=np.int64 if wide else np.int32)
             ends.append(starts[chunk.offset : chunk.offset + len(chunk) + 1])
             blobs.append(np.frombuffer(b"" if blob is None else blob, dtype=np.uint8))
-        firsts = np.cumsum([0, *map(len, found.chunks)])[:-1].astype(np.int64)
+        firsts = np.cumsum([0, *map(len, column.chunks)])[:-1].astype(np.int64)
         return blobs, ends, firsts
 
     @property
@@ -252,11 +252,11 @@ class ArrowImages(RowSelection, EncodedImages):
             starts, stops, blob = ends[0][rows].tolist(), ends[0][rows + 1].tolist(), blobs[0]
             return [blob[start:stop] for start, stop in zip(starts, stops, strict=True)]
         chunks = np.searchsorted(firsts, rows, side="right") - 1
-        found = []
+        images = []
         for chunk, row in zip(chunks.tolist(), (rows - firsts[chunks]).tolist(), strict=True):
             within = ends[chunk]
-            found.append(blobs[chunk][within[row] : within[row + 1]])
-        return found
+            images.append(blobs[chunk][within[row] : within[row + 1]])
+        return images
 
     def _view(self, index: int) -> npt.NDArray[np.uint8]:
         return self.views(np.array([index]))[0]

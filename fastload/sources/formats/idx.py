@@ -75,7 +75,7 @@ def remote_idx(url: str) -> list[str]:
     tops += [
         f"{top}/raw" for top in tops if stores.is_folder(top) and stores.is_folder(f"{top}/raw")
     ]
-    found = [
+    files_of_tops = [
         [
             f"{top}/{name}"
             for name, is_folder in stores.entries(top)
@@ -83,7 +83,7 @@ def remote_idx(url: str) -> list[str]:
         ]
         for top in tops
     ]
-    return next((files for files in found if any(map(_holds_images, files))), [])
+    return next((files for files in files_of_tops if any(map(_holds_images, files))), [])
 
 
 def _holds_images(url: str) -> bool:

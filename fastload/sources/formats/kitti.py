@@ -99,12 +99,12 @@ def open_kitti(root: str, options: OpenOptions) -> Opened:
             )
     if not images:
         raise SourceError(f"{os.path.join(place, _IMAGES)}: no images in it.")
-    found = Annotations(numbers={"truncated": [], "occluded": []})
+    annotations = Annotations(numbers={"truncated": [], "occluded": []})
     names: list[str] = []
     known: set[str] = set()
     ignored = 0
     for (path, lines), size in zip(_lines(place, [*images]), _sizes(place, images), strict=True):
-        before = len(found.boxes)
+        before = len(annotations.boxes)
         for number, line in enumerate(lines, 1):
             name = next(iter(line.split()), None)
             if name is None:
@@ -113,17 +113,17 @@ def open_kitti(root: str, options: OpenOptions) -> Opened:
                 ignored += 1
                 continue
             known.add(name)
-            if _add(found, line, size, f"{path}: line {number}"):
+            if _add(annotations, line, size, f"{path}: line {number}"):
                 names.append(name)
-        found.counts.append(len(found.boxes) - before)
+        annotations.counts.append(len(annotations.boxes) - before)
     classes = options.classes
     if classes is None:
         training = None if options.training is None else _place(options.training)
         theirs = None if training is None else (training, _classes_in(training))
         classes = ordered_classes(place, known, theirs, usual=_CLASSES)
-    found.number(names, classes, place)
+    annotations.number(names, classes, place)
     notes = (f"left out: {counted(ignored, 'region')} called {_NO_OBJECT}",) if ignored else ()
-    return found.source(
+    return annotations.source(
         [path.removeprefix(f"{_IMAGES}/") for path in images.values()],
         os.path.join(place, _IMAGES),
         name=place,
@@ -158,11 +158,11 @@ def _stems(place: str) -> list[str]:
 
 def _lines(place: str, stems: Sequence[str]) -> list[tuple[str, list[str]]]:
     """(path, lines) of the files of labels."""
-    found = []
+    lines = []
     for some in parts([os.path.join(place, _LABELS, f"{stem}.txt") for stem in stems]):
         for path, data in zip(some, contents(some, _LARGEST), strict=True):
-            found.append((path, text_of_file(path, data or b"").splitlines()))
-    return found
+            lines.append((path, text_of_file(path, data or b"").splitlines()))
+    return lines
 
 
 def _classes_in(place: str) -> set[str]:
@@ -170,7 +170,7 @@ def _classes_in(place: str) -> set[str]:
     return {line.split()[0] for line in lines} - {_NO_OBJECT}
 
 
-def _add(found: Annotations, line: str, size: tuple[int, int] | None, where: str) -> bool:
+def _add(annotations: Annotations, line: str, size: tuple[int, int] | None, where: str) -> bool:
     """Add the object of a line; False if its box is empty. `size`: of the image, if it is known."""
     fields = line.split()
     try:
@@ -186,11 +186,11 @@ def _add(found: Annotations, line: str, size: tuple[int, int] | None, where: str
     left, top, right, bottom = values[3:7].tolist()
     box = checked_box((left, top, right, bottom), size, where)
     if box is None:
-        found.empty += 1
+        annotations.empty += 1
         return False
-    found.boxes.append(box)
-    found.numbers["truncated"].append(float(values[0]))
-    found.numbers["occluded"].append(occluded)
+    annotations.boxes.append(box)
+    annotations.numbers["truncated"].append(float(values[0]))
+    annotations.numbers["occluded"].append(occluded)
     return True
 
 

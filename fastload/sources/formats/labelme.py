@@ -89,7 +89,7 @@ def open_labelme(root: str, options: OpenOptions) -> Opened:
     for name in names:
         if not is_image_name(name):
             left_out.add(name)
-    found = Annotations(polygons=[])
+    annotations = Annotations(polygons=[])
     images: list[str] = []
     labels: list[str] = []
     known: set[str] = set()
@@ -105,7 +105,7 @@ def open_labelme(root: str, options: OpenOptions) -> Opened:
                 f"{path}: its image {image} is that of {other}, too; remove one of the two."
             )
         images.append(image)
-        labels += _add(found, document, path)
+        labels += _add(annotations, document, path)
         known |= _classes_in(path, document)
     classes = options.classes
     if classes is None:
@@ -114,9 +114,9 @@ def open_labelme(root: str, options: OpenOptions) -> Opened:
             documents = _documents(training, folders.files_in(training))
             theirs = training, set[str]().union(*(_classes_in(*each) for each in documents))
         classes = ordered_classes(root, known, theirs)
-    found.number(labels, classes, root)
-    if not any(found.polygons or ()):
-        found.polygons = None
+    annotations.number(labels, classes, root)
+    if not any(annotations.polygons or ()):
+        annotations.polygons = None
     alone = len(there) - len(images)
     if alone and options.strict:
         raise SourceError(
@@ -124,7 +124,7 @@ def open_labelme(root: str, options: OpenOptions) -> Opened:
             "strict=True, with which they are left out."
         )
     notes = (f"left out: {counted(alone, 'image')} without a JSON file",) if alone else ()
-    return found.source(
+    return annotations.source(
         images,
         root,
         name=root,
@@ -146,17 +146,17 @@ def _documents(root: str, names: Sequence[str]) -> Iterator[tuple[str, dict[str,
 
 def _document(path: str, data: bytes | None) -> dict[str, Any]:
     try:
-        found = json.loads((data or b"").decode("utf-8-sig"))
+        document = json.loads((data or b"").decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path}: is no JSON ({error}); correct or remove it.") from None
-    shapes = found.get("shapes") if isinstance(found, dict) else None
+    shapes = document.get("shapes") if isinstance(document, dict) else None
     if not isinstance(shapes, list) or not all(isinstance(shape, dict) for shape in shapes):
         raise SourceError(
             f"{path}: is no file of LabelMe, as it has no list of shapes; correct it, or move it "
             "out of the folder."
         )
-    assert isinstance(found, dict)
-    return found
+    assert isinstance(document, dict)
+    return document
 
 
 def _classes_in(path: str, document: dict[str, Any]) -> set[str]:
@@ -193,10 +193,10 @@ def _label_of(shape: dict[str, Any], where: str) -> str:
     return label
 
 
-def _add(found: Annotations, document: dict[str, Any], path: str) -> list[str]:
+def _add(annotations: Annotations, document: dict[str, Any], path: str) -> list[str]:
     """Add the objects of an image, and their count; the names of their classes."""
     size = _size(document)
-    found.sizes.append(size)
+    annotations.sizes.append(size)
     names: list[str] = []
     outlines: list[list[Any]] = []
     boxes: list[tuple[float, float, float, float]] = []
@@ -209,7 +209,7 @@ def _add(found: Annotations, document: dict[str, Any], path: str) -> list[str]:
         low, high = corners.min(axis=0).tolist(), corners.max(axis=0).tolist()
         box = checked_box((*low, *high), size, where)
         if box is None:
-            found.empty += 1
+            annotations.empty += 1
             continue
         group = shape.get("group_id")
         same = len(names) if group is None else groups.setdefault((label, str(group)), len(names))
@@ -228,10 +228,10 @@ def _add(found: Annotations, document: dict[str, Any], path: str) -> list[str]:
             left, top, right, bottom = boxes[same]
             (x, y), (to_x, to_y) = low, high
             boxes[same] = min(left, x), min(top, y), max(right, to_x), max(bottom, to_y)
-    found.boxes += boxes
-    found.counts.append(len(boxes))
-    assert found.polygons is not None
-    found.polygons += outlines
+    annotations.boxes += boxes
+    annotations.counts.append(len(boxes))
+    assert annotations.polygons is not None
+    annotations.polygons += outlines
     return names
 
 

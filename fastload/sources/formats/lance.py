@@ -116,7 +116,7 @@ class _LanceTable(ArrowTable):
             return None
         beside = _training_beside(self.name)
         training = map(_opened, beside if len(beside) == 1 else ())
-        found = f"; there are {', '.join(beside)}" if len(beside) > 1 else ""
+        several = f"; there are {', '.join(beside)}" if len(beside) > 1 else ""
         return words_of_training(
             self.name,
             split,
@@ -127,7 +127,7 @@ class _LanceTable(ArrowTable):
                 for batch in data.to_batches(columns=["label"])
             ),
             "Put one data set of the training split beside it (train.lance, or one in a folder "
-            f"train){found}",
+            f"train){several}",
         )
 
     def first(self, field: str) -> bytes | None:
@@ -175,13 +175,13 @@ class LanceImages(EncodedImages):
             values = [None if blob is None else blob.readall() for blob in blobs]
         else:
             values = self.dataset.take(rows, columns=[self.field]).column(0).to_pylist()
-        found = []
+        images = []
         for row, value in zip(rows, values, strict=True):
             data = value.get("bytes") if isinstance(value, dict) else value
             if data is None:
                 raise OSError(f"row {row} has no bytes")
-            found.append(data)
-        return found
+            images.append(data)
+        return images
 
 
 def _split_of(path: str) -> str | None:
@@ -197,12 +197,12 @@ def _training_beside(path: str) -> list[str]:
     if stores.is_remote(path):
         return []
     folder, name = os.path.split(path.rstrip("/"))
-    found = [each for each in _data_sets_in(folder) if _split_of(each) == "train"]
+    training = [each for each in _data_sets_in(folder) if _split_of(each) == "train"]
     above = folders.split_folder(os.path.dirname(folder), "train")
-    if not found and above not in (None, folder):
-        found = _data_sets_in(str(above))
-        found = [each for each in found if os.path.basename(each) == name] or found
-    return found
+    if not training and above not in (None, folder):
+        training = _data_sets_in(str(above))
+        training = [each for each in training if os.path.basename(each) == name] or training
+    return training
 
 
 def _data_sets_in(folder: str) -> list[str]:

@@ -87,10 +87,10 @@ def is_mds(spec: object) -> bool:
         return False
     content = stores.look(path, stores.size_of(path))
     try:
-        found = msgspec.json.decode(content)
+        index = msgspec.json.decode(content)
     except ValueError:  # of msgspec's, and of bytes that are no UTF-8
         return False
-    shards = found.get("shards") if isinstance(found, dict) else None
+    shards = index.get("shards") if isinstance(index, dict) else None
     return isinstance(shards, list) and any(
         isinstance(shard, dict) and shard.get("format") == "mds" for shard in shards
     )
@@ -224,8 +224,8 @@ def _numbers_of(encoding: str) -> _Numbers | None:
         return np.dtype("<i8"), ()
     if _NUMBER.fullmatch(encoding):
         return np.dtype(encoding).newbyteorder("<"), ()
-    if found := _ARRAY.fullmatch(encoding):
-        return np.dtype(found[1]).newbyteorder("<"), tuple(map(int, found[2].split(",")))
+    if match := _ARRAY.fullmatch(encoding):
+        return np.dtype(match[1]).newbyteorder("<"), tuple(map(int, match[2].split(",")))
     return None
 
 
@@ -276,20 +276,20 @@ def _places(folder: str, shards: Sequence[_Shard], numbers: Mapping[int, _Number
     if stores.is_remote(folder):
         versions = stores.versions_of(paths).tolist()
         with ReaderPool(_SHARDS_AT_ONCE, "fastload-shards") as threads:
-            found = list(threads.map(_places_in, paths, shards, [numbers] * len(paths), versions))
+            located = list(threads.map(_places_in, paths, shards, [numbers] * len(paths), versions))
     else:
-        found = [_places_in(*each, numbers) for each in zip(paths, shards, strict=True)]
-    counts = np.array([len(one.starts) for one in found])
+        located = [_places_in(*each, numbers) for each in zip(paths, shards, strict=True)]
+    counts = np.array([len(one.starts) for one in located])
     values = {}
     for at, (dtype, shape) in numbers.items():
-        read = np.concatenate([one.values[at] for one in found]).reshape(-1).view(dtype)
+        read = np.concatenate([one.values[at] for one in located]).reshape(-1).view(dtype)
         values[at] = read.reshape(counts.sum(), *shape).astype(dtype.newbyteorder("="))
     return _Places(
         PathTable.of(paths),
         np.repeat(np.arange(len(paths)), counts).astype(np.int64),
         np.concatenate([np.arange(count) for count in counts]).astype(np.int64),
-        np.concatenate([one.starts for one in found]),
-        np.concatenate([one.lengths for one in found]),
+        np.concatenate([one.starts for one in located]),
+        np.concatenate([one.lengths for one in located]),
         values,
     )
 

@@ -124,17 +124,17 @@ def _first_file(path: str) -> str | None:
     if not end and len(looked_at) == _LOOKED_AT:
         return "" if f'"{_FILE}"'.encode() in data else None
     try:
-        found = json.loads(line)
+        values = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    file = found.get(_FILE) if isinstance(found, dict) else None
+    file = values.get(_FILE) if isinstance(values, dict) else None
     return file if isinstance(file, str) else None
 
 
 def _read(path: str) -> list[_Line]:
     """All lines. Raises SourceError: one is none."""
     data = contents([path], _LARGEST)[0] or b""
-    found = []
+    lines = []
     for number, line in enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
         if not line.strip():
             continue
@@ -154,8 +154,8 @@ def _read(path: str) -> list[_Line]:
                 f"{path}: line {number}: {file!r} lies outside of the folder of this file; move "
                 "the image into it."
             )
-        found.append(_Line(number, inside, values))
-    return found
+        lines.append(_Line(number, inside, values))
+    return lines
 
 
 def _in_folder(path: str, lines: Sequence[_Line], name: str) -> list[_Line]:
@@ -163,14 +163,14 @@ def _in_folder(path: str, lines: Sequence[_Line], name: str) -> list[_Line]:
     if not name:
         return [*lines]
     prefix = f"{name}/"
-    found = [
+    inside = [
         line._replace(file=line.file.removeprefix(prefix))
         for line in lines
         if line.file.startswith(prefix)
     ]
-    if not found:
+    if not inside:
         raise SourceError(f"{path}: names no image in {name}; add lines, or open another folder.")
-    return found
+    return inside
 
 
 def _training(root: str, path: str, every: Sequence[_Line]) -> Sequence[_Line]:

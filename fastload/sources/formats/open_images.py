@@ -104,24 +104,24 @@ def open_open_images(spec: str, options: OpenOptions) -> Opened:
                 f"{path}: {what}; complete the images and annotations, or leave out strict=True, "
                 "with which they are left out."
             )
-    found = Annotations(numbers={name: [] for name in flags})
+    annotations = Annotations(numbers={name: [] for name in flags})
     order = sorted(rows)
     files = [images[own] for own in order]
     sizes = upright_sizes(files, [path] * len(files))
     for own, (height, width) in zip(order, sizes, strict=True):
-        before = len(found.boxes)
+        before = len(annotations.boxes)
         for row in rows[own]:
             left, right, top, bottom = row.corners
             box = (left * width, top * height, right * width, bottom * height)
             checked = checked_box(box, (height, width), f"{path}: line {row.line}")
             if checked is None:
-                found.empty += 1
+                annotations.empty += 1
                 continue
-            found.boxes.append(checked)
-            found.labels.append(row.label)
+            annotations.boxes.append(checked)
+            annotations.labels.append(row.label)
             for name, flag in zip(flags, row.flags, strict=True):
-                found.numbers[name].append(max(flag, 0) if name == "iscrowd" else flag)
-        found.counts.append(len(found.boxes) - before)
+                annotations.numbers[name].append(max(flag, 0) if name == "iscrowd" else flag)
+        annotations.counts.append(len(annotations.boxes) - before)
     store = stores.top_of(files[0])
     root = store + os.path.commonpath([os.path.dirname(image[len(store) :]) for image in files])
     root = root.rstrip("/") if store else root
@@ -130,7 +130,7 @@ def open_open_images(spec: str, options: OpenOptions) -> Opened:
         notes.append(f"left out: annotations of {counted(absent, 'image')} that are not there")
     if alone:
         notes.append(f"left out: {counted(alone, 'image')} without annotations")
-    return found.source(
+    return annotations.source(
         [image.removeprefix(root).lstrip("/") for image in files],
         root,
         name=path,
@@ -147,7 +147,7 @@ def _read(
 ) -> tuple[dict[str, list[_Row]], list[str], int]:
     """The rows of each image that is there, by id; the names of the flags; and how many images are
     not there."""
-    found: dict[str, list[_Row]] = {}
+    rows_of: dict[str, list[_Row]] = {}
     absent: set[str] = set()
     try:
         with open_text(path) as file:
@@ -178,16 +178,16 @@ def _read(
                         f"{where}: the class {row[label]!r} is none of the file of class names; "
                         "add it there, or remove the row."
                     )
-                made = _Row(
+                box = _Row(
                     table.line_num,
                     numbers[row[label]],
                     tuple(_fraction(row[place], where) for place in corners),
                     tuple(_flag(row[place], where) for place in places),
                 )
-                found.setdefault(row[image], []).append(made)
+                rows_of.setdefault(row[image], []).append(box)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{path}: cannot be read ({error}).") from None
-    return found, [_NUMBERS[name] for name in flags], len(absent)
+    return rows_of, [_NUMBERS[name] for name in flags], len(absent)
 
 
 def _fraction(text: str, where: str) -> float:
@@ -218,15 +218,15 @@ def _files_of(spec: str) -> dict[str, list[str]]:
         return {"": [spec]}
     if not stores.is_folder(spec):
         return {}
-    found: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     for pattern in FORMAT.signs or ():
         for path in folders.matching(spec, pattern):
             folder = os.path.dirname(path)
             name = os.path.basename(path).removesuffix(_BOXES).strip("-")
             if path.endswith(_OF_FIFTYONE):
                 name = os.path.dirname(folder).removeprefix(spec).strip("/")
-            found.setdefault(name.split("-")[-1], []).append(path)
-    return found
+            files.setdefault(name.split("-")[-1], []).append(path)
+    return files
 
 
 def _has_boxes(path: str) -> bool:
@@ -279,28 +279,28 @@ def _folders(path: str) -> list[str]:
     """The folders that its images may be in: that of the split, `data` of FiftyOne, `images`."""
     split = _split_of(path)
     names = {split, split_of(split) or split}
-    found = []
+    paths = []
     for folder in _around(path):
         there = folders.subfolders(folder) if stores.is_folder(folder) else []
         of_split = [n for n in there if n in names or split_of(n) in names]
         wanted = [*of_split, *(os.path.join("images", n) for n in sorted(names)), "data", "images"]
-        found += [os.path.join(folder, name) for name in wanted]
-    return [place for place in dict.fromkeys(found) if stores.is_folder(place)]
+        paths += [os.path.join(folder, name) for name in wanted]
+    return [place for place in dict.fromkeys(paths) if stores.is_folder(place)]
 
 
 def _images(path: str) -> dict[str, str]:
     """The images of the first such folder that has any, by id."""
     for folder in [*_folders(path), os.path.dirname(path)]:
-        found: dict[str, str] = {}
+        images: dict[str, str] = {}
         for name in folders.images_below(folder, ""):
             own = os.path.splitext(os.path.basename(name))[0]
-            other = found.setdefault(own, os.path.join(folder, name))
+            other = images.setdefault(own, os.path.join(folder, name))
             if other != os.path.join(folder, name):
                 raise SourceError(
                     f"{other}: has the id of {os.path.join(folder, name)}; remove one of them."
                 )
-        if found:
-            return found
+        if images:
+            return images
     raise SourceError(
         f"{path}: there are no images in {_places(path)}; put them into a folder "
         f"{_split_of(path) or 'images'!r} beside it."
@@ -319,7 +319,7 @@ def _names(path: str) -> dict[str, str]:
             f"{path}: there are no names of classes beside it; add "
             "class-descriptions-boxable.csv, with lines such as /m/011k07,Tortoise."
         )
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     try:
         with open_text(files[0]) as file:
             rows = list(csv.reader(file))
@@ -334,10 +334,10 @@ def _names(path: str) -> dict[str, str]:
             )
         if row[0] == "LabelName":  # the first line of newer files
             continue
-        if row[0] in found:
+        if row[0] in names:
             raise SourceError(f"{files[0]}: line {number}: the id {row[0]!r} is there twice.")
-        found[row[0]] = row[1]
-    return found
+        names[row[0]] = row[1]
+    return names
 
 
 FORMAT = Format(

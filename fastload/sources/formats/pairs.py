@@ -61,15 +61,15 @@ _LARGEST_LIST = 1 << 28
 def is_pairs(spec: object) -> bool:
     """A folder with a folder of images and one of masks in it; or one of images, with that of their
     masks beside it."""
-    found = _folders(spec) if isinstance(spec, str) else None
-    return found is not None and not _holds_segments(os.path.join(found[0], found[2]))
+    pair = _folders(spec) if isinstance(spec, str) else None
+    return pair is not None and not _holds_segments(os.path.join(pair[0], pair[2]))
 
 
 def has_masks(root: str) -> bool:
     """Whether there are images in the folder of masks: without, it may hold annotations."""
     base, _, masks = _folders(root) or ("", "", "")
-    found = is_pairs(root) and next(folders.images_below(base, masks), None)
-    return found not in (None, False)
+    mask = is_pairs(root) and next(folders.images_below(base, masks), None)
+    return mask not in (None, False)
 
 
 def _holds_segments(folder: str) -> bool:
@@ -167,10 +167,10 @@ def pair_splits(root: str) -> dict[str, frozenset[str] | None]:
 
     Where a list says what is not in the training split (`valid.txt`), that is the rest.
     """
-    found = _folders(root)
-    if found is None or found[0] != root:
+    pair = _folders(root)
+    if pair is None or pair[0] != root:
         return {}
-    _, images, masks = found
+    _, images, masks = pair
     parts = folders.subfolders(os.path.join(root, images))
     if parts and all(map(split_of, parts)):
         return {part: None for part in parts if stores.is_folder(os.path.join(root, masks, part))}
@@ -264,18 +264,18 @@ def _names(path: str) -> frozenset[str]:
         raise SourceError(
             f"{path}: this list of images cannot be read ({error.strerror or error})."
         ) from error
-    found: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
             name = os.path.splitext(os.path.basename(line.split()[0]))[0]
-            if name in found:
+            if name in line_of:
                 raise SourceError(
-                    f"{path}: lines {found[name]} and {number} both name {name}; an image is "
+                    f"{path}: lines {line_of[name]} and {number} both name {name}; an image is "
                     "served once an epoch: remove one of the lines (or give the order yourself: "
                     "sampler=)."
                 )
-            found[name] = number
-    return frozenset(found)
+            line_of[name] = number
+    return frozenset(line_of)
 
 
 def _by_stem(base: str, folder: str, left_out: LeftOut) -> dict[str, str]:

@@ -32,8 +32,8 @@ def has_masks_among(spec: object) -> bool:
     """A folder without folders in it, that has a mask of an image beside it."""
     if not isinstance(spec, str) or not stores.is_folder(spec) or folders.subfolders(spec):
         return False
-    found = mask_among(filter(is_image_name, folders.files_in(spec)))
-    return found is not None and is_image_name(found[1])
+    mask = mask_among(filter(is_image_name, folders.files_in(spec)))
+    return mask is not None and is_image_name(mask[1])
 
 
 def open_pairs_beside(root: str, options: OpenOptions) -> Opened:

@@ -150,9 +150,9 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
                 f"{path}: {missing[0]} is missing in {folder}{and_more(missing)}; add it, or "
                 "remove it from the file. (COCO's archive has the PNG files in another archive.)"
             )
-    found = Annotations(numbers={name: [] for name in ("area", "iscrowd", "ids", "is_thing")})
+    annotations = Annotations(numbers={name: [] for name in ("area", "iscrowd", "ids", "is_thing")})
     for image, one in zip(document.images, of_image, strict=True):
-        found.sizes.append((image.height, image.width))
+        annotations.sizes.append((image.height, image.width))
         kept = 0
         for segment in one.segments_info:
             where = f"{path}: the segment {segment.id} of {image.file_name}"
@@ -171,18 +171,18 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
             x, y, w, h = segment.bbox
             box = checked_box((x, y, x + w, y + h), (image.height, image.width), where)
             if box is None:
-                found.empty += 1
+                annotations.empty += 1
                 continue
             if not math.isfinite(segment.area or 0.0):
                 raise SourceError(f"{where}: its area is not finite; correct or remove it.")
             kept += 1
-            found.boxes.append(box)
-            found.labels.append(label[segment.category_id])
-            found.numbers["area"].append(w * h if segment.area is None else segment.area)
-            found.numbers["iscrowd"].append(int(segment.iscrowd))
-            found.numbers["ids"].append(segment.id)
-            found.numbers["is_thing"].append(is_thing[segment.category_id])
-        found.counts.append(kept)
+            annotations.boxes.append(box)
+            annotations.labels.append(label[segment.category_id])
+            annotations.numbers["area"].append(w * h if segment.area is None else segment.area)
+            annotations.numbers["iscrowd"].append(int(segment.iscrowd))
+            annotations.numbers["ids"].append(segment.id)
+            annotations.numbers["is_thing"].append(is_thing[segment.category_id])
+        annotations.counts.append(kept)
     names = [one.file_name for one in of_image]
     paths = PathTable.of([stores.spelt(pngs, name) for name in names], pngs)
     versions = stores.versions_of(map(paths.__getitem__, range(len(paths))))
@@ -194,14 +194,19 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
         ),
         offsets_of([len(one.segments_info) for one in of_image]),
     )
-    drawn = Ragged(np.array(found.numbers["ids"], np.int64), offsets_of(found.counts))
-    found.beside = (
+    drawn = Ragged(np.array(annotations.numbers["ids"], np.int64), offsets_of(annotations.counts))
+    annotations.beside = (
         {"masks": SegmentMasks(segments, drawn)}
         if options.masks
         else {"mask": SegmentClasses(segments)}
     )
-    found.identity = (PathTable.of(names).digest(), segments.ids, segments.labels, segments.offsets)
-    return found.source(
+    annotations.identity = (
+        PathTable.of(names).digest(),
+        segments.ids,
+        segments.labels,
+        segments.offsets,
+    )
+    return annotations.source(
         relative_names(root, [image.file_name for image in document.images]),
         root,
         name=path,
@@ -216,37 +221,37 @@ def open_panoptic(spec: str, options: OpenOptions) -> Opened:
 def _annotations(path: str, document: _Document) -> list[_Annotation]:
     """Of each image, in the order of the images."""
     known = {image.id for image in document.images}
-    found: dict[int, _Annotation] = {}
+    of_image: dict[int, _Annotation] = {}
     for one in document.annotations:
         if one.image_id not in known:
             raise SourceError(
                 f"{path}: the annotation {one.file_name} is of image {one.image_id}, which is not "
                 "in the file; add it, or remove the annotation."
             )
-        if one.image_id in found:
+        if one.image_id in of_image:
             raise SourceError(f"{path}: the image {one.image_id} has two annotations; remove one.")
         positions(path, f"segment (of {one.file_name})", [each.id for each in one.segments_info])
-        found[one.image_id] = one
+        of_image[one.image_id] = one
     for image in document.images:
-        if image.id not in found:
+        if image.id not in of_image:
             raise SourceError(
                 f"{path}: {image.file_name} has no annotation, so that nothing is known of its "
                 "pixels; add one, or remove the image."
             )
-    return [found[image.id] for image in document.images]
+    return [of_image[image.id] for image in document.images]
 
 
 def _files_of(spec: str) -> dict[str, str]:
     """The annotation files, by split."""
     if spec.lower().endswith(".json"):
         return {"": spec} if stores.is_file(spec) else {}
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for folder in (os.path.join(spec, "annotations"), spec):
         for name in folders.files_in(folder) if stores.is_folder(folder) else ():
             if is_of_segments(name) and name.endswith(".json"):
                 split = name.removeprefix(OF_SEGMENTS).removesuffix(".json")
-                found.setdefault(split, os.path.join(folder, name))
-    return found
+                files.setdefault(split, os.path.join(folder, name))
+    return files
 
 
 # -- Pixels ----------------------------------------------------------------------------------------
@@ -278,10 +283,10 @@ class Segments(PickledByReference):
     @staticmethod
     def of_parts(parts: dict[str, Any]) -> Segments:
         """Raises SourceError: they do not fit each other."""
-        made = Segments(*(parts[name] for name in ("files", "ids", "labels", "offsets")))
-        for values, dtype in ((made.ids, np.int64), (made.labels, np.uint8)):
-            _check_numbers(Ragged(values, made.offsets), len(made.files), dtype)
-        return made
+        segments = Segments(*(parts[name] for name in ("files", "ids", "labels", "offsets")))
+        for values, dtype in ((segments.ids, np.int64), (segments.labels, np.uint8)):
+            _check_numbers(Ragged(values, segments.offsets), len(segments.files), dtype)
+        return segments
 
     def read(self, indices: Int64Array) -> Sequence[bytes]:
         """Files. Raises DecodeError: they cannot be read."""
@@ -339,8 +344,8 @@ class SegmentClasses(EncodedImages):
 
     def read_many(self, indices: Int64Array) -> Sequence[bytes]:
         rows = indices if self.rows is None else self.rows[indices]
-        found = self.segments.files.read_many(rows)
-        return [self._made(row, data) for row, data in zip(rows.tolist(), found, strict=True)]
+        pngs = self.segments.files.read_many(rows)
+        return [self._made(row, data) for row, data in zip(rows.tolist(), pngs, strict=True)]
 
     def _made(self, row: int, data: bytes) -> bytes:
         file = io.BytesIO()

@@ -101,29 +101,29 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
     if not sum(map(len, opened)):
         raise SourceError(f"{name}: has no rows.")
     table, details = _ParquetTable(name, opened), {"files": len(files)}
-    found = open_table(table, options, packed=packed, notes=notes, details=details)
-    check_samples(packed, len(found.source), spec)
-    return found
+    served = open_table(table, options, packed=packed, notes=notes, details=details)
+    check_samples(packed, len(served.source), spec)
+    return served
 
 
 def _check_class_names(
-    path: str, found: dict[str, tuple[str, ...]], first: str, names: dict[str, tuple[str, ...]]
+    path: str, theirs: dict[str, tuple[str, ...]], first: str, names: dict[str, tuple[str, ...]]
 ) -> None:
     """Raises SourceError: a number is the label of one class in this file, of another in the
     first."""
-    for column in found.keys() & names.keys():
-        if found[column] != names[column]:
+    for column in theirs.keys() & names.keys():
+        if theirs[column] != names[column]:
             number = next(
                 (
                     n
-                    for n, pair in enumerate(zip(found[column], names[column], strict=False))
+                    for n, pair in enumerate(zip(theirs[column], names[column], strict=False))
                     if pair[0] != pair[1]
                 ),
-                min(len(found[column]), len(names[column])),
+                min(len(theirs[column]), len(names[column])),
             )
             one, other = (
                 repr(each[number]) if number < len(each) else "no class"
-                for each in (found[column], names[column])
+                for each in (theirs[column], names[column])
             )
             raise SourceError(
                 f"{path}: {number} in column {column!r} is {one}, and in {first} it is {other} "
@@ -168,8 +168,8 @@ class _ParquetTable(ArrowTable):
         )
 
     def first(self, field: str) -> bytes | None:
-        found = (values[0].as_py() for values in _images_in(self._files, field) if len(values))
-        return next(found, None)
+        images = (values[0].as_py() for values in _images_in(self._files, field) if len(values))
+        return next(images, None)
 
     def images(self, field: str, role: str) -> tuple[EncodedFiles, list[Any]]:
         column = _unpacked(self._files, field, role)
@@ -217,9 +217,9 @@ def _training_files(path: str) -> list[str]:
     """The files of the training split beside a file of another one, or in a folder beside its
     own."""
     folder = os.path.dirname(path)
-    found = [each for each in _files_in(folder) if _named_split(each) == "train"]
+    training = [each for each in _files_in(folder) if _named_split(each) == "train"]
     above = folders.split_folder(stores.parent_of(folder), "train")
-    return found or ([] if above in (None, folder) else _files_in(str(above)))
+    return training or ([] if above in (None, folder) else _files_in(str(above)))
 
 
 @dataclass(frozen=True)
@@ -304,26 +304,26 @@ def _unpacked(files: Sequence[_File], field: str, role: str) -> EncodedFiles:
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / f"{key.hexdigest()}.lock", "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the other ranks wait for the one that unpacks
-            found = _ends(data, table)
-            if found is None:
+            ends = _ends(data, table)
+            if ends is None:
                 logger.info("%s: the images are written to %s, once.", files[0].path, data)
                 _unpack(files, field, data, table)
-                found = _ends(data, table)
+                ends = _ends(data, table)
     except OSError as error:
         raise SourceError(
             f"{files[0].path}: its images cannot be written to {data} "
             f"({error.strerror or error}); free some space, or set XDG_CACHE_HOME to a folder on "
             "another disk."
         ) from error
-    assert found is not None, "it was just written"
-    starts = np.concatenate([np.zeros(1, np.int64), found[:-1]])
+    assert ends is not None, "it was just written"
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
     names = PathTable.of(
         f"{os.path.basename(file.path)}:{field}[{row}]"
         for file in files
         for row in range(len(file))
     )
-    paths = PathTable.of([str(data)]).take(np.zeros(len(found), dtype=np.int64))
-    return EncodedFiles(paths, role, starts, found - starts, names)
+    paths = PathTable.of([str(data)]).take(np.zeros(len(ends), dtype=np.int64))
+    return EncodedFiles(paths, role, starts, ends - starts, names)
 
 
 def _state_of(path: str) -> tuple[Any, ...]:

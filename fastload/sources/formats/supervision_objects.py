@@ -67,19 +67,19 @@ def open_supervision(dataset: Any, options: OpenOptions) -> Opened:
         )
     every = [dataset.annotations[path] for path in dataset.image_paths]
     classes = [str(name) for name in dataset.classes]
-    found = Annotations(shapes=Shapes() if options.masks else None)
+    annotations = Annotations(shapes=Shapes() if options.masks else None)
     columns = _columns_of(every)
-    found.numbers = {name: [] for name in columns}
+    annotations.numbers = {name: [] for name in columns}
     for path, one in zip(paths, every, strict=True):
-        kept = _kept(one, path, len(classes), found)
+        kept = _kept(one, path, len(classes), annotations)
         for name in columns:
             # An image without objects need not have them.
-            found.numbers[name] += np.asarray(_numbers(one).get(name, ()))[kept].tolist()
-        found.counts.append(len(kept))
+            annotations.numbers[name] += np.asarray(_numbers(one).get(name, ()))[kept].tolist()
+        annotations.counts.append(len(kept))
     root = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else "/"
     masked = sum(one.mask is not None for one in every)
     notes = (f"left out: masks of {counted(masked, 'image')}; masks=True serves them",)
-    return found.source(
+    return annotations.source(
         [os.path.relpath(path, root) for path in paths],
         root,
         name=f"DetectionDataset of {root}",
@@ -93,12 +93,12 @@ def open_supervision(dataset: Any, options: OpenOptions) -> Opened:
 def _numbers(one: Any) -> dict[str, Any]:
     """What the objects of an image have beside boxes and classes."""
     data = one.data if isinstance(one.data, Mapping) else {}
-    found = {"confidence": one.confidence, "tracker_id": one.tracker_id}
+    numbers = {"confidence": one.confidence, "tracker_id": one.tracker_id}
     for name, kinds in _NUMBERS.items():
         values = data.get(name)
         if isinstance(values, np.ndarray) and values.dtype.kind in kinds:
-            found[name] = values
-    return {name: values for name, values in found.items() if values is not None}
+            numbers[name] = values
+    return {name: values for name, values in numbers.items() if values is not None}
 
 
 def _columns_of(every: list[Any]) -> list[str]:
@@ -108,7 +108,7 @@ def _columns_of(every: list[Any]) -> list[str]:
     return [name for name in ("area", "iscrowd", "confidence", "tracker_id") if name in common]
 
 
-def _kept(one: Any, path: str, classes: int, found: Annotations) -> npt.NDArray[np.int64]:
+def _kept(one: Any, path: str, classes: int, annotations: Annotations) -> npt.NDArray[np.int64]:
     """Add the boxes and classes of an image; which objects these are of."""
     boxes = np.asarray(one.xyxy, dtype=np.float64).reshape(-1, 4)
     labels = one.class_id if len(boxes) else np.zeros(0, np.int64)
@@ -132,14 +132,14 @@ def _kept(one: Any, path: str, classes: int, found: Annotations) -> npt.NDArray[
             )
         checked = checked_box((box[0], box[1], box[2], box[3]), None, where)
         if checked is None:
-            found.empty += 1
+            annotations.empty += 1
             continue
         kept.append(number)
-        found.boxes.append(checked)
-        found.labels.append(label)
-        if found.shapes is not None:
+        annotations.boxes.append(checked)
+        annotations.labels.append(label)
+        if annotations.shapes is not None:
             runs = None if one.mask is None else runs_of(np.asarray(one.mask[number]))
-            found.shapes.add(runs, None, where)
+            annotations.shapes.add(runs, None, where)
     return np.array(kept, dtype=np.int64)
 
 

@@ -95,8 +95,8 @@ def _arrays(path: str) -> tuple[Any, Any]:
         ) from error
     try:
         check_regular(path)
-        found = loadmat(path, variable_names=("X", "y"))
-        pixels, labels = found["X"], found["y"].reshape(-1)
+        arrays = loadmat(path, variable_names=("X", "y"))
+        pixels, labels = arrays["X"], arrays["y"].reshape(-1)
     except Exception as error:  # what is damaged raises whatever scipy's reader stumbles over
         raise SourceError(
             f"{path}: cannot be read as a MATLAB file with the arrays X and y ({error!r}); "

@@ -102,12 +102,12 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
             images.append(name)
         elif not name.lower().endswith(_TABLES):
             left_out.add(name)
-    found = _labelled(folder, images, options)
+    labelled = _labelled(folder, images, options)
     files = EncodedFiles(PathTable.of(images, folder))
-    name, values, names = "images and a table", found.values, found.names
-    if found.meaning == "class":
+    name, values, names = "images and a table", labelled.values, labelled.names
+    if labelled.meaning == "class":
         source = classified_images(files, values.array, names, name=root, format=name)
-        return Opened(source, notes=(*found.notes, *left_out.notes()))
+        return Opened(source, notes=(*labelled.notes, *left_out.notes()))
     source = Source(
         {
             "image": files,
@@ -119,11 +119,11 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
             *(folders.sampled_sizes(files), *folders.sampled_bytes(files)),
         ),
         root,
-        classes=names if found.meaning == "classes" else None,
+        classes=names if labelled.meaning == "classes" else None,
         format=name,
-        details={} if found.meaning == "classes" else {"targets": names},
+        details={} if labelled.meaning == "classes" else {"targets": names},
     )
-    return Opened(source, notes=(*found.notes, *left_out.notes()))
+    return Opened(source, notes=(*labelled.notes, *left_out.notes()))
 
 
 @dataclass(frozen=True)
@@ -278,8 +278,10 @@ def _training_of(folder: str) -> Training | None:
         images = _images_in(train)
         if images is not None:
             with contextlib.suppress(SourceError):  # it has no labels, so that it has no classes
-                found = _labelled(images, [*filter(is_image_name, files_in(images))], OpenOptions())
-                return Training(found.meaning, found.names, f"the table of {train}")
+                labelled = _labelled(
+                    images, [*filter(is_image_name, files_in(images))], OpenOptions()
+                )
+                return Training(labelled.meaning, labelled.names, f"the table of {train}")
             continue
         classes = subfolders(train)
         if len(classes) > 1:
@@ -388,16 +390,16 @@ def _chosen(
         )
     most = max(len(table.rows) for table in tables)
     fullest = [table for table in tables if len(table.rows) == most]
-    found = []
+    choices = []
     for table in fullest:
         columns = _columns(table, options, training)
-        found.append((table, columns, _cells(table, images, columns)))
-    if any(cells.rows != found[0][2].rows for *_, cells in found):
+        choices.append((table, columns, _cells(table, images, columns)))
+    if any(cells.rows != choices[0][2].rows for *_, cells in choices):
         names = " and ".join(table.path for table in fullest)
         raise SourceError(
             f"{folder}: {names} give these images different labels; keep one of them."
         )
-    return found[0]
+    return choices[0]
 
 
 def _columns(table: ImageTable, options: OpenOptions, training: Training | None) -> list[int]:
@@ -456,7 +458,7 @@ def _cells(table: ImageTable, images: Sequence[str], columns: Sequence[int]) -> 
     label is empty."""
     # The table of ImageNet on Kaggle has boxes after the label.
     boxes = [table.title(column) for column in columns] == ["predictionstring"]
-    found: dict[int, tuple[int, tuple[str, ...]]] = {}
+    cells_of: dict[int, tuple[int, tuple[str, ...]]] = {}
     for number, place, row in table.rows:
         cells = tuple(row[column].strip() for column in columns)
         if boxes:
@@ -467,19 +469,19 @@ def _cells(table: ImageTable, images: Sequence[str], columns: Sequence[int]) -> 
                 f"{table.path}: row {number}: the label of {image} is empty; write it, or remove "
                 "the row and the image."
             )
-        if found.setdefault(place, (number, cells))[1] != cells:
-            before, after = (", ".join(each) for each in (found[place][1], cells))
+        if cells_of.setdefault(place, (number, cells))[1] != cells:
+            before, after = (", ".join(each) for each in (cells_of[place][1], cells))
             raise SourceError(
                 f"{table.path}: {image} comes twice, as {before} and as {after}; an image has one "
                 "row here. Boxes and several classes an image are for a Dataset of your own."
             )
-    lacking = [name for place, name in enumerate(images) if place not in found]
+    lacking = [name for place, name in enumerate(images) if place not in cells_of]
     if lacking:
         raise SourceError(
             f"{table.path}: no row for {lacking[0]}{and_more(lacking)}; add its label, or "
             "remove the image."
         )
-    in_order = [found[place] for place in range(len(images))]
+    in_order = [cells_of[place] for place in range(len(images))]
     titles = tuple("label" if table.titles is None else table.titles[each] for each in columns)
     numbers = [number for number, _ in in_order]
     return Cells(table.path, titles, [cells for _, cells in in_order], numbers, images)

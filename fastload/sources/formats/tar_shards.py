@@ -131,8 +131,8 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
             f"{name}",
         )
     left_out = LeftOut(name, strict=options.strict)
-    found = list[str]()
-    columns = _index(paths, options, left_out, found)
+    others = list[str]()
+    columns = _index(paths, options, left_out, others)
     notes += left_out.notes()
     if not columns:
         what = f" with the fields {', '.join(options.fields)}" if options.fields else ""
@@ -146,7 +146,7 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
             name,
             options.split,
             notes,
-            others=found,
+            others=others,
             as_one_set=f"give the .tar in a list: fastload.create_loader([{name!r}])",
         )
         if opened is not None:
@@ -195,13 +195,13 @@ def _index(
                 columns = {name: TarColumn(kind) for name, kind in _ordered(sample, options.fields)}
             if sample.keys() != columns.keys():
                 missing, extra = columns.keys() - sample.keys(), sample.keys() - columns.keys()
-                found = (
+                unlike = (
                     f"lacks {', '.join(sorted(missing))}"
                     if missing
                     else f"has also {', '.join(sorted(extra))}"
                 )
                 raise SourceError(
-                    f"{path}:{key}: this sample {found}, unlike those before it; the files of a "
+                    f"{path}:{key}: this sample {unlike}, unlike those before it; the files of a "
                     "sample must follow each other, and each sample have the same fields (write "
                     "with tar --sort=name, or name the common ones: open_source(..., "
                     f"fields={tuple(columns)}))."
@@ -268,10 +268,10 @@ def _ordered(sample: Sample, fields: tuple[str, ...] | None) -> list[tuple[str, 
 
 
 def _samples_in(
-    path: str, found: Iterable[FileInTar], fields: tuple[str, ...] | None, left_out: LeftOut
+    path: str, members: Iterable[FileInTar], fields: tuple[str, ...] | None, left_out: LeftOut
 ) -> Iterator[tuple[str, Sample]]:
     """(key, fields) of each sample of a shard that has any of the fields."""
-    for key, files in itertools.groupby(_named(found, left_out), key=operator.itemgetter(0)):
+    for key, files in itertools.groupby(_named(members, left_out), key=operator.itemgetter(0)):
         sample: Sample = {}
         for _, extension, file in files:
             name, kind = _column_of(extension)
@@ -294,11 +294,11 @@ def _samples_in(
             yield key, sample
 
 
-def _named(found: Iterable[FileInTar], left_out: LeftOut) -> Iterator[tuple[str, str, FileInTar]]:
+def _named(members: Iterable[FileInTar], left_out: LeftOut) -> Iterator[tuple[str, str, FileInTar]]:
     """(key, extension, file) of those of a shard that are of samples, to WebDataset too: hidden
     files, read-me files without an extension and its own metadata are not. They are counted in
     `left_out`."""
-    for file in found:
+    for file in members:
         folder, base = os.path.split(file.name)
         stem, dot, extension = base.partition(".")
         if (

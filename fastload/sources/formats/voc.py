@@ -97,13 +97,15 @@ def _layout(root: str) -> _Layout | None:
     for name in _ANNOTATIONS if images is not None else ():
         folder = os.path.join(root, name)
         if name.split("/")[0] in names and stores.is_folder(folder):
-            made = _Layout(root, folder, os.path.join(root, str(images)))
+            layout = _Layout(root, folder, os.path.join(root, str(images)))
             if name == _ANNOTATIONS[0] and images == _IMAGES[0]:
-                return made if _stems(made) else None  # nobody else's names
-            if _has_objects(made):
-                return made
-    made = _Layout(root, root, root)
-    return made if any(map(is_image_name, folders.files_in(root))) and _has_objects(made) else None
+                return layout if _stems(layout) else None  # nobody else's names
+            if _has_objects(layout):
+                return layout
+    layout = _Layout(root, root, root)
+    return (
+        layout if any(map(is_image_name, folders.files_in(root))) and _has_objects(layout) else None
+    )
 
 
 def _has_objects(layout: _Layout) -> bool:
@@ -133,7 +135,7 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
     assert layout is not None, "is_voc said so"
     everything = _stems(layout)
     stems = everything if options.split is None else _listed(root, options.split)
-    found = Annotations(numbers={"difficult": []})
+    objects = Annotations(numbers={"difficult": []})
     images: list[str] = []
     names: list[str] = []
     known: set[str] = set()
@@ -148,7 +150,7 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
                 f"{path}: its image {image} is that of {other}, too; remove one of the two."
             )
         images.append(image)
-        names += _add(found, annotation, path)
+        names += _add(objects, annotation, path)
         known |= _classes_in(annotation, path)
     classes = options.classes
     if classes is None:
@@ -162,7 +164,7 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
             paths = [training.path(stem) for stem in _stems(training)]
             theirs = training.root, _classes_of(paths)
         classes = ordered_classes(root, known, theirs, usual=_CLASSES)
-    found.number(names, classes, root)
+    objects.number(names, classes, root)
     alone = 0
     if options.split is None:
         alone = sum(map(len, there.values())) - len(images)
@@ -172,7 +174,7 @@ def open_voc(root: str, options: OpenOptions) -> Opened:
             f"{root}: {counted(alone, 'image')} in {os.path.basename(layout.images)} without an "
             "annotation file; add them, or leave out strict=True, with which they are left out."
         )
-    return found.source(
+    return objects.source(
         images,
         layout.images,
         name=root,
@@ -207,39 +209,39 @@ def _of_torchvision(images: Sequence[str], targets: Sequence[str]) -> Opened:
     Raises:
         SourceError: as `open_voc`; or a box has no area, or a class is none of PASCAL's.
     """
-    found = Annotations(numbers={"difficult": []})
+    objects = Annotations(numbers={"difficult": []})
     label = {name: number for number, name in enumerate(_CLASSES, 1)}
     for path, annotation in _parsed(targets):
-        names = _add(found, annotation, path)
+        names = _add(objects, annotation, path)
         unknown = [name for name in names if name not in label]
         if unknown:
             raise SourceError(f"{path}: {unknown[0]!r} is none of PASCAL's classes")
-        found.labels += [label[name] for name in names]
+        objects.labels += [label[name] for name in names]
     missing = next((path for path in images if not os.path.isfile(path)), None)
     if missing is not None:
         raise SourceError(f"{missing}: this image is missing")
     root = os.path.dirname(images[0]) if images else ""
     names = [os.path.relpath(path, root) for path in images]
-    return found.source(
+    return objects.source(
         names, root, name=root, format="torchvision VOCDetection", classes=None, strict=True
     )
 
 
-def _add(found: Annotations, annotation: ElementTree.Element, path: str) -> list[str]:
+def _add(objects: Annotations, annotation: ElementTree.Element, path: str) -> list[str]:
     """Add the objects of an image, and their count; the names of their classes."""
     names: list[str] = []
     size = _size(annotation)
-    found.sizes.append(size)
+    objects.sizes.append(size)
     for number, item in enumerate(annotation.findall("object")):
         where = f"{path}: object {number}"
         box = checked_box(_box(item, where), size, where)
         if box is None:
-            found.empty += 1
+            objects.empty += 1
             continue
-        found.boxes.append(box)
+        objects.boxes.append(box)
         names.append(_class_of(item, where))
-        found.numbers["difficult"].append(_difficult(item, where))
-    found.counts.append(len(names))
+        objects.numbers["difficult"].append(_difficult(item, where))
+    objects.counts.append(len(names))
     return names
 
 
@@ -277,11 +279,11 @@ def _listed(root: str, split: str) -> list[str]:
 
 
 def _images_by_stem(layout: _Layout) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    images: dict[str, list[str]] = {}
     for name in folders.files_in(layout.images):
         if is_image_name(name):
-            found.setdefault(os.path.splitext(name)[0], []).append(name)
-    return found
+            images.setdefault(os.path.splitext(name)[0], []).append(name)
+    return images
 
 
 def _image_of(
@@ -306,7 +308,7 @@ def _image_of(
 
 def _classes_of(paths: Sequence[str]) -> set[str]:
     """The classes of all objects in some files."""
-    return {name for path, found in _parsed(paths) for name in _classes_in(found, path)}
+    return {name for path, annotation in _parsed(paths) for name in _classes_in(annotation, path)}
 
 
 def _classes_in(annotation: ElementTree.Element, path: str) -> set[str]:
@@ -337,18 +339,18 @@ def _parsed(paths: Sequence[str]) -> Iterator[tuple[str, ElementTree.Element]]:
             if b"<!ENTITY" in data or b"<!DOCTYPE" in data:
                 raise SourceError(f"{path}: declares a document type or entities; remove them.")
             try:
-                found = ElementTree.fromstring(data)
+                root = ElementTree.fromstring(data)
             except (ElementTree.ParseError, LookupError, ValueError) as error:
                 raise SourceError(
                     f"{path}: is no XML that is read here ({error}); correct it, or save it as "
                     "UTF-8."
                 ) from None
-            if found.tag != "annotation":
+            if root.tag != "annotation":
                 raise SourceError(
-                    f"{path}: begins with <{found.tag}>, and PASCAL VOC's files with <annotation>; "
+                    f"{path}: begins with <{root.tag}>, and PASCAL VOC's files with <annotation>; "
                     "correct or remove it."
                 )
-            yield path, found
+            yield path, root
 
 
 def _size(annotation: ElementTree.Element) -> tuple[int, int] | None:

@@ -112,10 +112,10 @@ def _reader(spec: str) -> tuple[Callable[[str], _Said], str] | None:
 
 def has_yolo_labels(spec: str) -> bool:
     """Whether there are files of labels where a YOLO folder has them."""
-    found = _reader(spec)
-    if found is None or found[0] is not _of_yaml:
-        return found is not None
-    root = os.path.dirname(found[1])
+    reader = _reader(spec)
+    if reader is None or reader[0] is not _of_yaml:
+        return reader is not None
+    root = os.path.dirname(reader[1])
     own = os.path.join(root, "labels")
     places = [own] if stores.is_folder(own) else []
     places += [os.path.join(place, name) for place in places for name in folders.subfolders(place)]
@@ -258,8 +258,8 @@ def _names_in(root: str) -> str | None:
     own = os.path.join(root, "labels")
     places = [root, *([own] if stores.is_folder(own) else [])]
     places += [os.path.join(own, name) for name in (folders.subfolders(own) if places[1:] else ())]
-    found = (os.path.join(place, _CLASSES) for place in places)
-    return next((path for path in found if stores.is_file(path)), None)
+    files = (os.path.join(place, _CLASSES) for place in places)
+    return next((path for path in files if stores.is_file(path)), None)
 
 
 def _names(path: str) -> tuple[str, ...]:
@@ -363,14 +363,14 @@ def _split_of(said: _Said, split: str | None) -> str:
             )
         return ""
     wanted = split or "train"
-    found = split_named(list(said.splits), wanted)
-    if found is None:
+    name = split_named(list(said.splits), wanted)
+    if name is None:
         there = ", ".join(said.splits) or "none"
         raise ConfigurationError(
             f"{said.file}: names no images for {wanted!r} (it has {there}); give a folder of them, "
             "or a file with a list."
         )
-    return found
+    return name
 
 
 def _images(said: _Said, split: str) -> tuple[str, list[str], list[str]]:
@@ -381,7 +381,7 @@ def _images(said: _Said, split: str) -> tuple[str, list[str], list[str]]:
             "one; put the files into an object store, or download them."
         )
     places = [_place(said, given, split) for given in said.splits[split]]
-    found: list[str] = []
+    images: list[str] = []
     beside: list[str] = []
     for place in places:
         if stores.is_folder(place):
@@ -390,20 +390,20 @@ def _images(said: _Said, split: str) -> tuple[str, list[str], list[str]]:
             ]
         else:
             listed, others = _listed(said, place)
-        found, beside = [*found, *listed], [*beside, *others]
-    if not found:
+        images, beside = [*images, *listed], [*beside, *others]
+    if not images:
         raise SourceError(f"{places[0]}: no images, which {said.file} names for {split!r}.")
-    image, times = Counter(found).most_common(1)[0]
+    image, times = Counter(images).most_common(1)[0]
     if times > 1:
         raise SourceError(
             f"{', '.join(places)}: {image} is named {times} times; name it once. (What is to come "
             "more often is drawn so by a sampler with weights.)"
         )
     if len(places) == 1 and stores.is_folder(places[0]):
-        return places[0], found, beside
+        return places[0], images, beside
     top = stores.top_of(said.file)
-    common = os.path.commonpath([f"/{os.path.dirname(path[len(top) :])}" for path in found])
-    return stores.resolved(f"{top}{common}"), found, beside
+    common = os.path.commonpath([f"/{os.path.dirname(path[len(top) :])}" for path in images])
+    return stores.resolved(f"{top}{common}"), images, beside
 
 
 def _place(said: _Said, given: str, split: str) -> str:
@@ -472,9 +472,9 @@ def open_yolo(spec: str, options: OpenOptions) -> Opened:
     folder, images, beside = _images(said, split)
     labels_of = dict(zip(images, _labels_of(images), strict=True))
     _check_labels(folder, labels_of, beside)
-    found = Annotations(polygons=[], point_pairs=said.point_pairs)
+    annotations = Annotations(polygons=[], point_pairs=said.point_pairs)
     if said.point_shape is not None:
-        found.numbers["keypoints"] = []
+        annotations.numbers["keypoints"] = []
     outlined = labelled = False
     for some in parts(images):
         lines = _lines_of([labels_of[image] for image in some])
@@ -482,11 +482,11 @@ def open_yolo(spec: str, options: OpenOptions) -> Opened:
         sizes = upright_sizes(filled, [labels_of[image] for image in filled])
         size_of = dict(zip(filled, sizes, strict=True))
         for image, each in zip(some, lines, strict=True):
-            before = len(found.boxes)
+            before = len(annotations.boxes)
             labelled |= each is not None
             if each:
-                outlined |= _add(each, size_of[image], labels_of[image], found, said)
-            found.counts.append(len(found.boxes) - before)
+                outlined |= _add(each, size_of[image], labels_of[image], annotations, said)
+            annotations.counts.append(len(annotations.boxes) - before)
     if not labelled:
         example = os.path.join(_labels_folder(os.path.dirname(images[0])), _text_of(images[0]))
         raise SourceError(
@@ -495,11 +495,11 @@ def open_yolo(spec: str, options: OpenOptions) -> Opened:
             f"format='folder'{f', split={split!r}' if split else ''}."
         )
     if not outlined:
-        found.polygons = None
-    if not found.boxes:
-        found.numbers.clear()  # no rows say of which shape they are
+        annotations.polygons = None
+    if not annotations.boxes:
+        annotations.numbers.clear()  # no rows say of which shape they are
     notes = (f"the split {split!r}, as none was named",)
-    return found.source(
+    return annotations.source(
         [image[len(folder) :].lstrip("/") for image in images],
         folder,
         name=f"{said.file} ({split})" if split else said.file,
@@ -517,18 +517,18 @@ def _text(path: str) -> list[tuple[int, str]]:
 def _lines_of(files: Sequence[str]) -> list[list[tuple[int, str]] | None]:
     """The lines of text files that have anything in them, each after its number; None for files
     that are not there."""
-    found: list[list[tuple[int, str]] | None] = []
+    lines_of_files: list[list[tuple[int, str]] | None] = []
     for path, data in zip(files, contents(files, _LARGEST), strict=True):
         lines = [] if data is None else enumerate(text_of_file(path, data).splitlines(), 1)
-        found.append(None if data is None else [each for each in lines if each[1].strip()])
-    return found
+        lines_of_files.append(None if data is None else [each for each in lines if each[1].strip()])
+    return lines_of_files
 
 
 def _add(
     lines: list[tuple[int, str]],
     size: tuple[int, int],
     labels: str,
-    found: Annotations,
+    annotations: Annotations,
     said: _Said,
 ) -> bool:
     """Add the objects of an image of a size (height, width), by the lines of its file `labels`;
@@ -581,15 +581,15 @@ def _add(
         pixels = (left * width, top * height, right * width, bottom * height)
         checked = checked_box(pixels, (height, width), where)
         if checked is None:
-            found.empty += 1
+            annotations.empty += 1
             continue
-        found.boxes.append(checked)
-        found.labels.append(own)
-        assert found.polygons is not None
-        found.polygons.append(outline)
+        annotations.boxes.append(checked)
+        annotations.labels.append(own)
+        assert annotations.polygons is not None
+        annotations.polygons.append(outline)
         if points is not None:
             points[:, :2] *= (width, height)
-            found.numbers["keypoints"].append(points)
+            annotations.numbers["keypoints"].append(points)
     return outlined
 
 

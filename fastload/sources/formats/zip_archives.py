@@ -107,7 +107,7 @@ def _members(path: str, left_out: LeftOut) -> tuple[EncodedFiles, list[str]]:
     """Its images, in the order of its directory, and the names of all else, of folders with a slash
     at the end."""
     remedy = f"unpack it ({_unzip(path)}) and give the folder."
-    found: list[tuple[str, zipfile.ZipInfo]] = []
+    images: list[tuple[str, zipfile.ZipInfo]] = []
     try:
         with _opened(path) as file, zipfile.ZipFile(file) as archive:
             listed = archive.infolist()
@@ -133,7 +133,7 @@ def _members(path: str, left_out: LeftOut) -> tuple[EncodedFiles, list[str]]:
                     f"{path}: {name} has letters that are not ASCII, and the archive does not say "
                     f"in which code, so that classes may have other names and numbers; {remedy}"
                 )
-            found.append((name, member))
+            images.append((name, member))
         elif suffix in _TABLES or (suffix in DOCUMENTS and not _is_about_itself(name)):
             raise SourceError(
                 f"{path}: {name} may say more of the images than their folders do, and of a zip "
@@ -142,11 +142,11 @@ def _members(path: str, left_out: LeftOut) -> tuple[EncodedFiles, list[str]]:
         else:
             left_out.add(name)
             others.append(name)
-    names = [name for name, _ in found]
+    names = [name for name, _ in images]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise SourceError(f"{path}: {twice[0]} is in it twice; {remedy}")
-    for name, member in found:
+    for name, member in images:
         if "\\" in name:
             raise SourceError(
                 f"{path}: {name} has a backslash in it, which is a folder to some programs and a "
@@ -159,25 +159,25 @@ def _members(path: str, left_out: LeftOut) -> tuple[EncodedFiles, list[str]]:
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             how = _METHODS.get(member.compress_type, f"method {member.compress_type}")
             raise SourceError(f"{path}: {name} is compressed by {how}, not deflate; {remedy}")
-    packed = np.array([member.compress_size for _, member in found], dtype=np.int64)
+    packed = np.array([member.compress_size for _, member in images], dtype=np.int64)
     try:
-        starts = _starts(path, [member for _, member in found], packed)
+        starts = _starts(path, [member for _, member in images], packed)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error}); open it again.") from error
     files = EncodedFiles(
-        PathTable.of([path]).take(np.zeros(len(found), dtype=np.int64)),
+        PathTable.of([path]).take(np.zeros(len(images), dtype=np.int64)),
         "image",
         starts,
         packed,
         PathTable.of(names),
     )
-    if all(member.compress_type == zipfile.ZIP_STORED for _, member in found):
+    if all(member.compress_type == zipfile.ZIP_STORED for _, member in images):
         return files, others
     sizes = [
         -1 if member.compress_type == zipfile.ZIP_STORED else member.file_size
-        for _, member in found
+        for _, member in images
     ]
-    sums = np.array([member.CRC for _, member in found], dtype=np.uint32)
+    sums = np.array([member.CRC for _, member in images], dtype=np.uint32)
     sized = np.array(sizes, dtype=np.int64)
     return InflatedFiles(**values_of(files), sizes=sized, sums=sums), others
 
@@ -303,14 +303,14 @@ class InflatedFiles(EncodedFiles):
             return data
         inflate = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
-            found = inflate.decompress(data, size + 1)
+            inflated = inflate.decompress(data, size + 1)
         except zlib.error as error:
             raise OSError(f"{self.describe(index)}: is damaged ({error}).") from error
-        if len(found) != size:
+        if len(inflated) != size:
             raise OSError(f"{self.describe(index)}: is damaged (its size is not {size}).")
-        if crc32(found) != self.sums[index]:
+        if crc32(inflated) != self.sums[index]:
             raise OSError(f"{self.describe(index)}: is damaged (its checksum is another).")
-        return found
+        return inflated
 
 
 FORMAT = Format(
