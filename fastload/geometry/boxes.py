@@ -103,6 +103,23 @@ def resized_sizes(
     )
 
 
+def shorter_sides(sizes: Int64Array, shorter: Int64Array, max_size: int | None) -> Int64Array:
+    """(B, 2) int64: sizes that DETR gives images of these (B, 2) sizes, so that the shorter side
+    has (B,) `shorter` pixels, and the longer follows, cut down.
+
+    Where the longer one would exceed `max_size`, the shorter becomes `max_size` times short by
+    long, rounded half to even; the longer one, which follows that, may then be `max_size` and a
+    pixel more or less.
+    """
+    low, high = sizes.min(axis=1), sizes.max(axis=1)
+    if max_size is not None:
+        fitting = np.rint(max_size * low / high).astype(np.int64)
+        shorter = np.where(high / low * shorter > max_size, fitting, shorter)
+    longer = np.where(low == shorter, high, (shorter * high / low).astype(np.int64))
+    tall = sizes[:, :1] > sizes[:, 1:]
+    return np.where(tall, np.stack([longer, shorter], 1), np.stack([shorter, longer], 1))
+
+
 def _central_boxes(sizes: Int64Array, ratio: tuple[float, float]) -> Int64Array:
     """(B, 4) int64: the largest central box with a ratio in bounds, as RandomResizedCrop falls back
     to."""

@@ -337,6 +337,9 @@ class GeometryStep:
 
     uniforms: ClassVar[int] = 0
     """How many random numbers it takes for each sample."""
+    draws_with: ClassVar[int] = 0
+    """How many places before it in the recipe the operation is whose random numbers it takes; 0: it
+    has its own."""
     mirrors: ClassVar[bool] = False
     """Whether it does nothing but mirror."""
     cuts: ClassVar[bool] = True
@@ -537,7 +540,9 @@ class GeometryPlan:
 
 
 def _uniforms(draws: Draws, stream: int, op: GeometryStep) -> Float64Array:
-    return draws.uniform(stream, op.uniforms) if op.uniforms else np.empty((len(draws), 0))
+    if not op.uniforms:
+        return np.empty((len(draws), 0))
+    return draws.uniform(stream - op.draws_with, op.uniforms)
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,27 @@ defaults of the original. docs/pipelines.md shows both side by side, and says wh
 from __future__ import annotations
 
 from fastload.arguments import checks_names
+from fastload.pipelines.of_detr import detr, detr_eval
 from fastload.pipelines.of_dinov2 import dinov2
 from fastload.pipelines.of_torchvision import (
     torchvision_classification,
     torchvision_classification_eval,
     torchvision_classification_mixing,
 )
+from fastload.pipelines.of_torchvision_segmentation import (
+    torchvision_segmentation,
+    torchvision_segmentation_eval,
+)
 
 __all__ = [
+    "detr",
+    "detr_eval",
     "dinov2",
     "torchvision_classification",
     "torchvision_classification_eval",
     "torchvision_classification_mixing",
+    "torchvision_segmentation",
+    "torchvision_segmentation_eval",
 ]
 
 for _name in __all__:

@@ -3,6 +3,7 @@ dropped."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,9 @@ from fastload.recipe.operation import (
     register,
     register_lowering,
 )
+
+_SOME = sys.float_info.min
+"""The least side and area that are any: a box without an area is never kept."""
 
 PASCAL_VOC = "pascal_voc"
 """What albumentations calls boxes of left, top, right, bottom in pixels."""
@@ -93,7 +97,8 @@ class DropObjects(ColumnOperation):
         return cls(transform.min_size, transform.min_area, transform.min_visibility)
 
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
-        return points.dropping(self.min_size, self.min_area, self.min_visibility)
+        size, area = max(self.min_size, _SOME), max(self.min_area, _SOME)
+        return points.dropping(size, area, self.min_visibility)
 
 
 @register

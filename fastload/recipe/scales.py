@@ -49,7 +49,9 @@ class _RandomSize(GeometryOperation, ABC):
         return {
             "interpolation": read_interpolation(transform.interpolation, image),
             "antialias": read_antialias(transform.antialias, image),
-            "mask_interpolation": read_mask_interpolation(transform.interpolation),
+            "mask_interpolation": read_mask_interpolation(
+                getattr(transform, "mask_interpolation", transform.interpolation)
+            ),
         }
 
     @property
@@ -119,7 +121,7 @@ class RandomShortestSize(_RandomSize):
 @register
 @dataclass(frozen=True, kw_only=True)
 class RandomResize(_RandomSize):
-    transforms = (v2.RandomResize,)
+    transforms = (v2.RandomResize, own.RandomResize)
 
     min_size: int
     max_size: int
@@ -218,11 +220,14 @@ class FixedSizeCrop(_PaddedTo):
     transforms = (own.FixedSizeCrop,)
     clips = "both"
     fits_every_image = True
-    uniforms = 1
+    uniforms = 2
+
+    apart: bool = field(default=False, repr=False)
+    """Whether top and left have a random number each."""
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> FixedSizeCrop:
-        return cls(**cls.read_common(transform))
+        return cls(apart=transform.apart, **cls.read_common(transform))
 
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
         """An axis is padded, or cut; so to pad first makes the same."""
@@ -231,7 +236,11 @@ class FixedSizeCrop(_PaddedTo):
         if missing.any():
             composition.pad(np.zeros_like(missing), missing)
         spare = composition.extent - target
-        composition.crop((spare * uniforms).astype(np.int64), target)
+        if self.apart:
+            start = pick(uniforms, spare + 1)
+        else:
+            start = (spare * uniforms[:, :1]).astype(np.int64)
+        composition.crop(start, target)
 
 
 @register

@@ -3,8 +3,10 @@ images, tensors and `tv_tensors`, by themselves or in a Compose."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torchvision import tv_tensors
@@ -13,6 +15,7 @@ from torchvision.transforms.v2 import functional
 from torchvision.transforms.v2._utils import query_size
 
 from fastload.errors import ConfigurationError
+from fastload.geometry.boxes import shorter_sides
 from fastload.render.hsv import adjust_hsv, tables_of
 
 __all__ = [
@@ -24,7 +27,9 @@ __all__ = [
     "Letterbox",
     "MixUp",
     "Mosaic",
+    "RandomResize",
     "RandomSizedBBoxSafeCrop",
+    "ResizeOrCrop",
 ]
 
 Number = int | float
@@ -106,18 +111,31 @@ class FixedSizeCrop(_Transform):
         *,
         fill: Number | tuple[Number, ...] = 0,
         mask_fill: Number = 0,
+        apart: bool = False,
     ) -> None:
-        """`size`: height and width [pixels], or the side of a square; `fill`: of images, one value
-        or one a channel; `mask_fill`: of masks."""
+        """
+        Args:
+            size: height and width [pixels], or the side of a square.
+            fill: of images, one value or one a channel.
+            mask_fill: of masks.
+            apart: draw top and left by a number each, as torchvision's RandomCrop does; else one
+                number is for both.
+        """
         super().__init__()
         self.size, self.fill, self.mask_fill = _pair(self, size), fill, mask_fill
+        self.apart = bool(apart)
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
         height, width = query_size(flat_inputs)
-        part = float(torch.rand(()))
         kept = min(height, self.size[0]), min(width, self.size[1])
+        spare = height - kept[0], width - kept[1]
+        if self.apart:
+            start = [int(torch.randint(0, most + 1, ())) for most in spare]
+        else:
+            part = float(torch.rand(()))
+            start = [int(most * part) for most in spare]
         return {
-            "crop": [int((height - kept[0]) * part), int((width - kept[1]) * part), *kept],
+            "crop": [*start, *kept],
             "padding": [0, 0, self.size[1] - kept[1], self.size[0] - kept[0]],
         }
 
@@ -125,6 +143,112 @@ class FixedSizeCrop(_Transform):
         cut = self._call_kernel(functional.crop, inpt, *params["crop"])
         fill = self.mask_fill if isinstance(inpt, tv_tensors.Mask) else _as_list(self.fill)
         return self._call_kernel(functional.pad, cut, padding=params["padding"], fill=fill)
+
+
+class RandomResize(v2.RandomResize):  # type: ignore[misc]
+    """torchvision's, but that masks are resampled with a filter of their own: "nearest-exact" takes
+    the pixels that Pillow's NEAREST does."""
+
+    def __init__(
+        self,
+        min_size: int,
+        max_size: int,
+        *,
+        interpolation: v2.InterpolationMode = v2.InterpolationMode.BILINEAR,
+        mask_interpolation: v2.InterpolationMode = v2.InterpolationMode.NEAREST_EXACT,
+        antialias: bool = True,
+    ) -> None:
+        """The shorter side is from `min_size` to `max_size` - 1 [pixels]."""
+        super().__init__(min_size, max_size, interpolation, antialias)
+        self.mask_interpolation = mask_interpolation
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        mask = isinstance(inpt, tv_tensors.Mask)
+        return self._call_kernel(
+            functional.resize,
+            inpt,
+            params["size"],
+            interpolation=self.mask_interpolation if mask else self.interpolation,
+            antialias=self.antialias,
+        )
+
+    _transform = transform  # torchvision before 0.21
+
+
+class ResizeOrCrop(_Transform):
+    """Resizes so that the shorter side is one of several lengths; some images after a first resize
+    and a crop: what DETR, and the detectors after it, are trained with.
+
+    The crop has a width and a height that are drawn apart, and lies anywhere; boxes are clipped to
+    it.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        max_size: int | None = None,
+        *,
+        first: Sequence[int] = (400, 500, 600),
+        crop: tuple[int, int] = (384, 600),
+        p: float = 0.5,
+        interpolation: v2.InterpolationMode = v2.InterpolationMode.BILINEAR,
+        antialias: bool = True,
+    ) -> None:
+        """
+        Args:
+            sizes: lengths of the shorter side in the end [pixels]; the longer follows.
+            max_size: of the longer side; the shorter becomes less for it.
+            first: lengths of the shorter side before the crop.
+            crop: least and largest side of the crop; no larger than the image.
+            p: probability of the crop.
+        """
+        super().__init__()
+        self.sizes, self.max_size = tuple(map(int, sizes)), max_size
+        self.first, self.crop = tuple(map(int, first)), (int(crop[0]), int(crop[1]))
+        self.p = _probability(self, "p", p)
+        self.interpolation, self.antialias = interpolation, antialias
+        if min(self.sizes, default=0) < 1 or (max_size is not None and max_size < 1):
+            raise ConfigurationError(
+                f"ResizeOrCrop(sizes={sizes}, max_size={max_size}): give 1 pixel or more."
+            )
+        if not 1 <= self.crop[0] <= min(self.crop[1], *self.first):
+            raise ConfigurationError(
+                f"ResizeOrCrop(first={first}, crop={crop}): the smallest crop must have 1 pixel or "
+                "more, and no more than the largest crop and the smallest image of `first`."
+            )
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        before = query_size(flat_inputs)
+        if float(torch.rand(())) < 1.0 - self.p:
+            return {"steps": [(self._drawn(before, self.sizes, self.max_size), None)]}
+        first = self._drawn(before, self.first, None)
+        low, high = self.crop
+        width, height = (
+            int(torch.randint(low, min(side, high) + 1, ())) for side in (first[1], first[0])
+        )
+        top = int(torch.randint(0, first[0] - height + 1, ()))
+        left = int(torch.randint(0, first[1] - width + 1, ()))
+        last = self._drawn((height, width), self.sizes, self.max_size)
+        return {"steps": [(first, [top, left, height, width]), (last, None)]}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        for size, crop in params["steps"]:
+            inpt = self._call_kernel(
+                functional.resize,
+                inpt,
+                size=list(size),
+                interpolation=self.interpolation,
+                antialias=self.antialias,
+            )
+            if crop is not None:
+                inpt = self._call_kernel(functional.crop, inpt, *crop)
+        return inpt
+
+    @staticmethod
+    def _drawn(before: Any, sizes: tuple[int, ...], most: int | None) -> tuple[int, int]:
+        shorter = np.array([sizes[int(torch.randint(0, len(sizes), ()))]])
+        height, width = shorter_sides(np.array([before]), shorter, most)[0].tolist()
+        return height, width
 
 
 class HSV(_Transform):
@@ -229,15 +353,15 @@ class DropObjects(_OfBoxes):
         """
         Args:
             min_size: shortest side of a box that is kept [pixels].
-            min_area: smallest area [square pixels].
+            min_area: smallest area [square pixels]; with 0 for both, any box that has an area.
             min_visibility: smallest part of the area of a box that is still in the picture: of the
                 area that it would have if nothing had been cut off, from 0 to 1.
         """
         super().__init__()
-        if not (min_size >= 1 and min_area >= 1 and 0 <= min_visibility <= 1):
+        if not (min_size >= 0 and min_area >= 0 and 0 <= min_visibility <= 1):
             raise ConfigurationError(
                 f"DropObjects(min_size={min_size}, min_area={min_area}, min_visibility="
-                f"{min_visibility}): sizes and areas must be 1 or more, visibility from 0 to 1."
+                f"{min_visibility}): sizes and areas must be 0 or more, visibility from 0 to 1."
             )
         self.min_size, self.min_area = float(min_size), float(min_area)
         self.min_visibility = float(min_visibility)

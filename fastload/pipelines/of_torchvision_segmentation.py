@@ -1,0 +1,62 @@
+"""The preset of torchvision's training script for semantic segmentation.
+
+Follows `references/segmentation` of github.com/pytorch/vision (BSD 3-clause): `presets.py` at
+1586691, `transforms.py` at 14bdad7, and the sizes of its `train.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torchvision.transforms import v2
+
+from fastload.errors import ConfigurationError
+from fastload.pipelines.normalised import MEAN, STD
+from fastload.recipe.transforms import FixedSizeCrop, RandomResize
+
+Floats = tuple[float, float, float]
+
+_IGNORED = 255
+"""What masks are padded with: the script's loss leaves this class out."""
+
+
+def torchvision_segmentation(
+    *,
+    base_size: int = 520,
+    crop_size: int = 480,
+    hflip_prob: float = 0.5,
+    mean: Floats = MEAN,
+    std: Floats = STD,
+) -> v2.Compose:
+    """A transform of RGB images and masks of classes into float32 (3, `crop_size`, `crop_size`) and
+    masks of the same size, for training: the shorter side becomes half to twice `base_size`, what
+    is larger than the crop is cut anywhere, what is smaller is padded right and below, of masks
+    with 255.
+
+    Raises:
+        ConfigurationError: `base_size` is below 2 or `crop_size` below 1, or `hflip_prob` is none.
+    """
+    if base_size < 2 or crop_size < 1:
+        raise ConfigurationError(
+            f"base_size={base_size}, crop_size={crop_size}: give 2 or more, and 1 or more [pixels]."
+        )
+    if not 0 <= hflip_prob <= 1:
+        raise ConfigurationError(f"hflip_prob={hflip_prob}: give a number from 0 to 1.")
+    steps: list[Any] = [RandomResize(int(0.5 * base_size), int(2.0 * base_size) + 1)]
+    if hflip_prob > 0:
+        steps.append(v2.RandomHorizontalFlip(hflip_prob))
+    steps.append(FixedSizeCrop(crop_size, mask_fill=_IGNORED, apart=True))
+    return v2.Compose([*steps, *_to_floats(mean, std)])
+
+
+def torchvision_segmentation_eval(
+    *, base_size: int = 520, mean: Floats = MEAN, std: Floats = STD
+) -> v2.Compose:
+    """A transform for evaluation: the shorter side becomes `base_size`. Sizes differ, so that
+    batches have one image, as in the script (`batch_size=1`)."""
+    return v2.Compose([RandomResize(base_size, base_size + 1), *_to_floats(mean, std)])
+
+
+def _to_floats(mean: Floats, std: Floats) -> tuple[v2.Transform, ...]:
+    return v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)
