@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,8 @@ class RandomIoUCrop(GeometryOperation):
     """Overlaps that at least one box must have with the crop; 1 or more: no crop."""
     trials: int = 40
     """Crops that are tried for an overlap."""
+    p: float = field(default=1.0, repr=False)
+    """Probability: of a RandomApply around it."""
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomIoUCrop:
@@ -49,6 +51,9 @@ class RandomIoUCrop(GeometryOperation):
             int(transform.trials),
         )
 
+    def applied(self, p: float) -> RandomIoUCrop:
+        return replace(self, p=self.p * p)
+
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
         assert composition.given is not None, "drawn by `move`"
         composition.crop(composition.given[:, :2], composition.given[:, 2:])
@@ -57,7 +62,9 @@ class RandomIoUCrop(GeometryOperation):
         objects, sizes = points.present, points.sizes
         crops = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
         applies = np.zeros(len(sizes), dtype=np.bool_)
-        for row, size in enumerate(sizes):
+        chosen = draws.within(stream).uniform(0, 1)[:, 0] < self.p
+        for row in np.flatnonzero(chosen).tolist():
+            size = sizes[row]
             boxes = objects.boxes[objects.rows == row]
             found = self._drawn(size, boxes, draws.take(slice(row, row + 1)), stream)
             if found is not None:

@@ -194,6 +194,11 @@ class Operation:
         they fail where pixels are made."""
         return points
 
+    def applied(self, p: float) -> Operation | None:
+        """The operation that does this one with a probability, for `RandomApply`; None: there is no
+        single one."""
+        return None
+
     def fuse(self, following: Operation, dtype: torch.dtype) -> Operation | None:
         """One operation that does to images of `dtype` what this one and the following do, in one
         pass; or None. For operations without random numbers."""

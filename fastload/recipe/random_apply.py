@@ -235,8 +235,14 @@ def _inside(transforms: list[Any], image: ImageState) -> tuple[Operation, ...]:
 
 
 def _random_apply(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    p = float(transform.p)
+    inside = lower_all(v1.Compose(list(transform.transforms)), replace(image))
+    alone = [op for origin in inside for op in origin.ops]
+    applied = alone[0].applied(p) if len(alone) == 1 else None
+    if applied is not None:
+        return (applied,)
     ops = _inside(list(transform.transforms), image)
-    return (RandomApply(ops, float(transform.p)),) if ops else ()
+    return (RandomApply(ops, p),) if ops else ()
 
 
 def _random_choice(transform: Any, image: ImageState) -> tuple[Operation, ...]:
