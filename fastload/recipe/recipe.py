@@ -222,13 +222,15 @@ def _place(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], Geomet
     decoding. After that prefix everything works on batches, if images are of one size by then.
     Colour comes before it only where there is no other way."""
     where, plan = _after_colour(path, fixed_size)
-    colour = list(takewhile(lambda step: step[1].of_any_size, path))
+    # What works on boxes alone may stand among it.
+    first = list(takewhile(lambda step: step[1].of_any_size or step[1].only_columns, path))
+    colour = tuple(step for step in first if step[1].of_any_size)
     if "nowhere" not in where or not colour or any(op.takes_several for _, op in path):
         return where, plan
     from fastload.recipe.whole_images import WholeImages
 
-    rest, plan = _after_colour(path[len(colour) :], fixed_size)
-    return ["decode"] * len(colour) + rest, replace(plan, colour=WholeImages(tuple(colour)))
+    rest, plan = _after_colour(path[len(first) :], fixed_size)
+    return ["decode"] * len(first) + rest, replace(plan, colour=WholeImages(colour))
 
 
 def _after_colour(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
