@@ -29,6 +29,7 @@ from fastload.errors import ConfigurationError
 from fastload.geometry.plan import WarpSampling
 from fastload.geometry.points import PointMap
 from fastload.recipe import Recipe
+from fastload.recipe import transforms as own
 from fastload.recipe.crops import Resize
 from fastload.recipe.operation import GeometryOperation
 from fastload.recipe.warps import Warping
@@ -94,6 +95,21 @@ CHAINS: dict[str, list[Any]] = {
         v2.RandomResize(32, 60),
         v2.RandomCrop(40, pad_if_needed=True, fill=255),
         v2.RandomHorizontalFlip(),
+    ],
+    "rt-detr": [
+        v2.RandomZoomOut(fill=BOTH, side_range=(1.0, 1.6)),
+        v2.RandomApply([v2.RandomIoUCrop(sampler_options=[0.0, 0.3])], p=0.6),
+        v2.Resize((30, 30)),
+        v2.SanitizeBoundingBoxes(),
+    ],
+    "detr": [
+        v2.RandomHorizontalFlip(),
+        own.ResizeOrCrop((30, 41, 52), 60, first=(36, 44), crop=(20, 33)),
+    ],
+    "segmentation": [
+        own.RandomResize(32, 60),
+        v2.RandomHorizontalFlip(),
+        fastload.FixedSizeCrop((44, 52), fill=7, mask_fill=255, apart=True),
     ],
     "letterbox": [fastload.Letterbox((40, 64), fill=(1, 2, 3)), v2.RandomHorizontalFlip()],
     "long": [
@@ -175,16 +191,43 @@ def params(transform: Any, u: Any, size: tuple[int, int], boxes: Any) -> dict[st
         case v2.RandomResize():
             span = transform.max_size - transform.min_size
             return {"size": [transform.min_size + int(u[0] * span)]}
+        case own.ResizeOrCrop():
+            return {"steps": resize_or_crop(transform, u, height, width)}
         case fastload.FixedSizeCrop():
             kept = min(height, transform.size[0]), min(width, transform.size[1])
+            spare = height - kept[0], width - kept[1]
+            start = [int(most * u[0]) for most in spare]
+            if transform.apart:
+                start = [int((most + 1) * n) for most, n in zip(spare, u, strict=True)]
             return {
-                "crop": [int((height - kept[0]) * u[0]), int((width - kept[1]) * u[0]), *kept],
+                "crop": [*start, *kept],
                 "padding": [0, 0, transform.size[1] - kept[1], transform.size[0] - kept[0]],
             }
         case v2.RandomHorizontalFlip() | v2.RandomVerticalFlip():
             return {} if u[0] < transform.p else None
         case _:  # Resize, Letterbox
             return transform.make_params([Image.new("L", (width, height))])
+
+
+def resize_or_crop(transform: Any, u: Any, height: int, width: int) -> list[Any]:
+    """The steps of `ResizeOrCrop`, as DETR words them."""
+
+    def resized(height: int, width: int, size: int, most: float = np.inf) -> tuple[int, int]:
+        low, high = min(height, width), max(height, width)
+        if high / low * size > most:
+            size = round(most * low / high)
+        longer = high if low == size else int(size * high / low)
+        return (longer, size) if width < height else (size, longer)
+
+    last = transform.sizes[int(u[2] * len(transform.sizes))]
+    if u[0] < 1 - transform.p:
+        return [(resized(height, width, last, transform.max_size), None)]
+    tall, wide = resized(height, width, transform.first[int(u[1] * len(transform.first))])
+    least, most = transform.crop
+    w = least + int(u[3] * (min(wide, most) - least + 1))
+    h = least + int(u[4] * (min(tall, most) - least + 1))
+    crop = [int(u[5] * (tall - h + 1)), int(u[6] * (wide - w + 1)), h, w]
+    return [((tall, wide), crop), (resized(h, w, last, transform.max_size), None)]
 
 
 def by_torchvision(transforms: list[Any], sample: list[Any], draws: Draws) -> list[Any]:
@@ -197,6 +240,12 @@ def by_torchvision(transforms: list[Any], sample: list[Any], draws: Draws) -> li
             sample[0] = transform(sample[0])
             continue
         stream, op = ops.pop(0)
+        while ops and getattr(ops[0][1], "draws_with", 0):
+            ops.pop(0)
+        if isinstance(transform, v2.RandomApply):
+            if draws.within(stream).uniform(0, 1)[0, 0] >= transform.p:
+                continue
+            (transform,) = transform.transforms
         size = tuple(F.get_size(sample[0]))
         if isinstance(transform, v2.SanitizeBoundingBoxes):
             # After its warps, in float32, a box may reach out by 1e-6, and would be dropped.
@@ -796,8 +845,23 @@ def test_transforms_of_ours_work_by_themselves() -> None:
     cut, moved = fastload.FixedSizeCrop((20, 60), fill=3)(image, box)
     assert cut.shape == (3, 20, 60)
     assert moved.tolist() == [[0, 0, 50, 20]]
+    cut, moved = fastload.FixedSizeCrop((20, 60), apart=True)(image, box)
+    assert moved.tolist() == [[0, 0, 50, 20]]
+    made, moved, masked = own.ResizeOrCrop((40, 60), 80, first=(30,), crop=(20, 25))(
+        image, box, mask
+    )
+    assert made.shape[1:] == masked.shape[1:]
+    assert min(made.shape[1:]) in (40, 48, 60)
+    assert moved.tolist() == [[0, 0, *made.shape[:0:-1]]]
     with pytest.raises(ConfigurationError, match="Letterbox"):
         fastload.Letterbox(0)
+    with pytest.raises(ConfigurationError, match="smallest crop"):
+        own.ResizeOrCrop((40,), first=(30,), crop=(31, 50))
+    with pytest.raises(ConfigurationError, match="1 pixel or more"):
+        own.ResizeOrCrop(())
+    half = torch.arange(8, dtype=torch.uint8).repeat(8, 1)[None]
+    shrunk = own.RandomResize(4, 5)(tv_tensors.Mask(half))
+    assert shrunk[0, 0].tolist() == [1, 3, 5, 7]  # Pillow's nearest; torchvision has 0, 2, 4, 6
 
 
 def test_a_crop_that_depends_on_boxes_needs_them() -> None:

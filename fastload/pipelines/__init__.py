@@ -12,6 +12,7 @@ from __future__ import annotations
 from fastload.arguments import checks_names
 from fastload.pipelines.of_detr import detr, detr_eval
 from fastload.pipelines.of_dinov2 import dinov2
+from fastload.pipelines.of_rtdetrv2 import rtdetrv2, rtdetrv2_batches, rtdetrv2_eval
 from fastload.pipelines.of_torchvision import (
     torchvision_classification,
     torchvision_classification_eval,
@@ -26,6 +27,9 @@ __all__ = [
     "detr",
     "detr_eval",
     "dinov2",
+    "rtdetrv2",
+    "rtdetrv2_batches",
+    "rtdetrv2_eval",
     "torchvision_classification",
     "torchvision_classification_eval",
     "torchvision_classification_mixing",

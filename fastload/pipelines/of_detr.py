@@ -14,6 +14,8 @@ from torchvision.transforms import v2
 from fastload.pipelines.normalised import MEAN, STD
 from fastload.recipe.transforms import DropObjects, ResizeOrCrop
 
+ORIGINALS = {"datasets.transforms.RandomSelect": "detr"}
+
 SCALES = (480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800)
 
 

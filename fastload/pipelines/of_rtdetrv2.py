@@ -16,6 +16,8 @@ from torchvision.transforms import v2
 
 from fastload.errors import ConfigurationError
 
+ORIGINALS = {"src.data.transforms._transforms.RandomIoUCrop": "rtdetrv2"}
+
 SCALES = (480, 512, 544, 576, 608, 640, 640, 640, 672, 704, 736, 768, 800)
 
 Batch = tuple[torch.Tensor, list[dict[str, Any]]]

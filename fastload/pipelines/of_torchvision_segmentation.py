@@ -15,6 +15,11 @@ from fastload.errors import ConfigurationError
 from fastload.pipelines.normalised import MEAN, STD
 from fastload.recipe.transforms import FixedSizeCrop, RandomResize
 
+ORIGINALS = {
+    "presets.SegmentationPresetTrain": "torchvision_segmentation",
+    "presets.SegmentationPresetEval": "torchvision_segmentation_eval",
+}
+
 Floats = tuple[float, float, float]
 
 _IGNORED = 255
