@@ -25,7 +25,13 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from benchmarks.pipelines import of_dinov2, of_torchvision
+from benchmarks.pipelines import (
+    of_detr,
+    of_dinov2,
+    of_rtdetrv2,
+    of_torchvision,
+    of_torchvision_segmentation,
+)
 from benchmarks.pipelines.judge import judge
 from benchmarks.pipelines.picture import draw
 from benchmarks.pipelines.pipeline import Pipeline
@@ -35,7 +41,7 @@ from fastload.tools.measure.results import Measurement, new_results, to_json, wr
 from fastload.tools.measure.statistics import Verdict, summarise
 from fastload.tools.measure.table import print_fitting
 
-FAMILIES = (of_torchvision, of_dinov2)
+FAMILIES = (of_torchvision, of_dinov2, of_torchvision_segmentation, of_detr, of_rtdetrv2)
 PIPELINES: tuple[Pipeline, ...] = tuple(row for family in FAMILIES for row in family.PIPELINES)
 
 

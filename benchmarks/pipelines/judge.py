@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from benchmarks.pipelines.pipeline import Numbers, Pipeline, Setting, Side
+from benchmarks.pipelines.pipeline import Judgement, Numbers, Pipeline, Setting, Side
 from fastload.recipe import Recipe
 
 LEAST = 1e-3
@@ -24,18 +24,6 @@ falls below by chance (Bonferroni)."""
 MOST_APART, MEAN_APART = 2.0, 0.2
 """Of 255, where nothing is random: docs/guarantees.md. Tiles are rounded, which adds up to 1."""
 _FEW, _SIDE, _EPOCH = 64, 160, 1024
-
-
-@dataclass(frozen=True)
-class Judgement:
-    what: str
-    found: float
-    bound: float
-    at_least: bool
-
-    @property
-    def passed(self) -> bool:
-        return self.found >= self.bound if self.at_least else self.found <= self.bound
 
 
 def judge(
@@ -54,6 +42,8 @@ def judge(
     setting = Setting(originals, data, pipeline.batch_size, workers, shuffle=not pipeline.exact)
     if pipeline.exact:
         return [*judged, *pixels_apart(pipeline, setting)]
+    if pipeline.same is not None:
+        judged += pipeline.same(replace(setting, shuffle=False))
     wanted, found = (
         gathered(side, setting, samples) for side in (pipeline.original, pipeline.ours)
     )

@@ -45,6 +45,18 @@ class Side:
     """Of a batch, one for each sample."""
 
 
+@dataclass(frozen=True)
+class Judgement:
+    what: str
+    found: float
+    bound: float
+    at_least: bool
+
+    @property
+    def passed(self) -> bool:
+        return self.found >= self.bound if self.at_least else self.found <= self.bound
+
+
 def folder_of_classes(source: Path, work: Path, least: int) -> Path:
     """At least so many photographs in folders of classes, some of them repeatedly."""
     return photographs(source, work, least).folder
@@ -67,6 +79,8 @@ class Pipeline:
     be equal. None: the original has other classes, so that there is nothing to compare."""
     exact: bool = False
     """Nothing in it is random: tiles are compared pixel by pixel, in place of distributions."""
+    same: Callable[[Setting], list[Judgement]] | None = None
+    """With the random numbers of ours, how far samples of the original are from ours, in order."""
     data: Callable[[Path, Path, int], Path] = folder_of_classes
     """From a folder of class folders with photographs, the folder to make files in, and the least
     number of samples: what both sides read."""

@@ -1,0 +1,185 @@
+"""Both sides of pipelines for detectors: a COCO folder, and what is compared of its samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image, ImageDraw
+
+from benchmarks.inputs import photographs
+from benchmarks.pipelines.classes import numbers_of
+from benchmarks.pipelines.fed import Fed, fed
+from benchmarks.pipelines.fed import Numbers as Given
+from benchmarks.pipelines.pipeline import Judgement, Numbers, Tile
+from fastload.draws import Draws
+
+LONGEST = 640
+"""Side of the largest images [pixels], as of most of COCO's."""
+MOST_OBJECTS = 12
+CLASSES = 80
+PIXELS, BOXES = 1.0, 1e-3
+"""With one set of random numbers: what an image may differ by in the mean, of 255, and an edge of a
+box, in pixels."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One of a batch, in the same form for both sides."""
+
+    image: torch.Tensor
+    """(3, H, W), from 0 to 255, without what a batch pads."""
+    boxes: npt.NDArray[np.float64]
+    """(n, 4) left, top, right, bottom [pixels]."""
+    labels: npt.NDArray[np.int64]
+
+
+Samples = Callable[[Any], list[Sample]]
+"""Of a batch."""
+
+
+def coco_of(source: Path, work: Path, least: int) -> Path:
+    """A COCO folder of the photographs of class folders, with objects that are drawn at random: on
+    what they show the transforms do not depend."""
+    found = photographs(source, work, least)
+    folder = work / f"coco-{found.folder.parent.name.rpartition('-')[2]}"
+    names = folder / "annotations" / "instances_train2017.json"
+    if names.exists():
+        return folder
+    (folder / "train2017").mkdir(parents=True, exist_ok=True)
+    random, images, objects = np.random.default_rng(0), list[Any](), list[Any]()
+    made: dict[Path, Path] = {}
+    for number, link in enumerate(sorted(found.folder.glob("*/*"))):
+        file, name = link.resolve(), f"{number:012}.jpg"
+        if file in made:
+            (folder / "train2017" / name).symlink_to(made[file].name)
+        else:
+            made[file] = folder / "train2017" / name
+            with Image.open(file) as opened:
+                picture = opened.convert("RGB")
+                picture.thumbnail((LONGEST, LONGEST), Image.Resampling.LANCZOS)
+                picture.save(made[file], quality=92)
+        with Image.open(made[file]) as picture:
+            width, height = picture.size
+        images.append({"id": number, "file_name": name, "height": height, "width": width})
+        objects += [
+            {"id": len(objects) + n + 1, "image_id": number, **one}
+            for n, one in enumerate(_objects(random, width, height))
+        ]
+    kinds = [{"id": n, "name": f"class {n}"} for n in range(1, CLASSES + 1)]
+    names.parent.mkdir(exist_ok=True)
+    names.write_text(json.dumps({"images": images, "annotations": objects, "categories": kinds}))
+    return folder
+
+
+def _objects(random: Any, width: int, height: int) -> Iterator[dict[str, Any]]:
+    for _ in range(int(random.integers(1, MOST_OBJECTS + 1))):
+        w, h = random.uniform(6, 0.6 * width), random.uniform(6, 0.6 * height)
+        x, y = random.uniform(0, width - w), random.uniform(0, height - h)
+        yield {
+            "category_id": int(random.integers(1, CLASSES + 1)),
+            "bbox": [x, y, w, h],
+            "area": w * h,
+            "iscrowd": 0,
+            "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]],
+        }
+
+
+def numbers(samples: Samples) -> Callable[[Any], Numbers]:
+    """Of each image its size, its colours and how many objects there are; of the first of these
+    where its box is, its sides, and its class: objects of one image are not independent."""
+
+    def of(batch: Any) -> Numbers:
+        found = samples(batch)
+        of_images = [numbers_of([sample.image[None] / 255]) for sample in found]
+        made = {name: np.concatenate([one[name] for one in of_images]) for name in of_images[0]}
+        boxes = np.concatenate([sample.boxes[:1] for sample in found])
+        for name, column in zip(("left", "top", "right", "bottom"), boxes.T, strict=True):
+            made[f"{name} of boxes"] = column
+        made["width of boxes"], made["height of boxes"] = (boxes[:, 2:] - boxes[:, :2]).T
+        made["class"] = np.concatenate([one.labels[:1] for one in found]).astype(np.float64)
+        made["objects"] = np.array([float(len(one.boxes)) for one in found])
+        for axis, name in ((1, "height"), (2, "width")):
+            made[name] = np.array([float(one.image.shape[axis]) for one in found])
+        return made
+
+    return of
+
+
+def tiles(samples: Samples) -> Callable[[Any], list[Tile]]:
+    """Images with their boxes."""
+
+    def of(batch: Any) -> list[Tile]:
+        made = []
+        for sample in samples(batch):
+            pixels = sample.image.round().clamp(0, 255).byte().permute(1, 2, 0)
+            picture = Image.fromarray(np.ascontiguousarray(pixels.cpu().numpy()))
+            pen, line = ImageDraw.Draw(picture), max(2, max(picture.size) // 100)
+            for box, label in zip(sample.boxes.tolist(), sample.labels.tolist(), strict=True):
+                colour = f"hsl({label * 47 % 360}, 100%, 50%)"
+                pen.rectangle(box, outline=colour, width=line)
+            made.append(np.asarray(picture))
+        return made
+
+    return of
+
+
+def centred(image: torch.Tensor, boxes: Any, labels: Any) -> Sample:
+    """Of boxes that are centre, width and height in fractions of an image (3, H, W)."""
+    extent = np.array([image.shape[2], image.shape[1]], dtype=np.float64)
+    rows = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
+    centre, half = rows[:, :2], rows[:, 2:] / 2
+    corners = np.concatenate([(centre - half) * extent, (centre + half) * extent], axis=1)
+    return Sample(image, corners, np.asarray(labels, dtype=np.int64).reshape(-1))
+
+
+def compared(
+    original: Callable[[int], Sample],
+    ours: Iterable[Sample],
+    numbers: Callable[[Fed, Draws, tuple[int, int]], Given],
+    data: Path,
+    seed: int,
+) -> list[Judgement]:
+    """How far samples of both sides are apart with one set of random numbers.
+
+    Args:
+        original: makes the sample of an index, with the numbers that its generators give.
+        ours: the samples in order.
+        numbers: of a sample of ours, by its draws and the (height, width) of its image, those that
+            the original asks for, in its order.
+        data: the COCO folder.
+        seed: of our loader.
+    """
+    read = json.loads((data / "annotations" / "instances_train2017.json").read_text())
+    apart = edges = 0.0
+    count = other = 0
+    for index, sample in enumerate(ours):
+        one = read["images"][index]
+        size, draws = (one["height"], one["width"]), Draws(seed, 0, np.array([index]))
+        with fed(lambda source, draws=draws, size=size: numbers(source, draws, size)):  # type: ignore[misc]
+            wanted = original(index)
+        count += 1
+        same = sample.image.shape == wanted.image.shape
+        if not same or not np.array_equal(sample.labels, wanted.labels):
+            other += 1
+            continue
+        apart = max(apart, float((sample.image - wanted.image).abs().mean()))
+        with suppress(ValueError):  # no objects
+            edges = max(edges, float(np.abs(sample.boxes - wanted.boxes).max()))
+    return [
+        Judgement(
+            f"of {count} with the same random numbers, of other sizes or objects",
+            float(other),
+            0.0,
+            False,
+        ),
+        Judgement("edges of boxes apart, in pixels", edges, BOXES, False),
+        Judgement("mean difference of the worst image, of 255", apart, PIXELS, False),
+    ]

@@ -1,0 +1,120 @@
+"""DETR: github.com/facebookresearch/detr as `detr`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+
+import fastload
+from benchmarks.pipelines import objects
+from benchmarks.pipelines.fed import Fed, Numbers
+from benchmarks.pipelines.objects import Sample, centred, coco_of
+from benchmarks.pipelines.pipeline import Judgement, Pipeline, Setting, Side
+from fastload import pipelines
+from fastload.draws import Draws
+from fastload.pipelines.normalised import MEAN, STD
+
+_FEW, _SEED = 64, 3
+
+
+def original(originals: Path) -> tuple[Any, Any]:
+    """Its modules of COCO and of batches."""
+    folder = str(originals / "detr")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    from datasets import coco  # type: ignore[attr-defined]  # its own, not Hugging Face's
+    from util import misc  # type: ignore[import-not-found]
+
+    return coco, misc
+
+
+def dataset(setting: Setting, images: str = "train") -> Any:
+    coco, _ = original(setting.originals)
+    names = setting.data / "annotations" / "instances_train2017.json"
+    transforms = coco.make_coco_transforms(images)
+    return coco.CocoDetection(setting.data / "train2017", names, transforms, False)
+
+
+def theirs(setting: Setting) -> DataLoader[Any]:
+    """As `main.py` has it."""
+    data, (_, misc) = dataset(setting), original(setting.originals)
+    order = RandomSampler(data) if setting.shuffle else SequentialSampler(data)
+    return DataLoader(
+        data,
+        batch_sampler=BatchSampler(order, setting.batch_size, drop_last=True),
+        collate_fn=misc.collate_fn,
+        num_workers=setting.workers,
+    )
+
+
+def ours(setting: Setting) -> fastload.Loader:
+    return fastload.create_loader(
+        setting.data,
+        setting.batch_size,
+        split="train",
+        transform=pipelines.detr(),
+        collate_fn="detr",
+        shuffle=setting.shuffle,
+        drop_last=True,
+        num_workers=max(1, setting.workers),
+        seed=_SEED,
+    )
+
+
+def of_theirs(batch: Any) -> list[Sample]:
+    nested, targets = batch
+    return [sample(image, target, 1) for image, target in zip(nested.tensors, targets, strict=True)]
+
+
+def sample(image: torch.Tensor, target: Any, first: int) -> Sample:
+    """`first`: the number of the first class."""
+    height, width = target["size"].tolist()
+    scale, shift = (torch.tensor(numbers).view(3, 1, 1) for numbers in (STD, MEAN))
+    shown = (image[:, :height, :width] * scale + shift) * 255
+    return centred(shown, target["boxes"], target["labels"] - first)
+
+
+def of_ours(batch: Any) -> list[Sample]:
+    images, _, targets = batch
+    return [sample(image, target, 0) for image, target in zip(images, targets, strict=True)]
+
+
+def numbers(_: Fed, draws: Draws, size: tuple[int, int]) -> Numbers:
+    yield draws.uniform(1, 1)[0, 0]
+    cropped, first, last, *crop = draws.uniform(2, 7)[0].tolist()
+    yield cropped
+    if cropped >= 0.5:
+        yield from (first, *crop)
+    yield last
+
+
+def same(setting: Setting) -> list[Judgement]:
+    data = dataset(setting)
+
+    def of_index(index: int) -> Sample:
+        image, target = data[index]
+        return sample(image, target, 1)
+
+    with ours(setting) as loader:
+        found: Iterator[Sample] = (one for batch in loader for one in of_ours(batch))
+        return objects.compared(of_index, islice(found, _FEW), numbers, setting.data, _SEED)
+
+
+PIPELINES = (
+    Pipeline(
+        "detr",
+        "detr",
+        Side(theirs, objects.numbers(of_theirs), objects.tiles(of_theirs)),
+        Side(ours, objects.numbers(of_ours), objects.tiles(of_ours)),
+        batch_size=4,
+        bar=2.5,
+        data=coco_of,
+        same=same,
+    ),
+)

@@ -1,0 +1,142 @@
+"""torchvision's training script for semantic segmentation: github.com/pytorch/vision as `vision`,
+over torchvision's own data set of PASCAL VOC."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageFilter
+from torchvision.datasets import VOCSegmentation
+
+import fastload
+from benchmarks.inputs import photographs
+from benchmarks.pipelines.classes import numbers_of, plain, tiles_of
+from benchmarks.pipelines.fed import fed
+from benchmarks.pipelines.originals import module
+from benchmarks.pipelines.pipeline import Judgement, Numbers, Pipeline, Setting, Side, Tile
+from fastload import pipelines
+from fastload.draws import Draws
+from fastload.pipelines.normalised import MEAN, STD
+
+_FEW, _SEED, _LONGEST, _CLASSES, _IGNORED = 64, 3, 500, 21, 255
+_BASE, _CROP = 520, 480
+PIXELS, MASKS = 1.0, 1e-2
+"""With one set of random numbers: what an image may differ by in the mean, of 255, and the part of
+the pixels of masks that may."""
+
+
+def voc_of(source: Path, work: Path, least: int) -> Path:
+    """A folder as PASCAL VOC's of the photographs of class folders. The class of a pixel is by how
+    bright the photograph is around it."""
+    found = photographs(source, work, least)
+    folder = work / f"voc-{found.folder.parent.name.rpartition('-')[2]}"
+    voc = folder / "VOCdevkit" / "VOC2012"
+    names = voc / "ImageSets" / "Segmentation" / "train.txt"
+    if names.exists():
+        return folder
+    for part in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (voc / part).mkdir(parents=True, exist_ok=True)
+    links = sorted(found.folder.glob("*/*"))
+    for number, link in enumerate(links):
+        with Image.open(link) as opened:
+            picture = opened.convert("RGB")
+        picture.thumbnail((_LONGEST, _LONGEST), Image.Resampling.LANCZOS)
+        picture.save(voc / "JPEGImages" / f"{number:06}.jpg", quality=92)
+        grey = np.asarray(picture.convert("L").filter(ImageFilter.GaussianBlur(4)))
+        mask = Image.fromarray((grey.astype(int) * _CLASSES // 256).astype(np.uint8), "P")
+        mask.putpalette([value for n in range(256) for value in (n * 53 % 256, n * 97 % 256, n)])
+        mask.save(voc / "SegmentationClass" / f"{number:06}.png")
+    names.write_text("".join(f"{number:06}\n" for number in range(len(links))))
+    return folder
+
+
+def dataset(setting: Setting) -> VOCSegmentation:
+    folder = setting.originals / "vision" / "references" / "segmentation"
+    module(folder / "transforms.py", "transforms")  # as its presets import it
+    presets = module(folder / "presets.py", "segmentation_presets")
+    transforms = presets.SegmentationPresetTrain(base_size=_BASE, crop_size=_CROP)
+    return VOCSegmentation(str(setting.data), image_set="train", transforms=transforms)
+
+
+def theirs(setting: Setting) -> Any:
+    return plain(dataset(setting), setting)
+
+
+def ours(setting: Setting) -> fastload.Loader:
+    return fastload.create_loader(
+        setting.data / "VOCdevkit" / "VOC2012",
+        setting.batch_size,
+        split="train",
+        transform=pipelines.torchvision_segmentation(),
+        shuffle=setting.shuffle,
+        drop_last=setting.shuffle,
+        num_workers=max(1, setting.workers),
+        seed=_SEED,
+    )
+
+
+def numbers(batch: Any) -> Numbers:
+    """Of images as of others; of masks how much some classes have, and the padding."""
+    images, masks = batch
+    made = {**numbers_of([images])}
+    for kind in (2, 7, 12, 17, _IGNORED):
+        made[f"part of class {kind}"] = (masks == kind).double().mean((1, 2)).numpy()
+    return made
+
+
+def tiles(batch: Any) -> list[Tile]:
+    """Images with the colours of the classes over them."""
+    images, masks = batch
+    colours = torch.tensor([[n * 53 % 256, n * 97 % 256, n * 193 % 256] for n in range(256)])
+    shown = zip(tiles_of([images], MEAN, STD), masks, strict=True)
+    return [
+        ((tile.astype(int) + colours[mask.long()].numpy()) // 2).astype(np.uint8)
+        for tile, mask in shown
+    ]
+
+
+def same(setting: Setting) -> list[Judgement]:
+    data = dataset(setting)
+    apart = other = 0.0
+    with ours(setting) as loader:
+        found = ((image, mask) for batch in loader for image, mask in zip(*batch, strict=True))
+        for index, (image, mask) in enumerate(islice(found, _FEW)):
+            with Image.open(data.images[index]) as opened:
+                size = opened.size
+            with fed(lambda _, index=index, size=size: _drawn(index, size)):  # type: ignore[misc]
+                wanted, masked = data[index]
+            scale = torch.tensor(STD).view(3, 1, 1) * 255
+            apart = max(apart, float(((image - wanted).abs() * scale).mean()))
+            other = max(other, float((mask != masked).double().mean()))
+    return [
+        Judgement("mean difference of the worst of 64 images, of 255", apart, PIXELS, False),
+        Judgement("part of the worst of 64 masks that differs", other, MASKS, False),
+    ]
+
+
+def _drawn(index: int, size: tuple[int, int]) -> Any:
+    draws = Draws(_SEED, 0, np.array([index]))
+    resize = float(draws.uniform(0, 1)[0, 0])
+    yield resize
+    yield draws.uniform(1, 1)[0, 0]
+    shorter = _BASE // 2 + int(resize * (2 * _BASE - _BASE // 2 + 1))
+    if max(shorter, int(shorter * max(size) / min(size))) > _CROP:  # else it cuts nothing
+        yield from draws.uniform(2, 2)[0]
+
+
+PIPELINES = (
+    Pipeline(
+        "torchvision_segmentation",
+        "torchvision_segmentation",
+        Side(theirs, numbers, tiles),
+        Side(ours, numbers, tiles),
+        batch_size=8,
+        bar=2.5,
+        same=same,
+        data=voc_of,
+    ),
+)
