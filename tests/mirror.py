@@ -81,6 +81,8 @@ TESTS = {
     "test_parallel": "compat.parallel",
     "test_photographs": "tools.measure.photographs",
     "test_pipelines": "pipelines.normalised pipelines.of_dinov2 pipelines.of_torchvision",
+    "test_pipelines_detection": "pipelines.of_detr pipelines.of_rtdetrv2 "
+    "pipelines.of_torchvision_segmentation",
     "test_pillow_simd": "cli.pillow_simd",
     "test_places": "sources.places",
     "test_prefetcher": "loader.production",
@@ -97,7 +99,7 @@ TESTS = {
     "test_recipe_batch": "recipe.split recipe.erase",
     "test_recipe_batch_colour": "recipe.augment recipe.colour recipe.augmix recipe.hsv "
     "recipe.photometric render.hsv",
-    "test_recipe_detection": "recipe.iou_crop recipe.scales recipe.transforms recipe.warps "
+    "test_recipe_detection": "recipe.iou_crop recipe.resize_or_crop recipe.scales recipe.transforms recipe.warps "
     "render.warp",
     "test_recipe_geometry": "geometry.boxes geometry.plan recipe.attributes recipe.crops",
     "test_recipe_composite": "backends.composites backends.pasted recipe.composite",

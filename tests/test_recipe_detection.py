@@ -29,9 +29,9 @@ from fastload.errors import ConfigurationError
 from fastload.geometry.plan import WarpSampling
 from fastload.geometry.points import PointMap
 from fastload.recipe import Recipe
-from fastload.recipe import transforms as own
 from fastload.recipe.crops import Resize
 from fastload.recipe.operation import GeometryOperation
+from fastload.recipe.transforms import RandomResize, ResizeOrCrop
 from fastload.recipe.warps import Warping
 from fastload.render.warp import warp_into
 from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray
@@ -104,10 +104,10 @@ CHAINS: dict[str, list[Any]] = {
     ],
     "detr": [
         v2.RandomHorizontalFlip(),
-        own.ResizeOrCrop((30, 41, 52), 60, first=(36, 44), crop=(20, 33)),
+        ResizeOrCrop((30, 41, 52), 60, first=(36, 44), crop=(20, 33)),
     ],
     "segmentation": [
-        own.RandomResize(32, 60),
+        RandomResize(32, 60),
         v2.RandomHorizontalFlip(),
         fastload.FixedSizeCrop((44, 52), fill=7, mask_fill=255, apart=True),
     ],
@@ -191,7 +191,7 @@ def params(transform: Any, u: Any, size: tuple[int, int], boxes: Any) -> dict[st
         case v2.RandomResize():
             span = transform.max_size - transform.min_size
             return {"size": [transform.min_size + int(u[0] * span)]}
-        case own.ResizeOrCrop():
+        case ResizeOrCrop():
             return {"steps": resize_or_crop(transform, u, height, width)}
         case fastload.FixedSizeCrop():
             kept = min(height, transform.size[0]), min(width, transform.size[1])
@@ -847,20 +847,18 @@ def test_transforms_of_ours_work_by_themselves() -> None:
     assert moved.tolist() == [[0, 0, 50, 20]]
     cut, moved = fastload.FixedSizeCrop((20, 60), apart=True)(image, box)
     assert moved.tolist() == [[0, 0, 50, 20]]
-    made, moved, masked = own.ResizeOrCrop((40, 60), 80, first=(30,), crop=(20, 25))(
-        image, box, mask
-    )
+    made, moved, masked = ResizeOrCrop((40, 60), 80, first=(30,), crop=(20, 25))(image, box, mask)
     assert made.shape[1:] == masked.shape[1:]
     assert min(made.shape[1:]) in (40, 48, 60)
     assert moved.tolist() == [[0, 0, *made.shape[:0:-1]]]
     with pytest.raises(ConfigurationError, match="Letterbox"):
         fastload.Letterbox(0)
     with pytest.raises(ConfigurationError, match="smallest crop"):
-        own.ResizeOrCrop((40,), first=(30,), crop=(31, 50))
+        ResizeOrCrop((40,), first=(30,), crop=(31, 50))
     with pytest.raises(ConfigurationError, match="1 pixel or more"):
-        own.ResizeOrCrop(())
+        ResizeOrCrop(())
     half = torch.arange(8, dtype=torch.uint8).repeat(8, 1)[None]
-    shrunk = own.RandomResize(4, 5)(tv_tensors.Mask(half))
+    shrunk = RandomResize(4, 5)(tv_tensors.Mask(half))
     assert shrunk[0, 0].tolist() == [1, 3, 5, 7]  # Pillow's nearest; torchvision has 0, 2, 4, 6
 
 

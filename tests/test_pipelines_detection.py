@@ -1,0 +1,170 @@
+"""Pipelines for detectors and for segmentation: batches of each, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import fastload
+from fastload import pipelines
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError
+from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source
+from fastload.sources.buffers import PathTable
+from tests.images import labels, photo, png
+from tests.test_pipelines import TO_FLOATS, described
+
+SIZES = [(40, 60), (90, 50), (64, 64), (30, 100)]
+BOXES = [
+    np.array([[2.0, 3, 30, 38], [20, 5, 58, 25]]),
+    np.array([[-4.0, 10, 20, 95]]),
+    np.zeros((0, 4)),
+    np.array([[5.0, 5, 25, 25], [60, 1, 99, 29], [10, 10, 90, 20]]),
+]
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """Images of several sizes with boxes, one of which reaches out."""
+    folder = tmp_path_factory.mktemp("objects")
+    for number, size in enumerate(SIZES):
+        (folder / f"{number}.png").write_bytes(png(photo(*size, seed=number)))
+    files = [str(folder / f"{number}.png") for number in range(len(SIZES))]
+    columns = {
+        "image": EncodedFiles(PathTable.of(files)),
+        "boxes": RaggedArray(Ragged.of(BOXES), role="boxes"),
+        "labels": RaggedArray(
+            Ragged.of([np.arange(len(boxes)) for boxes in BOXES]), role="instances"
+        ),
+    }
+    return Source(columns, "objects", "objects", "dict")
+
+
+def test_segmentation_takes_the_pixels_of_masks_that_pillow_does(tmp_path: Path) -> None:
+    """The mask of torchvision's script: resized by Pillow, padded right and below with 255."""
+    for part in ("images", "masks"):
+        (tmp_path / part).mkdir()
+    masks = [labels(*size, seed=n).reshape(size) for n, size in enumerate(SIZES)]
+    for number, (size, mask) in enumerate(zip(SIZES, masks, strict=True)):
+        (tmp_path / "images" / f"{number}.png").write_bytes(png(photo(*size, seed=number)))
+        Image.fromarray(mask).save(tmp_path / "masks" / f"{number}.png")
+    transform = pipelines.torchvision_segmentation(base_size=44, crop_size=56)
+    with fastload.create_loader(tmp_path, batch_size=4, transform=transform, seed=5) as loader:
+        ((images, found),) = loader
+    assert images.dtype == torch.float32
+    assert images.shape == (4, 3, 56, 56)
+    draws = Draws(5, 0, np.arange(4))
+    sides, flips, places = (
+        draws.uniform(stream, count) for stream, count in ((0, 1), (1, 1), (2, 2))
+    )
+    for number, (mask, (height, width)) in enumerate(zip(masks, SIZES, strict=True)):
+        shorter = 22 + int(sides[number, 0] * (88 - 22 + 1))
+        long = int(shorter * max(height, width) / min(height, width))
+        across, down = (long, shorter) if width > height else (shorter, long)
+        wanted = np.asarray(Image.fromarray(mask).resize((across, down), Image.Resampling.NEAREST))
+        wanted = wanted[:, ::-1] if flips[number, 0] < 0.5 else wanted
+        spare = [max(56 - side, 0) for side in wanted.shape]
+        wanted = np.pad(wanted, [(0, spare[0]), (0, spare[1])], constant_values=255)
+        top, left = (
+            int(place * (side - 56 + 1))
+            for place, side in zip(places[number], wanted.shape, strict=True)
+        )
+        away = found[number].numpy() != wanted[top : top + 56, left : left + 56]
+        assert away.mean() <= 0.03  # ties; 0.2 and more with torchvision's nearest pixels
+
+
+def test_segmentation_for_evaluation(tmp_path: Path) -> None:
+    transform = pipelines.torchvision_segmentation_eval(base_size=24)
+    arrays = {"image": np.zeros((2, 30, 45, 3), np.uint8), "mask": np.zeros((2, 30, 45), np.uint8)}
+    with fastload.create_loader(arrays, batch_size=1, transform=transform) as loader:
+        assert [tuple(batch["mask"].shape) for batch in loader] == [(1, 24, 36)] * 2
+    without = described(pipelines.torchvision_segmentation(hflip_prob=0))
+    assert "RandomHorizontalFlip" not in str(without)
+
+
+@pytest.mark.parametrize("scales", [(24, 48), (64,)])
+def test_batches_of_detr(objects: Source, scales: tuple[int, ...]) -> None:
+    """Sizes by DETR's own rule; a box that reaches out is clipped, as its data set does."""
+    transform = pipelines.detr(scales, max_size=100)
+    transform.transforms[2].first, transform.transforms[2].crop = (40, 50), (20, 45)
+    with fastload.create_loader(objects, 4, transform=transform, collate_fn="detr") as loader:
+        ((images, mask, targets),) = loader
+    assert images.shape[2:] == mask.shape[1:]
+    for target in targets:
+        height, width = target["size"].tolist()
+        assert max(height, width) <= 101
+        assert min(height, width) in scales or max(height, width) >= 99
+        boxes = target["boxes"]
+        edges = torch.cat([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2])
+        assert ((edges >= -1e-6) & (edges <= 1 + 1e-6)).all()
+    assert len(targets[2]["boxes"]) == 0
+
+
+def test_detr_for_evaluation(objects: Source) -> None:
+    transform = pipelines.detr_eval(48, max_size=100)
+    with fastload.create_loader(objects, 4, transform=transform, collate_fn="detr") as loader:
+        ((_, _, targets),) = loader
+    # 30 by 100: the shorter side is 30, for the longer one to be 100, and nothing is resized.
+    sizes = [target["size"].tolist() for target in targets]
+    assert sizes == [[48, 72], [86, 48], [48, 48], [30, 100]]
+    assert len(described(transform)) == 4
+
+
+def test_batches_of_rtdetrv2(objects: Source) -> None:
+    """All in the threads of the loader, though what clips boxes comes before colour."""
+    batches = pipelines.rtdetrv2_batches((16, 48))
+    batches = pickle.loads(pickle.dumps(batches))
+    sizes = set()
+    with fastload.create_loader(
+        objects,
+        2,
+        transform=pipelines.rtdetrv2(32),
+        collate_fn="detr",
+        batch_transform=batches,
+        shuffle=True,
+    ) as loader:
+        for _ in range(6):
+            for images, targets in loader:
+                sizes.add(tuple(images.shape))
+                assert 0 <= float(images.min()) <= float(images.max()) <= 1
+                assert len(targets) == 2
+    assert sizes == {(2, 3, 16, 16), (2, 3, 48, 48)}
+
+
+def test_rtdetrv2_after_its_stop_epoch() -> None:
+    clamp, sieve = "ClampBoundingBoxes()", "SanitizeBoundingBoxes(min_size=1.0)"
+    late = ["RandomHorizontalFlip(p=0.5)", "Resize(size=(640, 640))", sieve]
+    assert described(pipelines.rtdetrv2(ops=False)) == [clamp, sieve, *late, TO_FLOATS[0]]
+    early = described(pipelines.rtdetrv2())
+    assert early[3] == "RandomIoUCrop(min_scale=0.3, p=0.8)"
+    assert described(pipelines.rtdetrv2_eval()) == [clamp, "Resize(size=(640, 640))", TO_FLOATS[0]]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: pipelines.torchvision_segmentation(base_size=1), "base_size=1"),
+        (lambda: pipelines.torchvision_segmentation(crop_size=0), "crop_size=0"),
+        (lambda: pipelines.torchvision_segmentation(hflip_prob=2), "from 0 to 1"),
+        (lambda: pipelines.detr(()), "1 pixel or more"),
+        (lambda: pipelines.detr_eval(0), "1 pixel or more"),
+        (lambda: pipelines.rtdetrv2(0), "size=0"),
+        (lambda: pipelines.rtdetrv2_batches(()), "or None"),
+    ],
+)
+def test_sizes_that_are_none_are_refused(make: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        make()
+
+
+def test_images_without_boxes_are_refused() -> None:
+    arrays = {"image": np.zeros((2, 40, 50, 3), np.uint8)}
+    for transform in (pipelines.detr(), pipelines.rtdetrv2()):
+        with pytest.raises(ConfigurationError, match="boxes"):
+            fastload.create_loader(arrays, 1, transform=transform, collate_fn="detr")
