@@ -99,8 +99,8 @@ TESTS = {
     "test_recipe_batch": "recipe.split recipe.erase",
     "test_recipe_batch_colour": "recipe.augment recipe.colour recipe.augmix recipe.hsv "
     "recipe.photometric render.hsv",
-    "test_recipe_detection": "recipe.iou_crop recipe.resize_or_crop recipe.scales recipe.transforms recipe.warps "
-    "render.warp",
+    "test_recipe_detection": "recipe.iou_crop recipe.resize_or_crop recipe.scales "
+    "recipe.transforms recipe.warps render.warp",
     "test_recipe_geometry": "geometry.boxes geometry.plan recipe.attributes recipe.crops",
     "test_recipe_composite": "backends.composites backends.pasted recipe.composite",
     "test_recipe_lower": "recipe.convert recipe.lower recipe.recipe",
