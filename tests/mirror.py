@@ -95,6 +95,8 @@ TESTS = {
     "test_recipe_albumentations": "recipe.albumentations_as_written recipe.albumentations_colour "
     "recipe.albumentations_geometry "
     "recipe.bbox_safe_crop recipe.of_albumentations",
+    "test_recipe_albumentations_pixels": "recipe.albumentations_blur render.clahe "
+    "render.neighbours",
     "test_recipe_apply": "recipe.random_apply",
     "test_recipe_batch": "recipe.split recipe.erase",
     "test_recipe_batch_colour": "recipe.augment recipe.colour recipe.augmix recipe.hsv "

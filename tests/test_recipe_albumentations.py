@@ -17,6 +17,7 @@ import fastload
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.recipe import Recipe
+from fastload.recipe.albumentations_geometry import normal_pairs
 from fastload.recipe.operation import Operation
 from fastload.recipe.random_apply import OneOf, RandomApply
 from fastload.render.noise import normals
@@ -72,6 +73,10 @@ class Scripted:
         spans = np.broadcast_to(high - low, (size,))
         return np.array([low + int(self.random() * span) for span in spans])
 
+    def normal(self, mean: float, deviation: float, size: tuple[int, int]) -> Any:
+        drawn = np.array([self.random() for _ in range(np.prod(size))]).reshape(size)
+        return mean + deviation * normal_pairs(drawn)
+
     def choice(self, values: Any) -> Any:
         return values[int(self.random() * len(values))]
 
@@ -88,6 +93,7 @@ def numbers_for(transform: Any, u: list[float]) -> list[float]:
         case (
             A.Affine()
             | A.Rotate()
+            | A.Perspective()
             | A.RandomRotate90()
             | A.Transpose()
             | A.RandomScale()
@@ -191,6 +197,10 @@ CHAINS: dict[str, Callable[[], list[Any]]] = {
     ],
     "shift-scale-rotate": lambda: [A.ShiftScaleRotate(0.1, 0.3, 30, p=0.7, fill=114)],
     "rotate": lambda: [A.Rotate((-80, 20), p=0.9), A.HorizontalFlip(p=0.5)],
+    "perspective": lambda: [A.Perspective((0.05, 0.2), p=0.8, **FILLS)],
+    "perspective-cut": lambda: [
+        A.Perspective(0.3, keep_size=False, interpolation=cv2.INTER_NEAREST, p=0.8, fill=77)
+    ],
     "turns": lambda: [A.RandomRotate90(p=0.9), A.Transpose(p=0.5)],
     "safe-crop": lambda: [A.BBoxSafeRandomCrop(0.3, p=0.8)],
     "sized-safe-crop": lambda: [A.RandomSizedBBoxSafeCrop(32, 40, 0.2), A.HorizontalFlip(p=0.5)],
@@ -271,6 +281,27 @@ def compare(batch: Any, wanted: Any, *, rounded: bool) -> None:
     points = dict(zip(map(int, names[::2]), places.reshape(-1, 2, 2), strict=True))
     for one, found in zip(ids, batch["keypoints"][0].numpy(), strict=True):
         assert np.allclose(found, points[one], rtol=0, atol=1.0 if rounded else 1e-4)
+
+
+def test_perspective_of_images_of_a_few_pixels() -> None:
+    """Where albumentations moves points apart that are closer than 2 pixels."""
+    sizes = np.stack(np.meshgrid(range(1, 9), [1, 2, 3, 5, 200]), axis=-1).reshape(-1, 2)
+    transform = A.Perspective((0.1, 0.4), keep_size=False, p=1)
+    op, numbers = only_op(transform), DRAWS.uniform(0, 10)
+    for size, own in zip(sizes, np.resize(numbers, (len(sizes), 10)), strict=True):
+        transform.py_random = transform.random_generator = Scripted(own[1:])
+        wanted = transform.get_params_dependent_on_data({"shape": (*size.tolist(), 3)}, {})
+        made = op.warp(size[None], own[None])
+        assert made.size[0].tolist() == [wanted["max_height"], wanted["max_width"]]
+        assert np.allclose(made.forward[0], wanted["matrix"], rtol=1e-5, atol=1e-5)
+
+
+def test_normal_numbers_are_normal() -> None:
+    numbers = normal_pairs(Draws(0, 0, np.arange(20000)).uniform(0, 2))
+    assert np.abs(numbers.mean(axis=0)).max() < 0.03
+    assert np.abs(np.cov(numbers.T) - np.eye(2)).max() < 0.03
+    within = (np.abs(numbers[..., None]) < [0.5, 1, 2, 3]).mean(axis=0)
+    assert np.abs(within - [0.3829, 0.6827, 0.9545, 0.9973]).max() < 0.01
 
 
 # -- Colour
@@ -592,6 +623,8 @@ VOC = {"bbox_params": A.BboxParams("pascal_voc")}
         (A.Crop(0, 0, 8, 8, pad_if_needed=True), "put PadIfNeeded before it"),
         (A.Rotate(crop_border=True), "crop_border"),
         (A.Affine(fit_output=True), "fit_output"),
+        (A.Perspective(fit_output=True), "fit_output"),
+        (A.Perspective(border_mode=cv2.BORDER_REPLICATE), "BORDER_CONSTANT"),
         (A.Affine(rotate_method="ellipse"), "ellipse"),
         (A.Normalize(normalization="min_max"), "min_max"),
         (A.ToGray(method="max", p=1), "weighted_average"),

@@ -26,7 +26,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.geometry import Geometry, Resampling
 from fastload.recipe import Recipe
-from fastload.recipe.albumentations_colour import Gamma
+from fastload.recipe.albumentations_colour import BrightnessContrast, Gamma, HueSaturationValue
 from fastload.recipe.mix import Mix, MixUp, lower_batch_transform
 from fastload.recipe.outputs import Outputs
 from fastload.render import drawn, fused, trial
@@ -222,8 +222,15 @@ def test_distortions_of_colour_in_one_launch(both: Both, channels: int) -> None:
     both(lambda: run(v2.RandomAdjustSharpness(2.0, p=0.6), images), "recolour")
     both(lambda: run(v2.AutoAugment(fill=9), images), "recolour")
     both(lambda: run(fastload.HSV(0.5, 0.9, 0.8), images), *["recolour"] * (channels == 3))
-    gamma, draws = Gamma((0.3, 3.0)), Draws(4, 0, np.arange(12))
-    both(lambda: gamma.apply(images if on() else images.cpu(), draws, 0).cpu(), "recolour")
+    draws = Draws(4, 0, np.arange(12))
+    for op in (
+        Gamma((0.3, 3.0)),
+        HueSaturationValue((-200.0, 200.0), (-90.0, 90.0), (-50.0, 50.0)),
+        BrightnessContrast((-0.3, 0.3), (-0.4, 0.4)),
+    ):
+        both(lambda op=op: op.apply(images if on() else images.cpu(), draws, 0).cpu(), "recolour")
+    four = batch(12, 4)
+    both(lambda: op.apply(four if on() else four.cpu(), draws, 0).cpu(), "recolour")
 
 
 @pytest.mark.whole

@@ -212,6 +212,13 @@ class Pool:
     def blur(
         self, images: Bytes, down: Singles, across: Singles, rows: Bools | None, fused: bool
     ) -> Ticket: ...
+    def convolve(
+        self, images: Bytes, kernels: Singles, rows: Bools | None, fused: bool, here: bool = False
+    ) -> Ticket: ...
+    def median(self, images: Bytes, sides: Int32s, here: bool = False) -> Ticket: ...
+    def clahe(
+        self, images: Bytes, limits: Doubles, down: int, across: int, here: bool = False
+    ) -> Ticket: ...
     def add_noise(
         self,
         images: Bytes,

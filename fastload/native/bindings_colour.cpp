@@ -5,6 +5,7 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include "bindings.hpp"
+#include "clahe.hpp"
 #include "noise.hpp"
 
 namespace fastload {
@@ -72,6 +73,46 @@ std::unique_ptr<Ticket> blur(Pool& pool, Array<uint8_t, 4> images, Input<float, 
                   kept(images, down, across, rows), false);
 }
 
+std::unique_ptr<Ticket> convolve(Pool& pool, Array<uint8_t, 4> images, Input<float, 3> kernels,
+                                 Optional<bool, 1> rows, bool fused, bool here) {
+    const size_t count = images.shape(0), side = kernels.shape(1);
+    require(kernels.shape(0) == count && kernels.shape(2) == side && side % 2 == 1 &&
+                (!rows || rows->size() == count),
+            "kernels (B, side, side) of an odd side, rows (B,) are needed");
+    require(images.shape(1) > side / 2 && images.shape(2) > side / 2,
+            "images must be larger than half of the kernels");
+    const FilterTable table = {kernels.data(), data_of(rows), static_cast<int>(side)};
+    require(!fused || can_fuse_colour(), "fused: this processor cannot");
+    return submit(pool, convolve_job(colour_images(images), table, fused),
+                  kept(images, kernels, rows), here);
+}
+
+std::unique_ptr<Ticket> median(Pool& pool, Array<uint8_t, 4> images, Input<int32_t, 1> sides,
+                               bool here) {
+    require(sides.size() == images.shape(0), "sides (B,) are needed");
+    require(
+        std::all_of(sides.data(), sides.data() + sides.size(),
+                    [](int32_t side) { return side > 0 && side <= kMostMedian && side % 2 == 1; }),
+        "sides: odd numbers from 1 to 15 are needed");
+    const ColourImages given = colour_images(images);
+    require(given.size.height > 0 && given.size.width > 0, "images: pixels are needed");
+    return submit(pool, median_job(given, {sides.data()}), kept(images, sides), here);
+}
+
+std::unique_ptr<Ticket> clahe(Pool& pool, Array<uint8_t, 4> images, Input<double, 1> limits,
+                              int down, int across, bool here) {
+    require(limits.size() == images.shape(0), "limits (B,) are needed");
+    require(down > 0 && down <= kMostTiles && across > 0 && across <= kMostTiles,
+            "down, across: from 1 to 256 tiles are needed");
+    require(std::all_of(limits.data(), limits.data() + limits.size(),
+                        [](double limit) { return limit >= 0.0 && limit <= 1e6; }),
+            "limits: from 0 to 1e6 are needed");
+    const ColourImages given = colour_images(images);
+    require(given.size.height > 0 && given.size.width > 0, "images: pixels are needed");
+    return submit(pool, clahe_job(given, {limits.data(), down, across}), kept(images, limits),
+                  here);
+}
+
 std::unique_ptr<Ticket> add_noise(Pool& pool, Array<uint8_t, 4> images, Input<uint64_t, 1> keys,
                                   Input<float, 1> scales, Input<float, 1> shifts,
                                   Optional<bool, 1> rows, bool clips, bool shared, bool here) {
@@ -114,6 +155,10 @@ void bind_colour(nb::class_<Pool>& pool) {
     pool.def("recolour", &recolour, "images"_a, "kinds"_a, "numbers"_a, "weights"_a.none(),
              "bilinear"_a, "fill"_a.none(), "fused"_a, "here"_a = false)
         .def("blur", &blur, "images"_a, "down"_a, "across"_a, "rows"_a.none(), "fused"_a)
+        .def("convolve", &convolve, "images"_a, "kernels"_a, "rows"_a.none(), "fused"_a,
+             "here"_a = false)
+        .def("median", &median, "images"_a, "sides"_a, "here"_a = false)
+        .def("clahe", &clahe, "images"_a, "limits"_a, "down"_a, "across"_a, "here"_a = false)
         .def("add_noise", &add_noise, "images"_a, "keys"_a, "scales"_a, "shifts"_a, "rows"_a.none(),
              "clips"_a, "shared"_a, "here"_a = false)
         .def("normals", &make_normals, "keys"_a, "out"_a, "here"_a = false)

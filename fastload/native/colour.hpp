@@ -28,8 +28,9 @@ enum class ColourKind : int32_t {
     permute,
     hsv,
     gamma,
+    linear,
 };
-constexpr int kColourKinds = 14;
+constexpr int kColourKinds = 15;
 constexpr int kColourNumbers = 6;  // parameters of a step; an operation uses the first ones
 
 // Images that are changed in place. The memory is borrowed until the job is done.
@@ -91,6 +92,27 @@ struct BlurTable {
     int across_taps = 1;
 };
 
+// Weighted sums of the pixels around each, in a square. The image is mirrored at its borders. The
+// side is odd, and half of it less than those of the image. Arrays are borrowed.
+struct FilterTable {
+    const float* kernels = nullptr;  // (count, side, side)
+    const bool* rows = nullptr;      // (count,): which images; null: all
+    int side = 1;
+};
+
+// Medians of the pixels around each, in a square: its side, odd; 1: the image is not changed. The
+// border of the image is repeated.
+struct MedianTable {
+    const int32_t* sides = nullptr;  // (count,)
+};
+constexpr int kMostMedian = 15;  // the pixels of a square are counted in a byte
+
+// Contrast-limited adaptive histogram equalisation (clahe.hpp).
+struct ClaheTable {
+    const double* limits = nullptr;  // (count,): 0: the image is not changed
+    int down = 8, across = 8;        // tiles
+};
+
 // JPEG compression as an augmentation: images become what decoding their JPEG gives.
 struct RecompressTable {
     const int32_t* qualities = nullptr;  // (count,): 1 to 100; 0: the image is not changed
@@ -108,7 +130,8 @@ inline bool is_pointwise(ColourKind kind) {
         case ColourKind::grey:
         case ColourKind::permute:
         case ColourKind::hsv:
-        case ColourKind::gamma: return true;
+        case ColourKind::gamma:
+        case ColourKind::linear: return true;
         default: return false;
     }
 }
@@ -120,6 +143,9 @@ bool can_fuse_colour();
 // such processors; needs `can_fuse_colour`. Kinds must be below kColourKinds.
 std::shared_ptr<Job> colour_job(const ColourImages& images, const ColourTable& table, bool fused);
 std::shared_ptr<Job> blur_job(const ColourImages& images, const BlurTable& table, bool fused);
+std::shared_ptr<Job> convolve_job(const ColourImages& images, const FilterTable& table, bool fused);
+std::shared_ptr<Job> median_job(const ColourImages& images, const MedianTable& table);
+std::shared_ptr<Job> clahe_job(const ColourImages& images, const ClaheTable& table);
 std::shared_ptr<Job> recompress_job(const ColourImages& images, const RecompressTable& table);
 
 }  // namespace fastload

@@ -10,6 +10,7 @@
 #include "colour_blocks.inl.hpp"
 #include "colour_loops.hpp"
 #include "colour_tables.inl.hpp"
+#include "neighbours.inl.hpp"
 
 namespace fastload {
 namespace {
@@ -31,6 +32,11 @@ struct Planes {
 void brightness(const Planes& p, float factor) {
     const size_t values = p.values();
     for (size_t i = 0; i < values; ++i) p.to[i] = to_byte(to_float(p.from[i]) * factor);
+}
+
+void linear(const Planes& p, float factor, float added) {
+    const size_t values = p.values();
+    for (size_t i = 0; i < values; ++i) p.to[i] = to_byte(to_float(p.from[i]) * factor + added);
 }
 
 void gamma(const Planes& p, const float* exponent) {
@@ -74,6 +80,14 @@ void step_in_blocks(const Planes& p, ColourKind kind, const float* numbers) {
             for (size_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(channels[c][i]);
         }
     }
+}
+
+// Of grey images an `hsv` step changes the value, by what is added to it alone.
+void add_to_value(const Planes& p, float number) {
+    const int32_t shift = whole_shift(number);
+    const size_t values = p.values();
+    for (size_t i = 0; i < values; ++i)
+        p.to[i] = static_cast<uint8_t>(std::clamp(p.from[i] + shift, 0, 255));
 }
 
 // `number`: a mask of the bits that stay.
@@ -251,16 +265,19 @@ void colour_step(const Planes& p, ColourKind kind, const float* numbers, const C
         case ColourKind::brightness: return brightness(p, numbers[0]);
         case ColourKind::contrast: return contrast(p, numbers[0], numbers[1]);
         case ColourKind::posterize: return posterize(p, numbers[0]);
+        case ColourKind::linear: return linear(p, numbers[0], numbers[1]);
         case ColourKind::gamma: return gamma(p, numbers);
         case ColourKind::solarize: return solarize(p, numbers[0]);
         case ColourKind::sharpness: return sharpness(p, numbers[0]);
         case ColourKind::autocontrast: return autocontrast(p);
         case ColourKind::equalize: return equalize(p);
         case ColourKind::affine: return affine(p, numbers, table);
+        case ColourKind::hsv:
+            if (!coloured) return add_to_value(p, numbers[5]);
+            return step_in_blocks(p, kind, numbers);
         case ColourKind::saturation:
         case ColourKind::hue:
         case ColourKind::permute:
-        case ColourKind::hsv:
             if (coloured) return step_in_blocks(p, kind, numbers);
             break;
         case ColourKind::grey:
@@ -332,12 +349,6 @@ void recolour(const ColourTable& table, int row, Size size, int channels, uint8_
     to_pixels(current, plane, channels, pixels);
 }
 
-// The position of a pixel that is shown beside the image, at most length - 1 outside of it.
-inline int mirrored(int position, int length) {
-    if (position < 0) position = -position;
-    return position < length ? position : 2 * (length - 1) - position;
-}
-
 void blur(const BlurTable& table, int row, int count, Size size, int channels, uint8_t* pixels,
           uint8_t* scratch, float* floats) {
     const size_t line = static_cast<size_t>(size.width) * static_cast<size_t>(channels);
@@ -354,6 +365,7 @@ void blur(const BlurTable& table, int row, int count, Size size, int channels, u
             const int from = mirrored(y + tap - half_down, size.height);
             const uint8_t* source = scratch + line * static_cast<size_t>(from);
             const float w = weight(table.down, tap);
+            if (tap > 0 && w == 0.0f) continue;  // of a kernel smaller than others of the table
             if (tap == 0) {
                 for (size_t i = 0; i < line; ++i) middle[i] = to_float(source[i]) * w;
             } else {
@@ -374,6 +386,7 @@ void blur(const BlurTable& table, int row, int count, Size size, int channels, u
         for (int tap = 0; tap < table.across_taps; ++tap) {
             const float* source = padded + static_cast<size_t>(tap) * static_cast<size_t>(channels);
             const float w = weight(table.across, tap);
+            if (tap > 0 && w == 0.0f) continue;
             if (tap == 0) {
                 for (size_t i = 0; i < line; ++i) total[i] = source[i] * w;
             } else {

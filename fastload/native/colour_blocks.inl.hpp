@@ -117,7 +117,7 @@ inline int32_t share_of(float part, float scale, float whole) {
     return static_cast<int32_t>(part * divisor_of(scale, whole) + 2048.0f) >> 12;
 }
 
-// Multiplies hue, saturation and value, with OpenCV's arithmetic for bytes; see
+// Multiplies hue, saturation and value and adds to them, with OpenCV's arithmetic for bytes; see
 // fastload/render/hsv.py. Without lookup tables, for which vectors have no fast instruction.
 void change_hsv(Block& block, size_t count, const HsvGains& gains) {
     const auto gained = [](int32_t x, WholeGain gain) {
@@ -132,6 +132,9 @@ void change_hsv(Block& block, size_t count, const HsvGains& gains) {
         return rounded(v - (v * s) * weight);
     };
     const WholeGain of_hue = gains.hue, of_saturation = gains.saturation, of_value = gains.value;
+    const int32_t to_hue = gains.hue_shift, to_saturation = gains.saturation_shift,
+                  to_value = gains.value_shift;
+    const auto limited = [](int32_t x) { return x < 0 ? 0 : x < 255 ? x : 255; };
     for (size_t i = 0; i < count; ++i) {
         const float r = block.red[i], g = block.green[i], b = block.blue[i];
         const float high = r > g ? r : g, low = r < g ? r : g;
@@ -140,16 +143,17 @@ void change_hsv(Block& block, size_t count, const HsvGains& gains) {
         const float sixths = most == r ? g - b : of_others;
         int32_t angle = share_of(sixths, 30.0f, chroma);
         angle += angle < 0 ? 180 : 0;
-        // `turned` is a whole number below 180 * 180. The half that is added keeps the product away
+        // `turned` is a whole number below 180 * 181. The half that is added keeps the product away
         // from whole numbers, so that its rounding cannot change the number of turns.
-        const auto turned = static_cast<float>(gained(angle, of_hue));
+        const auto turned = static_cast<float>(gained(angle, of_hue) + to_hue);
         const auto turns =
             static_cast<float>(static_cast<int32_t>((turned + 0.5f) * (1.0f / 180.0f)));
-        const int32_t strength = gained(share_of(chroma, 255.0f, most), of_saturation),
-                      bright = gained(static_cast<int32_t>(most), of_value);
+        const int32_t part = share_of(chroma, 255.0f, most),
+                      strength = part > 0 ? gained(part, of_saturation) + to_saturation : 0,
+                      bright = gained(static_cast<int32_t>(most), of_value) + to_value;
         const float h = (turned - turns * 180.0f) * (1.0f / 30.0f),
-                    s = static_cast<float>(strength < 255 ? strength : 255) * (1.0f / 255.0f),
-                    v = static_cast<float>(bright < 255 ? bright : 255);
+                    s = static_cast<float>(limited(strength)) * (1.0f / 255.0f),
+                    v = static_cast<float>(limited(bright));
         block.red[i] = channel(5.0f, h, s, v);
         block.green[i] = channel(3.0f, h, s, v);
         block.blue[i] = channel(1.0f, h, s, v);
@@ -171,7 +175,7 @@ void permute(Block& block, size_t count, const float* numbers) {
 bool fits_blocks(ColourKind kind) {
     return kind == ColourKind::brightness || kind == ColourKind::saturation ||
            kind == ColourKind::hue || kind == ColourKind::grey || kind == ColourKind::permute ||
-           kind == ColourKind::hsv || kind == ColourKind::gamma;
+           kind == ColourKind::hsv || kind == ColourKind::gamma || kind == ColourKind::linear;
 }
 
 // One step on a block of RGB pixels.
@@ -203,8 +207,9 @@ void step_in_block(Block& block, size_t count, ColourKind kind, const float* num
         const bool in_range = numbers[0] >= -3.0f && numbers[0] <= 3.0f;
         (in_range ? turn_hue<true> : turn_hue<false>)(block, count, numbers[0]);
     } else {
+        const float factor = numbers[0], added = kind == ColourKind::linear ? numbers[1] : 0.0f;
         for (float* channel : channels)
-            for (size_t i = 0; i < count; ++i) channel[i] = channel[i] * numbers[0];
+            for (size_t i = 0; i < count; ++i) channel[i] = channel[i] * factor + added;
     }
     for (float* channel : channels)
         for (size_t i = 0; i < count; ++i) channel[i] = to_float(to_byte(channel[i]));

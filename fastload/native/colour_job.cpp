@@ -1,3 +1,4 @@
+#include "clahe.hpp"
 #include "colour_loops.hpp"
 
 namespace fastload {
@@ -41,6 +42,60 @@ class BlurJob final : public ColourJob {
 
     const BlurTable table_;
     const ColourLoops& loops_;
+};
+
+class ConvolveJob final : public ColourJob {
+  public:
+    ConvolveJob(const ColourImages& images, const FilterTable& table, bool fused)
+        : ColourJob(images), table_(table), loops_(*colour_loops(fused).front()) {}
+
+  private:
+    Outcome run(Worker& worker, int row) override {
+        if (table_.rows && !table_.rows[row]) return {};
+        convolve_image(loops_, table_, row, images_.size, images_.channels, at(row),
+                       {worker.scratch, worker.floats});
+        return {};
+    }
+
+    const FilterTable table_;
+    const ColourLoops& loops_;
+};
+
+class MedianJob final : public ColourJob {
+  public:
+    MedianJob(const ColourImages& images, const MedianTable& table)
+        : ColourJob(images), table_(table), loops_(*colour_loops(can_fuse_colour()).front()) {}
+
+  private:
+    Outcome run(Worker& worker, int row) override {
+        const int side = table_.sides[row];
+        if (side > 1) {
+            median_image(loops_, side, images_.size, images_.channels, at(row),
+                         {worker.scratch, worker.floats});
+        }
+        return {};
+    }
+
+    const MedianTable table_;
+    const ColourLoops& loops_;
+};
+
+class ClaheJob final : public ColourJob {
+  public:
+    ClaheJob(const ColourImages& images, const ClaheTable& table)
+        : ColourJob(images), table_(table) {}
+
+  private:
+    Outcome run(Worker& worker, int row) override {
+        const double limit = table_.limits[row];
+        if (limit > 0.0) {
+            equalize_tiles(at(row), images_.size, images_.channels, limit, table_.down,
+                           table_.across, worker.scratch);
+        }
+        return {};
+    }
+
+    const ClaheTable table_;
 };
 
 class RecompressJob final : public ColourJob {
@@ -105,12 +160,40 @@ void blur_image(const ColourLoops& loops, const BlurTable& table, int row, int c
                grow(memory.floats, floats));
 }
 
+void convolve_image(const ColourLoops& loops, const FilterTable& table, int row, Size size,
+                    int channels, uint8_t* pixels, ColourMemory memory) {
+    const size_t line = values_of({1, size.width}, channels);
+    uint8_t* const scratch =
+        grow(memory.scratch, values_of({size.height, size.width + table.side - 1}, channels));
+    loops.convolve(table, row, size, channels, pixels, scratch, grow(memory.floats, line));
+}
+
+void median_image(const ColourLoops& loops, int side, Size size, int channels, uint8_t* pixels,
+                  ColourMemory memory) {
+    uint8_t* const scratch =
+        grow(memory.scratch, values_of({size.height, size.width + side - 1}, channels));
+    loops.median(side, size, channels, pixels, scratch);
+}
+
 std::shared_ptr<Job> colour_job(const ColourImages& images, const ColourTable& table, bool fused) {
     return std::make_shared<RecolourJob>(images, table, fused);
 }
 
 std::shared_ptr<Job> blur_job(const ColourImages& images, const BlurTable& table, bool fused) {
     return std::make_shared<BlurJob>(images, table, fused);
+}
+
+std::shared_ptr<Job> convolve_job(const ColourImages& images, const FilterTable& table,
+                                  bool fused) {
+    return std::make_shared<ConvolveJob>(images, table, fused);
+}
+
+std::shared_ptr<Job> median_job(const ColourImages& images, const MedianTable& table) {
+    return std::make_shared<MedianJob>(images, table);
+}
+
+std::shared_ptr<Job> clahe_job(const ColourImages& images, const ClaheTable& table) {
+    return std::make_shared<ClaheJob>(images, table);
 }
 
 std::shared_ptr<Job> recompress_job(const ColourImages& images, const RecompressTable& table) {

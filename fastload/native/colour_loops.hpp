@@ -23,6 +23,12 @@ struct ColourLoops {
     // rows, and table.across_taps - 1 pixels.
     void (*blur)(const BlurTable& table, int row, int count, Size size, int channels,
                  uint8_t* pixels, uint8_t* scratch, float* floats);
+    // The image is mirrored at its borders. `scratch`: one byte for each value of the image and of
+    // table.side - 1 columns more; `floats`: a row.
+    void (*convolve)(const FilterTable& table, int row, Size size, int channels, uint8_t* pixels,
+                     uint8_t* scratch, float* floats);
+    // `side`: odd, kMostMedian at the most. `scratch`: as of convolve.
+    void (*median)(int side, Size size, int channels, uint8_t* pixels, uint8_t* scratch);
     void (*add_noise)(const NoiseTable& table, int row, Size size, int channels, uint8_t* pixels);
     // The first `count` normal numbers of a key. These and the noise are the same for all
     // instruction sets, with and without fused multiply-add.
@@ -44,6 +50,11 @@ void recolour_image(const ColourLoops& loops, const ColourTable& table, int row,
                     int channels, uint8_t* pixels, ColourMemory memory);
 void blur_image(const ColourLoops& loops, const BlurTable& table, int row, int count, Size size,
                 int channels, uint8_t* pixels, ColourMemory memory);
+
+void convolve_image(const ColourLoops& loops, const FilterTable& table, int row, Size size,
+                    int channels, uint8_t* pixels, ColourMemory memory);
+void median_image(const ColourLoops& loops, int side, Size size, int channels, uint8_t* pixels,
+                  ColourMemory memory);
 
 // Without and with fused multiply-add.
 extern const ColourLoops kSeparateColour;

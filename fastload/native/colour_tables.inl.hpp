@@ -43,17 +43,26 @@ struct WholeGain {
     }
 };
 
-// The factors of an `hsv` step; see fastload/render/hsv.py.
-struct HsvGains {
-    const float* source = nullptr;  // where the gains were read
-    WholeGain hue, saturation, value;
+// A whole number from -255 to 255 that is added to whole numbers; 0 for anything else.
+inline int32_t whole_shift(float number) {
+    return number > -256.0f && number < 256.0f ? static_cast<int32_t>(number) : 0;
+}
 
-    void make(const float* gains) {
-        if (source == gains) return;
-        source = gains;
-        hue.make(std::fmod(static_cast<double>(gains[0]), 180.0));  // whole turns change nothing
-        saturation.make(gains[1]);
-        value.make(gains[2]);
+// The factors of an `hsv` step, and what is added then; see fastload/render/hsv.py.
+struct HsvGains {
+    const float* source = nullptr;  // where the numbers were read
+    WholeGain hue, saturation, value;
+    int32_t hue_shift = 0, saturation_shift = 0, value_shift = 0;  // the first is 0 to 179
+
+    void make(const float* numbers) {
+        if (source == numbers) return;
+        source = numbers;
+        hue.make(std::fmod(static_cast<double>(numbers[0]), 180.0));  // whole turns change nothing
+        saturation.make(numbers[1]);
+        value.make(numbers[2]);
+        hue_shift = (whole_shift(numbers[3]) + 360) % 180;
+        saturation_shift = whole_shift(numbers[4]);
+        value_shift = whole_shift(numbers[5]);
     }
 };
 

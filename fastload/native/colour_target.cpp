@@ -2,10 +2,11 @@
 // flags; FASTLOAD_COLOUR is the name of the variable, FASTLOAD_COLOUR_FUSED is defined where
 // products and sums are rounded together.
 #include "colour.inl.hpp"
+#include "neighbours.inl.hpp"
 #include "noise.inl.hpp"
 
 namespace fastload {
 
-const ColourLoops FASTLOAD_COLOUR = {recolour, blur, add_noise, normals};
+const ColourLoops FASTLOAD_COLOUR = {recolour, blur, convolve, median, add_noise, normals};
 
 }  // namespace fastload

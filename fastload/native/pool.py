@@ -462,6 +462,43 @@ class NativePool:
         down, across = np.ascontiguousarray(down), np.ascontiguousarray(across)
         return Pending(self._pool.blur(images, down, across, rows, fused))
 
+    def convolve(
+        self,
+        images: npt.NDArray[np.uint8],
+        kernels: npt.NDArray[np.float32],
+        *,
+        rows: npt.NDArray[np.bool_] | None = None,
+        fused: bool = True,
+        here: bool = False,
+    ) -> Pending:
+        """Weighted sums of the pixels of (B, H, W, C) images in place, by (B, side, side)
+        kernels."""
+        return Pending(
+            self._pool.convolve(images, np.ascontiguousarray(kernels), rows, fused, here)
+        )
+
+    def median(
+        self,
+        images: npt.NDArray[np.uint8],
+        sides: npt.NDArray[np.int32],
+        *,
+        here: bool = False,
+    ) -> Pending:
+        """Medians of squares of (B,) sides in (B, H, W, C) images, in place; of 1: nothing."""
+        return Pending(self._pool.median(images, np.ascontiguousarray(sides), here))
+
+    def clahe(
+        self,
+        images: npt.NDArray[np.uint8],
+        limits: npt.NDArray[np.float64],
+        tiles: tuple[int, int],
+        *,
+        here: bool = False,
+    ) -> Pending:
+        """CLAHE of (B, H, W, C) images in place, with (B,) limits, 0 for nothing, and so many tiles
+        down and across; see `fastload.render.steps.ClaheSteps`."""
+        return Pending(self._pool.clahe(images, np.ascontiguousarray(limits), *tiles, here))
+
     def add_noise(
         self,
         images: npt.NDArray[np.uint8],

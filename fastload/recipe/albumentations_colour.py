@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.draws import Draws
+from fastload.draws import Draws, Float64Array
 from fastload.recipe.colour import require_grey_or_rgb, shape_of
 from fastload.recipe.operation import PixelOperation
 from fastload.recipe.warps import Pair, between
 from fastload.render import fused
+from fastload.render.clahe import equalized
 from fastload.render.device import column
 from fastload.render.gamma import adjust_gamma, gamma_tables
+from fastload.render.hsv import adjust_hsv, tables_of
 from fastload.render.noise import add_noise
-from fastload.render.steps import KINDS, NUMBERS, ColourSteps, NoiseSteps, Steps
+from fastload.render.steps import KINDS, NUMBERS, ClaheSteps, ColourSteps, NoiseSteps, Steps
 from fastload.render.transfer import constants, on_device
 
 
 @dataclass(frozen=True)
 class BrightnessContrast(PixelOperation):
     """Pixels times a number, plus a part of 255 or of their mean; cut to whole numbers."""
+
+    of_any_channels = True
 
     brightness: Pair
     """Bounds of what is added, in parts of 255, or of the mean."""
@@ -35,10 +40,26 @@ class BrightnessContrast(PixelOperation):
     def pointwise(self) -> bool:  # type: ignore[override]
         return self.by_max
 
-    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+    @property
+    def has_steps(self) -> bool:  # type: ignore[override]
+        return self.by_max  # the mean is that of all channels
+
+    def numbers(self, draws: Draws, stream: int) -> tuple[Float64Array, Float64Array]:
+        """(B,) each: what pixels are multiplied by, and the part of 255 or of their mean that is
+        added."""
         uniforms = draws.uniform(stream, 2)
-        factors = 1.0 + between(self.contrast, uniforms[:, 0])
-        parts = between(self.brightness, uniforms[:, 1])
+        return 1.0 + between(self.contrast, uniforms[:, 0]), between(
+            self.brightness, uniforms[:, 1]
+        )
+
+    def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
+        factors, parts = self.numbers(draws, stream)
+        return _one_step(len(draws), "linear", np.stack([factors, parts * 255.0], axis=1))
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        if self.by_max and fused.active(images):
+            return fused.run(images, self.colour_steps(draws, stream, shape_of(images)))
+        factors, parts = self.numbers(draws, stream)
         pixels = images.to(torch.float32)
         if self.by_max:
             added = column(on_device((parts * 255.0).astype(np.float32), images.device))
@@ -72,9 +93,75 @@ class Gamma(PixelOperation):
         return adjust_gamma(images, gamma_tables(self.exponents(draws, stream)))
 
     def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
-        numbers = np.zeros((len(draws), 1, NUMBERS), dtype=np.float32)
-        numbers[:, 0, 0] = self.exponents(draws, stream)
-        return [ColourSteps(np.full((len(draws), 1), KINDS.index("gamma"), np.int32), numbers)]
+        return _one_step(len(draws), "gamma", self.exponents(draws, stream)[:, None])
+
+
+def _one_step(count: int, kind: str, given: npt.NDArray[Any]) -> list[Steps]:
+    """A step of each sample, with (B, N) numbers."""
+    numbers = np.zeros((count, 1, NUMBERS), dtype=np.float32)
+    numbers[:, 0, : given.shape[1]] = given
+    return [ColourSteps(np.full((count, 1), KINDS.index(kind), np.int32), numbers)]
+
+
+@dataclass(frozen=True)
+class HueSaturationValue(PixelOperation):
+    """Adds to hue (0 to 179), saturation and value (0 to 255) of HSV in bytes. Of grey images only
+    the value is changed."""
+
+    has_steps = True
+    of_any_size = True
+    pointwise = True
+
+    hue: Pair = (-20.0, 20.0)
+    """Bounds, as the next. What is drawn is cut to a whole number: down for the hue, toward 0 for
+    the others."""
+    saturation: Pair = (-30.0, 30.0)
+    value: Pair = (-20.0, 20.0)
+
+    def shifts(self, draws: Draws, stream: int) -> npt.NDArray[np.float32]:
+        """(B, 3): whole numbers, of which those of the hue are 0 to 179."""
+        uniforms = draws.uniform(stream, 3)
+        drawn = [
+            between(bounds, uniforms[:, axis])
+            for axis, bounds in enumerate((self.hue, self.saturation, self.value))
+        ]
+        whole = [np.floor(drawn[0]) % 180.0, *(np.trunc(np.clip(d, -255, 255)) for d in drawn[1:])]
+        return np.stack(whole, axis=1).astype(np.float32)
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        require_grey_or_rgb(self, images)
+        if fused.active(images):
+            return fused.run(images, self.colour_steps(draws, stream, shape_of(images)))
+        shifts = self.shifts(draws, stream)
+        return adjust_hsv(images, tables_of(np.ones_like(shifts), shifts))
+
+    def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
+        shifts = self.shifts(draws, stream)
+        return _one_step(len(draws), "hsv", np.concatenate([np.ones_like(shifts), shifts], axis=1))
+
+
+@dataclass(frozen=True)
+class CLAHE(PixelOperation):
+    """Contrast-limited adaptive histogram equalisation, of colour images of their lightness in
+    L*a*b*; on the CPU: images on a GPU go there and back."""
+
+    has_steps = True
+
+    limit: Pair = (1.0, 4.0)
+    """Bounds of the largest count of a histogram, in parts of the mean."""
+    tiles: tuple[int, int] = (8, 8)
+    """Down, across."""
+
+    def limits(self, draws: Draws, stream: int) -> Float64Array:
+        """(B,)."""
+        return between(self.limit, draws.uniform(stream, 1)[:, 0])
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        require_grey_or_rgb(self, images)
+        return equalized(images, ClaheSteps(self.limits(draws, stream), self.tiles))
+
+    def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
+        return [ClaheSteps(self.limits(draws, stream), self.tiles)]
 
 
 @dataclass(frozen=True)

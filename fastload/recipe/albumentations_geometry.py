@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from fastload.draws import Float64Array, Int64Array
 from fastload.geometry import Fill, Interpolation, Padding, Resampling
@@ -18,8 +19,9 @@ from fastload.geometry.boxes import pick
 from fastload.geometry.plan import Composition, Warp, WarpSampling
 from fastload.recipe.attributes import check_settings
 from fastload.recipe.operation import GeometryOperation, Size
-from fastload.recipe.warps import Pair, Warping, between, inverted, shifts
+from fastload.recipe.warps import Pair, Warping, between, homographies, inverted, shifts
 
+Float32Array = npt.NDArray[np.float32]
 Position = Literal["center", "top_left", "top_right", "bottom_left", "bottom_right", "random"]
 
 
@@ -199,8 +201,18 @@ class RandomSizedCrop(_Resizing):
         composition.resize(np.array([self.size], dtype=np.int64))
 
 
+class _Mapping(Warping):
+    """Pixels as OpenCV makes them: outside of the image lies the fill, which is interpolated as
+    pixels are."""
+
+    @property
+    def warp_samplings(self) -> tuple[WarpSampling, WarpSampling]:
+        images = WarpSampling(self.interpolation, self.fill, mixes=True)
+        return images, WarpSampling("nearest", self.mask_fill)
+
+
 @dataclass(frozen=True, kw_only=True)
-class AffineMap(Warping):
+class AffineMap(_Mapping):
     """About the centre of the image: scale, then rotation, then shear, then a shift."""
 
     uniforms: ClassVar[int] = 8
@@ -218,11 +230,6 @@ class AffineMap(Warping):
     in_pixels: bool = False
     p: float = 0.5
     interpolation: Interpolation = "bilinear"
-
-    @property
-    def warp_samplings(self) -> tuple[WarpSampling, WarpSampling]:
-        images = WarpSampling(self.interpolation, self.fill, mixes=True)
-        return images, WarpSampling("nearest", self.mask_fill)
 
     def warp(self, sizes: Int64Array, uniforms: Float64Array) -> Warp:
         extent = sizes[:, ::-1].astype(np.float64)
@@ -246,6 +253,80 @@ class AffineMap(Warping):
         forward = shifts(middle + shift) @ shear @ turn @ scale @ shifts(-middle)
         forward[uniforms[:, 0] >= self.p] = np.eye(3)
         return Warp(inverted(forward), forward, sizes.astype(np.int32), centres=0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perspective(_Mapping):
+    """Four points near the corners of the image, each moved inwards by the absolute values of two
+    normal numbers in parts of width and height, become the corners."""
+
+    uniforms: ClassVar[int] = 10
+
+    scale: Pair = (0.05, 0.1)
+    """Bounds of the standard deviation of those numbers, of which the remainder by 0.32 is
+    taken."""
+    keeps_size: bool = True
+    """Whether the result is resized to the size of the image; else it has that of the part
+    that it shows."""
+    p: float = 0.5
+    interpolation: Interpolation = "bilinear"
+
+    @property
+    def draws_size(self) -> bool:  # type: ignore[override]
+        return not self.keeps_size
+
+    def warp(self, sizes: Int64Array, uniforms: Float64Array) -> Warp:
+        applies, extent = uniforms[:, 0] < self.p, sizes[:, ::-1]
+        numbers = normal_pairs(uniforms[:, 2:].reshape(-1, 4, 2))
+        parts = np.abs(numbers * between(self.scale, uniforms[:, 1])[:, None, None]) % 0.32
+        points = np.where(_CORNERS, 1.0 - parts, parts) * extent[:, None]
+        # Albumentations works in float32 from here on, and so cuts the same numbers.
+        points = points.astype(np.float32)
+        upper_left, upper_right, lower_right, lower_left = (points[:, k] for k in range(4))
+        wide = np.maximum(_length(upper_right, upper_left), _length(lower_right, lower_left))
+        high = np.maximum(_length(lower_right, upper_right), _length(lower_left, upper_left))
+        shown = np.stack([wide, high], axis=1).astype(np.int64)
+        corners = (_CORNERS * extent[:, None]).astype(np.float64)
+        forward = homographies(points.astype(np.float64), corners)
+        if self.keeps_size:
+            # Of the part that is shown, though the corners above are those of the image already.
+            scale = _identities(len(sizes))
+            scale[:, [0, 1], [0, 1]] = extent / shown
+            forward, shown = scale @ forward, extent
+        forward[~applies] = np.eye(3)
+        made = np.where(applies[:, None], shown, extent)[:, ::-1].astype(np.int32)
+        # Its pixels are counted from the centre of the first one, and boxes from its corner, both
+        # with one matrix.
+        half = np.full((len(sizes), 2), 0.5)
+        return Warp(shifts(half) @ inverted(forward) @ shifts(-half), forward, made)
+
+
+_CORNERS = np.array([[False, False], [True, False], [True, True], [False, True]])
+"""Whether x and y are the largest: upper left, upper right, lower right, lower left."""
+
+
+def normal_pairs(uniforms: Float64Array) -> Float64Array:
+    """Normal numbers in place of uniform ones, two of two along the last axis (Box and Muller)."""
+    radius = np.sqrt(-2.0 * np.log1p(-uniforms[..., 0]))
+    angle = 2.0 * np.pi * uniforms[..., 1]
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
+
+
+def _length(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> Float32Array:
+    """(B,): between (B, 2) points. Where it is below 2, the points are moved apart first, as
+    albumentations does; so it is in images of 5 pixels a side or fewer."""
+    found: Float32Array = np.sqrt(((one - other) ** 2).sum(axis=1))
+    short = found < 2.0
+    if short.any():
+        step = np.where(short, (np.float32(2.0) - found) / np.float32(2.0), np.float32(0.0))[
+            :, None
+        ]
+        for sign, above in ((1.0, True), (-1.0, False)):
+            for points, way in ((one, sign), (other, -sign)):
+                moves = (one > other) if above else (one <= other)
+                points += np.where(moves, np.float32(way) * step, np.float32(0.0))
+        found = np.where(short, np.float32(2.0), found)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

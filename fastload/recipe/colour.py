@@ -216,19 +216,13 @@ class GaussianBlur(PixelOperation):
         self.size_after((images.shape[2], images.shape[3]))
         if images.dtype == torch.uint8 and fused.active(images):
             return fused.run(images, self.colour_steps(draws, stream, shape_of(images)))
-        sigmas = self.sigmas(draws, stream)
-        width, height = self.kernel_size
-        # Planar, as the rows that are added up lie side by side then.
-        pixels = images.contiguous().to(torch.float32)
-        pixels = pad(pixels, (width // 2, width // 2, height // 2, height // 2), mode="reflect")
-        pixels = _smoothed(pixels, 2, sigmas, height)
-        pixels = _smoothed(pixels, 3, sigmas, width)
-        return (pixels if images.is_floating_point() else pixels.round_()).to(images.dtype)
+        sigmas, (width, height) = self.sigmas(draws, stream), self.kernel_size
+        return blurred(images, gaussian_weights(sigmas, height), gaussian_weights(sigmas, width))
 
     def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
         self.size_after(shape[1:])
         sigmas, (width, height) = self.sigmas(draws, stream), self.kernel_size
-        return [BlurSteps(_blur_weights(sigmas, height), _blur_weights(sigmas, width))]
+        return [BlurSteps(gaussian_weights(sigmas, height), gaussian_weights(sigmas, width))]
 
 
 def shape_of(images: torch.Tensor) -> tuple[int, int, int]:
@@ -237,12 +231,24 @@ def shape_of(images: torch.Tensor) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def _smoothed(pixels: torch.Tensor, axis: int, sigmas: Float64Array, taps: int) -> torch.Tensor:
+def blurred(
+    images: torch.Tensor, down: npt.NDArray[np.float32], across: npt.NDArray[np.float32]
+) -> torch.Tensor:
+    """(B, C, H, W) images, mirrored at their borders, with (taps, B) weights of the rows and of the
+    columns around a pixel."""
+    half_down, half = len(down) // 2, len(across) // 2
+    # Planar, as the rows that are added up lie side by side then.
+    pixels = images.contiguous().to(torch.float32)
+    pixels = pad(pixels, (half, half, half_down, half_down), mode="reflect")
+    pixels = _smoothed(_smoothed(pixels, 2, down), 3, across)
+    return (pixels if images.is_floating_point() else pixels.round_()).to(images.dtype)
+
+
+def _smoothed(pixels: torch.Tensor, axis: int, weights: npt.NDArray[np.float32]) -> torch.Tensor:
     """Weighted sums of the pixels and those that follow along an axis, which gets shorter. Tap by
     tap, and not as a convolution, whose sums depend on how many samples there are; it is also
     several times as fast on a CPU."""
-    weights = _blur_weights(sigmas, taps)
-    length = pixels.shape[axis] - taps + 1
+    length = pixels.shape[axis] - len(weights) + 1
     # A row of each weight: with two numbers a sample beside the pixels, the CPU's multiply-add is
     # not vectorised.
     columns = pixels.shape[3] if axis == 2 else length
@@ -253,9 +259,15 @@ def _smoothed(pixels: torch.Tensor, axis: int, sigmas: Float64Array, taps: int) 
     return total
 
 
-def _blur_weights(sigmas: Float64Array, taps: int) -> npt.NDArray[np.float32]:
-    """(taps, B): of a Gaussian, with sum 1."""
-    weights = np.exp(-0.5 * ((np.arange(taps)[:, None] - taps // 2) / sigmas) ** 2)
+def gaussian_weights(
+    sigmas: Float64Array, taps: int, sides: Int64Array | None = None
+) -> npt.NDArray[np.float32]:
+    """(taps, B): of a Gaussian, with sum 1. With (B,) odd `sides` of so many taps in the middle; of
+    the others 0."""
+    places = np.arange(taps)[:, None] - taps // 2
+    weights = np.exp(-0.5 * (places / sigmas) ** 2)
+    if sides is not None:
+        weights = np.where(np.abs(places) <= sides // 2, weights, 0.0)
     result: npt.NDArray[np.float32] = (weights / weights.sum(axis=0)).astype(np.float32)
     return result
 

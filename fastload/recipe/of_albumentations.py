@@ -26,16 +26,27 @@ from fastload.draws import Draws
 from fastload.geometry import Interpolation
 from fastload.geometry.points import PointMap
 from fastload.recipe.albumentations_as_written import AsFunction
+from fastload.recipe.albumentations_blur import (
+    BoxBlur,
+    MedianBlur,
+    MotionBlur,
+    Sharpen,
+    SizedGaussianBlur,
+    odd_bounds,
+)
 from fastload.recipe.albumentations_colour import (
+    CLAHE,
     BrightnessContrast,
     CoarseDropout,
     Gamma,
+    HueSaturationValue,
     PixelNoise,
 )
 from fastload.recipe.albumentations_geometry import (
     AffineMap,
     FixedCut,
     PadTo,
+    Perspective,
     QuarterTurns,
     RandomScale,
     RandomSizedCrop,
@@ -66,6 +77,7 @@ from fastload.recipe.operation import (
 )
 from fastload.recipe.photometric import RandomChannelPermutation
 from fastload.recipe.random_apply import OneOf, RandomApply
+from fastload.render.steps import MOST_MEDIAN
 
 _FILTERS: dict[int, Interpolation] = {
     cv2.INTER_NEAREST: "nearest",
@@ -469,6 +481,21 @@ def _rotate(transform: Any, image: ImageState) -> Operations:
     return (AffineMap(rotation=read_bounds(transform.limit), **_warping(transform)),)
 
 
+def _perspective(transform: Any, image: ImageState) -> Operations:
+    if transform.fit_output:
+        raise NotLowerableError("of Perspective fastload has no fit_output")
+    _require_nearest_masks(transform)
+    return (
+        Perspective(
+            scale=read_bounds(transform.scale),
+            keeps_size=bool(transform.keep_size),
+            p=float(transform.p),
+            interpolation=_interpolation(transform),
+            **_fills(transform),
+        ),
+    )
+
+
 def _normalize(transform: Any, image: ImageState) -> Operations:
     if transform.normalization != "standard":
         raise NotLowerableError(f"normalization={transform.normalization!r} is of each image")
@@ -537,16 +564,63 @@ def _gamma(transform: Any, image: ImageState) -> Operations:
     return _sometimes((Gamma((low, high)),), transform, image, image)
 
 
-def _blur(transform: Any, image: ImageState) -> Operations:
+def _hue_saturation_value(transform: Any, image: ImageState) -> Operations:
     _require_bytes(image)
-    low, high = transform.blur_limit
-    if low != high or low % 2 == 0 or transform.sigma_limit[0] <= 0:
-        raise NotLowerableError(
-            f"blur_limit={transform.blur_limit} draws the size of the kernel; give one odd number "
-            "twice, and a sigma_limit above 0"
-        )
-    op = GaussianBlur((int(low), int(low)), read_bounds(transform.sigma_limit))
+    limits = (transform.hue_shift_limit, transform.sat_shift_limit, transform.val_shift_limit)
+    op = HueSaturationValue(*map(read_bounds, limits))
     return _sometimes((op,), transform, image, image)
+
+
+def _clahe(transform: Any, image: ImageState) -> Operations:
+    _require_bytes(image)
+    across, down = transform.tile_grid_size
+    if max(across, down) > 256:
+        raise NotLowerableError(f"tile_grid_size={transform.tile_grid_size} is above 256")
+    op = CLAHE(read_bounds(transform.clip_limit), (int(down), int(across)))
+    return _sometimes((op,), transform, image, image)
+
+
+def _sharpen(transform: Any, image: ImageState) -> Operations:
+    _require_bytes(image)
+    if transform.method != "kernel":
+        raise NotLowerableError(
+            f"method={transform.method!r} subtracts bytes, which wrap around; use 'kernel'"
+        )
+    op = Sharpen(read_bounds(transform.alpha), read_bounds(transform.lightness))
+    return _sometimes((op,), transform, image, image)
+
+
+def _blur(transform: Any, image: ImageState) -> Operations:
+    """Blur, MedianBlur, MotionBlur."""
+    _require_bytes(image)
+    sides, kind = odd_bounds(transform.blur_limit), type(transform)
+    op: Operation = BoxBlur(sides)
+    if kind is albumentations.MedianBlur:
+        if sides[1] > MOST_MEDIAN:
+            raise NotLowerableError(
+                f"blur_limit={transform.blur_limit}: medians are of up to {MOST_MEDIAN} pixels a "
+                "side here"
+            )
+        op = MedianBlur(sides)
+    elif kind is albumentations.MotionBlur:
+        bounds = read_bounds(transform.angle_range), read_bounds(transform.direction_range)
+        op = MotionBlur(sides, *bounds, shifted=bool(transform.allow_shifted))
+    return _sometimes((op,), transform, image, image)
+
+
+def _gaussian_blur(transform: Any, image: ImageState) -> Operations:
+    _require_bytes(image)
+    low, high = map(int, transform.blur_limit)
+    sigma = read_bounds(transform.sigma_limit)
+    if sigma[0] <= 0:
+        raise NotLowerableError(
+            f"sigma_limit={transform.sigma_limit} may be 0, of which albumentations makes no "
+            "kernel; give numbers above 0"
+        )
+    # One size has the numbers of torchvision's.
+    op = GaussianBlur((low, low), sigma) if low == high and low % 2 else None
+    ops = (op or SizedGaussianBlur((low, high), sigma),)
+    return _sometimes(ops, transform, image, image)
 
 
 def _noise(transform: Any, image: ImageState) -> Operations:
@@ -617,6 +691,7 @@ for name, kinds, lowering in (
     ),
     ("AffineMap", (albumentations.Affine, albumentations.ShiftScaleRotate), _affine),
     ("AffineMap", (albumentations.Rotate,), _rotate),
+    ("Perspective", (albumentations.Perspective,), _perspective),
     ("Normalize", (albumentations.Normalize,), _normalize),
     ("ToDtype", (albumentations.ToFloat,), _to_float),
     ("no operation", (ToTensorV2,), _to_tensor),
@@ -625,7 +700,15 @@ for name, kinds, lowering in (
     ("RandomChannelPermutation", (albumentations.ChannelShuffle,), _shuffled),
     ("BrightnessContrast", (albumentations.RandomBrightnessContrast,), _brightness_contrast),
     ("Gamma", (albumentations.RandomGamma,), _gamma),
-    ("GaussianBlur", (albumentations.GaussianBlur,), _blur),
+    ("HueSaturationValue", (albumentations.HueSaturationValue,), _hue_saturation_value),
+    ("CLAHE", (albumentations.CLAHE,), _clahe),
+    ("Sharpen", (albumentations.Sharpen,), _sharpen),
+    (
+        "a blur",
+        (albumentations.Blur, albumentations.MedianBlur, albumentations.MotionBlur),
+        _blur,
+    ),
+    ("GaussianBlur", (albumentations.GaussianBlur,), _gaussian_blur),
     ("CoarseDropout", (albumentations.CoarseDropout,), _coarse_dropout),
     ("PixelNoise", (albumentations.GaussNoise,), _noise),
     ("JPEG", (albumentations.ImageCompression,), _compression),

@@ -221,7 +221,9 @@ class RandomPerspective(Warping):
         applies = (uniforms[:, 0] < self.p) & (extent > 1).all(axis=1) & ~_in_line(targets)
         targets = np.where(applies[:, None, None], targets, _SQUARE)
         corners = np.where(applies[:, None, None], corners, _SQUARE)
-        inverse = _homographies(targets.astype(np.float64), corners.astype(np.float64))
+        inverse = homographies(targets.astype(np.float64), corners.astype(np.float64))
+        # Rounded as by torchvision's `_get_perspective_coeffs`.
+        inverse = inverse.astype(np.float32).astype(np.float64)
         inverse[~applies] = np.eye(3)
         return Warp(inverse, inverted(inverse), sizes.astype(np.int32))
 
@@ -295,9 +297,9 @@ def _in_line(corners: Int64Array) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _homographies(points: Float64Array, onto: Float64Array) -> Float64Array:
-    """(B, 3, 3): the projective maps of four (B, 4, 2) points onto others, rounded to float32, as
-    torchvision's `_get_perspective_coeffs`."""
+def homographies(points: Float64Array, onto: Float64Array) -> Float64Array:
+    """(B, 3, 3): the projective maps of four (B, 4, 2) points onto others; their last number is
+    1."""
     count = len(points)
     x, y = points[..., 0], points[..., 1]
     zero, one = np.zeros_like(x), np.ones_like(x)
@@ -308,7 +310,6 @@ def _homographies(points: Float64Array, onto: Float64Array) -> Float64Array:
         rows.append(np.stack([*numbers, -wanted * x, -wanted * y], axis=-1))
     matrix = np.stack(rows, axis=2).reshape(count, 8, 8)
     found = np.linalg.solve(matrix, onto.reshape(count, 8, 1))[..., 0]
-    found = found.astype(np.float32).astype(np.float64)
     return np.concatenate([found, np.ones((count, 1))], axis=1).reshape(count, 3, 3)
 
 

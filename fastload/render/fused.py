@@ -21,8 +21,11 @@ import torch
 from fastload.geometry import Geometry, Resampling
 from fastload.render.steps import (
     BlurSteps,
+    ClaheSteps,
     ColourSteps,
+    FilterSteps,
     JpegSteps,
+    MedianSteps,
     MixtureSteps,
     NoiseSteps,
     Steps,
@@ -195,6 +198,9 @@ def recolour(images: torch.Tensor, steps: ColourSteps) -> torch.Tensor:
     """(B, C, H, W) uint8 images, C = 1 or 3, after their steps; in the memory format of the
     images, or planar. With steps of K times B samples, the first K are those of the first image,
     and the result is (K * B, C, H, W)."""
+    if images.shape[1] not in (1, 3):  # steps of single values, see `of_any_channels`
+        values = images.reshape(len(images), 1, -1, images.shape[3])
+        return recolour(values, steps).view(-1, *images.shape[1:])
     images = _with_rows_together(images)
     kinds, numbers = steps.in_front()
     batch = len(kinds)
@@ -234,7 +240,7 @@ def recolour(images: torch.Tensor, steps: ColourSteps) -> torch.Tensor:
 
 def run(images: torch.Tensor, steps: Sequence[Steps]) -> torch.Tensor:
     """(B, C, H, W) uint8 images after all of these, one after the other. There is no kernel for
-    noise, which torch makes, and for JPEGs, which the host makes."""
+    noise, filters and medians, which torch makes, and for JPEGs and CLAHE, which the host makes."""
     for part in steps:
         if isinstance(part, BlurSteps):
             images = blur(images, part)
@@ -244,6 +250,18 @@ def run(images: torch.Tensor, steps: Sequence[Steps]) -> torch.Tensor:
             from fastload.render.noise import add_noise
 
             images = add_noise(images, part)
+        elif isinstance(part, FilterSteps):
+            from fastload.render.neighbours import convolved
+
+            images = convolved(images, part)
+        elif isinstance(part, MedianSteps):
+            from fastload.render.neighbours import medians
+
+            images = medians(images, part)
+        elif isinstance(part, ClaheSteps):
+            from fastload.render.clahe import equalized
+
+            images = equalized(images, part)
         elif isinstance(part, JpegSteps):
             from fastload.render.jpeg import recompressed
 

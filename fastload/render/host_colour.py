@@ -12,7 +12,16 @@ from fastload.decode.libraries import core_pool
 from fastload.machine import usable_cores
 from fastload.native import NativePool, Pending
 from fastload.native.pool import fuses
-from fastload.render.steps import BlurSteps, JpegSteps, MixtureSteps, NoiseSteps, Steps
+from fastload.render.steps import (
+    BlurSteps,
+    ClaheSteps,
+    FilterSteps,
+    JpegSteps,
+    MedianSteps,
+    MixtureSteps,
+    NoiseSteps,
+    Steps,
+)
 
 
 class HostColour:
@@ -44,11 +53,19 @@ class HostColour:
             )
         if isinstance(part, JpegSteps):
             return self._pool.recompress(images, part.qualities, blue_first=part.blue_first)
+        if isinstance(part, FilterSteps):
+            return self._pool.convolve(images, part.kernels, rows=part.rows, fused=fuses())
+        if isinstance(part, MedianSteps):
+            return self._pool.median(images, part.sides)
+        if isinstance(part, ClaheSteps):
+            return self._pool.clahe(images, part.limits, part.tiles)
         if isinstance(part, BlurSteps):
             return self._pool.blur(images, part.down, part.across, rows=part.rows, fused=fuses())
         chains = part.chains if isinstance(part, MixtureSteps) else part
         weights = part.weights if isinstance(part, MixtureSteps) else None
         fill = None
+        if images.shape[3] not in (1, 3):  # steps of single values, see `of_any_channels`
+            images = images.reshape(*images.shape[:2], -1, 1)
         if chains.fill is not None:
             fill = np.resize(np.array(chains.fill, dtype=np.float32), 3)
         return self._pool.recolour(

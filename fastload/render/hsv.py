@@ -1,8 +1,9 @@
-"""Gains of hue, saturation and value.
+"""Gains of hue, saturation and value, and what is added to them.
 
-YOLOv5's and Ultralytics' `augment_hsv`: a table of 256 numbers for each, between OpenCV's
-conversions of bytes to HSV (hue 0 to 179, by tables of fixed point) and back (in float32). Here the
-way back is rounded once, so that pixels are within 1 of OpenCV's.
+YOLOv5's and Ultralytics' `augment_hsv`, and albumentations' `HueSaturationValue`: a table of 256
+numbers for each, between OpenCV's conversions of bytes to HSV (hue 0 to 179, by tables of fixed
+point) and back (in float32). Here the way back is rounded once, so that pixels are within 1 of
+OpenCV's.
 """
 
 from __future__ import annotations
@@ -21,16 +22,26 @@ _DIVISORS = np.stack(
 """(2, 256): 4096 times 30 / x (hue) and 255 / x (saturation), rounded: OpenCV's tables."""
 
 
-def tables_of(gains: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-    """(B, 3, 256): what becomes of hue, saturation and value, of (B, 3) gains."""
-    made = _LEVELS * gains.astype(np.float64)[:, :, None]
+def tables_of(
+    gains: npt.NDArray[np.float32], added: npt.NDArray[np.float32] | None = None
+) -> npt.NDArray[np.uint8]:
+    """(B, 3, 256): what becomes of hue, saturation and value, of (B, 3) gains and whole numbers
+    that are added. A saturation of 0 stays 0: grey has no hue."""
+    made = np.trunc(_LEVELS * gains.astype(np.float64)[:, :, None])
+    if added is not None:
+        made += added[:, :, None]
     made[:, 0] %= 180.0
+    made[:, 1, 0] = 0.0
     tables: npt.NDArray[np.uint8] = np.clip(made, 0.0, 255.0).astype(np.uint8)
     return tables
 
 
 def adjust_hsv(images: torch.Tensor, tables: npt.NDArray[np.uint8]) -> torch.Tensor:
-    """(B, 3, H, W) uint8 with hue, saturation and value by (B, 3, 256) tables."""
+    """(B, C, H, W) uint8, C = 1 or 3, with hue, saturation and value by (B, 3, 256) tables. Of grey
+    images the value alone."""
+    if images.shape[1] == 1:
+        made = on_device(tables[:, 2], images.device).gather(1, images.flatten(1).long())
+        return made.view(images.shape)
     pixels = images.contiguous().to(torch.int32)
     red, green, blue = pixels.unbind(1)
     most, least = pixels.amax(1), pixels.amin(1)

@@ -27,6 +27,7 @@ from fastload.render.steps import KINDS
     PERMUTE,
     CHANGE_HSV,
     GAMMA,
+    LINEAR,
 ) = (tl.constexpr(n) for n in range(len(KINDS)))
 """As `fastload.render.steps.KINDS`; below 0: the sample as it is."""
 _TO_WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23, see `fastload.render.kernels`
@@ -103,9 +104,9 @@ def _divided(amount: tl.constexpr, number):
 
 @triton.jit
 def _scaled(number, gain):
-    """A whole number times a gain, cut to a whole number."""
+    """A whole number times a gain, 0 to 255, cut to a whole number."""
     made = number.to(tl.float64) * gain.to(tl.float64)
-    return tl.minimum(tl.maximum(made, 0.0), 255.0).to(tl.int32).to(tl.float32)
+    return tl.minimum(tl.maximum(made, 0.0), 65025.0).to(tl.int32).to(tl.float32)
 
 
 @triton.jit
@@ -118,7 +119,7 @@ def _of_hsv(n: tl.constexpr, hue, value, chroma):
 
 
 @triton.jit
-def _change_hsv(red, green, blue, of_hue, of_saturation, of_value):
+def _change_hsv(red, green, blue, of_hue, of_saturation, of_value, to_hue, to_saturation, to_value):
     r, g, b = red.to(tl.int32), green.to(tl.int32), blue.to(tl.int32)
     most = tl.maximum(tl.maximum(r, g), b)
     difference = most - tl.minimum(tl.minimum(r, g), b)
@@ -127,11 +128,12 @@ def _change_hsv(red, green, blue, of_hue, of_saturation, of_value):
     angle = (sixths * _divided(30, difference) + 2048) >> 12
     angle = tl.where(angle < 0, angle + 180, angle)
     turned = angle.to(tl.float64) * of_hue.to(tl.float64)
-    turned = tl.where(turned >= 180.0, turned - 180.0, turned)
+    whole = turned.to(tl.int32) + to_hue.to(tl.int32) + 360
     strength = (difference * _divided(255, most) + 2048) >> 12
-    hue = turned.to(tl.int32).to(tl.float32) * (1.0 / 30.0)
-    value = _scaled(most, of_value)
-    chroma = value * (_scaled(strength, of_saturation) * (1.0 / 255.0))
+    hue = (whole % 180).to(tl.float32) * (1.0 / 30.0)
+    value = _cut(_scaled(most, of_value) + to_value)
+    changed = _cut(_scaled(strength, of_saturation) + to_saturation)
+    chroma = value * (tl.where(strength > 0, changed, 0.0) * (1.0 / 255.0))
     return (
         _of_hsv(5.0, hue, value, chroma),
         _of_hsv(3.0, hue, value, chroma),
@@ -150,7 +152,9 @@ def _raised(value, exponent):
 
 
 @triton.jit
-def _recoloured(kind, red, green, blue, mean, factor, rest, third, CHANNELS: tl.constexpr):
+def _recoloured(
+    kind, red, green, blue, mean, factor, rest, third, fourth, fifth, sixth, CHANNELS: tl.constexpr
+):
     """Steps that make a pixel of that pixel."""
     if kind == BRIGHTNESS:
         red, green, blue = _cut(red * factor), _cut(green * factor), _cut(blue * factor)
@@ -199,7 +203,17 @@ def _recoloured(kind, red, green, blue, mean, factor, rest, third, CHANNELS: tl.
             red, green = one, two
     elif kind == CHANGE_HSV:
         if CHANNELS == 3:
-            red, green, blue = _change_hsv(red, green, blue, factor, rest, third)
+            red, green, blue = _change_hsv(
+                red, green, blue, factor, rest, third, fourth, fifth, sixth
+            )
+        else:
+            red = _cut(red + sixth)
+    elif kind == LINEAR:
+        red, green, blue = (
+            _cut(red * factor + rest),
+            _cut(green * factor + rest),
+            _cut(blue * factor + rest),
+        )
     elif kind == GAMMA:
         red, green, blue = _raised(red, factor), _raised(green, factor), _raised(blue, factor)
     return red, green, blue
@@ -218,6 +232,7 @@ def _recolour_image(
     BLOCK: tl.constexpr,
 ):
     mean, factor, rest, third = 0.0, tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
+    fourth, fifth, sixth = tl.load(numbers + 3), tl.load(numbers + 4), tl.load(numbers + 5)
     if kind == CONTRAST:
         mean = _mean_grey(source, plane, stride_channel, stride_pixel, CHANNELS, BLOCK)
     for begin in range(0, plane, BLOCK):
@@ -229,7 +244,9 @@ def _recolour_image(
         if CHANNELS == 3:
             green = _load(place + stride_channel, valid)
             blue = _load(place + 2 * stride_channel, valid)
-        red, green, blue = _recoloured(kind, red, green, blue, mean, factor, rest, third, CHANNELS)
+        red, green, blue = _recoloured(
+            kind, red, green, blue, mean, factor, rest, third, fourth, fifth, sixth, CHANNELS
+        )
         place = target + pixel * stride_pixel
         tl.store(place, red.to(tl.uint8), mask=valid)
         if CHANNELS == 3:

@@ -27,6 +27,7 @@ KINDS = (
     "permute",
     "hsv",
     "gamma",
+    "linear",
 )
 """What a step may be. The same list is in `render/kernels_colour.py` and `native/colour.hpp`."""
 NUMBERS = 6
@@ -35,7 +36,9 @@ it (contrast, saturation); six times the shift of the hue; the mask of the bits 
 smallest value that is inverted; 1 minus the factor (sharpness); for affine the (2, 3) matrix that
 takes the position of an output pixel (x, y, 1), in pixels from the centre, to that in the input,
 -1..1 from edge to edge; the channels that red and green are to be (permute), blue is the third; the
-factors of hue, saturation and value (hsv); the exponent (gamma)."""
+factors of hue, saturation and value, and the whole numbers that are added to them then (hsv), of
+which grey images have the last alone; the exponent (gamma); a factor and what is added to the
+product (linear)."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,50 @@ class BlurSteps:
     def only(self, rows: BoolArray) -> BlurSteps:
         """Of the samples where (B,) `rows` is True alone."""
         return replace(self, rows=rows if self.rows is None else self.rows & rows)
+
+
+@dataclass(frozen=True)
+class FilterSteps:
+    """Weighted sums of the pixels around each of B samples, mirrored at the borders."""
+
+    kernels: npt.NDArray[np.float32]
+    """(B, side, side): weights; the side is odd, and half of it less than those of the images."""
+    rows: BoolArray | None = None
+    """(B,): which samples; None: all."""
+
+    def only(self, rows: BoolArray) -> FilterSteps:
+        """Of the samples where (B,) `rows` is True alone."""
+        return replace(self, rows=rows if self.rows is None else self.rows & rows)
+
+
+MOST_MEDIAN = 15
+"""The largest side of a square of which the median is taken."""
+
+
+@dataclass(frozen=True)
+class MedianSteps:
+    """Medians of the pixels in a square around each of B samples, the border repeated."""
+
+    sides: npt.NDArray[np.int32]
+    """(B,): odd, up to MOST_MEDIAN; 1: the sample stays as it is."""
+
+    def only(self, rows: BoolArray) -> MedianSteps:
+        """Of the samples where (B,) `rows` is True alone."""
+        return MedianSteps(np.where(rows, self.sides, np.int32(1)))
+
+
+@dataclass(frozen=True)
+class ClaheSteps:
+    """Each of B samples after contrast-limited adaptive histogram equalisation."""
+
+    limits: npt.NDArray[np.float64]
+    """(B,): of the counts of a histogram, in parts of their mean; 0: the sample stays as it is."""
+    tiles: tuple[int, int]
+    """Down, across."""
+
+    def only(self, rows: BoolArray) -> ClaheSteps:
+        """Of the samples where (B,) `rows` is True alone."""
+        return replace(self, limits=np.where(rows, self.limits, 0.0))
 
 
 @dataclass(frozen=True)
@@ -135,4 +182,13 @@ class JpegSteps:
         return replace(self, qualities=np.where(rows, self.qualities, np.int32(0)))
 
 
-Steps: TypeAlias = ColourSteps | BlurSteps | MixtureSteps | NoiseSteps | JpegSteps
+Steps: TypeAlias = (
+    ColourSteps
+    | BlurSteps
+    | FilterSteps
+    | MedianSteps
+    | ClaheSteps
+    | MixtureSteps
+    | NoiseSteps
+    | JpegSteps
+)

@@ -66,8 +66,10 @@ class Plain {
         };
         const auto sum = [&](const float* weights, int taps, auto value) {
             float total = value(0) * weights[row];
-            for (int tap = 1; tap < taps; ++tap)
-                total = mul_add(value(tap), weights[tap * count + row], total);
+            for (int tap = 1; tap < taps; ++tap) {
+                const float weight = weights[tap * count + row];
+                if (weight != 0.0f) total = mul_add(value(tap), weight, total);
+            }
             return total;
         };
         std::vector<float> down(pixels_.size());
@@ -186,7 +188,11 @@ class Plain {
                     std::memcpy(pixel, made, 3);
                 });
             case ColourKind::hsv:
+                if (channels_ == 1)
+                    return values([&](uint8_t value) { return cut(value + whole(numbers[5])); });
                 return coloured([&](uint8_t* pixel) { change_hsv(pixel, numbers); });
+            case ColourKind::linear:
+                return values([&](uint8_t value) { return cut(value * first + second); });
             case ColourKind::gamma:
                 return values([&](uint8_t value) {
                     const double made = std::pow(value * (1.0 / 255.0), double{first}) * 255.0;
@@ -194,6 +200,11 @@ class Plain {
                                                                  : std::clamp(made, 0.0, 255.0));
                 });
         }
+    }
+
+    // What is added to whole numbers.
+    static float whole(float number) {
+        return std::fabs(number) < 256.0f ? std::trunc(number) : 0.0f;
     }
 
     // By OpenCV's formulas: bytes to HSV with divisors of 12 bits, and back in floating point.
@@ -206,7 +217,7 @@ class Plain {
         };
         const auto gained = [](int number, float gain) {
             const double made = number * static_cast<double>(gain);
-            return static_cast<int>(std::isnan(made) ? 0.0 : std::clamp(made, 0.0, 255.0));
+            return static_cast<int>(std::isnan(made) ? 0.0 : std::clamp(made, 0.0, 65025.0));
         };
         int hue = share(most == r   ? g - b
                         : most == g ? b - r + 2 * difference
@@ -215,9 +226,12 @@ class Plain {
         if (hue < 0) hue += 180;
         const double turned = std::fmod(hue * static_cast<double>(gains[0]), 180.0);
         hue = turned >= 0.0 ? static_cast<int>(turned) : 0;  // nor what is no number
-        const auto value = static_cast<float>(gained(most, gains[2]));
-        const float saturation =
-            static_cast<float>(gained(share(difference, 255, most), gains[1])) * (1.0f / 255.0f);
+        hue = (hue + static_cast<int>(whole(gains[3])) + 360) % 180;
+        const auto value =
+            static_cast<float>(cut(static_cast<float>(gained(most, gains[2])) + whole(gains[5])));
+        const int part = share(difference, 255, most);
+        const float strength = static_cast<float>(gained(part, gains[1])) + whole(gains[4]),
+                    saturation = part > 0 ? cut(strength) * (1.0f / 255.0f) : 0.0f;
         for (int c = 0; c < 3; ++c) {
             const float k = std::fmod(
                 static_cast<float>(hue) * (1.0f / 30.0f) + static_cast<float>(5 - 2 * c), 6.0f);

@@ -153,6 +153,12 @@ def colour_seeds() -> dict[str, bytes]:
     return found
 
 
+def neighbour_seeds() -> dict[str, bytes]:
+    """Any bytes choose images, and what is done to them (`neighbours.cpp`); half of these have
+    small ones."""
+    return _seeds_of_images(9, 90, sides=(3, 5))
+
+
 def noise_seeds() -> dict[str, bytes]:
     """Any bytes choose images and noise (`noise.cpp`); half of these have small ones."""
     return _seeds_of_images(7, 70, sides=(3, 5))
@@ -243,6 +249,7 @@ if __name__ == "__main__":
         ("resample", resample_seeds()),
         ("warp", warp_seeds()),
         ("colour", colour_seeds()),
+        ("neighbours", neighbour_seeds()),
         ("noise", noise_seeds()),
         ("recompress", recompress_seeds()),
         ("masks", mask_seeds()),
