@@ -628,7 +628,6 @@ VOC = {"bbox_params": A.BboxParams("pascal_voc")}
         (A.Affine(rotate_method="ellipse"), "ellipse"),
         (A.Normalize(normalization="min_max"), "min_max"),
         (A.ToGray(method="max", p=1), "weighted_average"),
-        (A.GaussianBlur(p=1), "draws the size of the kernel"),
         (A.RandomBrightnessContrast(ensure_safe_range=True), "ensure_safe_range"),
         (A.CoarseDropout(fill="random"), "not a number"),
         (A.Sequential([A.Resize(8, 8)], p=0.5), "not done to every sample"),

@@ -361,18 +361,12 @@ void blur(const BlurTable& table, int row, int count, Size size, int channels, u
         return of[static_cast<ptrdiff_t>(tap) * count + row];
     };
     for (int y = 0; y < size.height; ++y) {
+        WeightedSum<uint8_t> down(middle, line);
         for (int tap = 0; tap < table.down_taps; ++tap) {
             const int from = mirrored(y + tap - half_down, size.height);
-            const uint8_t* source = scratch + line * static_cast<size_t>(from);
-            const float w = weight(table.down, tap);
-            if (tap > 0 && w == 0.0f) continue;  // of a kernel smaller than others of the table
-            if (tap == 0) {
-                for (size_t i = 0; i < line; ++i) middle[i] = to_float(source[i]) * w;
-            } else {
-                for (size_t i = 0; i < line; ++i)
-                    middle[i] = mul_add(to_float(source[i]), w, middle[i]);
-            }
+            down.add(scratch + line * static_cast<size_t>(from), weight(table.down, tap));
         }
+        down.flush();
         for (int x = 1; x <= half; ++x) {
             const auto each = static_cast<ptrdiff_t>(channels);
             const ptrdiff_t left = mirrored(-x, size.width) * each,
@@ -383,16 +377,11 @@ void blur(const BlurTable& table, int row, int count, Size size, int channels, u
                 middle[end + channel] = middle[right + channel];
             }
         }
-        for (int tap = 0; tap < table.across_taps; ++tap) {
-            const float* source = padded + static_cast<size_t>(tap) * static_cast<size_t>(channels);
-            const float w = weight(table.across, tap);
-            if (tap > 0 && w == 0.0f) continue;
-            if (tap == 0) {
-                for (size_t i = 0; i < line; ++i) total[i] = source[i] * w;
-            } else {
-                for (size_t i = 0; i < line; ++i) total[i] = mul_add(source[i], w, total[i]);
-            }
-        }
+        WeightedSum<float> across(total, line);
+        for (int tap = 0; tap < table.across_taps; ++tap)
+            across.add(padded + static_cast<size_t>(tap) * static_cast<size_t>(channels),
+                       weight(table.across, tap));
+        across.flush();
         uint8_t* out = pixels + line * static_cast<size_t>(y);
         for (size_t i = 0; i < line; ++i) out[i] = to_byte(rounded(total[i]));
     }

@@ -17,6 +17,51 @@ inline int mirrored(int position, int length) {
     return position < length ? position : 2 * (length - 1) - position;
 }
 
+// Adds weighted rows to `total`, one after the other, and reads and writes it once for several
+// rows. Rows without weight are left out: of a kernel that is smaller than others of its table.
+template <typename Value>
+class WeightedSum {
+  public:
+    WeightedSum(float* total, size_t line) : total_(total), line_(line) {
+        std::fill_n(total, line, 0.0f);
+    }
+    void add(const Value* row, float weight) {
+        if (weight == 0.0f) return;
+        rows_[count_] = row;
+        weights_[count_++] = weight;
+        if (count_ == kMost) flush();
+    }
+    void flush() {
+        if (count_ == kMost) {
+            const Value *a = rows_[0], *b = rows_[1], *c = rows_[2], *d = rows_[3];
+            const float of_a = weights_[0], of_b = weights_[1], of_c = weights_[2],
+                        of_d = weights_[3];
+            for (size_t i = 0; i < line_; ++i) {
+                const float two = mul_add(value(b[i]), of_b, mul_add(value(a[i]), of_a, total_[i]));
+                total_[i] = mul_add(value(d[i]), of_d, mul_add(value(c[i]), of_c, two));
+            }
+        } else {
+            for (int k = 0; k < count_; ++k) {
+                const Value* row = rows_[k];
+                const float weight = weights_[k];
+                for (size_t i = 0; i < line_; ++i)
+                    total_[i] = mul_add(value(row[i]), weight, total_[i]);
+            }
+        }
+        count_ = 0;
+    }
+
+  private:
+    static constexpr int kMost = 4;
+    static float value(Value x) { return static_cast<float>(x); }
+
+    float* const total_;
+    const size_t line_;
+    const Value* rows_[kMost];
+    float weights_[kMost];
+    int count_ = 0;
+};
+
 // Copies packed rows, with `half` pixels more on either side: those of the image in the columns
 // that `column` gives. Returns the bytes of a row.
 template <typename Column>
@@ -45,52 +90,85 @@ void convolve(const FilterTable& table, int row, Size size, int channels, uint8_
     const size_t wide = widen(pixels, size, channels, half, scratch,
                               [&](int x) { return mirrored(x, size.width); });
     for (int y = 0; y < size.height; ++y) {
-        std::fill_n(floats, line, 0.0f);
-        for (int tap = 0; tap < side * side; ++tap) {
-            const float weight = weights[tap];
-            if (weight == 0.0f) continue;
-            const auto from = static_cast<size_t>(mirrored(y + tap / side - half, size.height));
-            const uint8_t* const source =
-                scratch + from * wide +
-                static_cast<size_t>(tap % side) * static_cast<size_t>(channels);
-            for (size_t i = 0; i < line; ++i)
-                floats[i] = mul_add(to_float(source[i]), weight, floats[i]);
+        WeightedSum<uint8_t> sum(floats, line);
+        for (int down = 0; down < side; ++down) {
+            const auto from = static_cast<size_t>(mirrored(y + down - half, size.height));
+            for (int across = 0; across < side; ++across)
+                sum.add(scratch + from * wide +
+                            static_cast<size_t>(across) * static_cast<size_t>(channels),
+                        weights[down * side + across]);
         }
+        sum.flush();
         uint8_t* const out = pixels + line * static_cast<size_t>(y);
         for (size_t i = 0; i < line; ++i) out[i] = to_byte(rounded(floats[i]));
     }
 }
 
-// Medians of as many values at a time. The arrays are members of one struct, so that compilers know
-// that they do not overlap.
+// Puts the smaller of two numbers first.
+inline void exchange(uint8_t& a, uint8_t& b) {
+    const uint8_t low = a < b ? a : b;
+    b = a < b ? b : a;
+    a = low;
+}
+
+// The median of nine, by 19 exchanges (Paeth, Graphics Gems, 1990; Devillard, 1998).
+inline uint8_t median_of_nine(uint8_t a, uint8_t b, uint8_t c, uint8_t d, uint8_t e, uint8_t f,
+                              uint8_t g, uint8_t h, uint8_t i) {
+    exchange(b, c), exchange(e, f), exchange(h, i);
+    exchange(a, b), exchange(d, e), exchange(g, h);
+    exchange(b, c), exchange(e, f), exchange(h, i);
+    exchange(a, d), exchange(f, i), exchange(e, h);
+    exchange(d, g), exchange(b, e), exchange(c, f);
+    exchange(e, h), exchange(e, c), exchange(g, e);
+    exchange(e, c);
+    return e;
+}
+
+// As many values at a time. The arrays are members of one struct, so that compilers know that they
+// do not overlap.
 struct MedianBlock {
     static constexpr size_t kMost = 256;
     uint8_t found[kMost], tried[kMost], count[kMost];
+
+    void of_nine(const uint8_t* above, const uint8_t* here, const uint8_t* below, size_t each,
+                 size_t values) {
+        for (size_t i = 0; i < values; ++i)
+            found[i] = median_of_nine(above[i], above[i + each], above[i + 2 * each], here[i],
+                                      here[i + each], here[i + 2 * each], below[i], below[i + each],
+                                      below[i + 2 * each]);
+    }
 };
 
-// The largest number that more than half of the neighbours are not below, bit by bit from the
-// highest on. Beside the image lie copies of its border.
+// The median is the largest number that more than half of the neighbours are not below: it is found
+// bit by bit from the highest on. Beside the image lie copies of its border.
 void median(int side, Size size, int channels, uint8_t* pixels, uint8_t* scratch) {
     const int half = side / 2;
     const auto needed = static_cast<uint8_t>(side * side / 2 + 1);
-    const size_t line = static_cast<size_t>(size.width) * static_cast<size_t>(channels);
+    const auto each = static_cast<size_t>(channels);
+    const size_t line = static_cast<size_t>(size.width) * each;
     const size_t wide = widen(pixels, size, channels, half, scratch,
                               [&](int x) { return std::clamp(x, 0, size.width - 1); });
+    const auto row = [&](int y) {
+        return scratch + static_cast<size_t>(std::clamp(y, 0, size.height - 1)) * wide;
+    };
     MedianBlock block;
     for (int y = 0; y < size.height; ++y) {
         uint8_t* const out = pixels + line * static_cast<size_t>(y);
         for (size_t first = 0; first < line; first += MedianBlock::kMost) {
             const size_t count = std::min(MedianBlock::kMost, line - first);
+            if (side == 3) {
+                block.of_nine(row(y - 1) + first, row(y) + first, row(y + 1) + first, each, count);
+                std::memcpy(out + first, block.found, count);
+                continue;
+            }
             std::memset(block.found, 0, sizeof block.found);
             for (int bit = 128; bit > 0; bit >>= 1) {
                 for (size_t i = 0; i < count; ++i)
                     block.tried[i] = static_cast<uint8_t>(block.found[i] | bit);
                 std::memset(block.count, 0, sizeof block.count);
                 for (int tap = 0; tap < side * side; ++tap) {
-                    const int from = std::clamp(y + tap / side - half, 0, size.height - 1);
                     const uint8_t* const source =
-                        scratch + static_cast<size_t>(from) * wide + first +
-                        static_cast<size_t>(tap % side) * static_cast<size_t>(channels);
+                        row(y + tap / side - half) + first + static_cast<size_t>(tap % side) * each;
                     for (size_t i = 0; i < count; ++i)
                         block.count[i] =
                             static_cast<uint8_t>(block.count[i] + (source[i] >= block.tried[i]));

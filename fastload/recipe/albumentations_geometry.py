@@ -281,13 +281,13 @@ class Perspective(_Mapping):
         parts = np.abs(numbers * between(self.scale, uniforms[:, 1])[:, None, None]) % 0.32
         points = np.where(_CORNERS, 1.0 - parts, parts) * extent[:, None]
         # Albumentations works in float32 from here on, and so cuts the same numbers.
-        points = points.astype(np.float32)
-        upper_left, upper_right, lower_right, lower_left = (points[:, k] for k in range(4))
+        singles: Float32Array = points.astype(np.float32)
+        upper_left, upper_right, lower_right, lower_left = (singles[:, k] for k in range(4))
         wide = np.maximum(_length(upper_right, upper_left), _length(lower_right, lower_left))
         high = np.maximum(_length(lower_right, upper_right), _length(lower_left, upper_left))
         shown = np.stack([wide, high], axis=1).astype(np.int64)
         corners = (_CORNERS * extent[:, None]).astype(np.float64)
-        forward = homographies(points.astype(np.float64), corners)
+        forward = homographies(singles.astype(np.float64), corners)
         if self.keeps_size:
             # Of the part that is shown, though the corners above are those of the image already.
             scale = _identities(len(sizes))

@@ -65,8 +65,8 @@ class Plain {
             return at < 0 ? -at : at < length ? at : 2 * (length - 1) - at;
         };
         const auto sum = [&](const float* weights, int taps, auto value) {
-            float total = value(0) * weights[row];
-            for (int tap = 1; tap < taps; ++tap) {
+            float total = 0.0f;
+            for (int tap = 0; tap < taps; ++tap) {
                 const float weight = weights[tap * count + row];
                 if (weight != 0.0f) total = mul_add(value(tap), weight, total);
             }
