@@ -238,6 +238,89 @@ def test_validation_sees_what_torchvision_would_show(
     assert (images - wanted).abs().max() <= 2.5 / 255 / min(STD)
 
 
+RECIPE = {
+    "pipeline": "torchvision_classification",
+    "pipeline_option": "crop_size=24,auto_augment_policy=ta_wide,random_erase_prob=0.1",
+}
+
+
+def test_images_are_those_of_a_pipeline(splits: Path) -> None:
+    """And those of validation are of the one beside it."""
+    options = {"val_pipeline_option": "crop_size=32,resize_size=36"}
+    with opened(splits, **RECIPE, **options, image_size=99) as data:
+        assert data.val is not None
+        assert data.shape.image_size == (24, 24)
+        assert "TrivialAugmentWide" in data.train.explain()
+        assert next(iter(data.train))[0].shape == (4, 3, 24, 24)
+        images = torch.cat([images for images, _ in data.val])
+        assert "torchvision_classification_eval(crop_size=32, resize_size=36)" in data.notes[0]
+    transform = fastload.pipelines.torchvision_classification_eval(crop_size=32, resize_size=36)
+    files = sorted((splits / "val").rglob("*.jpg"))
+    wanted = torch.stack([transform(Image.open(file)) for file in files])
+    assert (images - wanted).abs().max() <= 2.5 / 255 / min(STD)
+
+
+def test_a_pipeline_without_one_for_validation(
+    splits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Validation images are as without a pipeline, with its size and normalisation."""
+
+    def small(side: int = 24) -> v2.Compose:
+        finish = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)]
+        return v2.Compose([v2.RandomCrop(side, pad_if_needed=True), v2.ToImage(), *finish])
+
+    monkeypatch.setattr(fastload.pipelines, "small", small, raising=False)
+    monkeypatch.setattr(fastload.pipelines, "__all__", [*fastload.pipelines.__all__, "small"])
+    with opened(splits, pipeline="small", pipeline_option="side=28") as data:
+        assert data.val is not None
+        assert data.shape.image_size == (28, 28)
+        assert "28 x 28" in data.notes[0]
+        images = torch.cat([images for images, _ in data.val])
+    steps = [v2.Resize(32), v2.CenterCrop(28), *small().transforms[1:]]
+    files = sorted((splits / "val").rglob("*.jpg"))
+    wanted = torch.stack([v2.Compose(steps)(Image.open(file)) for file in files])
+    assert (images - wanted).abs().max() <= 2.5 / 255 / 0.25
+    with (
+        pytest.raises(ConfigurationError, match="val_pipeline_option: small_eval is not there"),
+        opened(splits, pipeline="small", val_pipeline_option="side=28"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"pipeline": "torchvision"}, "pipeline 'torchvision': there are dinov2"),
+        ({"pipeline": "dinov2"}, "pipeline: dinov2 makes several views"),
+        ({**RECIPE, "val_pipeline": "dino"}, "val_pipeline 'dino': there are"),
+        ({"pipeline": RECIPE["pipeline"], "pipeline_option": "crop=8"}, "no argument 'crop'"),
+        ({"pipeline": RECIPE["pipeline"], "pipeline_option": "crop_size=a"}, "Expected `int`"),
+        ({"pipeline_option": "crop_size=8"}, "pipeline_option: .*given with a pipeline"),
+    ],
+)
+def test_what_is_wrong_with_a_pipeline_is_said(
+    splits: Path, settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words), opened(splits, **settings):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("task", "largest", "words"),
+    [("segmentation", 1, "of segmentation into several classes"), ("classification", 0, "RGB")],
+)
+def test_data_that_no_pipeline_is_for(tmp_path: Path, task: str, largest: int, words: str) -> None:
+    if task == "classification":
+        write_idx(tmp_path, "train", 40)
+    else:
+        for part in ("images", "masks"):
+            (tmp_path / part).mkdir()
+            mask = np.full((8, 8), largest, np.uint8)
+            Image.fromarray(mask).save(tmp_path / part / "1.png")
+    with pytest.raises(ConfigurationError, match=words), opened(tmp_path, task=task, **RECIPE):
+        pass
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("augment", ["none", "flip", "crop-flip", "rrc-flip", "trivial", "rand"])
 def test_training_images_are_augmented_as_asked(tmp_path: Path, augment: str) -> None:

@@ -523,3 +523,9 @@ def test_dataparallel_without_a_gpu_is_one_device_with_a_warning() -> None:
     with pytest.warns(UserWarning, match=r"parallel: dp .DataParallel. .* one device.*torchrun"):
         with open_world(RunConfig(parallel="dp", device="cpu")) as world:
             assert (world.parallel, world.device.type, world.devices) == ("none", "cpu", ())
+
+
+def test_a_list_may_have_lists_in_it() -> None:
+    given = "local_crops_scale=[0.1,0.3], crop_size=8,a=[1]b,"
+    config = merged({}, given={"pipeline": "dinov2", "pipeline_option": given})
+    assert config.data.pipeline_option == ("local_crops_scale=[0.1,0.3]", "crop_size=8", "a=[1]b")

@@ -78,6 +78,17 @@ class DataConfig(_Group):
     TrivialAugmentWide; rand: rrc-flip and RandAugment; scale-crop: resize to half to twice the
     size, mirror, crop (segmentation). Of detection: none, flip (mirror), or multiscale (one of
     eleven sizes up to the image size, and mirror)."""
+    pipeline: str | None = None
+    """Of classification and segmentation into several classes: a pipeline of fastload.pipelines,
+    such as torchvision_classification, in place of augment, image_size, mean and std."""
+    pipeline_option: tuple[str, ...] = ()
+    """Arguments of the pipeline, NAME=VALUE, such as crop_size=176."""
+    val_pipeline: str | None = None
+    """That of validation. Without it: the one whose name is that of the pipeline and _eval; where
+    there is none that makes images of one size, as without pipelines, in the size and with the
+    normalisation of the pipeline."""
+    val_pipeline_option: tuple[str, ...] = ()
+    """Its arguments, NAME=VALUE, such as resize_size=232."""
     image_size: Annotated[
         tuple[int, int], Rule("sides of at least 1", lambda sides: min(sides) > 0)
     ] = (224, 224)
@@ -120,6 +131,10 @@ class DataConfig(_Group):
             len(self.mean) == len(self.std),
             f"as many numbers as std, {len(self.std)}",
         )
+        for name in ("pipeline_option", "val_pipeline", "val_pipeline_option"):
+            value = getattr(self, name)
+            good = self.pipeline is not None or not value
+            _require(name, value, good, "left out, or given with a pipeline (--pipeline)")
 
 
 @dataclass(frozen=True, kw_only=True)

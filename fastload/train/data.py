@@ -18,6 +18,7 @@ from fastload import BackendOptions, Loader, open_source
 from fastload.backends import backend_class
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, SourceError, counted, did_you_mean
+from fastload.pipelines import named
 from fastload.sources import Opened, Source
 from fastload.sources.folders import sampled_rows, splits_of
 from fastload.sources.keypoints import is_points
@@ -88,9 +89,13 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
         )
     images = next(iter(source.images.values()), None)
     channels = 1 if images is None else images.channels
-    training, evaluation = (
-        (None, None) if images is None else _transforms(config, source, channels, num_classes)
-    )
+    training, evaluation = None, None
+    image_size = config.data.image_size
+    if config.data.pipeline is not None:
+        training, evaluation, image_size, note = _of_pipeline(config, source, num_classes)
+        notes.append(note)
+    elif images is not None:
+        training, evaluation = _transforms(config, source, channels, num_classes)
     options = backend_options(config.data.backend, config.data.backend_option)
     common: dict[str, Any] = {
         "backend": config.data.backend,
@@ -130,7 +135,7 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
             task=config.task,
             num_classes=num_classes,
             in_channels=channels,
-            image_size=config.data.image_size,
+            image_size=image_size,
             vocabulary=source.details.get("vocabulary"),
             resized=config.data.augment == "multiscale",
         ),
@@ -433,6 +438,83 @@ def _transforms(
     )
     training, evaluate = _of_one_size(config, resize, num_classes)
     return v2.Compose([*training, *finish]), v2.Compose([*evaluate, *finish])
+
+
+_FINISH = (v2.ToImage, v2.ToDtype, v2.Normalize)
+"""What a pipeline ends in."""
+
+
+def _of_pipeline(
+    config: TrainConfig, source: Source, num_classes: int
+) -> tuple[v2.Compose, v2.Compose, tuple[int, int], str]:
+    """For training, and for validation, by a pipeline; the size of its images; and what it is."""
+    data = config.data
+    name, options = str(data.pipeline), data.pipeline_option
+    _check_pipeline(config, source, num_classes)
+    training, size = _transform_of_one_size(name, options, "pipeline")
+    if size is None:
+        raise ConfigurationError(
+            f"pipeline: {name} makes images of several sizes, and the networks here take batches "
+            "of one; take another."
+        )
+    note = f"training images by {named.shown(name, options)}; validation images "
+    fitting = f"{name}_eval" if f"{name}_eval" in named.transforms() else None
+    chosen = data.val_pipeline or fitting
+    if chosen is not None:
+        evaluation, fixed = _transform_of_one_size(chosen, data.val_pipeline_option, "val_pipeline")
+        if fixed is not None:
+            how = named.shown(chosen, data.val_pipeline_option)
+            return training, evaluation, size, f"{note}by {how}"
+    if data.val_pipeline or data.val_pipeline_option:
+        given = "val_pipeline" if data.val_pipeline else "val_pipeline_option"
+        why = "makes images of several sizes, and batches have one" if chosen else "is not there"
+        raise ConfigurationError(
+            f"{given}: {chosen or f'{name}_eval'} {why}. Leave it out, or take another."
+        )
+    _, shown = _of_one_size(
+        replace(config, data=replace(config.data, image_size=size, augment="rrc-flip")),
+        [v2.Resize([*size])],
+        num_classes,
+    )
+    finish = [step for step in training.transforms if type(step) in _FINISH]
+    return training, v2.Compose([*shown, *finish]), size, f"{note}of {size[0]} x {size[1]} pixels"
+
+
+def _check_pipeline(config: TrainConfig, source: Source, num_classes: int) -> None:
+    """Raises ConfigurationError: pipelines are not for such data."""
+    if config.task not in ("classification", "segmentation"):
+        raise ConfigurationError(
+            f"pipeline: it is for classification and segmentation, not for {config.task}; leave it "
+            "out, and choose by augment."
+        )
+    if config.task == "segmentation" and num_classes == 1:
+        raise ConfigurationError(
+            "pipeline: of segmentation into several classes. Beside an image its masks are 255, no "
+            "class, and in masks of one class there are pixels of that class and others alone; "
+            "leave it out, and choose by augment."
+        )
+    channels = next(iter(source.images.values())).channels
+    if channels != 3:
+        raise ConfigurationError(
+            f"pipeline: it is for RGB images, and {source.name} has images of "
+            f"{counted(channels, 'channel')}; leave it out, and choose by augment."
+        )
+
+
+def _transform_of_one_size(
+    name: str, options: Sequence[str], setting: str
+) -> tuple[v2.Compose, tuple[int, int] | None]:
+    """The transform of a pipeline, and the size of all images that it makes; None: they differ."""
+    transform = named.transform_named(name, options, setting=setting)
+    if not isinstance(transform, v2.Compose):
+        raise ConfigurationError(
+            f"{setting}: {name} makes several views of an image, and the networks here learn from "
+            "one; take another."
+        )
+    size: tuple[int, int] | None = None
+    for operation in fastload.Recipe.from_transform(transform).ops:
+        size = operation.size_after(size)
+    return transform, size
 
 
 def _of_one_size(

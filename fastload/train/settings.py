@@ -23,6 +23,7 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
@@ -159,10 +160,14 @@ def convert(field: Field, value: object) -> Any:
         ) from None
 
 
+_PARTS = re.compile(r"(?:\[[^\]]*\]|[^,])+")
+"""Between commas, those in brackets left out."""
+
+
 def _several(kind: Any, value: object) -> object:
-    """Also "30,60", and one number for both of two."""
+    """Also "30,60", "a=[1,2],b=3", and one number for both of two."""
     if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
+        value = [part.strip() for part in _PARTS.findall(value) if part.strip()]
     elif isinstance(value, int | float) and not isinstance(value, bool):
         value = [value]
     if get_args(kind)[-1] is not ... and isinstance(value, list | tuple) and len(value) == 1:
