@@ -312,7 +312,7 @@ def _counts_and_batches_as_known(dataset: Any, found: Mapping[str, str]) -> bool
     )
 
 
-# -- Functions of data sets of Hugging Face's ------------------------------------------------------
+# -- Functions of batches --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -401,13 +401,33 @@ def stacks(function: Any) -> tuple[Stacked, ...] | None:
     return None
 
 
+@functools.cache
+def _batch_functions() -> tuple[FunctionType, ...]:
+    return tuple(_patterns(["return any_function(*default_collate(a))"]))
+
+
+def applied_to_batches(function: Any) -> Any:
+    """What a collate function gives the parts of torch's `default_collate` to, and whose result it
+    returns, doing nothing else; None of any other."""
+    for pattern in _batch_functions():
+        values = _values_by(function, pattern)
+        if values is not None:
+            return values["function"]
+    return None
+
+
 def _patterns(body: list[str]) -> Iterator[FunctionType]:
     """A function of one argument, `a`, with each choice of its names in a closure."""
     names = sorted(set(re.findall(r"(?<!['.])\bany_\w+", "\n".join(body))))
     for count in range(len(names) + 1):
         for closed in itertools.combinations(names, count):
             # Python compiles calls of functions of an imported module in another way.
-            lines = ["import torch", f"def outer({', '.join(closed)}):", "  def pattern(a):"]
+            lines = [
+                "import torch",
+                "from torch.utils.data import default_collate",
+                f"def outer({', '.join(closed)}):",
+                "  def pattern(a):",
+            ]
             lines += [*(f"    {line}" for line in body), "  return pattern"]
             space: dict[str, Any] = {}
             exec("\n".join(lines), space)

@@ -123,7 +123,7 @@ _HOOKS_OF_ALL = ("_global_forward_hooks", "_global_forward_pre_hooks")
 """Of `torch.nn.modules.module`, for all modules of the process."""
 
 
-def _is_untouched(thing: Any) -> bool:
+def is_untouched(thing: Any) -> bool:
     """Whether an object does what its class said when it was imported: no function is replaced in
     the object or in its class, and no hook of a torch module is set."""
     own = getattr(thing, "__dict__", {})
@@ -156,13 +156,13 @@ def _is_registered(transform: Any) -> bool:
 
 def _delegate_of(transform: Any) -> Any:
     """The transform that it hands its image to, if it does nothing else; or None."""
-    hooked = isinstance(transform, nn.Module) and not _is_untouched(transform)
+    hooked = isinstance(transform, nn.Module) and not is_untouched(transform)
     return None if hooked else delegate_of(transform)
 
 
 def _is_container(transform: Any) -> bool:
     """Whether it is torchvision's, and does to an image what those in it do, in their order."""
-    if known_kind(type(transform)) not in _CONTAINERS or not _is_untouched(transform):
+    if known_kind(type(transform)) not in _CONTAINERS or not is_untouched(transform):
         return False
     return isinstance(transform, nn.Sequential) or type(transform.transforms) in (
         list,
@@ -205,7 +205,7 @@ def lower_leaf(transform: Any, image: ImageState) -> Origin:
             )
         if lowering is None:
             raise NotLowerableError(_reason_unknown(transform))
-        if not _is_untouched(transform):
+        if not is_untouched(transform):
             raise NotLowerableError(
                 "a hook is set on it or on all modules, or a method of it or of its class was "
                 "replaced; take that back, and make a new one"

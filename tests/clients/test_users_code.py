@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision import datasets, tv_tensors
 from torchvision import transforms as v1
 from torchvision.transforms import v2
@@ -458,3 +458,74 @@ def assert_batches_equal(data: Any) -> None:
     theirs = next(iter(DataLoader(data, batch_size=4)))
     with fastload.from_dataloader(DataLoader(data, batch_size=4)) as loader:
         torch.testing.assert_close(next(iter(loader)), theirs, rtol=0, atol=0)
+
+
+# -- Collate functions that mix images -------------------------------------------------------------
+
+HALVES = v2.MixUp(alpha=1e9, num_classes=3)
+"""Its share is 1/2, but for some 1e-5, so that batches are those of the DataLoader."""
+FLOATS = v2.Compose([v2.Resize((16, 16)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+
+
+def mixed(batch: Any) -> Any:
+    return HALVES(*default_collate(batch))
+
+
+def of_a_script(mix: Any) -> Any:
+    """As in torchvision's train.py, where all is within `main`."""
+
+    def collate_fn(batch: Any) -> Any:
+        return mix(*default_collate(batch))
+
+    return collate_fn
+
+
+def unmixed_labels(batch: Any) -> Any:
+    images, labels = default_collate(batch)
+    return HALVES(images, labels)[0], labels
+
+
+def one_half(images: torch.Tensor, labels: torch.Tensor) -> Any:
+    return images / 2, labels
+
+
+def hooked_mix() -> Any:
+    mix = v2.MixUp(alpha=1e9, num_classes=3)
+    mix.register_forward_hook(lambda module, given, made: (made[0] + 1, made[1]))
+    return v2.RandomChoice([mix])
+
+
+MIXING = {
+    "a function": (lambda: mixed, True),
+    "a script": (lambda: of_a_script(HALVES), True),
+    "a lambda": (lambda: lambda batch: HALVES(*default_collate(batch)), True),
+    "one of one": (lambda: of_a_script(v2.RandomChoice([HALVES])), True),
+    "labels left": (lambda: unmixed_labels, False),
+    "no mixing": (lambda: of_a_script(one_half), False),
+    "a hook": (lambda: of_a_script(hooked_mix()), False),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_batches_that_a_collate_function_mixes(folder: str, name: str) -> None:
+    make, known = MIXING[name]
+    existing = DataLoader(datasets.ImageFolder(folder, FLOATS), 5, collate_fn=make())
+    with fastload.from_dataloader(existing) as loader:
+        assert ("done without it" in loader.explain()) == known
+        for found, wanted in zip(loader, existing, strict=True):
+            assert type(found) is type(wanted) is tuple
+            for mine, its in zip(found, wanted, strict=True):
+                assert (type(mine), mine.dtype) == (type(its), its.dtype)
+                torch.testing.assert_close(mine, its, rtol=0, atol=2.1 / 255)
+
+
+def test_another_mixing_counts_from_the_next_epoch(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    existing = DataLoader(datasets.ImageFolder(folder, FLOATS), 5, collate_fn=mixed)
+    with fastload.from_dataloader(existing) as loader:
+        assert next(iter(loader))[1].shape[1] == 3
+        monkeypatch.setitem(globals(), "HALVES", v2.CutMix(num_classes=7))
+        assert next(iter(loader))[1].shape[1] == 7
+        monkeypatch.setitem(globals(), "HALVES", one_half)
+        assert next(iter(loader))[1].ndim == 1
