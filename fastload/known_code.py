@@ -124,7 +124,7 @@ def _equal_constants(a: Any, b: Any, found: dict[str, str]) -> bool:
             _equal_constants(mine, its, found) for mine, its in zip(a, b, strict=True)
         )
     if _is_placeholder(b):
-        return found.setdefault(b, a) == a
+        return bool(found.setdefault(b, a) == a)
     return bool(a == b) or (isinstance(a, str) and a.endswith(">") and b.endswith(">"))
 
 
@@ -340,20 +340,22 @@ class Stacked:
     """Whether it is `torch.stack` of the samples' tensors, and not `torch.tensor` of numbers."""
 
 
+_Leaves = Literal["all", "others", "none"]
+
 _KEYS = ("{key!r}", "{key}", "any_args.{key}")
 """How a key is written: as a string, by a name that stands for one, as an attribute of settings."""
 
 
 @functools.cache
-def _mappings() -> tuple[tuple[FunctionType, str], ...]:
+def _mappings() -> tuple[tuple[FunctionType, _Leaves], ...]:
     """The patterns of functions that `maps_images` knows, and what of the batch each leaves."""
-    made = []
+    made: list[tuple[list[str], _Leaves]] = []
     for key in (form.format(key="any_image") for form in _KEYS):
         apart = f"xs = [x.convert('RGB') for x in a[{key}]]"
         whole = f"[any_transform(x.convert('RGB')) for x in a[{key}]]"
         popped = f"[any_transform(x.convert('RGB')) for x in a.pop({key})]"
-        for images, leaves in ((whole, "all"), (popped, "others")):
-            made.append(([f"a['any_made'] = {images}", "return a"], leaves))
+        made.append(([f"a['any_made'] = {whole}", "return a"], "all"))
+        made.append(([f"a['any_made'] = {popped}", "return a"], "others"))
         made.append(([f"a['any_made'] = {whole}", f"del a[{key}]", "return a"], "others"))
         made.append(([apart, "a['any_made'] = [any_transform(x) for x in xs]", "return a"], "all"))
         made.append(([f"return {{'any_made': {whole}}}"], "none"))
@@ -414,6 +416,17 @@ def applied_to_batches(function: Any) -> Any:
         if values is not None:
             return values["function"]
     return None
+
+
+def _zip(batch: Any) -> Any:
+    return tuple(zip(*batch))  # noqa: B905  # as it is written there
+
+
+def zips_samples(function: Any) -> bool:
+    """Whether a collate function gives a tuple of all first parts of samples, of all second ones,
+    and so on."""
+    pattern: Any = _zip
+    return attributes_by_pattern(function, pattern) is not None
 
 
 def _patterns(body: list[str]) -> Iterator[FunctionType]:

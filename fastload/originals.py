@@ -54,7 +54,7 @@ def _originals() -> dict[str, str]:
 
 def _objects_in(thing: Any) -> Iterator[Any]:
     """An object and those in its attributes, lists and dicts, the nearest first."""
-    ahead, met = deque([thing]), set()
+    ahead, met = deque([thing]), set[int]()
     while ahead and len(met) < _OBJECTS:
         value = ahead.popleft()
         if id(value) in met or isinstance(value, _NOT_LOOKED_INTO):

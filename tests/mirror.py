@@ -18,7 +18,7 @@ TESTS = {
     "clients/test_timm": "compat.timm recipe.of_timm",
     "clients/test_torchdata": "compat.torchdata",
     "clients/test_transformers": "compat.transformers",
-    "clients/test_users_code": "known_code",
+    "clients/test_users_code": "known_code loader.known_functions",
     "test_adoption": "loader.adoption",
     "test_arguments": "arguments",
     "test_backends_maker": "backends.maker",

@@ -163,3 +163,81 @@ def test_an_adopted_dataloader_gives_what_it_gave(tmp_path: Path) -> None:
         (ours,), (wanted,) = loader, plain
     assert len(ours) == len(wanted) == 2
     assert torch.equal(ours[1]["labels"], wanted[1]["labels"])
+
+
+# -- Adopted, with the collate function of torchvision's script ------------------------------------
+
+
+def zipped(batch: Any) -> Any:
+    return tuple(zip(*batch))  # noqa: B905  # as torchvision has it
+
+
+def listed(batch: Any) -> Any:
+    return [*zip(*batch, strict=True)]
+
+
+FLOATS = (v2.ToDtype(torch.float32, scale=True),)
+STEPS: dict[str, tuple[list[Any], bool]] = {
+    "the manual": ([v2.ToImage(), RESIZE, v2.SanitizeBoundingBoxes(), *FLOATS], True),
+    "sizes that differ": ([v2.ToImage(), v2.Resize(20), v2.ClampBoundingBoxes(), *FLOATS], True),
+    "pure tensors": ([v2.PILToTensor(), *FLOATS, v2.ToPureTensor()], True),
+    "a tensor of an image": ([v2.ToImage(), v2.ToPureTensor()], True),
+    "images of Pillow": ([RESIZE], False),
+    "a function": ([v2.ToImage(), v2.Lambda(lambda part: part)], False),
+}
+
+
+def with_objects(root: Path, **arguments: Any) -> Any:
+    """Without the image in which there is nothing, as torchvision's script leaves it out."""
+    dataset = coco(root, **arguments)
+    rows = [row for row, image in enumerate(dataset.ids) if dataset.coco.imgToAnns[image]]
+    return Subset(wrapped(dataset), rows)
+
+
+def assert_alike(found: Any, wanted: Any) -> None:
+    assert type(found) is type(wanted)
+    if isinstance(wanted, tuple):
+        assert len(found) == len(wanted)
+        for mine, its in zip(found, wanted, strict=True):
+            assert_alike(mine, its)
+    elif isinstance(wanted, dict):
+        assert list(found) == list(wanted)
+        for key, value in wanted.items():
+            assert_alike(found[key], value)
+    elif isinstance(wanted, torch.Tensor):
+        assert found.dtype == wanted.dtype
+        for name in ("format", "canvas_size"):
+            assert getattr(found, name, None) == getattr(wanted, name, None)
+        pixels = 1 if wanted.ndim == 2 else 255 if wanted.is_floating_point() else 1
+        mine, its = (one.as_subclass(torch.Tensor).double() * pixels for one in (found, wanted))
+        atol = 2.01 if wanted.ndim == 3 else 1e-4
+        torch.testing.assert_close(mine, its, rtol=0, atol=atol)
+    elif isinstance(wanted, int):
+        assert found == wanted
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_adopted_batches_of_objects_are_those_of_the_dataloader(name: str, tmp_path: Path) -> None:
+    steps, known = STEPS[name]
+    dataset = with_objects(tmp_path, transforms=v2.Compose(steps))
+    existing = DataLoader(dataset, 3, collate_fn=zipped)
+    with fastload.from_dataloader(existing) as loader:
+        assert ("done without it" in loader.explain()) == known
+        for found, theirs in zip(loader, existing, strict=True):
+            assert_alike(found, theirs)
+
+
+def test_adopted_batches_of_objects_that_run_as_written(tmp_path: Path) -> None:
+    """Images without objects have no boxes; whole numbers are rounded; another form; masks."""
+    transforms = v2.Compose([v2.ToImage(), RESIZE])
+    whole = with_objects(tmp_path / "whole", transforms=transforms)
+    of_image = whole.dataset._dataset.coco.imgToAnns
+    for one in of_image[whole.dataset._dataset.ids[whole.indices[0]]]:
+        one["bbox"] = [int(number) for number in one["bbox"]]
+    some = with_objects(tmp_path / "some", transforms=transforms)
+    for dataset, function in ((some.dataset, zipped), (whole, zipped), (some, listed)):
+        existing = DataLoader(dataset, 3, collate_fn=function)
+        with fastload.from_dataloader(existing) as loader:
+            assert "done without it" not in loader.explain()
+            for found, theirs in zip(loader, existing, strict=True):
+                assert_alike(tuple(found), tuple(theirs))

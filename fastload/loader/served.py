@@ -9,20 +9,19 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fastload import native
 from fastload.backends.base import DEFAULT_PREFETCH
 from fastload.compat.dataloader import is_over_a_loaders
-from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, counted
+from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.files import DecodeSettings
-from fastload.known_code import applied_to_batches, only_seeds
+from fastload.known_code import only_seeds
 from fastload.loader import rules
 from fastload.loader.config import LoaderConfig
 from fastload.originals import pipeline_for
 from fastload.recipe import Recipe, SplitRecipe
-from fastload.recipe.lower import Origin, is_untouched
-from fastload.recipe.mix import Mix, lower_batch_transform
+from fastload.recipe.lower import Origin
 from fastload.recipe.operation import CopiedTransform, Operation, qualified_name
 from fastload.sampler import (
     EpochOrder,
@@ -43,17 +42,10 @@ from fastload.sources.columns import DatasetItems
 from fastload.sources.given import is_dataset, is_huggingface
 
 if TYPE_CHECKING:
+    from fastload.loader.known_functions import KnownFunctions
     from fastload.sources.inspection import Snapshot
 
 logger = logging.getLogger("fastload")
-
-
-class Replaced(Protocol):
-    """Functions of the user's whose work is done without them."""
-
-    @property
-    def changed(self) -> bool:
-        """Whether they would do something else now."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,7 @@ class Reading:
     recipe: Recipe
     split: SplitRecipe
     """The recipe, split for the source."""
-    replaced: Replaced | None = None
+    known: KnownFunctions | None = None
     """Functions of the user's whose work is done without them."""
 
     @property
@@ -94,18 +86,12 @@ class Served(Reading):
         """For telling later whether the user has changed the data set or its transforms.
         `in_place`: see `LoaderParts`."""
         transform = _both(self.opened.transform, self.config.transform)
-        return Changes(
-            self.config, self.opened, transform, in_place=in_place, replaced=self.replaced
-        )
+        return Changes(self.config, self.opened, transform, in_place=in_place, known=self.known)
 
 
 def served_for(config: LoaderConfig) -> Served:
     """The data set and its recipe; opened again if Python code needs samples of its own."""
-    reading = (
-        _without_transform_of_batches(config)
-        or _without_mixing_function(config)
-        or _read(config, _opened_for(config))
-    )
+    reading = _without_known_functions(config) or _read(config, _opened_for(config))
     if reading.config.collate_fn is not None:
         reading = _without_fast_collate(reading)
     pipeline = _pipeline_for(reading)
@@ -139,74 +125,17 @@ def _read(config: LoaderConfig, opened: Opened) -> Reading:
     return Reading(config, opened, recipe, split)
 
 
-def _without_transform_of_batches(config: LoaderConfig) -> Reading | None:
-    """A data set of Hugging Face's whose transform and collate function are known, read without
-    them; None of any other."""
-    if not is_huggingface(config.source) or config.transform is not None or config.opening:
+def _without_known_functions(config: LoaderConfig) -> Reading | None:
+    """A data set whose transform or collate function is known, read without that; None of any
+    other."""
+    from fastload.loader.known_functions import known_functions
+
+    known = known_functions(config, _opened_for)
+    if known is None:
         return None
-    init = config.workers.init
-    if config.collate is not None or not (init is None or only_seeds(init)):
-        return None
-    from fastload.sources.huggingface_transforms import mapped
-
-    known = mapped(config.source, config.collate_fn)
-    if known is None or Recipe.from_transform(known.transform).is_opaque:
-        return None
-    try:
-        opened = known.opened()
-    except SourceError:
-        return None
-    reading = _read(replace(config, collate_fn=None), opened)
-    return None if reading.runs_python else replace(reading, replaced=known)
-
-
-@dataclass(frozen=True)
-class _Mixing:
-    """A collate function that gives what `default_collate` makes to MixUp, CutMix or a choice."""
-
-    collate_fn: Any
-    mix: Any
-
-    @property
-    def changed(self) -> bool:
-        return _mix_in(self.collate_fn) != self.mix
-
-
-def _mix_in(collate_fn: Any) -> Mix | None:
-    """What a collate function does to batches beside making them, where that is known."""
-    applied = applied_to_batches(collate_fn)
-    inner = getattr(applied, "transforms", ())
-    if applied is None or not all(map(is_untouched, [applied, *inner])):
-        return None
-    mix = lower_batch_transform(applied)
-    return mix if isinstance(mix, Mix) else None
-
-
-def _without_mixing_function(config: LoaderConfig) -> Reading | None:
-    """A data set whose collate function mixes images, as torchvision's training script has it, read
-    without that function; None of any other."""
-    mix = _mix_in(config.collate_fn)
-    if mix is None or config.batch_transform is not None or config.assume_plain:
-        return None
-    plain = replace(config, collate_fn=None, collate=_as_tuple, batch_transform=mix)
-    opened = _opened_for(plain)
-    images_and_labels = (*opened.source.columns, opened.source.layout) == (
-        "image",
-        "label",
-        "tuple",
-    )
-    if opened.source.objects or not images_and_labels:
-        return None
-    note = f"{type(mix).__name__} in the collate_fn is known by its code, and done without it"
-    reading = _read(plain, replace(opened, notes=(*opened.notes, note)))
-    if reading.runs_python or reading.split.several_views:
-        return None
-    return replace(reading, replaced=_Mixing(config.collate_fn, mix))
-
-
-def _as_tuple(columns: dict[str, Any]) -> tuple[Any, ...]:
-    """A batch as torchvision's mixing transforms return it."""
-    return tuple(columns.values())
+    reading = _read(known.config, known.opened)
+    several = reading.split.several_views and reading.config.collate is not None
+    return None if reading.runs_python or several else replace(reading, known=known)
 
 
 def _without_fast_collate(reading: Reading) -> Reading:
@@ -231,7 +160,7 @@ def _ordered(reading: Reading) -> Served:
     split = _sized(reading, order) if order.shapes else reading.split
     if opened.source.deep:
         rules.check_pixels(config, opened.source, split)
-    return Served(config, opened, reading.recipe, split, reading.replaced, order=order)
+    return Served(config, opened, reading.recipe, split, reading.known, order=order)
 
 
 def _one_by_one(source: Source) -> Source:
@@ -357,7 +286,7 @@ class Changes:
         transform: Any,
         *,
         in_place: bool,
-        replaced: Replaced | None = None,
+        known: KnownFunctions | None = None,
     ) -> None:
         """`transform`: all that is done to an image, the data set's own part included. `in_place`:
         see `LoaderParts`."""
@@ -372,7 +301,7 @@ class Changes:
             stored = [column.in_array() for name, column in read.items() if name != "label"]
             arrays = [column.array for column in stored if column is not None]
             self._snapshot = Snapshot(config.source, only_length=only_length, in_place=arrays)
-        self._transform, self._replaced = transform, replaced
+        self._transform, self._known = transform, known
         self._seen = _operations_of(Recipe.from_transform(transform))
 
     @property
@@ -386,7 +315,7 @@ class Changes:
             return True
         if not thoroughly:
             return False
-        if self._replaced is not None and self._replaced.changed:
+        if self._known is not None and self._known.changed():
             return True
         try:
             now = _operations_of(Recipe.from_transform(self._transform))

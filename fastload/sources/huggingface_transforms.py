@@ -51,9 +51,8 @@ class Mapped:
         opened = open_huggingface(plain, OpenOptions(fields=fields))
         stored = opened.source.columns
         columns = {key: stored[column] for key, column in self.columns}
-        note = "what its transform does to each image is known by its code, and done without it"
-        return Opened(
-            replace(opened.source, columns=columns), self.transform, (*opened.notes, note)
+        return replace(
+            opened, source=replace(opened.source, columns=columns), transform=self.transform
         )
 
 

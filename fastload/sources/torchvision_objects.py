@@ -7,8 +7,11 @@ from 1. Only data sets of these very classes are taken, whose code is as torchvi
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
+
+from torch.utils.data import Subset
 
 from fastload.errors import SourceError
 from fastload.known_code import is_as_defined
@@ -49,6 +52,25 @@ def open_wrapped_objects(wrapped: Any) -> Opened:
     columns = {name: opened.source.columns[name] for name in ("image", *keys)}
     return replace(
         opened, source=replace(opened.source, columns=columns), transform=wrapped.transforms
+    )
+
+
+def is_wrapped_coco(dataset: Any) -> bool:
+    """Whether it is a `CocoDetection` that `wrap_dataset_for_transforms_v2` has made of one whose
+    boxes are not whole numbers, which torchvision rounds, or a Subset of it."""
+    wrappers = sys.modules.get("torchvision.tv_tensors._dataset_wrapper")
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    if wrappers is None or not isinstance(dataset, wrappers.VisionDatasetTVTensorWrapper):
+        return False
+    coco = getattr(dataset._dataset, "coco", None)
+    if type(dataset._dataset).__name__ != "CocoDetection" or coco is None:
+        return False
+    listed = (coco.imgToAnns.get(image, ()) for image in dataset._dataset.ids)
+    return all(
+        any(isinstance(number, float) for one in objects for number in one["bbox"])
+        for objects in listed
+        if objects
     )
 
 
