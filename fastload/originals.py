@@ -30,9 +30,9 @@ def pipeline_for(thing: Any) -> str | None:
         kind = type(found)
         if (pipeline := _function_for(f"{kind.__module__}.{kind.__qualname__}")) is not None:
             return (
-                f"{_PACKAGE}.{pipeline}(...) does what {kind.__qualname__} of the original "
-                f"repository does; if your {kind.__module__} is unchanged, give create_loader "
-                "that as transform"
+                f"{kind.__qualname__} has the name of a class of the repository that "
+                f"{_PACKAGE}.{pipeline}(...) follows; if your {kind.__module__} is unchanged, give "
+                "create_loader that as transform"
             )
     return None
 

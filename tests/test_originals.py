@@ -84,7 +84,7 @@ def test_explain_and_a_warning_name_it(
     served._warn_of_python.cache_clear()
     existing = DataLoader(wrap(folder, of(CROPS)), batch_size=2)
     with caplog.at_level(logging.WARNING), fastload.from_dataloader(existing) as loader:
-        assert "pipelines.dinov2(...) does what DataAugmentationDINO" in loader.explain()
+        assert "that fastload.pipelines.dinov2(...) follows" in loader.explain()
     assert "pipelines.dinov2(...)" in caplog.text
 
 

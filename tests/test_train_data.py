@@ -290,7 +290,7 @@ def test_a_pipeline_without_one_for_validation(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"pipeline": "torchvision"}, "pipeline 'torchvision': there are dinov2"),
+        ({"pipeline": "torchvision"}, "pipeline 'torchvision': there are .*dinov2, "),
         ({"pipeline": "dinov2"}, "pipeline: dinov2 makes several views"),
         ({**RECIPE, "val_pipeline": "dino"}, "val_pipeline 'dino': there are"),
         ({"pipeline": RECIPE["pipeline"], "pipeline_option": "crop=8"}, "no argument 'crop'"),
@@ -422,15 +422,19 @@ def test_masks_move_with_their_images(tmp_path: Path, augment: str) -> None:
                 pass
 
 
-def test_what_lies_beside_a_scaled_image_is_of_no_class(tmp_path: Path) -> None:
+def write_masks(root: Path, mask: np.ndarray, *, count: int) -> None:
+    """Bright images with this mask."""
     for part in ("images", "masks"):
-        (tmp_path / part).mkdir()
-    mask = np.resize(np.array([1, 2, 3], np.uint8), (48, 64))
-    for number in range(8):
-        Image.fromarray(mask).save(tmp_path / "masks" / f"{number}.png")
-        Image.fromarray(np.full((48, 64, 3), 200, np.uint8)).save(
-            tmp_path / "images" / f"{number}.png"
+        (root / part).mkdir()
+    for number in range(count):
+        Image.fromarray(mask).save(root / "masks" / f"{number}.png")
+        Image.fromarray(np.full((*mask.shape, 3), 200, np.uint8)).save(
+            root / "images" / f"{number}.png"
         )
+
+
+def test_what_lies_beside_a_scaled_image_is_of_no_class(tmp_path: Path) -> None:
+    write_masks(tmp_path, np.resize(np.array([1, 2, 3], np.uint8), (48, 64)), count=8)
     settings = {"task": "segmentation", "image_size": 48, "mean": "0", "std": "1"}
     beside = 0
     with opened(tmp_path, **settings, augment="scale-crop", batch_size=8) as data:
@@ -441,6 +445,27 @@ def test_what_lies_beside_a_scaled_image_is_of_no_class(tmp_path: Path) -> None:
                 assert torch.equal(images.amax(1) == 0, masks == 255)
                 beside += int((masks == 255).sum())
     assert beside
+
+
+def test_masks_of_a_pipeline_of_segmentation(tmp_path: Path) -> None:
+    """The one for validation makes images of several sizes: those are as without it."""
+    write_masks(tmp_path, np.resize(np.array([1, 2, 3], np.uint8), (48, 64)), count=4)
+    options = "base_size=60,crop_size=48"
+    settings = {"task": "segmentation", "pipeline": "torchvision_segmentation"}
+    with opened(tmp_path, **settings, pipeline_option=options, train_share=0.5) as data:
+        assert data.val is not None
+        assert data.notes[0].endswith("validation images of 48 x 48 pixels")
+        assert data.shape.num_classes == 4
+        assert {*next(iter(data.train))[1].unique().tolist()} - {255} == {1, 2, 3}
+        for loader in (data.train, data.val):
+            images, masks = next(iter(loader))
+            assert images.shape[1:] == (3, 48, 48)
+            assert masks.shape[1:] == (48, 48)
+    with (
+        pytest.raises(ConfigurationError, match="val_pipeline_option: .* of several sizes"),
+        opened(tmp_path, **settings, val_pipeline_option="base_size=60"),
+    ):
+        pass
 
 
 @pytest.mark.slow
