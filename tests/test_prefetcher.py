@@ -350,8 +350,8 @@ def test_what_comes_at_the_end_of_a_wait_is_taken_where_the_thread_has_ended_too
     wait_until(lambda: prefetched.prefetcher.state is State.FULL)
     prefetched.prefetcher.stop()
     wait_until(lambda: prefetched.prefetcher.state is State.STOPPED)
-    made = prefetched.prefetcher._made
-    monkeypatch.setattr(prefetched.prefetcher, "_made", Late(made))
+    batches = prefetched.prefetcher._batches
+    monkeypatch.setattr(prefetched.prefetcher, "_batches", Late(batches))
     assert prefetched.next() == batch_at(0, 0)
 
 
@@ -366,7 +366,7 @@ def test_what_the_handler_of_a_dead_child_raises_is_a_worker_error(
             """Nobody reads it."""
 
     with Prefetched(Recorder()) as prefetched:
-        monkeypatch.setattr(prefetched.prefetcher, "_made", Recorded())
+        monkeypatch.setattr(prefetched.prefetcher, "_batches", Recorded())
         with pytest.raises(WorkerError, match=r"killed by signal: Killed\. .*memory"):
             prefetched.next()
 

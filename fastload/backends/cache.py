@@ -433,8 +433,8 @@ class CacheBackend(BatchMaker):
 
     def _explain_resolution(self) -> str:
         # A source that is a cache already has a resolution of its own.
-        found = self._context.source.details.get("resolution", "full")
-        kept = found if self._options.short_side is None else self._variant.describe()
+        stored = self._context.source.details.get("resolution", "full")
+        kept = stored if self._options.short_side is None else self._variant.describe()
         if kept.startswith("full"):
             return f"{kept}: samples are those of the other backends"
         return (
@@ -520,7 +520,7 @@ _NO_DRAWS = Draws(0, 0, np.zeros(0, dtype=np.int64))
 def _drawn_geometries(context: Context) -> list[DrawnGeometry] | None:
     """The plans in the form that one kernel draws; None where it cannot draw one of them. Images
     are of one size then, and each of them has pixels."""
-    source, made = context.source, list[DrawnGeometry]()
+    source, geometries = context.source, list[DrawnGeometry]()
     if source.moved or not source.pixels:
         return None
     size = next(iter(source.pixels.values())).fixed_size
@@ -528,5 +528,5 @@ def _drawn_geometries(context: Context) -> list[DrawnGeometry] | None:
         drawn = None if size is None else DrawnGeometry.of(plan, size)
         if drawn is None or settled_size(source, plan) != drawn.out_size:
             return None
-        made.append(drawn)
-    return made
+        geometries.append(drawn)
+    return geometries

@@ -97,16 +97,16 @@ class CompositeReader:
     def place(self, draws: Draws) -> PlacedComposites:
         """Read the images that samples are made of, and compute where they go."""
         members = self.members(draws)
-        found = self.read(members.indices)
-        assert found.sizes is not None, "the loader refuses sources without images"
+        read = self.read(members.indices)
+        assert read.sizes is not None, "the loader refuses sources without images"
         failures: Failures = {}
-        for row in sorted(found.failures, reverse=True):  # of several the first stays
+        for row in sorted(read.failures, reverse=True):  # of several the first stays
             failures[int(members.samples[row])] = self._explained(
-                draws, members, row, found.failures[row]
+                draws, members, row, read.failures[row]
             )
-        points = self.points(members, found.sizes)
-        placed = self._placed(draws, members, found.sizes, failures)
-        placed = replace(placed, encoded=found.encoded, points=points)
+        points = self.points(members, read.sizes)
+        placed = self._placed(draws, members, read.sizes, failures)
+        placed = replace(placed, encoded=read.encoded, points=points)
         if self.paster is None:
             return placed
         return replace(placed, pasted=self.paster.pasted(draws, members, points, failures))
@@ -153,15 +153,15 @@ class CompositeReader:
             bad |= unknown
         parts.box[np.isin(members.samples, sorted(bad))] = 0  # The core refuses an empty box.
         ends = np.arange(len(members.of.first) + 1)
-        made = Composites(parts, np.searchsorted(members.pictures, ends), canvases, sampling)
+        composites = Composites(parts, np.searchsorted(members.pictures, ends), canvases, sampling)
         if job.weights is not None:
             weights = np.stack([job.weights, 1.0 - job.weights], axis=1).astype(np.float32)
-            return replace(made, weights=weights)
+            return replace(composites, weights=weights)
         if self.paster is None:
-            return made
+            return composites
         if self.paster.rectangular:
-            return replace(made, rectangles=self.paster.rectangles(draws, members))
-        return replace(made, masks=self.paster.covered(draws, members, points, bad))
+            return replace(composites, rectangles=self.paster.rectangles(draws, members))
+        return replace(composites, masks=self.paster.covered(draws, members, points, bad))
 
     def _on_canvases(self, job: PlacedComposites) -> tuple[Geometry, Canvases, set[int]]:
         """The parts of members of mosaics that are shown, where they lie, and the samples that the

@@ -118,7 +118,7 @@ class _Renderer:
     plans: Sequence[GeometryPlan]
     python: PythonRenderer
     check: bool
-    found: list[_Rows] = field(default_factory=list)
+    collected: list[_Rows] = field(default_factory=list)
 
     def render(self, rows: Sequence[EncodedRow], views: Sequence[View]) -> dict[int, DecodeError]:
         """See `EncodedRenderer`."""
@@ -146,7 +146,7 @@ class _Renderer:
                 for plan, v in zip(self.plans, views, strict=True)
             ]
             encoded = [np.frombuffer(sample.data, dtype=np.uint8) for sample in direct]
-            self.found.append(_Rows(direct, encoded, regions, views))
+            self.collected.append(_Rows(direct, encoded, regions, views))
         return damaged | self.python.render(others, views)
 
     def _odd(self, samples: list[EncodedRow]) -> set[int]:
@@ -368,20 +368,20 @@ class DaliBackend:
         """Put the pixels into their rows of the batch; where there are none, one sample at a time
         without DALI."""
         numbers = [sample.row for sample in rows.samples]
-        for view, made in zip(rows.views, pixels, strict=False):
-            if isinstance(made, torch.Tensor):
+        for view, rendered in zip(rows.views, pixels, strict=False):
+            if isinstance(rendered, torch.Tensor):
                 name = next(name for name, column in host.columns.items() if column is view.out)
                 host.columns[name] = self._joined(
-                    view.out, numbers, made, [f.row for f in host.failures]
+                    view.out, numbers, rendered, [f.row for f in host.failures]
                 )
             elif len(numbers) == len(view.out):
-                np.copyto(view.out, made)
+                np.copyto(view.out, rendered)
             else:
-                view.out[numbers] = made
+                view.out[numbers] = rendered
         if not failure:
             return
-        found = self._python.render(rows.samples, rows.views)
-        if not found:
+        errors = self._python.render(rows.samples, rows.views)
+        if not errors:
             logger.warning(
                 "DALI could not decode one of %s ... %s, but %s can; this batch was decoded "
                 "without DALI. %s",
@@ -393,10 +393,10 @@ class DaliBackend:
                 ),
             )
         for name, column in host.columns.items():
-            if found and name not in self._context.source.values:
-                column[list(found)] = 0
+            if errors and name not in self._context.source.values:
+                column[list(errors)] = 0
         host.failures = sorted(
-            [*host.failures, *(Failure(*one) for one in found.items())], key=lambda f: f.row
+            [*host.failures, *(Failure(*one) for one in errors.items())], key=lambda f: f.row
         )
 
     def _joined(
@@ -446,7 +446,7 @@ def _prepared(
     would keep alive."""
     renderer = _Renderer(plans, python, check)
     reader = RowReader(context.source, context.recipe, settings=python.settings, renderer=renderer)
-    return reader.batch(draws, allocate), renderer.found
+    return reader.batch(draws, allocate), renderer.collected
 
 
 def _device_id(asked: str, target: torch.device) -> int | None:

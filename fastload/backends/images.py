@@ -58,12 +58,12 @@ class Placed:
     def harmless(self, sizes: Sequence[Size]) -> list[Geometry]:
         """The geometries with rows that show one pixel and padding in place of those that failed,
         whatever they asked for; all windows are of these sizes, one a view."""
-        rows, made = sorted(self.failures), []
+        rows, geometries = sorted(self.failures), []
         for geometry, size in zip(self.geometries, sizes, strict=True):
             box, grid, window = geometry.box.copy(), geometry.size.copy(), geometry.window.copy()
             box[rows], grid[rows], window[rows] = (0, 0, 1, 1), (1, 1), (0, 0, *size)
-            made.append(replace(geometry, box=box, size=grid, window=window))
-        return made if rows else list(self.geometries)
+            geometries.append(replace(geometry, box=box, size=grid, window=window))
+        return geometries if rows else list(self.geometries)
 
 
 class ImageReader:
@@ -88,8 +88,8 @@ class ImageReader:
 
     def place(self, draws: Draws) -> Placed:
         """Read what must be decoded, and resolve the geometry for the sizes of all."""
-        found = self.read(draws.indices)
-        sizes, failures = found.sizes, found.failures
+        read = self.read(draws.indices)
+        sizes, failures = read.sizes, read.failures
         members = Members(draws, draws.indices)
         # For pixels that are there already this is much of the work; the native core has the same
         # arithmetic.
@@ -97,7 +97,7 @@ class ImageReader:
         points = () if sizes is None else self._points(members, sizes)
         for view, plan in enumerate(() if sizes is None else self._recipe.of(draws).geometries):
             assert sizes is not None
-            if found.encoded or plan.needs_objects:
+            if read.encoded or plan.needs_objects:
                 crops = points[view].crops if plan.needs_objects else None
                 geometries.append(plan.resolve(draws, sizes, crops))
             else:
@@ -107,7 +107,7 @@ class ImageReader:
                     failures[row] = DecodeError(
                         f"{self._source.describe(int(draws.indices[row]))}: {reason}"
                     )
-        return Placed(members, tuple(geometries), failures, found.encoded, points)
+        return Placed(members, tuple(geometries), failures, read.encoded, points)
 
     def read(self, indices: Int64Array) -> Found:
         """Read what must be decoded of these images."""

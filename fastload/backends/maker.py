@@ -288,9 +288,9 @@ class BatchMaker(ABC):
                 pixels[[failure.row for failure in failures]] = 0
             again = sorted(row for row, error in lost.items() if error is None)
             if again:
-                found = self._read_again(rows, work.draws, out, again)
-                self._remade += len(again) - len(found)
-                failures += found
+                failed_again = self._read_again(rows, work.draws, out, again)
+                self._remade += len(again) - len(failed_again)
+                failures += failed_again
             failures.sort(key=lambda failure: failure.row)
         columns = out.images if work.columns is None else work.columns()
         batch = rows.finish(work.draws, columns, out.points, failures)

@@ -97,21 +97,21 @@ class MovedColumns:
         columns: dict[str, Any] = {}
         bad: dict[int, str] = {}
         for view, points in enumerate(maps):
-            found, kept = move_together(rows, kinds, points)
-            for name, own in found.items():
+            of_view, kept = move_together(rows, kinds, points)
+            for name, own in of_view.items():
                 if isinstance(own, Ragged):
-                    found[name] = own.emptied(lost)
+                    of_view[name] = own.emptied(lost)
                 else:
                     own[lost] = 0
             for name in self._source.drawn:
                 assert self._masks is not None
-                found[name], undrawn = self._masks.draw(found[name], points)
+                of_view[name], undrawn = self._masks.draw(of_view[name], points)
                 bad |= undrawn
             if self.paster is not None:
                 seen = self.paster.taken(draws, members, rows[self._boxes])
                 seen = (seen if kept is None else seen.only(kept)).emptied(lost)
-                found = self.paster.hide(draws, members, found, seen, points, failed)
-            for name, own in found.items():
+                of_view = self.paster.hide(draws, members, of_view, seen, points, failed)
+            for name, own in of_view.items():
                 columns[self._outputs.names[name][view]] = members.grouped(own)
         return columns, {members.sample(row): why for row, why in bad.items()}
 

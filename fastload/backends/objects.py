@@ -122,10 +122,10 @@ class ObjectReader:
                 columns[name] = _collate(values)
                 continue
             # An opaque transform has made the views; else each is made here, of the same image.
-            made = recipe.several_views and recipe.opaque is not None
+            has_views = recipe.several_views and recipe.opaque is not None
             views = self._outputs.names[name]
             for number, (view, plan) in enumerate(zip(views, recipe.geometries, strict=True)):
-                seen = [value[number] for value in values] if made else values
+                seen = [value[number] for value in values] if has_views else values
                 columns[view] = (
                     self._images(seen, draws.take(good_rows), failures, good_rows, plan)
                     if kind.coloured
@@ -166,21 +166,21 @@ class ObjectReader:
         if self._as_dataloader and draws.keys is not None:
             return HostBatch({}, collated=(self._collate_fn or default_collate)([]))
         first = Draws(draws.seed, draws.epoch, np.zeros(1, dtype=np.int64))
-        made = HostBatch({}) if self._collate_fn is not None else self.batch(first)
-        return HostBatch({}) if made.failures else made.emptied()
+        batch = HostBatch({}) if self._collate_fn is not None else self.batch(first)
+        return HostBatch({}) if batch.failures else batch.emptied()
 
     def _rows(self, items: list[Any], draws: Draws, good_rows: list[int]) -> list[dict[str, Any]]:
         """The samples by fields. Raises ConfigurationError: they have different ones."""
         rows = [self._fields(item)[0] or {} for item in items]
         fields = rows[0]
-        for row, found in zip(good_rows, rows, strict=True):
-            if found.keys() != fields.keys():
+        for row, sample in zip(good_rows, rows, strict=True):
+            if sample.keys() != fields.keys():
                 raise ConfigurationError(
                     "source: the samples of a batch have different fields: "
                     f"{self.source.describe(int(draws.indices[good_rows[0]]))} has {len(fields)} "
                     f"({', '.join(map(str, fields))}), "
-                    f"{self.source.describe(int(draws.indices[row]))} has {len(found)} "
-                    f"({', '.join(map(str, found))}). Give all the same, or pass a collate_fn."
+                    f"{self.source.describe(int(draws.indices[row]))} has {len(sample)} "
+                    f"({', '.join(map(str, sample))}). Give all the same, or pass a collate_fn."
                 )
         return rows
 
@@ -203,14 +203,14 @@ class ObjectReader:
             ):
                 seed_generators(int(seeds[0]))
                 try:
-                    found = column.items(draws.indices if draws.keys is None else draws.keys)
+                    batch = column.items(draws.indices if draws.keys is None else draws.keys)
                 except Exception as error:
                     together = error
                     continue
                 rows = list(range(len(draws)))
                 # A transform of ours is for single samples.
-                if found is not None and (not self._recipe.placement or _is_one_each(found, rows)):
-                    return found, rows, []
+                if batch is not None and (not self._recipe.placement or _is_one_each(batch, rows)):
+                    return batch, rows, []
             for row, index in enumerate(
                 draws.indices.tolist() if draws.keys is None else draws.keys
             ):
@@ -258,10 +258,10 @@ class ObjectReader:
         it do not take that, the rest of the transform runs as it was written too, and its result is
         marked as `_AsWritten`."""
         assert self._recipe.opaque is not None
-        made, rest = self._recipe.opaque(image), self._recipe.rest
-        if rest is None or _are_images(made, several=False):
-            return made
-        return _AsWritten(rest(made))
+        transformed, rest = self._recipe.opaque(image), self._recipe.rest
+        if rest is None or _are_images(transformed, several=False):
+            return transformed
+        return _AsWritten(rest(transformed))
 
     def _without_marks(
         self, items: list[Any], draws: Draws, good_rows: list[int]

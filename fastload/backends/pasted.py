@@ -55,21 +55,21 @@ class Paster:
     ) -> BoolArray:
         """(B, height, width): what `pasted` gives, of all samples; False of those that it leaves
         out."""
-        made = np.zeros((len(draws), *self._size), dtype=np.bool_)
+        covered = np.zeros((len(draws), *self._size), dtype=np.bool_)
         for sample, seen in self.pasted(draws, members, points, failed).items():
-            made[sample] = seen
-        return made
+            covered[sample] = seen
+        return covered
 
     def rectangles(self, draws: Draws, members: CompositeMembers) -> npt.NDArray[np.int32]:
         """(B, 4) int32: top, left, height, width of the rectangle in which the partner is seen;
         zeros for samples without one."""
         mixed = np.unique(members.samples[members.layers == 1])
-        made = np.zeros((len(draws), 4), dtype=np.int32)
+        rectangles = np.zeros((len(draws), 4), dtype=np.int32)
         if not len(mixed):
-            return made
+            return rectangles
         left, top, right, bottom = self._boxes(draws, mixed).astype(np.int32).T
-        made[mixed] = np.stack([top, left, bottom - top, right - left], axis=1)
-        return made
+        rectangles[mixed] = np.stack([top, left, bottom - top, right - left], axis=1)
+        return rectangles
 
     def pasted(
         self,
@@ -94,23 +94,23 @@ class Paster:
         chosen = np.concatenate(self._chosen(draws, members, rows, shapes))
         # Masks that cannot be drawn are left out here: they are reported where all masks are drawn.
         drawn, _ = self.masks.draw(shapes.only(chosen), points[0].take(rows))
-        found: Pasted = {}
+        pasted: Pasted = {}
         for row, sample in enumerate(samples.tolist()):
             seen = drawn[row].any(axis=0) if len(drawn[row]) else np.zeros((), np.bool_)
             seen = np.broadcast_to(seen, drawn.values.shape[1:])
-            found[sample] = found[sample] | seen if sample in found else seen
-        return found
+            pasted[sample] = pasted[sample] | seen if sample in pasted else seen
+        return pasted
 
     def _cut_out(
         self, draws: Draws, members: CompositeMembers, samples: npt.NDArray[np.int64]
     ) -> Pasted:
-        found: Pasted = {}
+        pasted: Pasted = {}
         rectangles = self.rectangles(draws, members)
         for sample in samples.tolist():
             top, left, height, width = rectangles[sample].tolist()
-            found[sample] = np.zeros(self._size, np.bool_)
-            found[sample][top : top + height, left : left + width] = True
-        return found
+            pasted[sample] = np.zeros(self._size, np.bool_)
+            pasted[sample][top : top + height, left : left + width] = True
+        return pasted
 
     @property
     def _size(self) -> tuple[int, int]:
@@ -141,26 +141,26 @@ class Paster:
         samples, first = np.unique(members.samples[rows], return_index=True)
         ends = np.append(first, len(rows))
         counts = np.array([shapes.lengths[a:b].sum() for a, b in pairwise(ends.tolist())], np.int64)
-        found = op.chosen(draws.take(samples), stream, counts)
+        chosen = op.chosen(draws.take(samples), stream, counts)
         if crowds is not None:
             kept = crowds.at(members.indices[rows])
             offsets = kept.offsets[ends]
             crowd = kept.values.astype(np.bool_)
-            found = [
-                one & ~crowd[a:b] for one, a, b in zip(found, offsets, offsets[1:], strict=False)
+            chosen = [
+                one & ~crowd[a:b] for one, a, b in zip(chosen, offsets, offsets[1:], strict=False)
             ]
-        return found
+        return chosen
 
     def taken(self, draws: Draws, members: Members, shapes: Ragged) -> Ragged:
         """Of the objects of all members, whether each may be in the picture: False for those of a
         partner that are not pasted. `shapes`: a row of objects for each member."""
         assert isinstance(members, CompositeMembers)
         rows = np.flatnonzero(members.layers == 1)
-        made = np.ones(len(shapes.values), dtype=np.bool_)
+        taken = np.ones(len(shapes.values), dtype=np.bool_)
         if isinstance(self._step[1], CopyPaste) and len(rows):
             of_pairs = np.isin(shapes.rows_of_values, rows)
-            made[of_pairs] = np.concatenate(self._chosen(draws, members, rows, shapes.take(rows)))
-        return Ragged(made, shapes.offsets)
+            taken[of_pairs] = np.concatenate(self._chosen(draws, members, rows, shapes.take(rows)))
+        return Ragged(taken, shapes.offsets)
 
     def hide(
         self,
@@ -214,8 +214,8 @@ class Paster:
                 kept[number] = False
             elif isinstance(op, CopyPaste):
                 boxes[number] = _box_of(mask)
-        made = dict(columns) | {name: Ragged(boxes, columns[name].offsets)}
-        return made | {one: made[one].only(kept) for one in self.source.instances}
+        moved = dict(columns) | {name: Ragged(boxes, columns[name].offsets)}
+        return moved | {one: moved[one].only(kept) for one in self.source.instances}
 
 
 def _box_of(mask: npt.NDArray[np.uint8]) -> tuple[int, int, int, int]:
@@ -227,25 +227,25 @@ def _box_of(mask: npt.NDArray[np.uint8]) -> tuple[int, int, int, int]:
 def _inside(boxes: Float64Array, window: Float64Array) -> tuple[Float64Array, Float64Array]:
     """(n, 4) boxes as far as they are in a window; and (n,) what part of each is."""
     low, high = window[:2], window[2:]
-    made = np.concatenate([boxes[:, :2].clip(low, high), boxes[:, 2:].clip(low, high)], axis=1)
-    return made, _areas(made) / np.maximum(_areas(boxes), np.finfo(np.float64).tiny)
+    inside = np.concatenate([boxes[:, :2].clip(low, high), boxes[:, 2:].clip(low, high)], axis=1)
+    return inside, _areas(inside) / np.maximum(_areas(boxes), np.finfo(np.float64).tiny)
 
 
 def _outside(boxes: Float64Array, window: Float64Array) -> tuple[Float64Array, Float64Array]:
     """(n, 4) boxes around what of each a window does not hide; and (n,) what part of each that
     is."""
     _, hidden = _inside(boxes, window)
-    made = boxes.copy()
+    outside = boxes.copy()
     for axis in range(2):
         low, high = window[axis], window[axis + 2]
         across = 1 - axis
         # The window is as wide as the box there.
         spans = (window[across] <= boxes[:, across]) & (boxes[:, across + 2] <= window[across + 2])
         start, end = boxes[:, axis], boxes[:, axis + 2]
-        made[:, axis] = np.where(spans & (low <= start) & (start < high), high, start)
-        made[:, axis + 2] = np.where(spans & (low < end) & (end <= high), low, end)
-    made[:, 2:] = np.maximum(made[:, :2], made[:, 2:])
-    return made, 1.0 - hidden
+        outside[:, axis] = np.where(spans & (low <= start) & (start < high), high, start)
+        outside[:, axis + 2] = np.where(spans & (low < end) & (end <= high), low, end)
+    outside[:, 2:] = np.maximum(outside[:, :2], outside[:, 2:])
+    return outside, 1.0 - hidden
 
 
 def _areas(boxes: Float64Array) -> Float64Array:

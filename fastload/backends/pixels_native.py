@@ -197,11 +197,11 @@ class NativePixels(PixelMaker):
             return work
         files: Columns = {}
         for name, column in self._source.encoded.items():
-            found = column.in_files(draws.indices)
-            if found is None:
+            located = column.in_files(draws.indices)
+            if located is None:
                 work.parts += self._start_reading(work)
                 return work
-            files[name] = found
+            files[name] = located
         fused = self._fused(draws)
         if None not in fused:
             pending = self._submit(draws, files, fused, work.buffers)
@@ -224,7 +224,7 @@ class NativePixels(PixelMaker):
         looked = {
             name: column.looked(draws.indices) for name, column in self._source.encoded.items()
         }
-        here = all(found is not None and found.here.all() for found in looked.values())
+        here = all(each is not None and each.here.all() for each in looked.values())
         if here or all(column.grouped for column in self._source.encoded.values()):
             pending = self._read(draws, work.buffers, looked)
             return [_CorePart(0, pending, self._threads)]
@@ -239,8 +239,8 @@ class NativePixels(PixelMaker):
         for first in range(0, len(work.draws), self._slice):
             rows = slice(first, min(first + self._slice, len(work.draws)))
             some = {
-                name: None if found is None else found.take(rows)
-                for name, found in (looked or {}).items()
+                name: None if each is None else each.take(rows)
+                for name, each in (looked or {}).items()
             }
             out = work.buffers.take(rows)
             later = self._threads.submit(self._read, work.draws.take(rows), out, some)
@@ -321,10 +321,10 @@ class NativePixels(PixelMaker):
         members = Members(draws, draws.indices)
         sizes = [size for size in self._settled_for(draws.size) if size is not None]
         if len(sizes) < len(plans) or None in placed:
-            found = self._rows.images.place(draws)
-            sizes, failures = self._rows.images.sizes_of(found), found.failures
-            members, points = found.members, found.points
-            placed = [*found.harmless(sizes)]
+            resolved = self._rows.images.place(draws)
+            sizes, failures = self._rows.images.sizes_of(resolved), resolved.failures
+            members, points = resolved.members, resolved.points
+            placed = [*resolved.harmless(sizes)]
         work = BatchInWork(draws, self._rows.buffers(len(draws), sizes, self._allocate))
         work.failures.update(failures)
         work.buffers.note(members, points)

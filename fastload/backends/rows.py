@@ -153,11 +153,11 @@ class RowReader:
 
     def fill_again(self, draws: Draws, out: Buffers, rows: Sequence[int]) -> list[Failure]:
         """`fill` for these rows of a batch alone; the failures are of these rows."""
-        made = self.buffers(len(rows), self._sizes_in(out))
-        failures = self.fill(draws.take(np.array(rows)), made)
-        for name, pixels in made.images.items():
+        buffers = self.buffers(len(rows), self._sizes_in(out))
+        failures = self.fill(draws.take(np.array(rows)), buffers)
+        for name, pixels in buffers.images.items():
             out.images[name][rows] = pixels
-        for table, points in zip(out.points, made.points, strict=True):
+        for table, points in zip(out.points, buffers.points, strict=True):
             table[rows] = points
         return [Failure(rows[failure.row], failure.error) for failure in failures]
 
@@ -177,12 +177,12 @@ class RowReader:
         return self.finish(draws, out.images, out.points, failures)
 
     def finish(
-        self, draws: Draws, made: Mapping[str, Any], points: Tables, failures: list[Failure]
+        self, draws: Draws, rendered: Mapping[str, Any], points: Tables, failures: list[Failure]
     ) -> HostBatch:
         """The batch of the columns that are made, with those that are still to be read: values, and
         what is moved with the images by these tables; of failed rows these hold zeros, or nothing
         where they are of variable length."""
-        columns = dict(made)
+        columns = dict(rendered)
         for name, column in self._source.values.items():
             if not column.kind.moves and name not in columns:
                 columns[name] = column.at(draws.indices)

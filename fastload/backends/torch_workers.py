@@ -285,7 +285,7 @@ class TorchBackend:
         workers = counted(self._workers, "worker")
         if isinstance(error, StopIteration) and not error.args:
             goes_on = "To go on, create a new loader and load this one's state_dict()."
-            found = f"backend 'torch': none of its {workers} is left. {KILLED_WORKER} {goes_on}"
+            words = f"backend 'torch': none of its {workers} is left. {KILLED_WORKER} {goes_on}"
         elif (
             isinstance(error, FastloadError)
             or not isinstance(error, RuntimeError | OSError | EOFError)
@@ -298,13 +298,13 @@ class TorchBackend:
         ):
             return error
         elif asked is not None and "timed out" in said:
-            found = f"backend 'torch': {_late(said, asked.draws)}"
+            words = f"backend 'torch': {_late(said, asked.draws)}"
         # OSError, EOFError: a worker that dies between announcing a batch and handing it over
         else:
             flight = f"{counted(self._prefetch, 'batch')} in flight for each"
-            found = f"backend 'torch', {workers}, {flight}: {said}. {KILLED_WORKER}"
+            words = f"backend 'torch', {workers}, {flight}: {said}. {KILLED_WORKER}"
         self.close()  # what is on its way would be taken for what is asked for next
-        explained = WorkerError(found)
+        explained = WorkerError(words)
         explained.__cause__ = error
         return explained
 
@@ -522,9 +522,9 @@ def own_folder() -> str | None:
     """Where this process has its sockets, if it has made that folder, and so is the last to use it.
     One that was forked, or started by multiprocessing, has that of its parent."""
     folder = multiprocessing.util.get_temp_dir()
-    for made in getattr(multiprocessing.util, "_finalizer_registry", {}).values():
-        args = getattr(made, "_args", None) or ()
-        if getattr(made, "_pid", None) == os.getpid() and folder in args:
+    for finalizer in getattr(multiprocessing.util, "_finalizer_registry", {}).values():
+        args = getattr(finalizer, "_args", None) or ()
+        if getattr(finalizer, "_pid", None) == os.getpid() and folder in args:
             return folder
     return None
 

@@ -40,9 +40,9 @@ class Batches(_MultiProcessingDataLoaderIter):
         while True:
             current().check()
             left = until - time.monotonic()
-            found: tuple[bool, Any] = super()._try_get_data(max(0.0, min(left, _LOOK)))  # type: ignore[no-untyped-call]
-            if found[0] or left <= _LOOK:
-                return found
+            received: tuple[bool, Any] = super()._try_get_data(max(0.0, min(left, _LOOK)))  # type: ignore[no-untyped-call]
+            if received[0] or left <= _LOOK:
+                return received
 
     def kill_workers(self) -> None:
         """End them, whatever they wait for. To be called before `_shutdown_workers`."""

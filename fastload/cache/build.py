@@ -260,9 +260,9 @@ class _Build:
             return None
         manifest = read_manifest(target)
         if (manifest.fingerprint, manifest.variant) != (self.source.fingerprint, self.variant):
-            found, wanted = manifest.variant.describe(), self.variant.describe()
+            held, wanted = manifest.variant.describe(), self.variant.describe()
             raise CacheError(
-                f"{target}: holds a cache of {manifest.source} ({manifest.fingerprint}, {found}), "
+                f"{target}: holds a cache of {manifest.source} ({manifest.fingerprint}, {held}), "
                 f"not of {self.source.name} ({self.source.fingerprint}, {wanted}). Give another "
                 f"directory, or delete this one (rm -r '{target}')."
             )
@@ -591,19 +591,22 @@ def _same_array(directory: Path, manifest: Manifest, name: str, column: Column) 
     covers only some of its rows. All are compared, which takes a second a gigabyte."""
     stored = column.in_array() if isinstance(column, PixelImages | Values) else None
     entry = manifest.columns.get(name)
-    found = None if entry is None else entry.arrays["array"]
-    if stored is None or found is None or found.checksum is None or manifest.failed:
+    cached = None if entry is None else entry.arrays["array"]
+    if stored is None or cached is None or cached.checksum is None or manifest.failed:
         return True
     rows = len(stored)
-    if stored.array.nbytes <= FULLY_FINGERPRINTED or found.shape != (rows, *stored.array.shape[1:]):
+    if stored.array.nbytes <= FULLY_FINGERPRINTED or cached.shape != (
+        rows,
+        *stored.array.shape[1:],
+    ):
         return True
     step = max(1, (16 << 20) * len(stored.array) // stored.array.nbytes)
     checksum = 0
     for start in range(0, rows, step):
         part = stored.array[stored.rows_of(np.arange(start, min(start + step, rows)))]
         checksum = crc32(np.ascontiguousarray(part).data.cast("B"), checksum)
-    header = read_regular(directory / found.file, most=HEADER_BYTES)
-    return crc32(header, checksum) == found.checksum
+    header = read_regular(directory / cached.file, most=HEADER_BYTES)
+    return crc32(header, checksum) == cached.checksum
 
 
 def _is_file_name(name: str) -> bool:

@@ -91,12 +91,12 @@ class Samples:
     def sizes(self, index: int) -> tuple[tuple[int, int] | None, ...]:
         """(height, width) of each image column before it is reduced, or None where it is not known
         without decoding."""
-        found = (or_error(reader.size, index) for reader in self._readers)
-        return tuple(size if isinstance(size, tuple) else None for size in found)
+        sizes = (or_error(reader.size, index) for reader in self._readers)
+        return tuple(size if isinstance(size, tuple) else None for size in sizes)
 
     def read(self, index: int) -> Sample:
-        found = [self._read(*pair, index) for pair in zip(self._readers, self.images, strict=True)]
-        return Sample(tuple(pixels for pixels, _ in found), stamps=tuple(one for _, one in found))
+        read = [self._read(*pair, index) for pair in zip(self._readers, self.images, strict=True)]
+        return Sample(tuple(pixels for pixels, _ in read), stamps=tuple(one for _, one in read))
 
     def _read(
         self, reader: ImageReader, column: ImageSpec, index: int
@@ -168,9 +168,9 @@ class _Items(Samples):
         self.values = {}
         # The first sample that there is tells the channels; it is kept, because reading it may be
         # slow.
-        found = ((index, or_error(self._item, index)) for index in range(len(self._column)))
+        items = ((index, or_error(self._item, index)) for index in range(len(self._column)))
         first = next(
-            ((index, item) for index, item in found if not isinstance(item, DecodeError)), None
+            ((index, item) for index, item in items if not isinstance(item, DecodeError)), None
         )
         if first is None:
             raise DecodeError(f"{self._name}: the dataset raises an error for every sample.")

@@ -183,12 +183,12 @@ class Look:
         """Which sample has another file than it had, for a person; "" for none. None: after so many
         seconds some were not looked at yet. Seconds None: wait for all."""
         try:
-            found = self._end.result(seconds)
+            changed = self._end.result(seconds)
         except NotYetError:
             self._note()  # the other ranks of the node need not look, too
             return None
         self._pool.shutdown(wait=False)
-        return found
+        return changed
 
     def close(self) -> None:
         """End it, if it is still under way."""
@@ -236,13 +236,13 @@ class Look:
 
     def _finish(self, tasks: Sequence[Future[tuple[str, bool]]]) -> str:
         results = [task.result() for task in tasks]  # all of them have at least been started
-        found = next((words for words, _ in results if words), "")
-        if not found and not self._over and self._directory is not None:
+        changed = next((words for words, _ in results if words), "")
+        if not changed and not self._over and self._directory is not None:
             with contextlib.suppress(OSError):  # what cannot be written to is looked at again
                 if any(renewed for _, renewed in results):
                     _write(self._directory, self._stamps)
             self._note()
-        return found
+        return changed
 
     def _note(self) -> None:
         """As `looked_at` reads it."""

@@ -190,8 +190,8 @@ def write_values(
     samples of these indices are transformed, if they are. Raises OSError."""
 
     def rows(indices: npt.NDArray[np.int64]) -> Rows:
-        found = column.at(indices)
-        return found if points is None else transformed(column.kind, found, points(indices))
+        values = column.at(indices)
+        return values if points is None else transformed(column.kind, values, points(indices))
 
     count = len(column)
     step = max(1, (16 << 20) * count // max(1, column.nbytes))
@@ -223,8 +223,8 @@ def _write_ragged(stem: Path, role: str, parts: Iterator[Ragged]) -> ColumnEntry
             writer.append(rows)
             dtype, trailing, elements = rows.dtype, rows.shape[1:], elements + len(rows)
         arrays = {"array": writer.finish(dtype, (elements, *trailing))}
-    for level, found in enumerate(lengths):
-        offsets = offsets_of(np.concatenate(found))
+    for level, of_level in enumerate(lengths):
+        offsets = offsets_of(np.concatenate(of_level))
         arrays[f"offsets{level}"] = _save(f"{stem}.offsets{level}.npy", offsets)
     return ColumnEntry("ragged", role, arrays)
 
@@ -256,14 +256,14 @@ def verify_cache(directory: str | os.PathLike[str]) -> Manifest:
         )
     for array in arrays:
         try:
-            found = checksum_of(path / array.file)
+            actual = checksum_of(path / array.file)
         except OSError as error:
             raise CacheError(
                 f"{path / array.file}: cannot be read: {error}. {remedy(path)}"
             ) from error
-        if found != array.checksum:
+        if actual != array.checksum:
             raise CacheError(
-                f"{path / array.file}: is not what was written: its checksum is {found:08x}, not "
+                f"{path / array.file}: is not what was written: its checksum is {actual:08x}, not "
                 f"{array.checksum:08x}. The disk, a copy or another program has changed it. "
                 f"{remedy(path)}"
             )
@@ -274,10 +274,10 @@ def verify_cache(directory: str | os.PathLike[str]) -> Manifest:
 
 def _begins_with(path: Path, count: int, checksum: int) -> bool:
     """Whether so many bytes of this CRC-32 follow the header. Raises OSError."""
-    found = 0
+    computed = 0
     with open_regular(path, buffering=0) as file:
         file.seek(HEADER_BYTES)
         while count and (block := file.read(min(count, 4 << 20))):
-            found = crc32(block, found)
+            computed = crc32(block, computed)
             count -= len(block)
-    return count == 0 and found == checksum
+    return count == 0 and computed == checksum

@@ -27,10 +27,10 @@ def read_deep(data: bytes, header: ImageHeader, stored: PixelFormat) -> npt.NDAr
     it, with the command that installs one.
     """
     if header.format == "PNG" and "PNG" in core_formats():
-        made = np.empty((header.height, header.width, stored.channels), dtype=stored.dtype)
+        pixels = np.empty((header.height, header.width, stored.channels), dtype=stored.dtype)
         # What the core refuses (interlaced, damaged) is left to the other readers.
-        if not native.load().read_png16(np.frombuffer(data, dtype=np.uint8), made):
-            return made
+        if not native.load().read_png16(np.frombuffer(data, dtype=np.uint8), pixels):
+            return pixels
     if stored.channels == 3 and header.format == "TIFF":
         return _tiff(data, header)
     if stored.channels == 3:

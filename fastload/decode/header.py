@@ -133,8 +133,8 @@ def _markers(data: bytes) -> Iterator[tuple[int, int]]:
             if marker not in _BARE:
                 position += max(int.from_bytes(data[position : position + 2], "big"), 2)
             if marker == _SOS:
-                found = _SCAN_END.search(data, position)
-                position = found.start() if found else len(data)
+                match = _SCAN_END.search(data, position)
+                position = match.start() if match else len(data)
 
 
 def _next_marker(data: bytes, position: int) -> tuple[int, int]:

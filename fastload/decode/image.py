@@ -336,13 +336,13 @@ def _is_deep(data: bytes, stored: PixelFormat, masks: bool) -> bool:
 
     Raises ValueError: images are others than the first one of the data set.
     """
-    found = format_of(data, masks=masks)
-    if found != stored and not masks:
+    actual = format_of(data, masks=masks)
+    if actual != stored and not masks:
         raise ValueError(
-            f"its pixels are {found}, and those of the first image of the data set {stored}: "
+            f"its pixels are {actual}, and those of the first image of the data set {stored}: "
             "mode='unchanged' serves one kind; convert them to one"
         )
-    return np.uint8 not in (found.dtype, stored.dtype)
+    return np.uint8 not in (actual.dtype, stored.dtype)
 
 
 class ImageReader(Protocol):
@@ -390,10 +390,10 @@ class EncodedReader:
         if any(map(self._is_large, indices.tolist())):
             return [or_error(self.fetch, index) for index in indices.tolist()]
         try:
-            found = self.column.read_many(indices)
+            read = self.column.read_many(indices)
         except OSError:  # one of them failed; read singly, each has its own message
             return [or_error(self.fetch, index) for index in indices.tolist()]
-        pairs = zip(indices.tolist(), found, strict=True)
+        pairs = zip(indices.tolist(), read, strict=True)
         return [or_error(lambda pair: self.accept(*pair), pair) for pair in pairs]
 
     def _is_large(self, index: int) -> bool:

@@ -110,12 +110,12 @@ def _by_python(column: EncodedImages, rows: Int64Array, settings: DecodeSettings
     reader = EncodedReader(column, settings)
 
     def size(index: int) -> tuple[int, int]:
-        found = or_error(reader.size, index)
-        if isinstance(found, DecodeError):
-            if column.waits and not found.read:
-                raise found  # Of a store that fails for a while: another rank may get an answer.
+        size = or_error(reader.size, index)
+        if isinstance(size, DecodeError):
+            if column.waits and not size.read:
+                raise size  # Of a store that fails for a while: another rank may get an answer.
             return UNREADABLE
-        return found
+        return size
 
     with ThreadPoolExecutor(_WAITING if column.waits else usable_cores()) as pool:
         return np.array([*pool.map(size, rows.tolist())], dtype=np.int64).reshape(-1, 2)

@@ -54,15 +54,15 @@ def random_resized_crop_boxes(
     fits = (width > 0) & (width <= image_width) & (height > 0) & (height <= image_height)
 
     rows, first = np.arange(len(sizes)), fits.argmax(axis=1)
-    found = fits[rows, first]
+    has_fit = fits[rows, first]
     fallback = _central_boxes(sizes, ratio)
-    height = np.where(found, height[rows, first].astype(np.int64), fallback[:, 2])
-    width = np.where(found, width[rows, first].astype(np.int64), fallback[:, 3])
+    height = np.where(has_fit, height[rows, first].astype(np.int64), fallback[:, 2])
+    width = np.where(has_fit, width[rows, first].astype(np.int64), fallback[:, 3])
     top = np.where(
-        found, pick(uniforms[:, 2 * _ATTEMPTS], sizes[:, 0] - height + 1), fallback[:, 0]
+        has_fit, pick(uniforms[:, 2 * _ATTEMPTS], sizes[:, 0] - height + 1), fallback[:, 0]
     )
     left = np.where(
-        found, pick(uniforms[:, 2 * _ATTEMPTS + 1], sizes[:, 1] - width + 1), fallback[:, 1]
+        has_fit, pick(uniforms[:, 2 * _ATTEMPTS + 1], sizes[:, 1] - width + 1), fallback[:, 1]
     )
     return np.stack([top, left, height, width], axis=1)
 

@@ -59,10 +59,10 @@ def nearest(
     scale = _single(length) / _single(size)
     positions = positions + mirrored * (size - 1 - 2 * positions)
     shifted = _single(positions) + np.float32(0.5) if exact else _single(positions)
-    found: Any = shifted * scale  # not negative
-    found = found.long() if isinstance(found, torch.Tensor) else found.astype(np.int64)
-    found = found.clip(max=length - 1)
-    result: Positions = found + mirrored * (length - 1 - 2 * found)
+    rows: Any = shifted * scale  # not negative
+    rows = rows.long() if isinstance(rows, torch.Tensor) else rows.astype(np.int64)
+    rows = rows.clip(max=length - 1)
+    result: Positions = rows + mirrored * (length - 1 - 2 * rows)
     return result
 
 

@@ -442,7 +442,7 @@ class GeometryPlan:
     @property
     def resampling(self) -> Resampling:
         """How it makes the pixels of images."""
-        made = Resampling(
+        resampling = Resampling(
             self.interpolation,
             self.antialias,
             self.padding_mode,
@@ -450,23 +450,26 @@ class GeometryPlan:
             coloured=self.colour is not None,
         )
         if self.later is None:
-            return made
-        return replace(made, later=LaterResampling(self.later.sampling, self.later.plan.resampling))
+            return resampling
+        return replace(
+            resampling, later=LaterResampling(self.later.sampling, self.later.plan.resampling)
+        )
 
     @property
     def mask_resampling(self) -> Resampling:
         """How it makes the masks that belong to them: by the nearest pixel, with a fill of their
         own."""
-        made = Resampling(
+        resampling = Resampling(
             self.mask_interpolation,
             padding_mode=self.padding_mode,
             fill=self.mask_fill,
             as_stored=True,
         )
         if self.later is None:
-            return made
+            return resampling
         return replace(
-            made, later=LaterResampling(self.later.mask_sampling, self.later.plan.mask_resampling)
+            resampling,
+            later=LaterResampling(self.later.mask_sampling, self.later.plan.mask_resampling),
         )
 
     @property
@@ -564,9 +567,9 @@ class LaterPlan:
         sizes, inverse, forward, centres = geometry.window[:, 2:], None, None, 0.0
         if self.warp is not None:
             stream, op = self.warp
-            made = op.warp(sizes.astype(np.int64), _uniforms(draws, stream, op))
-            sizes, inverse, forward = made.size, made.inverse, made.forward
-            centres = made.centres
+            warped = op.warp(sizes.astype(np.int64), _uniforms(draws, stream, op))
+            sizes, inverse, forward = warped.size, warped.inverse, warped.forward
+            centres = warped.centres
         then = self.plan.resolve(draws, sizes, crops)
         errors = then.errors | geometry.errors
         later = Later(inverse, forward, sizes, then, centres)

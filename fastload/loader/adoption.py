@@ -69,10 +69,10 @@ class Adoption:
     def is_shared_by(self, dataloader: DataLoader[Any]) -> bool:
         """Whether a DataLoader that a framework has made of the user's gives other samples: those
         of a rank."""
-        made, given = (
+        theirs, given = (
             (one.sampler, one.batch_sampler, one.dataset) for one in (dataloader, self.existing)
         )
-        return not any(map(operator.is_, made[:2], given[:2])) or made[2] is not given[2]
+        return not any(map(operator.is_, theirs[:2], given[:2])) or theirs[2] is not given[2]
 
     def draw(self) -> None:
         """`iter()` was called: what a DataLoader draws of the script's generators, the seed of its
@@ -87,14 +87,14 @@ class Adoption:
         """What `config` is read from, as it is now, for `is_same`: objects and numbers, nothing
         that is as long as the data set."""
         existing, sampler, own_batches = self.existing, *_index_sampler_of(self.existing)
-        found = [getattr(existing, name, None) for name in _READ]
+        seen = [getattr(existing, name, None) for name in _READ]
         if not own_batches:
-            found += [getattr(existing.batch_sampler, name, None) for name in _OF_BATCHES]
+            seen += [getattr(existing.batch_sampler, name, None) for name in _OF_BATCHES]
             if _may_be_ours(sampler):
-                found += [getattr(sampler, name, None) for name in _OF_ORDER]
-                found.append(_length_of(getattr(sampler, "data_source", None)))
-        found.append(_length_of(existing.dataset))
-        return found
+                seen += [getattr(sampler, name, None) for name in _OF_ORDER]
+                seen.append(_length_of(getattr(sampler, "data_source", None)))
+        seen.append(_length_of(existing.dataset))
+        return seen
 
     def cut(self) -> tuple[int, bool] | None:
         """(batch_size, drop_last) of torch's BatchSampler now; None where there is none."""

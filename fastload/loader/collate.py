@@ -56,10 +56,10 @@ def collate_of(given: str | Collate, source: Source, outputs: Outputs) -> Collat
     ]
     for what, names in (("column of images", images), ("column of boxes", boxes)):
         if len(names) != 1:
-            found = ", ".join(names) or "none"
+            there = ", ".join(names) or "none"
             raise _refused(
                 source,
-                f"which must have one {what} for collate_fn={given!r} and has {found} (columns: "
+                f"which must have one {what} for collate_fn={given!r} and has {there} (columns: "
                 f"{', '.join(source.columns)}). Give boxes as a fastload.Ragged",
             )
     if "labels" not in source.instances:
@@ -102,13 +102,13 @@ class _Form(ABC):
 
     def targets(self, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
         """For each image a dict of what is in it: views of all columns but the images."""
-        found: list[dict[str, Any]] = [{} for _ in range(len(columns[self.images]))]
+        targets: list[dict[str, Any]] = [{} for _ in range(len(columns[self.images]))]
         lengths: dict[bytes, list[int]] = {}
         for name, column in columns.items():
             if name not in (self.images, SIZES):
-                for target, row in zip(found, _rows(column, lengths), strict=True):
+                for target, row in zip(targets, _rows(column, lengths), strict=True):
                     target[name] = row
-        return found
+        return targets
 
 
 class TorchvisionForm(_Form):
@@ -269,10 +269,10 @@ def _centred_by_numpy(boxes: Any, height: Any, width: Any) -> Any:
         boxes = boxes if boxes.is_floating_point() else boxes.to(torch.float32)
     first, last = boxes[:, :2], boxes[:, 2:]
     module: Any = np if isinstance(boxes, np.ndarray) else torch
-    made = module.concatenate([first + last, last - first], 1)
+    centred = module.concatenate([first + last, last - first], 1)
     for column, share in enumerate((0.5 / width, 0.5 / height, 1 / width, 1 / height)):
-        made[:, column] *= share
-    return made
+        centred[:, column] *= share
+    return centred
 
 
 def _image_of_each(rows: Ragged) -> Any:

@@ -82,7 +82,7 @@ class ComparedBackend:
         self._lock = threading.Lock()
         self._chosen: deque[_Chosen] = deque()
         self._thread: threading.Thread | None = None
-        self._found: str | None = None
+        self._mismatch: str | None = None
 
     # -- called in the trainer's thread
 
@@ -91,25 +91,25 @@ class ComparedBackend:
         batch of the epoch is asked for. Raises ConfigurationError; what the user's code raises."""
         if self._assumed.labels is not None:
             earlier = self._labels.get(epoch - 1)
-            made = self._labels_of(epoch, indices)
-            self._labels = {epoch: made} | ({} if earlier is None else {epoch - 1: earlier})
+            labels = self._labels_of(epoch, indices)
+            self._labels = {epoch: labels} | ({} if earlier is None else {epoch - 1: earlier})
         before = states_of_generators()
         with preserved_random_state():
             label = self._served_label(epoch, first)
-            self._found = self._found or self._difference(_Chosen(epoch, first, label))
+            self._mismatch = self._mismatch or self._difference(_Chosen(epoch, first, label))
             self._rolls_dice |= states_of_generators() != before
         self.raise_difference()
 
     def raise_difference(self) -> None:
         """Raises ConfigurationError: a sample that was compared differs, now and at every later
         call."""
-        while self._rolls_dice and self._found is None and self._chosen:
+        while self._rolls_dice and self._mismatch is None and self._chosen:
             chosen = self._chosen.popleft()
             with preserved_random_state():
                 self._set_seed(chosen)
-                self._found = self._difference(chosen)
-        if self._found is not None:
-            raise ConfigurationError(self._found)
+                self._mismatch = self._difference(chosen)
+        if self._mismatch is not None:
+            raise ConfigurationError(self._mismatch)
 
     def end_epoch(self) -> None:
         """Wait for what is being compared. Raises ConfigurationError: a sample differs."""
@@ -131,13 +131,13 @@ class ComparedBackend:
                     seed_generators(seed >> 1)
                     answers[row] = labels[index][1]
         try:
-            made = default_collate(answers)
+            stacked = default_collate(answers)
         except (TypeError, RuntimeError, ValueError) as error:
             raise self._no_batch(str(error)) from error
-        if not isinstance(made, torch.Tensor):
+        if not isinstance(stacked, torch.Tensor):
             raise self._no_batch(f"the first is {answers[0]!r:.80}")
-        table = np.zeros((len(self._source), *made.shape[1:]), dtype=made.numpy().dtype)
-        table[wanted] = made.numpy()
+        table = np.zeros((len(self._source), *stacked.shape[1:]), dtype=stacked.numpy().dtype)
+        table[wanted] = stacked.numpy()
         return table
 
     def _no_batch(self, why: str) -> ConfigurationError:
@@ -213,11 +213,11 @@ class ComparedBackend:
         try:
             while True:
                 with self._lock:
-                    if not self._chosen or self._found is not None:
+                    if not self._chosen or self._mismatch is not None:
                         self._thread = None
                         return
                     chosen = self._chosen.popleft()
-                self._found = self._difference(chosen)
+                self._mismatch = self._difference(chosen)
         except BaseException:  # SystemExit of `end_thread`
             self._thread = None
             raise
@@ -239,27 +239,27 @@ class ComparedBackend:
     def _compared(self, chosen: _Chosen) -> str | None:
         column = self._source.images["image"]
         served: npt.NDArray[np.uint8] | DecodeError
-        made: Any
+        sample: Any
         try:
             served = reader_of(column, self._settings).pixels(chosen.index)
         except DecodeError as error:
             served = error
         try:
-            made = self._assumed.compared[chosen.index]
+            sample = self._assumed.compared[chosen.index]
         except Exception as error:  # whatever the user's code may raise
-            made = error
-        what = _how_they_differ(served, made, chosen.label)
+            sample = error
+        what = _how_they_differ(served, sample, chosen.label)
         if what is None:
             return None
-        return f"assume_plain: {self._where(chosen)}: {what}. {_REMEDY}{self._hint(chosen, made)}"
+        return f"assume_plain: {self._where(chosen)}: {what}. {_REMEDY}{self._hint(chosen, sample)}"
 
     def _where(self, chosen: _Chosen) -> str:
         return f"{self._source.describe(chosen.index)} (sample {chosen.index})"
 
-    def _hint(self, chosen: _Chosen, made: Any) -> str:
+    def _hint(self, chosen: _Chosen, sample: Any) -> str:
         """The option that turns images upright, if that is what the user's code does; else
         empty."""
-        if self._settings.exif_orientation or not _is_pair(made):
+        if self._settings.exif_orientation or not _is_pair(sample):
             return ""
         upright = DecodeSettings(True, self._settings.max_pixels)
         column = self._source.images["image"]
@@ -267,47 +267,49 @@ class ComparedBackend:
             pixels = reader_of(column, upright).pixels(chosen.index)
         except DecodeError:
             return ""
-        if _pixels_differ(pixels, made[0]) is not None:
+        if _pixels_differ(pixels, sample[0]) is not None:
             return ""
         return " options=BackendOptions(exif_orientation=True) turns images upright, as it does."
 
 
-def _is_pair(made: Any) -> bool:
-    return isinstance(made, tuple | list) and len(made) == 2
+def _is_pair(sample: Any) -> bool:
+    return isinstance(sample, tuple | list) and len(sample) == 2
 
 
 def _how_they_differ(
-    served: npt.NDArray[np.uint8] | DecodeError, made: Any, label: Any
+    served: npt.NDArray[np.uint8] | DecodeError, sample: Any, label: Any
 ) -> str | None:
     if isinstance(served, DecodeError):
         # The batch has the same error; that of the user's code may have other words.
-        return None if isinstance(made, Exception) else f"its code makes it, and fastload: {served}"
-    if isinstance(made, Exception):
-        return f"its code raises {type(made).__name__}: {made}, and fastload serves it"
-    if not _is_pair(made):
-        return f"its code gives a {type(made).__name__}, not an image and a label"
-    pixels = _pixels_differ(served, made[0])
+        return (
+            None if isinstance(sample, Exception) else f"its code makes it, and fastload: {served}"
+        )
+    if isinstance(sample, Exception):
+        return f"its code raises {type(sample).__name__}: {sample}, and fastload serves it"
+    if not _is_pair(sample):
+        return f"its code gives a {type(sample).__name__}, not an image and a label"
+    pixels = _pixels_differ(served, sample[0])
     if pixels is not None or label is None:
         return pixels
-    if np.array_equal(np.asarray(made[1]), np.asarray(label)):
+    if np.array_equal(np.asarray(sample[1]), np.asarray(label)):
         return None
-    return f"the label is {made[1]} by its code, and {label} as listed"
+    return f"the label is {sample[1]} by its code, and {label} as listed"
 
 
 def _pixels_differ(served: npt.NDArray[np.uint8], image: Any) -> str | None:
     if not isinstance(image, Image.Image | np.ndarray):
         shape = tuple(getattr(image, "shape", ()))
         return f"its code gives a {type(image).__name__}{shape} for the image, before `transform`"
-    made = np.asarray(image)
-    made = made[..., None] if made.ndim == 2 else made
-    if made.shape != served.shape or made.dtype != np.uint8:
+    pixels = np.asarray(image)
+    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    if pixels.shape != served.shape or pixels.dtype != np.uint8:
         sizes = [
             f"{array.shape[1]} x {array.shape[0]} pixels of {counted(array.shape[2], 'channel')}"
-            for array in (made, served)
+            for array in (pixels, served)
         ]
-        return f"{sizes[0]} ({made.dtype}) by its code, {sizes[1]} as fastload reads it"
+        return f"{sizes[0]} ({pixels.dtype}) by its code, {sizes[1]} as fastload reads it"
     difference = PixelDifference.between(
-        torch.from_numpy(made.copy()), torch.from_numpy(served.copy())
+        torch.from_numpy(pixels.copy()), torch.from_numpy(served.copy())
     )
     if Tolerance().allows(difference):
         return None

@@ -263,19 +263,19 @@ class LoaderConfig:
         alone = self.shard is None and self.adopted and self.sampler is None
         if alone:
             return Shard()
-        found = Shard.detect()
+        shard = Shard.detect()
         own_order = self.sampler is not None or self.batch_sampler is not None
-        if found.world_size == 1 or own_order or (self.adopted and self.shard is None):
-            return found
+        if shard.world_size == 1 or own_order or (self.adopted and self.shard is None):
+            return shard
         if shares := shares_a_model():
             raise ConfigurationError(
                 f"shard: there is {shares}, whose ranks must get the same samples, and by "
-                f"torch.distributed this is rank {found.rank} of {found.world_size}, each with "
+                f"torch.distributed this is rank {shard.rank} of {shard.world_size}, each with "
                 "samples of its own. Say which part this process reads: "
                 "shard=fastload.Shard(data_parallel_rank, data_parallel_size), of a DeviceMesh "
                 'mesh["dp"].get_local_rank() and mesh["dp"].size().'
             )
-        return found
+        return shard
 
     def noted(self, change: str) -> tuple[str, ...]:
         """The notes with one more."""
@@ -387,14 +387,14 @@ def _gpu(device: torch.device) -> torch.device:
 def _other_device(device: torch.device) -> torch.device:
     """A device that is neither the CPU nor a GPU of CUDA's. Raises ConfigurationError: it is not
     here, or keeps no data."""
-    found: Exception | str = "tensors there have no data"
+    reason: Exception | str = "tensors there have no data"
     if device.type != "meta":
         try:
             torch.empty(1, device=device)
             return device
         except Exception as error:  # RuntimeError, NotImplementedError, AssertionError, by device
-            found = str(error).splitlines()[0]
+            reason = str(error).splitlines()[0]
     raise ConfigurationError(
-        f"device: {str(device)!r} was asked for, and torch cannot use it here ({found}). Use "
+        f"device: {str(device)!r} was asked for, and torch cannot use it here ({reason}). Use "
         "device='cpu' or 'cuda'; `fastload doctor` shows what this machine has."
     )

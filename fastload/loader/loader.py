@@ -384,10 +384,10 @@ class Loader(ShownAsDataLoader):
         order = parts.order
         if not isinstance(config.shard, Shard) and config.sampler is None:
             order = replace(order, shard=Shard())  # type: ignore[type-var]  # orders are dataclasses
-        made = _stand_in(config, parts.source, order)
-        if isinstance(made.sampler, LoaderSampler):
-            made.sampler.set_epoch(self.epoch)
-        return made
+        dataloader = _stand_in(config, parts.source, order)
+        if isinstance(dataloader.sampler, LoaderSampler):
+            dataloader.sampler.set_epoch(self.epoch)
+        return dataloader
 
     def _adopted_again(self, dataloader: DataLoader[Any], device: torch.device | None) -> Any:
         """A hook for the same: what they have made of it, as a Loader with the arguments of this
@@ -402,14 +402,14 @@ class Loader(ShownAsDataLoader):
             return Loader(config_of(arguments, dataloader, device))
         if device is not None and config.device.type == "cpu":
             config = replace(config, device=device)
-        made = made_again(config, dataloader)
-        if self._parts.order.shapes and made.order != config.order:
+        adopted = made_again(config, dataloader)
+        if self._parts.order.shapes and adopted.order != config.order:
             raise ConfigurationError(
                 "order: batches of Buckets are dealt to ranks by fastload, and "
                 f"{type(dataloader).__name__} deals them by itself. Make the loader after "
                 "init_process_group, or with shard='auto', so that the framework leaves it."
             )
-        again = Loader(made)
+        again = Loader(adopted)
         again.set_epoch(self.epoch)
         return again
 

@@ -97,7 +97,7 @@ class Production:
         `cancel`."""
         self._next: tuple[Position, Draws] | None = None
         """What was asked of the schedule, and not started yet."""
-        self._made: deque[Staged] = deque()
+        self._staged: deque[Staged] = deque()
         """Batches that were made with one that was handed out."""
         self._epoch = 0
         """That of the batch that the trainer has taken last, or is to take first."""
@@ -123,7 +123,7 @@ class Production:
         self._in_flight.end()  # The backend would wait for reads that nobody needs.
         started, self._started = self._started, deque()
         self._started_epoch = None
-        self._made.clear()
+        self._staged.clear()
         self._untaken.clear()
         self._next = None
         self._in_flight = Reads("this batch was cancelled.", self._reads)
@@ -228,8 +228,8 @@ class Production:
             return self._make()
 
     def _make(self) -> Staged | None:
-        if self._made:
-            return self._made.popleft()
+        if self._staged:
+            return self._staged.popleft()
         self._start()
         if not self._started:
             if self._schedule.ended:
@@ -257,7 +257,7 @@ class Production:
         staged.substituted = substituted
         if len(sizes) > 1:
             staged, *others = staged.taken_apart(sizes)
-            self._made.extend(others)
+            self._staged.extend(others)
         return staged
 
     def record(self, spans: SpanLog | None) -> None:
@@ -380,7 +380,7 @@ class _Message(NamedTuple):
     event: Event
     position: Position | None = None
     """Of START: where; None: the production has started already."""
-    made: SimpleQueue[_Made] | None = None
+    batches: SimpleQueue[_Made] | None = None
     """Of START: where the batches are put. Each start has a queue of its own, so that no batch of
     an earlier one is ever taken for one of this."""
 
@@ -414,7 +414,7 @@ class Prefetcher:
         self._production = production
         self._stage = stage
         self._messages: SimpleQueue[_Message] = SimpleQueue()
-        self._made: SimpleQueue[_Made] = SimpleQueue()
+        self._batches: SimpleQueue[_Made] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     # -- called by the trainer
@@ -424,8 +424,8 @@ class Prefetcher:
         Starts the thread."""
         if self._thread is None:
             self._start()
-        self._made = SimpleQueue()
-        self._messages.put(_Message(Event.START, position, self._made))
+        self._batches = SimpleQueue()
+        self._messages.put(_Message(Event.START, position, self._batches))
 
     def _start(self) -> None:
         self._stage.prepare()
@@ -445,12 +445,12 @@ class Prefetcher:
 
     def next(self) -> Staged:
         """Waits for the next batch. Raises what went wrong with it; `begin` must follow."""
-        made = self._received()
+        batch = self._received()
         self._messages.put(_TAKEN)
-        if made.error is not None:
-            raise made.error
-        assert made.staged is not None
-        return made.staged
+        if batch.error is not None:
+            raise batch.error
+        assert batch.staged is not None
+        return batch.staged
 
     def stop(self) -> None:
         """Have the thread end after the batch that it makes, and wait for some seconds. May be
@@ -458,7 +458,7 @@ class Prefetcher:
         self.stopping = True
         self._messages.put(_Message(Event.STOP))
         closed = FastloadError(_CLOSED)
-        self._made.put(_Made(None, closed))  # for another thread, which may be waiting in `next`
+        self._batches.put(_Made(None, closed))  # for another thread, which may be waiting in `next`
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
 
@@ -471,9 +471,9 @@ class Prefetcher:
         assert self._thread is not None
         while True:
             try:
-                return self._made.get(timeout=_PATIENCE)
+                return self._batches.get(timeout=_PATIENCE)
             except Empty:
-                if self._thread.is_alive() or not self._made.empty():
+                if self._thread.is_alive() or not self._batches.empty():
                     continue
             except RuntimeError as error:
                 # torch's handler of SIGCHLD raises in the main thread, wherever it is, when a
@@ -488,22 +488,22 @@ class Prefetcher:
         message: _Message | None = messages.get()
         if message is not None and message.event is Event.STOP:
             return  # another thread may have been started in its place
-        made: SimpleQueue[_Made] = SimpleQueue()
+        batches: SimpleQueue[_Made] = SimpleQueue()
         position: Position | None = None
         ready = 0
         """Batches that the trainer has not taken, as far as it has said so."""
         while True:
             if message is None:
                 batch, event = self._make(position)
-                made.put(batch)
+                batches.put(batch)
                 del batch  # the trainer may let go of it before the next one is made
                 position, ready = None, ready + 1
                 if event is Event.MADE and ready == READY:
                     event = Event.FILLED
             else:
                 event = message.event
-                if message.made is not None:
-                    position, made, ready = message.position, message.made, 0
+                if message.batches is not None:
+                    position, batches, ready = message.position, message.batches, 0
                 if event is Event.TAKEN:
                     ready -= 1
                     self._production.taken()

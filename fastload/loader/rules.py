@@ -143,13 +143,13 @@ def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:
     if wanted is None or wanted.is_floating_point or split.opaque is not None:
         return
     for program in split.programs:
-        made = program.output_dtype()
+        dtype = program.output_dtype()
         if (
-            made.is_floating_point
+            dtype.is_floating_point
             or torch.iinfo(wanted if wanted != torch.bool else torch.int8).max < 255
         ):
             raise ConfigurationError(
-                f"dtype: the transform makes images of {made}, whose values {wanted} cannot hold. "
+                f"dtype: the transform makes images of {dtype}, whose values {wanted} cannot hold. "
                 "Give a floating point dtype, or leave dtype out."
             )
 

@@ -156,5 +156,5 @@ class _HandedIn(EncodedImages):
     def read_many(self, indices: Int64Array) -> list[bytes]:
         images = [self._images[index] for index in indices.tolist()]
         named = [image for image in images if isinstance(image, str)]
-        found = iter(stores.read_many([stores.Range(name) for name in named]))
-        return [next(found) if isinstance(image, str) else image for image in images]
+        read = iter(stores.read_many([stores.Range(name) for name in named]))
+        return [next(read) if isinstance(image, str) else image for image in images]

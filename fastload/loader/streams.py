@@ -108,19 +108,19 @@ def fingerprint(dataset: Any) -> str:
 
 def notes_of(config: LoaderConfig, shard: Shard) -> list[str]:
     """What the user should know, for `explain()`."""
-    found = [f"{type(config.source).__name__}: it can only be iterated"]
+    notes = [f"{type(config.source).__name__}: it can only be iterated"]
     if not is_huggingface_stream(config.source):
-        return found
+        return notes
     if shard.world_size > 1:
-        found.append(
+        notes.append(
             "shared among the ranks as by datasets.distributed.split_dataset_by_node: they may get "
             "different numbers of batches"
         )
     if not config.adopted:
-        found.append(f"its own order: {_SHUFFLES}")
+        notes.append(f"its own order: {_SHUFFLES}")
         if config.num_workers:
-            found.append("each worker reads files of its own: the order depends on num_workers")
-    return found
+            notes.append("each worker reads files of its own: the order depends on num_workers")
+    return notes
 
 
 class StreamPlace:
@@ -171,12 +171,12 @@ class StreamPlace:
         `served`: that of the batch that comes next out of the data set."""
         inside = at[1] > 0 and at == served
         epoch = self._began if inside else self._epoch()
-        found: dict[str, Any] = {} if epoch is None else {"epoch": epoch}
+        state: dict[str, Any] = {} if epoch is None else {"epoch": epoch}
         if self._sought is not None and self._sought[:2] == at:
-            found["position"] = self._sought[2]
+            state["position"] = self._sought[2]
         elif inside and self._seeks:
-            found["position"] = self._served.state_dict()
-        return found
+            state["position"] = self._served.state_dict()
+        return state
 
     def load(self, state: Any, at: tuple[int, int]) -> None:
         """Go on where a state of the data set was saved. Raises StateMismatchError: it is none."""
@@ -206,8 +206,8 @@ class StreamPlace:
 
 def _kind_of(position: Any) -> list[str]:
     """The types of the nested parts of a state of `datasets`, the outermost first."""
-    found, inner = [], position.get("examples_iterable") if isinstance(position, Mapping) else None
+    types, inner = [], position.get("examples_iterable") if isinstance(position, Mapping) else None
     while isinstance(inner, Mapping):
-        found.append(str(inner.get("type")))
+        types.append(str(inner.get("type")))
         inner = inner.get("examples_iterable")
-    return found
+    return types

@@ -69,8 +69,8 @@ def _own(column: Column) -> Column:
 
 def columns_in(source: Source) -> list[EncodedFiles]:
     """The columns whose samples are parts of files in a store."""
-    found = (column.parts_in_stores for column in source.encoded.values())
-    return [files for files in found if files is not None]
+    columns = (column.parts_in_stores for column in source.encoded.values())
+    return [files for files in columns if files is not None]
 
 
 def explain(order: Order, columns: Sequence[EncodedFiles]) -> str:

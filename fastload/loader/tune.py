@@ -42,11 +42,11 @@ def backend_measured(workload: Workload, measure: Callable[[str], float]) -> tup
     return ranked[0], "\n".join(["the fastest measured here", *rows, *notes])
 
 
-def place_measured(found: ColourPlace, measure: Callable[[SplitRecipe], float]) -> ColourPlace:
+def place_measured(place: ColourPlace, measure: Callable[[SplitRecipe], float]) -> ColourPlace:
     """The faster of the two; `measure` returns the samples/s of one."""
-    if found.other is None:
-        return found
-    there, here = sorted((found.split, found.other), key=lambda split: bool(split.host_programs))
+    if place.other is None:
+        return place
+    there, here = sorted((place.split, place.other), key=lambda split: bool(split.host_programs))
     device = measure(there)
     try:
         host = measure(here)

@@ -41,8 +41,8 @@ class ComputedOrder(ABC):
         asked = np.asarray(positions, dtype=np.int64)
         if asked.size and not -self.length <= asked.min() <= asked.max() < self.length:
             raise IndexError(f"{positions} of an order of {self.length:,}")
-        found = self.at(np.where(asked < 0, asked + self.length, asked).reshape(-1))
-        return found.reshape(asked.shape)[()]
+        indices = self.at(np.where(asked < 0, asked + self.length, asked).reshape(-1))
+        return indices.reshape(asked.shape)[()]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """All of it: 8 bytes a sample."""
@@ -64,15 +64,15 @@ class Bijection(ComputedOrder):
     def at(self, positions: Int64Array) -> Int64Array:
         bits = np.uint64(max(1, -(-(self.length - 1).bit_length() // 2)))
         mask = (np.uint64(1) << bits) - np.uint64(1)
-        found = positions.astype(np.uint64)
-        rest = np.arange(len(found))
+        places = positions.astype(np.uint64)
+        rest = np.arange(len(places))
         while len(rest):
-            left, right = found[rest] >> bits, found[rest] & mask
+            left, right = places[rest] >> bits, places[rest] & mask
             for key in self.keys:
                 left, right = right, left ^ (_mixed(right + key) & mask)
-            found[rest] = left << bits | right
-            rest = rest[found[rest] >= self.length]
-        return found.astype(np.int64)
+            places[rest] = left << bits | right
+            rest = rest[places[rest] >= self.length]
+        return places.astype(np.int64)
 
 
 def _mixed(numbers: UInt64Array) -> UInt64Array:

@@ -135,8 +135,8 @@ class _BlockEpoch(ComputedOrder):
         order = self.order
         spread = np.arange(order.window, dtype=np.int64) * order.block // order.window
         wanted = spread + int(self._keys[ROUNDS + 1] % np.uint64(order.block))
-        found = (wanted - order.starts) % order.block
-        return cast("Int64Array", found % np.maximum(order.sizes, 1))
+        begins = (wanted - order.starts) % order.block
+        return cast("Int64Array", begins % np.maximum(order.sizes, 1))
 
     def places(self, positions: Int64Array) -> Int64Array:
         """Of positions in the epoch."""
@@ -173,8 +173,8 @@ class _BlockEpoch(ComputedOrder):
     def at_places(self, places: Int64Array) -> Int64Array:
         """The samples at these places."""
         parts = range(0, len(places), _AT_ONCE)
-        found = [self._at_some(places[start : start + _AT_ONCE]) for start in parts]
-        return np.concatenate([places[:0], *found])
+        samples = [self._at_some(places[start : start + _AT_ONCE]) for start in parts]
+        return np.concatenate([places[:0], *samples])
 
     def _at_some(self, places: Int64Array) -> Int64Array:
         """`at_places` of a few: the samples of each piece are shuffled among themselves."""
@@ -242,9 +242,9 @@ class BlockOrder(EpochOrder):
         return self.length > _LARGEST_IN_MEMORY
 
     def epoch(self, epoch: int) -> Int64Array:
-        found = _BlockEpoch(self.length, self, epoch)
+        order = _BlockEpoch(self.length, self, epoch)
         # Who asks for parts gets arrays.
-        return cast("Int64Array", found) if self._computed else found.whole()
+        return cast("Int64Array", order) if self._computed else order.whole()
 
     def together(
         self, epoch: int, step: int, since: int, indices: Int64Array
@@ -254,9 +254,9 @@ class BlockOrder(EpochOrder):
         positions = positions[positions < whole]  # the last rows may be those of other ranks
         if not len(positions):
             return ()
-        found = _BlockEpoch(self.length, self, epoch)
+        order = _BlockEpoch(self.length, self, epoch)
         lane, at = self.lane_of(positions)
-        pieces = found.pieces(found.places(positions))
+        pieces = order.pieces(order.places(positions))
         before = self.position_of(lane, np.maximum(at - 1, 0))
         begins = (at == pieces.step) | (before < since * self.global_batch_size)
         lane, at = lane[begins], at[begins]
@@ -271,9 +271,9 @@ class BlockOrder(EpochOrder):
         return [group for group in groups if len(group) > 1]
 
     def neighbours(self, epoch: int, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-        found = _BlockEpoch(self.length, self, epoch)
+        order = _BlockEpoch(self.length, self, epoch)
         lane, _ = self.lane_of(positions)
-        pieces = found.pieces(found.places(positions))
+        pieces = order.pieces(order.places(positions))
         _, one = np.unique(pieces.begin, return_index=True)
         size = pieces.size[one]
         owner = np.repeat(np.arange(len(one)), size)

@@ -117,19 +117,19 @@ class Buckets(Ordering):
         if self.sizes is not None:
             return tuple(sorted(self.sizes, key=_ratio))
         assert self.area is not None
-        found: dict[float, Size] = {}
+        by_ratio: dict[float, Size] = {}
         # Lower sizes are too long.
         first = int(math.sqrt(self.area / self.max_ratio) // 2 // self.step) * self.step
         for high in range(max(first, self.step), self.area // self.step + 1, self.step):
-            if len(found) > MOST_SIZES:
+            if len(by_ratio) > MOST_SIZES:
                 break
             wide = self.area // high // self.step * self.step
             for size in ((high, wide), (wide, high)):
                 if max(size) <= self.max_ratio * min(size):
                     # Of equal ratios the larger size.
-                    known = found.get(_ratio(size), size)
-                    found[_ratio(size)] = max(known, size)
-        return tuple(sorted(found.values(), key=_ratio))
+                    known = by_ratio.get(_ratio(size), size)
+                    by_ratio[_ratio(size)] = max(known, size)
+        return tuple(sorted(by_ratio.values(), key=_ratio))
 
     def shuffled(self) -> Ordering:
         return super().shuffled() if self.order is not None else replace(self, order=Shuffle())
@@ -148,7 +148,7 @@ class Buckets(Ordering):
         which = _assigned(images, sizes)
         if order.drop_last and order.length >= order.global_batch_size:
             sizes, which = self._without_small(images, sizes, which, order.global_batch_size)
-        made = BucketOrder(
+        buckets = BucketOrder(
             order.length,
             order.batch_size,
             order.shard,
@@ -160,14 +160,14 @@ class Buckets(Ordering):
             which=which,
             shapes=sizes,
         )
-        if made.left_out and order.shard.rank == 0:
+        if buckets.left_out and order.shard.rank == 0:
             each = "others each time" if inner.shuffle else "the same each time"
             _say(
                 f"order: of {counted(order.length, 'sample')} in {counted(len(sizes), 'bucket')} "
-                f"drop_last=True leaves out {made.left_out:,} in each epoch, {each}, as they fill "
-                "no batch."
+                f"drop_last=True leaves out {buckets.left_out:,} in each epoch, {each}, as they "
+                "fill no batch."
             )
-        return made
+        return buckets
 
     def _without_small(
         self, images: Int64Array, sizes: tuple[Size, ...], which: Which, least: int
@@ -235,8 +235,8 @@ def _assigned(images: Int64Array, sizes: Sequence[Size]) -> Which:
     between = [one[1] * other[1] / (one[0] * other[0]) for one, other in pairwise(sizes)]
     height, width = images.T.astype(np.float64)
     ratios = width * width / (height * height)
-    found: Which = np.searchsorted(np.array(between), ratios, "left").astype(np.uint16)
-    return found
+    buckets: Which = np.searchsorted(np.array(between), ratios, "left").astype(np.uint16)
+    return buckets
 
 
 @cache  # once a process
@@ -305,8 +305,8 @@ class BucketOrder(EpochOrder):
 
     def epoch(self, epoch: int) -> Int64Array:
         order = np.asarray(self.inner.epoch(epoch))
-        found: Int64Array = order[self._positions(epoch, order)]
-        return found
+        bucketed: Int64Array = order[self._positions(epoch, order)]
+        return bucketed
 
     def _positions(self, epoch: int, order: Int64Array) -> Int64Array:
         """(samples,): where each sample of an epoch is in that of the other order, which is
@@ -343,8 +343,8 @@ class BucketOrder(EpochOrder):
     def draws(
         self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
     ) -> Draws:
-        made = super().draws(epoch, step, indices, repeats)
-        return replace(made, size=self.shapes[self.which[indices[self._begin(step)[0]]]])
+        draws = super().draws(epoch, step, indices, repeats)
+        return replace(draws, size=self.shapes[self.which[indices[self._begin(step)[0]]]])
 
     def together(
         self, epoch: int, step: int, since: int, indices: Int64Array
@@ -366,15 +366,15 @@ class BucketOrder(EpochOrder):
     def _places(self, epoch: int) -> tuple[Int64Array, Int64Array]:
         """`_positions` of an epoch, and their inverse: -1 for what is left out. Kept for the last
         two epochs that batches are asked for of."""
-        found = self._kept.get(epoch)
-        if found is None:
+        places = self._kept.get(epoch)
+        if places is None:
             where = self._positions(epoch, np.asarray(self.inner.epoch(epoch)))
             back = np.full(self.length, -1, dtype=np.int64)
             back[where] = np.arange(len(where))
-            found = self._kept[epoch] = where, back
+            places = self._kept[epoch] = where, back
             for old in sorted(self._kept)[:-2]:
                 del self._kept[old]
-        return found
+        return places
 
     def _batches_of(self, at: Int64Array) -> tuple[Int64Array, Int64Array]:
         """(step, rank) of places in an epoch."""

@@ -128,8 +128,8 @@ class FeedbackOrder(UsersOrder):
         """Chosen from the last batches that were read up to this one."""
         earliest = max(0, step - _KEPT + 1)
         chosen = earliest + int(chance[0] * (step - earliest + 1))
-        found = self._read(epoch, chosen).draws.indices
-        return int(found[int(chance[1] * len(found))]) if len(found) else None
+        batch = self._read(epoch, chosen).draws.indices
+        return int(batch[int(chance[1] * len(batch))]) if len(batch) else None
 
     def fingerprint_at(
         self, epoch: int, step: int, order_of: Callable[[int], Int64Array], *, saving: bool
@@ -255,10 +255,10 @@ class _Reading:
             self._read_again()
         while step >= self.steps:
             self._read_next()
-        found = self._kept[step]
-        if isinstance(found, Exception):
-            raise found
-        return found
+        batch = self._kept[step]
+        if isinstance(batch, Exception):
+            raise batch
+        return batch
 
     def _read_next(self) -> None:
         if self.ended:

@@ -494,15 +494,15 @@ class Schedule:
         return self._drawn(epoch)[0]
 
     def _drawn(self, epoch: int) -> _Drawn:
-        found = self._epochs.get(epoch)
-        if found is None:
-            found = self._draw(epoch)
+        drawn = self._epochs.get(epoch)
+        if drawn is None:
+            drawn = self._draw(epoch)
             # The epoch before is kept: substitution still looks into it while the next one is being
             # submitted.
             self._epochs = {e: o for e, o in self._epochs.items() if e == epoch - 1} | {
-                epoch: found
+                epoch: drawn
             }
-        return found
+        return drawn
 
     def _draw(self, epoch: int) -> _Drawn:
         order = self._order.epoch(epoch)

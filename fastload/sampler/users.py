@@ -191,10 +191,10 @@ class ForeignOrder(UsersOrder):
     def draws(
         self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
     ) -> Draws:
-        found, keys = super().draws(epoch, step, indices, repeats), self._keys.get(epoch)
-        if keys is None and (len(found) or not self.keyed):
-            return found
-        return replace(found, keys=[keys[n] for n in self.batch(step)] if keys else [])
+        draws, keys = super().draws(epoch, step, indices, repeats), self._keys.get(epoch)
+        if keys is None and (len(draws) or not self.keyed):
+            return draws
+        return replace(draws, keys=[keys[n] for n in self.batch(step)] if keys else [])
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
         """A sampler with replacement must not show a sample under the same crop twice in an epoch,
@@ -337,14 +337,14 @@ def _settings_of(sampler: Any) -> list[Any]:
     """What the order of such a sampler, or of a list, follows from, beside the random numbers."""
     if type(sampler) not in _SEEDABLE:
         return list(sampler) if type(sampler) is list else [sampler]  # others cannot change
-    found: list[Any] = []
+    settings: list[Any] = []
     for name in ("weights", "indices", "num_samples", "replacement"):
         value = getattr(sampler, name, None)
         if isinstance(value, torch.Tensor | np.ndarray):
-            found.append(np.asarray(value).tobytes())
+            settings.append(np.asarray(value).tobytes())
         else:
-            found += value if isinstance(value, list | tuple) else [value]
-    return found
+            settings += value if isinstance(value, list | tuple) else [value]
+    return settings
 
 
 def _are_same(seen: list[Any], now: list[Any]) -> bool:
