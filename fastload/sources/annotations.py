@@ -170,10 +170,10 @@ class Annotations:
             "boxes": rows(boxes, "boxes"),
             "labels": rows(labels, "instances"),
         }
-        for key, numbers in self.numbers.items():
+        for key, entries in self.numbers.items():
             dtype = np.float32 if key in _FRACTIONS else np.int64
             role = role_of(self.point_pairs) if key == "keypoints" else "instances"
-            columns[key] = rows(np.array(numbers, dtype=dtype), role)
+            columns[key] = rows(np.array(entries, dtype=dtype), role)
         if self.polygons is not None:
             parts = [
                 np.asarray(part, np.float32) for outlines in self.polygons for part in outlines

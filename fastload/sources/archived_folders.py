@@ -77,9 +77,9 @@ def archived_folders(
     elif split is not None and split in splits_among({*tops}):
         wanted, common = split, common + 1
     elif split is not None and split not in parents[0][:common]:
-        classes = ", ".join(sorted(set(tops)))
+        there = ", ".join(sorted(set(tops)))
         raise ConfigurationError(
-            f"split={split!r}: {name} has no splits, only the classes {classes}."
+            f"split={split!r}: {name} has no splits, only the classes {there}."
         )
     # ImageFolder's order: by class, then by folder, then by name.
     placed = sorted(

@@ -628,8 +628,8 @@ def _opened_as(form: Format, spec: Any, options: OpenOptions) -> Opened:
     return _opened(form.open(spec, options))
 
 
-def _opened(found: Opened | Source) -> Opened:
-    return Opened(found) if isinstance(found, Source) else found
+def _opened(opened: Opened | Source) -> Opened:
+    return Opened(opened) if isinstance(opened, Source) else opened
 
 
 def _strings(name: str, value: Sequence[str] | None) -> tuple[str, ...] | None:

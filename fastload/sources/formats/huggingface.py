@@ -148,8 +148,8 @@ def _images(
             "and some as paths"
         )
     table = PathTable.of(map(os.path.abspath, files))
-    files = EncodedFiles(table if rows is None else table.take(rows), role)
-    return files, [*map(files.describe, range(len(files))), *sampled_bytes(files)]
+    encoded = EncodedFiles(table if rows is None else table.take(rows), role)
+    return encoded, [*map(encoded.describe, range(len(encoded))), *sampled_bytes(encoded)]
 
 
 def _is_local(path: str | None) -> bool:
