@@ -307,7 +307,7 @@ def double(image: Any) -> Any:
         (v1.RandomApply([v1.ToTensor()]), "changes the kind"),
         (v1.RandomApply([Views(None, None)]), "changes the kind or the number"),
         (v1.RandomChoice([v1.CenterCrop(8)]), "moves pixels; draw it"),
-        (v2.ElasticTransform(sigma=0.3), "no batched form"),
+        (v2.ElasticTransform(sigma=0.3, fill=None), "fill=None leaves it to the kind"),
         (v2.FiveCrop(3), "no batched form"),
         (v2.Resize(8, interpolation="lanczos"), "'lanczos' is not among nearest"),
         (
@@ -583,7 +583,7 @@ def test_everything_up_to_an_opaque_transform_runs_as_it_was_written() -> None:
     transform = v2.Compose(
         [
             v2.Resize((8, 9)),
-            v2.ElasticTransform(alpha=0.0, sigma=0.3),
+            v2.ElasticTransform(alpha=0.0, sigma=0.3, fill=None),
             v1.ToTensor(),
             v2.Normalize(MEAN, STD),
         ]
@@ -611,7 +611,9 @@ def test_a_foreign_transform_is_followed_by_the_conversion_that_understands_it()
 
 
 @pytest.mark.parametrize(
-    "inner", [v2.ElasticTransform(sigma=0.3), v2.Lambda(as_array)], ids=["torchvision", "foreign"]
+    "inner",
+    [v2.ElasticTransform(sigma=0.3, fill=None), v2.Lambda(as_array)],
+    ids=["torchvision", "foreign"],
 )
 def test_containers_are_as_foreign_as_what_they_contain(inner: Any) -> None:
     split = Recipe.from_transform(v2.Compose([v2.RandomApply([inner]), v1.ToTensor()])).split()
@@ -662,7 +664,7 @@ def test_the_reason_names_the_transform() -> None:
 
 def test_several_inputs_go_through_an_opaque_part() -> None:
     split = Recipe.from_transform(
-        v2.Compose([v2.CenterCrop(8), v2.ElasticTransform(sigma=0.3)])
+        v2.Compose([v2.CenterCrop(8), v2.ElasticTransform(sigma=0.3, fill=None)])
     ).split()
     assert split.opaque is not None
     mask = tv_tensors.Mask(torch.zeros(1, 20, 30, dtype=torch.uint8))
@@ -691,10 +693,10 @@ def test_fingerprints_are_stable_over_processes(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "from torchvision.transforms import v2; from fastload.recipe import "
         "Recipe;print(Recipe.from_transform(v2.Compose([v2.CenterCrop(8), "
-        "v2.ElasticTransform(sigma=0.3)])).fingerprint, hash('a'))"
+        "v2.ElasticTransform(sigma=0.3, fill=None)])).fingerprint, hash('a'))"
     )
     here = Recipe.from_transform(
-        v2.Compose([v2.CenterCrop(8), v2.ElasticTransform(sigma=0.3)])
+        v2.Compose([v2.CenterCrop(8), v2.ElasticTransform(sigma=0.3, fill=None)])
     ).fingerprint
     there, seeded = warm.run("program.py", directory=tmp_path).stdout.split()
     assert there == here

@@ -207,7 +207,7 @@ def test_masks_have_views_too(tmp_path: Path, opaque: bool) -> None:
         (tmp_path / "masks" / f"{n}.png").write_bytes(png(left[..., 0] // 255))
     first: Any = v2.Resize((20, 30), interpolation=v2.InterpolationMode.NEAREST)
     if opaque:
-        first = v2.Compose([v2.ElasticTransform(alpha=0.0, sigma=0.3), first])
+        first = v2.Compose([v2.ElasticTransform(alpha=0.0, sigma=0.3, fill=None), first])
     flipped = v2.Compose([v2.RandomHorizontalFlip(p=1.0), v2.CenterCrop((40, 60))])
     for images, masks in batches(tmp_path, Views(first, flipped), "auto", tmp_path):
         assert [tuple(mask.shape[1:]) for mask in masks] == [(20, 30), (40, 60)]

@@ -64,6 +64,16 @@ def warp(
     fill: Singles,
     simd: str = "auto",
 ) -> None: ...
+def remap(
+    image: Bytes,
+    out: Bytes,
+    x: Doubles,
+    y: Doubles,
+    bilinear: bool,
+    fades: bool,
+    mixes: bool,
+    fill: Singles,
+) -> None: ...
 
 class Encoded:
     @staticmethod

@@ -521,24 +521,43 @@ std::string png16(Input<uint8_t, 1> data, Array<uint16_t, 3> out, const char* si
 }
 #endif
 
-void warp_image(Input<uint8_t, 3> in, Array<uint8_t, 3> out, Input<double, 2> inverse,
-                bool bilinear, bool fades, bool mixes, Input<float, 1> fill, const char* simd) {
-    const Kernels* const kernels = find_kernels(simd);
-    require(kernels != nullptr, "simd: unknown, or not on this processor");
+WarpOptions warp_options(const Input<uint8_t, 3>& in, const Array<uint8_t, 3>& out, bool bilinear,
+                         bool fades, bool mixes, const Input<float, 1>& fill) {
     const size_t channels = out.shape(2);
     require(channels >= 1 && channels <= 4 && in.shape(2) == channels && fill.size() == channels,
             "in, out, fill: as many channels, one to four, are needed");
-    require(inverse.shape(0) == 3 && inverse.shape(1) == 3, "inverse (3, 3) is needed");
     require(in.size() > 0, "in: pixels are needed");
-    const Size in_size = size_in(in.shape(0), in.shape(1)),
-               out_size = size_in(out.shape(0), out.shape(1));
     WarpOptions options = {bilinear, fades, mixes, {}};
     std::copy(fill.data(), fill.data() + channels, options.fill);
     for (float value : options.fill)
         require(value >= 0 && value <= 255, "fill: 0 to 255 is needed");
+    return options;
+}
+
+void warp_image(Input<uint8_t, 3> in, Array<uint8_t, 3> out, Input<double, 2> inverse,
+                bool bilinear, bool fades, bool mixes, Input<float, 1> fill, const char* simd) {
+    const Kernels* const kernels = find_kernels(simd);
+    require(kernels != nullptr, "simd: unknown, or not on this processor");
+    require(inverse.shape(0) == 3 && inverse.shape(1) == 3, "inverse (3, 3) is needed");
+    const WarpOptions options = warp_options(in, out, bilinear, fades, mixes, fill);
+    const Size in_size = size_in(in.shape(0), in.shape(1)),
+               out_size = size_in(out.shape(0), out.shape(1));
+    const int channels = static_cast<int>(out.shape(2));
     WithoutGil released;
-    warp(*kernels, in.data(), in_size, out.data(), out_size, static_cast<int>(channels),
-         inverse.data(), options);
+    warp(*kernels, in.data(), in_size, out.data(), out_size, channels, inverse.data(), options);
+}
+
+void remap_image(Input<uint8_t, 3> in, Array<uint8_t, 3> out, Input<double, 2> x,
+                 Input<double, 2> y, bool bilinear, bool fades, bool mixes, Input<float, 1> fill) {
+    const WarpOptions options = warp_options(in, out, bilinear, fades, mixes, fill);
+    for (const auto& places : {x, y})
+        require(places.shape(0) == out.shape(0) && places.shape(1) == out.shape(1),
+                "x, y (height, width) of the output are needed");
+    const Size in_size = size_in(in.shape(0), in.shape(1)),
+               out_size = size_in(out.shape(0), out.shape(1));
+    const int channels = static_cast<int>(out.shape(2));
+    WithoutGil released;
+    remap(in.data(), in_size, out.data(), out_size, channels, x.data(), y.data(), options);
 }
 
 // `out` must have one row for each sample.
@@ -598,6 +617,8 @@ NB_MODULE(_core, m) {
     m.def("folder_stamps", &stamp_folders, "root"_a, "folders"_a, "threads"_a);
     m.def("warp", &warp_image, "image"_a, "out"_a, "inverse"_a, "bilinear"_a, "fades"_a, "mixes"_a,
           "fill"_a, "simd"_a = "auto");
+    m.def("remap", &remap_image, "image"_a, "out"_a, "x"_a, "y"_a, "bilinear"_a, "fades"_a,
+          "mixes"_a, "fill"_a);
 
     nb::class_<Encoded>(m, "Encoded")
         .def_static("buffers", &encoded_buffers, "buffers"_a)

@@ -143,24 +143,70 @@ void interpolate_with_edge(const Image& image, const Neighbours& near, uint8_t* 
     }
 }
 
+// Makes output pixels, one by one, of places in an image.
+class PixelSampler {
+  public:
+    PixelSampler(const Image& image, const WarpOptions& options)
+        : most_x(image.size.width - 2),
+          most_y(image.size.height - (image.channels == 3 ? 3 : 2)),
+          image_(image),
+          options_(options),
+          stride_(int64_t{image.size.width} * image.channels),
+          low_(options.bilinear && options.fades ? -0.5 : 0.0),
+          inside_(image.channels == 3
+                      ? (options.fades ? interpolate<3, true> : interpolate<3, false>)
+                      : (options.fades ? interpolate<4, true> : interpolate<4, false>)) {
+        for (int c = 0; c < image.channels; ++c) fill_[c] = options.fill[c];
+    }
+
+    void make(double u, double v, uint8_t* out) const {
+        if (!inside(u, v, low_, image_.size))
+            return write_fill(out, image_.channels, options_.fill);
+        if (!options_.bilinear) {
+            std::memcpy(out, image_.at(static_cast<int>(v), static_cast<int>(u)),
+                        static_cast<size_t>(image_.channels));
+            return;
+        }
+        const Neighbours near(u, v);
+        if (image_.channels >= 3 && near.x >= 0 && near.y >= 0 && near.x <= most_x &&
+            near.y <= most_y) {
+            inside_(image_.at(near.y, near.x), stride_, near.weights, fill_, out);
+        } else if (options_.fades) {
+            interpolate_with_fill(image_, near, options_, out);
+        } else {
+            interpolate_with_edge(image_, near, out);
+        }
+    }
+
+    // Where the upper left neighbour lies at most if four bytes can be read at each. Of three
+    // channels, the fourth byte of the very last pixel lies outside: so the last row is left out.
+    const int most_x, most_y;
+
+  private:
+    const Image image_;
+    const WarpOptions& options_;
+    const int64_t stride_;
+    const double low_;
+    void (*const inside_)(const uint8_t*, int64_t, const float*, Floats, uint8_t*);
+    Floats fill_ = {};
+};
+
 }  // namespace
+
+void remap(const uint8_t* in, Size in_size, uint8_t* out, Size out_size, int channels,
+           const double* x, const double* y, const WarpOptions& options) {
+    const PixelSampler sampler({in, in_size, channels}, options);
+    const int64_t count = int64_t{out_size.height} * out_size.width;
+    for (int64_t i = 0; i < count; ++i, out += channels) sampler.make(x[i], y[i], out);
+}
 
 void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out, Size out_size,
           int channels, const double m[9], const WarpOptions& options) {
-    const Image image = {in, in_size, channels};
+    const PixelSampler sampler({in, in_size, channels}, options);
     const bool affine = m[6] == 0.0 && m[7] == 0.0 && m[8] == 1.0;
-    // Where the upper left neighbour lies at most if four bytes can be read at each. Of three
-    // channels, the fourth byte of the very last pixel lies outside: so the last row is left out.
-    const int most_x = in_size.width - 2, most_y = in_size.height - (channels == 3 ? 3 : 2);
     const int64_t stride = int64_t{in_size.width} * channels;
-    Floats fill = {};
-    for (int c = 0; c < channels; ++c) fill[c] = options.fill[c];
-    const auto interpolate_inside =
-        channels == 3 ? (options.fades ? interpolate<3, true> : interpolate<3, false>)
-                      : (options.fades ? interpolate<4, true> : interpolate<4, false>);
-    const double low = options.bilinear && options.fades ? -0.5 : 0.0;
-    WarpRow row = {in,  stride, channels, most_x,       most_y,       m,
-                   0.0, 0.0,    0.0,      options.fill, options.fades};
+    WarpRow row = {in,  stride, channels, sampler.most_x, sampler.most_y, m,
+                   0.0, 0.0,    0.0,      options.fill,   options.fades};
     const bool in_vectors = kernels.warp_inner != nullptr && options.bilinear && channels >= 3 &&
                             stride * in_size.height <= INT32_MAX;
     WarpColumns columns;
@@ -191,24 +237,7 @@ void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out,
                 u /= w;
                 v /= w;
             }
-            if (!inside(u, v, low, in_size)) {
-                write_fill(out, channels, options.fill);
-                continue;
-            }
-            if (!options.bilinear) {
-                std::memcpy(out, image.at(static_cast<int>(v), static_cast<int>(u)),
-                            static_cast<size_t>(channels));
-                continue;
-            }
-            const Neighbours near(u, v);
-            if (channels >= 3 && near.x >= 0 && near.y >= 0 && near.x <= most_x &&
-                near.y <= most_y) {
-                interpolate_inside(image.at(near.y, near.x), stride, near.weights, fill, out);
-            } else if (options.fades) {
-                interpolate_with_fill(image, near, options, out);
-            } else {
-                interpolate_with_edge(image, near, out);
-            }
+            sampler.make(u, v, out);
         }
     }
 }

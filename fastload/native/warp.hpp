@@ -32,4 +32,9 @@ struct WarpOptions {
 void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out, Size out_size,
           int channels, const double inverse[9], const WarpOptions& options);
 
+// The same with the place of each output pixel in the image, (out_size.height, out_size.width)
+// each: any numbers; those that are not finite are outside. Throws nothing.
+void remap(const uint8_t* in, Size in_size, uint8_t* out, Size out_size, int channels,
+           const double* x, const double* y, const WarpOptions& options);
+
 }  // namespace fastload

@@ -236,12 +236,18 @@ def blurred(
 ) -> torch.Tensor:
     """(B, C, H, W) images, mirrored at their borders, with (taps, B) weights of the rows and of the
     columns around a pixel."""
-    half_down, half = len(down) // 2, len(across) // 2
     # Planar, as the rows that are added up lie side by side then.
-    pixels = images.contiguous().to(torch.float32)
-    pixels = pad(pixels, (half, half, half_down, half_down), mode="reflect")
-    pixels = _smoothed(_smoothed(pixels, 2, down), 3, across)
+    pixels = smoothed(images.contiguous().to(torch.float32), down, across)
     return (pixels if images.is_floating_point() else pixels.round_()).to(images.dtype)
+
+
+def smoothed(
+    pixels: torch.Tensor, down: npt.NDArray[np.float32], across: npt.NDArray[np.float32]
+) -> torch.Tensor:
+    """The same of (B, C, H, W) float32."""
+    half_down, half = len(down) // 2, len(across) // 2
+    pixels = pad(pixels, (half, half, half_down, half_down), mode="reflect")
+    return _smoothed(_smoothed(pixels, 2, down), 3, across)
 
 
 def _smoothed(pixels: torch.Tensor, axis: int, weights: npt.NDArray[np.float32]) -> torch.Tensor:

@@ -65,6 +65,7 @@ from fastload.recipe.crops import (
     RandomVerticalFlip,
     Resize,
 )
+from fastload.recipe.distortions import GridDistortion
 from fastload.recipe.jpeg import JPEG
 from fastload.recipe.lower import lower_leaf
 from fastload.recipe.operation import (
@@ -496,6 +497,19 @@ def _perspective(transform: Any, image: ImageState) -> Operations:
     )
 
 
+def _grid_distortion(transform: Any, image: ImageState) -> Operations:
+    _require_nearest_masks(transform)
+    op = GridDistortion(
+        steps=int(transform.num_steps),
+        limit=read_bounds(transform.distort_limit),
+        normalized=bool(transform.normalized),
+        p=float(transform.p),
+        interpolation=_interpolation(transform),
+        **_fills(transform),
+    )
+    return (op,)
+
+
 def _normalize(transform: Any, image: ImageState) -> Operations:
     if transform.normalization != "standard":
         raise NotLowerableError(f"normalization={transform.normalization!r} is of each image")
@@ -692,6 +706,7 @@ for name, kinds, lowering in (
     ("AffineMap", (albumentations.Affine, albumentations.ShiftScaleRotate), _affine),
     ("AffineMap", (albumentations.Rotate,), _rotate),
     ("Perspective", (albumentations.Perspective,), _perspective),
+    ("GridDistortion", (albumentations.GridDistortion,), _grid_distortion),
     ("Normalize", (albumentations.Normalize,), _normalize),
     ("ToDtype", (albumentations.ToFloat,), _to_float),
     ("no operation", (ToTensorV2,), _to_tensor),

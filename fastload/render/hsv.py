@@ -62,10 +62,10 @@ def adjust_hsv(images: torch.Tensor, tables: npt.NDArray[np.uint8]) -> torch.Ten
     )
     hue, saturation = hue * (1.0 / 30.0), saturation * (1.0 / 255.0)
     chroma = value * saturation
-    made = []
+    parts = []
     for n in (5.0, 3.0, 1.0):
         k = hue + n
         k = torch.where(k >= 6.0, k - 6.0, k)
         weight = torch.minimum(k, 4.0 - k).clamp_(0.0, 1.0)
-        made.append((value - chroma * weight).round_())
-    return torch.stack(made, 1).to(torch.uint8)
+        parts.append((value - chroma * weight).round_())
+    return torch.stack(parts, 1).to(torch.uint8)

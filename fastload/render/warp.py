@@ -114,7 +114,6 @@ def warp_batch(pixels: torch.Tensor, warp: Warp, sampling: WarpSampling) -> torc
     one size. Sums of floating-point numbers are in float32."""
     if not len(pixels):
         return pixels
-    count, channels, height, width = pixels.shape
     size = [int(n) for n in warp.size[0]]
     inverse = on_device(warp.inverse.reshape(-1, 9), pixels.device)
     m = [inverse[:, number].view(-1, 1, 1) for number in range(9)]
@@ -125,6 +124,35 @@ def warp_batch(pixels: torch.Tensor, warp: Warp, sampling: WarpSampling) -> torc
     w = m[6] * across + (m[7] * down + m[8])
     u = (m[0] * across + (m[1] * down + m[2])) / w
     v = (m[3] * across + (m[4] * down + m[5])) / w
+    return sample_batch(pixels, u, v, sampling)
+
+
+def remap_batch(
+    pixels: torch.Tensor, u: torch.Tensor, v: torch.Tensor, sampling: WarpSampling
+) -> torch.Tensor:
+    """`sample_batch`, by the native core where it can: bytes in host memory."""
+    channels = pixels.shape[1]
+    here = pixels.device.type == "cpu" and pixels.dtype == torch.uint8 and channels <= 4
+    if not (here and pixels.numel() and native.available()):
+        return sample_batch(pixels, u, v, sampling)
+    core, bilinear = native.load(), sampling.interpolation == "bilinear"
+    fill = np.broadcast_to(np.asarray(sampling.fill, np.float32), channels)
+    rounds = sampling.fades and not bilinear
+    fill = np.clip(np.rint(fill) if rounds else fill, 0, 255).astype(np.float32)
+    packed = np.ascontiguousarray(pixels.permute(0, 2, 3, 1).numpy())
+    out = np.empty((len(packed), *u.shape[1:], channels), np.uint8)
+    for image, x, y, made in zip(packed, u.numpy(), v.numpy(), out, strict=True):
+        places = np.ascontiguousarray(x), np.ascontiguousarray(y)
+        core.remap(image, made, *places, bilinear, sampling.fades, sampling.mixes, fill)
+    return torch.from_numpy(out).permute(0, 3, 1, 2)
+
+
+def sample_batch(
+    pixels: torch.Tensor, u: torch.Tensor, v: torch.Tensor, sampling: WarpSampling
+) -> torch.Tensor:
+    """(B, C, h, w): a batch of images at (B, h, w) float64 places x and y, on the same device; as
+    `warp_batch`."""
+    (count, channels, height, width), size = pixels.shape, u.shape[1:]
     bilinear = sampling.interpolation == "bilinear"
     low = -0.5 if bilinear and sampling.fades else 0.0
     good = (u >= low) & (v >= low) & (u < width - low) & (v < height - low)

@@ -4,7 +4,8 @@
 //
 // Image and output lie in heap memory of exactly the size that they have. What must hold, besides
 // that memory is in order: all instruction sets make the same pixels; what takes the nearest pixel
-// makes pixels of the image, or the fill; a map that moves nothing changes nothing.
+// makes pixels of the image, or the fill; a map that moves nothing changes nothing; and the places
+// that a map has, one by one, make its pixels.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -63,6 +64,27 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         warp(*kernels, in.get(), in_size, other.get(), out_size, channels, inverse, options);
         require(std::equal(out.get(), out.get() + bytes, other.get()), name);
     }
+    // The places one by one, in memory of exactly their size.
+    std::vector<double> across, down;
+    for (int y = 0; y < out_size.height; ++y) {
+        for (int x = 0; x < out_size.width; ++x) {
+            const double* const m = inverse;
+            const double j = x + 0.5, i = y + 0.5;
+            double u = m[0] * j + (m[1] * i + m[2]), v = m[3] * j + (m[4] * i + m[5]);
+            if (m[6] != 0.0 || m[7] != 0.0 || m[8] != 1.0) {
+                const double w = m[6] * j + (m[7] * i + m[8]);
+                u /= w;
+                v /= w;
+            }
+            across.push_back(u);
+            down.push_back(v);
+        }
+    }
+    const auto places_x = exactly(across.data(), made), places_y = exactly(down.data(), made);
+    const std::unique_ptr<uint8_t[]> mapped(new uint8_t[bytes]);
+    remap(in.get(), in_size, mapped.get(), out_size, channels, places_x.get(), places_y.get(),
+          options);
+    require(std::equal(out.get(), out.get() + bytes, mapped.get()), "places differ from their map");
     if (!options.bilinear && channels == 1) {
         std::set<uint8_t> values(in.get(), in.get() + pixels);
         values.insert(static_cast<uint8_t>(options.fill[0]));
