@@ -108,14 +108,147 @@ def test_crops_of_dinov2(tmp_path: Path) -> None:
             ]
 
 
+VIEW = [
+    "RandomHorizontalFlip(p=0.5)",
+    "RandomApply([ColorJitter(brightness=(0.6, 1.4), contrast=(0.6, 1.4), saturation=(0.8, 1.2), "
+    "hue=(-0.1, 0.1))], p=0.8)",
+    "RandomGrayscale(p=0.2)",
+]
+
+
+def blur(kernel: int) -> str:
+    return f"GaussianBlur(kernel_size=({kernel}, {kernel}))"
+
+
+def cropped(size: int, scale: str, interpolation: str = "bicubic") -> str:
+    filtered = f", interpolation={interpolation!r}" if interpolation != "bilinear" else ""
+    return f"RandomResizedCrop(size=({size}, {size}){scale}{filtered})"
+
+
+def test_crops_of_dino() -> None:
+    first, second, *small = map(described, pipelines.dino(local_crops_number=2).transforms)
+    large = [cropped(224, ", scale=(0.4, 1.0)"), *VIEW]
+    solarized = ["RandomSolarize(threshold=128.0, p=0.2)", *TO_FLOATS]
+    assert first == [*large, f"RandomApply([{blur(13)}], p=1.0)", *TO_FLOATS]
+    assert second == [*large, f"RandomApply([{blur(13)}], p=0.1)", *solarized]
+    assert small == [
+        [
+            cropped(96, ", scale=(0.05, 0.4)"),
+            *VIEW,
+            f"RandomApply([{blur(13)}], p=0.5)",
+            *TO_FLOATS,
+        ]
+    ] * len(small)
+    assert len(small) == 2
+
+
+@pytest.mark.parametrize(("size", "kernel"), [(224, 23), (96, 9), (32, 3), (5, 1)])
+def test_views_of_simclr(size: int, kernel: int) -> None:
+    """The kernel as the original makes it odd: int(0.1 * size) // 2 * 2 + 1."""
+    views = [described(view) for view in pipelines.simclr(size, 0.5, 3).transforms]
+    assert (
+        views
+        == [
+            [
+                cropped(size, "", "bilinear"),
+                VIEW[0],
+                "RandomApply([ColorJitter(brightness=(0.6, 1.4), contrast=(0.6, 1.4), "
+                "saturation=(0.6, 1.4), hue=(-0.1, 0.1))], p=0.8)",
+                VIEW[2],
+                f"RandomApply([{blur(kernel)}], p=1.0)",
+                TO_FLOATS[0],
+            ]
+        ]
+        * 3
+    )
+
+
+def test_a_view_of_simclr_may_be_blurred_as_the_paper_has_it() -> None:
+    (view,) = pipelines.simclr(32, n_views=1, blurred=0.5).transforms
+    assert described(view)[4].endswith("p=0.5)")
+
+
+def test_mae() -> None:
+    made = described(pipelines.mae(96))
+    assert made == [cropped(96, ", scale=(0.2, 1.0)"), "RandomHorizontalFlip(p=0.5)", *TO_FLOATS]
+
+
+def test_three_augment_of_deit3() -> None:
+    (crop, flip, one_of_three, jitter, *rest) = described(pipelines.deit3())
+    assert crop == cropped(224, "")
+    assert [flip, *rest] == ["RandomHorizontalFlip(p=0.5)", *TO_FLOATS]
+    assert one_of_three == (
+        "OneOf([Grayscale(num_output_channels=3), RandomSolarize(threshold=128.0, p=1.0), "
+        f"{blur(13)}], probabilities=(0.3333333333333333, 0.3333333333333333, 0.3333333333333333))"
+    )
+    assert jitter == (
+        "ColorJitter(brightness=(0.7, 1.3), contrast=(0.7, 1.3), saturation=(0.7, 1.3))"
+    )
+    assert len(described(pipelines.deit3(color_jitter=None))) == 5
+    simple = described(pipelines.deit3(64, src=True))
+    assert simple[0] == "Resize(shorter=64, interpolation='bicubic')"
+    assert simple[1] == ("RandomCrop(size=(64, 64), padding=(4, 4, 4, 4), padding_mode='reflect')")
+    assert simple[2:4] == [flip, one_of_three]
+
+
+def test_images_of_open_clip() -> None:
+    floats = [
+        TO_FLOATS[0],
+        "Normalize(mean=(0.48145466, 0.4578275, 0.40821073), "
+        "std=(0.26862954, 0.26130258, 0.27577711))",
+    ]
+    assert described(pipelines.open_clip()) == [cropped(224, ", scale=(0.9, 1.0)"), *floats]
+    assert described(pipelines.open_clip(336, is_train=False)) == [
+        "Resize(shorter=336, interpolation='bicubic')",
+        "CenterCrop(size=(336, 336))",
+        *floats,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("transform", "shapes"),
+    [
+        (pipelines.deit3(32), [32]),
+        (pipelines.deit3(32, src=True), [32]),
+        (pipelines.mae(32), [32]),
+        (pipelines.simclr(32), [32, 32]),
+        (pipelines.open_clip(32), [32]),
+    ],
+)
+def test_batches_without_worker_processes(
+    transform: Any, shapes: list[int], tmp_path: Path
+) -> None:
+    folder = write_photo_folder(tmp_path, classes=1, per_class=2)
+    with fastload.create_loader(folder, batch_size=2, transform=transform) as loader:
+        assert "worker" not in str(loader.explain()).split("transforms")[1].split("\n\n")[0]
+        images, _ = next(iter(loader))
+    views = images if isinstance(images, list | tuple) else [images]
+    assert [tuple(view.shape) for view in views] == [(2, 3, size, size) for size in shapes]
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: pipelines.torchvision_classification(auto_augment_policy="rand"), "'ta_wide'"),
         (lambda: pipelines.dinov2(global_crops_scale=(0.5, 0.2)), "global_crops_scale"),
         (lambda: pipelines.dinov2(local_crops_scale=(0.0, 0.2)), "0 < low <= high <= 1"),
-        (lambda: pipelines.dinov2(local_crops_number=-1), "local_crops_number=-1"),
-        (lambda: pipelines.dinov2(global_crops_size=0), "global_crops_size=0"),
+        (
+            lambda: pipelines.dinov2(local_crops_number=-1),
+            "local_crops_number: must be an int of at least 0",
+        ),
+        (lambda: pipelines.dinov2(global_crops_size=0), "global_crops_size: must be an int"),
+        (lambda: pipelines.dinov2(local_crops_size=9.5), "local_crops_size: must be an int"),
+        (lambda: pipelines.dino(local_crops_number=-1), "local_crops_number: must be an int"),
+        (lambda: pipelines.dino(local_crops_scale=(0.5, 0.2)), "local_crops_scale"),
+        (lambda: pipelines.simclr(4), "size: must be an int of at least 5"),
+        (lambda: pipelines.simclr(n_views=0), "n_views: must be"),
+        (lambda: pipelines.simclr(s=3), "s: must be 0 to 2.5"),
+        (lambda: pipelines.simclr(blurred=1.5), "blurred: must be 0 to 1"),
+        (lambda: pipelines.mae(0), "input_size: must be an int of at least 1"),
+        (lambda: pipelines.deit3(4, src=True), "input_size: must be an int of at least 5"),
+        (lambda: pipelines.deit3(color_jitter=-0.1), "color_jitter: must be None or at least 0"),
+        (lambda: pipelines.open_clip(scale=(0.0, 1.0)), "scale=.*give"),
+        (lambda: pipelines.open_clip(image_size=0), "image_size: must be"),
     ],
 )
 def test_what_the_original_could_not_do_is_refused(make: Any, words: str) -> None:

@@ -26,9 +26,14 @@ from PIL import Image
 from rich.console import Console
 
 from benchmarks.pipelines import (
+    of_deit,
     of_detr,
+    of_dino,
     of_dinov2,
+    of_mae,
+    of_open_clip,
     of_rtdetrv2,
+    of_simclr,
     of_torchvision,
     of_torchvision_segmentation,
 )
@@ -41,7 +46,18 @@ from fastload.tools.measure.results import Measurement, new_results, to_json, wr
 from fastload.tools.measure.statistics import Verdict, summarise
 from fastload.tools.measure.table import print_fitting
 
-FAMILIES = (of_torchvision, of_dinov2, of_torchvision_segmentation, of_detr, of_rtdetrv2)
+FAMILIES = (
+    of_torchvision,
+    of_deit,
+    of_mae,
+    of_open_clip,
+    of_simclr,
+    of_dino,
+    of_dinov2,
+    of_torchvision_segmentation,
+    of_detr,
+    of_rtdetrv2,
+)
 PIPELINES: tuple[Pipeline, ...] = tuple(row for family in FAMILIES for row in family.PIPELINES)
 
 

@@ -45,7 +45,7 @@ def plain(dataset: Any, setting: Setting, **options: Any) -> DataLoader[Any]:
 
 
 def of_fastload(
-    transform: Callable[[], Any],
+    transform: Callable[[Setting], Any],
     views: Views,
     mean: Floats = MEAN,
     std: Floats = STD,
@@ -57,7 +57,7 @@ def of_fastload(
         return fastload.create_loader(
             setting.data,
             setting.batch_size,
-            transform=transform(),
+            transform=transform(setting),
             shuffle=setting.shuffle,
             drop_last=setting.shuffle,
             num_workers=max(1, setting.workers),

@@ -29,8 +29,8 @@ _FEW, _SIDE, _EPOCH = 64, 160, 1024
 def judge(
     pipeline: Pipeline, originals: Path, photographs: Path, work: Path, workers: int, samples: int
 ) -> list[Judgement]:
-    """What was found. A few photographs in a small size are used: what is drawn for a sample, and
-    how it is done, do not depend on the number of files."""
+    """What was found. A few photographs and small crops are used: what is drawn for a sample, and
+    how it is done, depend on neither."""
     torch.manual_seed(0)
     judged = []
     if pipeline.operations is not None:
@@ -39,9 +39,10 @@ def judge(
             raise SystemExit(f"{pipeline.name}: the original has {theirs}, ours {ours}")
         judged.append(Judgement(f"{len(ours)} operations equal", 1.0, 1.0, True))
     data = pipeline.data(few_and_small(photographs, work), work, _EPOCH)
-    setting = Setting(originals, data, pipeline.batch_size, workers, shuffle=not pipeline.exact)
     if pipeline.exact:
+        setting = Setting(originals, data, pipeline.batch_size, workers, shuffle=False)
         return [*judged, *pixels_apart(pipeline, setting)]
+    setting = Setting(originals, data, pipeline.batch_size, workers, small=True)
     if pipeline.same is not None:
         judged += pipeline.same(replace(setting, shuffle=False))
     wanted, found = (
@@ -52,9 +53,8 @@ def judge(
     p_values = {name: p_of(wanted[name], found[name]) for name in wanted}
     name = min(p_values, key=lambda name: p_values[name])
     least = min(1.0, p_values[name] * len(p_values))
-    what = (
-        f"least p of {len(p_values)} tests of {samples:,} samples, times {len(p_values)} ({name})"
-    )
+    count, size = len(p_values), len(wanted[name])
+    what = f"least p of {count} tests of {size:,} samples, times {count} ({name})"
     return [*judged, Judgement(what, least, LEAST, True)]
 
 

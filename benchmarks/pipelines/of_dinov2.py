@@ -17,8 +17,10 @@ from benchmarks.pipelines.originals import module
 from benchmarks.pipelines.pipeline import Pipeline
 from fastload import pipelines
 
+LARGE, SMALL = 224, 96
 
-def original(originals: Path) -> Any:
+
+def original(originals: Path, large: int = LARGE, small: int = SMALL) -> Any:
     folder = originals / "dinov2/dinov2/data"
     package = ModuleType("dinov2_data")
     package.__path__ = [str(folder)]  # without its __init__, which needs xFormers
@@ -26,7 +28,7 @@ def original(originals: Path) -> Any:
     module(folder / "transforms.py", "dinov2_data.transforms")
     made = module(folder / "augmentations.py", "dinov2_data.augmentations")
     # Of its ssl_default_config.yaml.
-    return made.DataAugmentationDINO((0.32, 1.0), (0.05, 0.32), 8)
+    return made.DataAugmentationDINO((0.32, 1.0), (0.05, 0.32), 8, large, small)
 
 
 def as_views(made: Any) -> fastload.Views:
@@ -46,8 +48,13 @@ PIPELINES = (
     Pipeline(
         "dinov2",
         "dinov2",
-        of_image_folder(lambda setting: original(setting.originals), views),
-        of_fastload(pipelines.dinov2, several),
+        of_image_folder(lambda on: original(on.originals, on.size(LARGE), on.size(SMALL)), views),
+        of_fastload(
+            lambda on: pipelines.dinov2(
+                global_crops_size=on.size(LARGE), local_crops_size=on.size(SMALL)
+            ),
+            several,
+        ),
         batch_size=16,
         bar=8.0,
         operations=lambda originals: (as_views(original(originals)), pipelines.dinov2()),

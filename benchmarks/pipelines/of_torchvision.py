@@ -27,20 +27,20 @@ CLASSES = 100
 
 
 def training(name: str, **settings: Any) -> Pipeline:
-    settings = {"crop_size": 224, **settings}
+    crop_size = settings.pop("crop_size", 224)
 
-    def preset(originals: Path) -> Any:
+    def preset(originals: Path, size: int = crop_size) -> Any:
         presets = module(originals / "vision/references/classification/presets.py", "presets")
-        return presets.ClassificationPresetTrain(**settings)
+        return presets.ClassificationPresetTrain(crop_size=size, **settings)
 
-    def ours() -> Any:
-        return pipelines.torchvision_classification(**settings)
+    def ours(size: int = crop_size) -> Any:
+        return pipelines.torchvision_classification(crop_size=size, **settings)
 
     return Pipeline(
         f"{PAGE}{name}",
         PAGE,
-        of_image_folder(lambda setting: preset(setting.originals), one),
-        of_fastload(ours, one),
+        of_image_folder(lambda on: preset(on.originals, on.size(crop_size)), one),
+        of_fastload(lambda on: ours(on.size(crop_size)), one),
         batch_size=64,
         bar=4.0,
         operations=lambda originals: (preset(originals).transforms, ours()),
@@ -57,7 +57,7 @@ def evaluation() -> Pipeline:
         f"{PAGE}_eval",
         PAGE,
         of_image_folder(lambda setting: preset(setting.originals), one),
-        of_fastload(ours, one),
+        of_fastload(lambda _: ours(), one),
         batch_size=64,
         bar=4.0,
         operations=lambda originals: (preset(originals).transforms, ours()),
@@ -78,9 +78,8 @@ def mixing() -> Pipeline:
             classes.RandomMixup(CLASSES, p=1.0, alpha=0.2),
             classes.RandomCutmix(CLASSES, p=1.0, alpha=1.0),
         ]
-        dataset = ImageFolder(
-            str(setting.data), presets.ClassificationPresetTrain(crop_size=224, hflip_prob=0.0)
-        )
+        preset = presets.ClassificationPresetTrain(crop_size=setting.size(224), hflip_prob=0.0)
+        dataset = ImageFolder(str(setting.data), preset)
         return plain(dataset, setting, collate_fn=Mixed(v1.RandomChoice(mixes)))
 
     def numbers(batch: Any) -> Any:
@@ -93,7 +92,7 @@ def mixing() -> Pipeline:
 
     tiles = seen(one, MEAN, STD)[1]
     ours = of_fastload(
-        lambda: pipelines.torchvision_classification(hflip_prob=0.0),
+        lambda on: pipelines.torchvision_classification(crop_size=on.size(224), hflip_prob=0.0),
         one,
         batch_transform=pipelines.torchvision_classification_mixing(CLASSES, 0.2, 1.0),
     )
@@ -122,8 +121,6 @@ PIPELINES = (
     training(", newer recipe", **NEWER),
     training(""),
     training(", AutoAugment", auto_augment_policy="imagenet"),
-    training(", RandAugment", auto_augment_policy="ra"),
-    training(", AugMix", auto_augment_policy="augmix"),
     evaluation(),
     mixing(),
 )

@@ -31,6 +31,11 @@ class Setting:
     """Processes of the original, threads of ours; 0: none."""
     shuffle: bool = True
     """And the last batch is dropped; else the samples come in order, all of them."""
+    small: bool = False
+    """Crops may be of a quarter of their size, on both sides: many samples in little time."""
+
+    def size(self, pixels: int) -> int:
+        return pixels // 4 if self.small else pixels
 
 
 @dataclass(frozen=True)

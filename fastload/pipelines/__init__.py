@@ -10,9 +10,14 @@ defaults of the original. docs/pipelines.md shows both side by side, and says wh
 from __future__ import annotations
 
 from fastload.arguments import checks_names
+from fastload.pipelines.of_deit import deit3
 from fastload.pipelines.of_detr import detr, detr_eval
+from fastload.pipelines.of_dino import dino
 from fastload.pipelines.of_dinov2 import dinov2
+from fastload.pipelines.of_mae import mae
+from fastload.pipelines.of_open_clip import open_clip
 from fastload.pipelines.of_rtdetrv2 import rtdetrv2, rtdetrv2_batches, rtdetrv2_eval
+from fastload.pipelines.of_simclr import simclr
 from fastload.pipelines.of_torchvision import (
     torchvision_classification,
     torchvision_classification_eval,
@@ -24,12 +29,17 @@ from fastload.pipelines.of_torchvision_segmentation import (
 )
 
 __all__ = [
+    "deit3",
     "detr",
     "detr_eval",
+    "dino",
     "dinov2",
+    "mae",
+    "open_clip",
     "rtdetrv2",
     "rtdetrv2_batches",
     "rtdetrv2_eval",
+    "simclr",
     "torchvision_classification",
     "torchvision_classification_eval",
     "torchvision_classification_mixing",

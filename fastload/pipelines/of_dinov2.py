@@ -7,11 +7,9 @@ features without supervision".
 
 from __future__ import annotations
 
-import torch
-from torchvision.transforms import InterpolationMode, v2
-
-from fastload.errors import ConfigurationError
-from fastload.pipelines.normalised import MEAN, STD, checked_scale
+from fastload.arguments import integer
+from fastload.pipelines.contrastive import view
+from fastload.pipelines.normalised import checked_scale
 from fastload.recipe.views import Views
 
 ORIGINALS = {"dinov2.data.augmentations.DataAugmentationDINO": "dinov2"}
@@ -19,6 +17,7 @@ ORIGINALS = {"dinov2.data.augmentations.DataAugmentationDINO": "dinov2"}
 _NEVER, _MOSTLY, _HALF = 0.0, 0.9, 0.5
 """How often a crop is blurred: of the first, the second, and the small ones. The original gives
 its GaussianBlur p=1.0, 0.1 and 0.5, and that calls torchvision's RandomApply with 1 - p."""
+_KERNEL = 9
 
 
 def dinov2(
@@ -41,32 +40,14 @@ def dinov2(
     """
     large = checked_scale("global_crops_scale", global_crops_scale)
     small = checked_scale("local_crops_scale", local_crops_scale)
-    for name, number, least in (
-        ("global_crops_size", global_crops_size, 1),
-        ("local_crops_size", local_crops_size, 1),
-        ("local_crops_number", local_crops_number, 0),
+    for name, size in (
+        ("global_crops_size", global_crops_size),
+        ("local_crops_size", local_crops_size),
     ):
-        if number < least:
-            raise ConfigurationError(f"{name}={number}: give {least} or more.")
+        integer(name, size, 1)
+    locals_ = integer("local_crops_number", local_crops_number, 0)
     return Views(
-        _crop(global_crops_size, large, _NEVER),
-        _crop(global_crops_size, large, _MOSTLY, v2.RandomSolarize(threshold=128, p=0.2)),
-        *(_crop(local_crops_size, small, _HALF) for _ in range(local_crops_number)),
-    )
-
-
-def _crop(size: int, scale: tuple[float, float], blurred: float, *more: v2.Transform) -> v2.Compose:
-    bicubic = InterpolationMode.BICUBIC
-    return v2.Compose(
-        [
-            v2.RandomResizedCrop(size, scale=scale, interpolation=bicubic),
-            v2.RandomHorizontalFlip(p=0.5),
-            v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
-            v2.RandomGrayscale(p=0.2),
-            v2.RandomApply([v2.GaussianBlur(kernel_size=9, sigma=(0.1, 2.0))], p=blurred),
-            *more,
-            v2.ToImage(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize(MEAN, STD),
-        ]
+        view(global_crops_size, large, blurred=_NEVER, kernel_size=_KERNEL),
+        view(global_crops_size, large, blurred=_MOSTLY, kernel_size=_KERNEL, solarized=0.2),
+        *[view(local_crops_size, small, blurred=_HALF, kernel_size=_KERNEL)] * locals_,
     )

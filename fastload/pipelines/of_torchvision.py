@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torchvision.transforms import AutoAugmentPolicy, InterpolationMode, v2
 
 from fastload.errors import ConfigurationError
-from fastload.pipelines.normalised import MEAN, STD
+from fastload.pipelines.normalised import MEAN, STD, Floats, to_floats
 
 ORIGINALS = {
     "presets.ClassificationPresetTrain": "torchvision_classification",
     "presets.ClassificationPresetEval": "torchvision_classification_eval",
 }
-
-Floats = tuple[float, float, float]
 
 
 def torchvision_classification(
@@ -58,7 +55,7 @@ def torchvision_classification(
         steps.append(v2.AugMix(interpolation=interpolation, severity=augmix_severity))
     elif auto_augment_policy is not None:
         steps.append(v2.AutoAugment(_policy(auto_augment_policy), interpolation=interpolation))
-    steps += [*_to_floats(mean, std)]
+    steps += to_floats(mean, std)
     if random_erase_prob > 0:
         steps.append(v2.RandomErasing(p=random_erase_prob))
     return v2.Compose(steps)
@@ -78,7 +75,7 @@ def torchvision_classification_eval(
         [
             v2.Resize(resize_size, interpolation=interpolation),
             v2.CenterCrop(crop_size),
-            *_to_floats(mean, std),
+            *to_floats(mean, std),
         ]
     )
 
@@ -94,10 +91,6 @@ def torchvision_classification_mixing(
     if cutmix_alpha > 0:
         mixes.append(v2.CutMix(alpha=cutmix_alpha, num_classes=num_classes))
     return v2.RandomChoice(mixes) if mixes else None
-
-
-def _to_floats(mean: Floats, std: Floats) -> tuple[v2.Transform, ...]:
-    return v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)
 
 
 def _policy(name: str) -> AutoAugmentPolicy:

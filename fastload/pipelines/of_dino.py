@@ -1,0 +1,48 @@
+"""DINO's crops: two large ones and several small ones of each image.
+
+Follows `DataAugmentationDINO` of github.com/facebookresearch/dino (Apache 2.0) at 7c446df, and the
+defaults of its `main_dino.py`. Caron et al., 2021, "Emerging properties in self-supervised vision
+transformers".
+"""
+
+from __future__ import annotations
+
+from fastload.arguments import integer
+from fastload.pipelines.contrastive import view
+from fastload.pipelines.normalised import checked_scale
+from fastload.recipe.views import Views
+
+ORIGINALS = {
+    "main_dino.DataAugmentationDINO": "dino",
+    "__main__.DataAugmentationDINO": "dino",
+}
+
+_LARGE, _SMALL = 224, 96
+"""Which the original does not leave open."""
+_KERNEL = 13
+"""3 deviations on each side: Pillow's blur, which the original has, has no kernel that is cut."""
+
+
+def dino(
+    global_crops_scale: tuple[float, float] = (0.4, 1.0),
+    local_crops_scale: tuple[float, float] = (0.05, 0.4),
+    local_crops_number: int = 8,
+) -> Views:
+    """A transform of RGB images into 2 + `local_crops_number` views.
+
+    The first two are float32 (3, 224, 224), the others (3, 96, 96), normalised by ImageNet's mean
+    and deviation. A scale is the share of the image's area that a crop has. A batch holds a list of
+    (B, 3, H, W) tensors.
+
+    Raises:
+        ConfigurationError: a scale is not (low, high) with 0 < low <= high <= 1, or the number is
+            below 0.
+    """
+    large = checked_scale("global_crops_scale", global_crops_scale)
+    small = checked_scale("local_crops_scale", local_crops_scale)
+    count = integer("local_crops_number", local_crops_number, 0)
+    return Views(
+        view(_LARGE, large, blurred=1.0, kernel_size=_KERNEL),
+        view(_LARGE, large, blurred=0.1, kernel_size=_KERNEL, solarized=0.2),
+        *[view(_SMALL, small, blurred=0.5, kernel_size=_KERNEL)] * count,
+    )
