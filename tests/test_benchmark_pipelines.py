@@ -55,7 +55,9 @@ def pipeline(ours: Any, **settings: Any) -> Pipeline:
 
 
 def judged(row: Pipeline, folder: Path) -> list[bool]:
-    return [found.passed for found in judge(row, folder, folder, folder, 0, 400)]
+    judgements = judge(row, folder, folder, folder, 0, 400)
+    assert {type(one.found) for one in judgements} == {float}, "JSON has no other numbers"
+    return [one.passed for one in judgements]
 
 
 def test_samples_that_are_distributed_otherwise_are_found(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def pixels_apart(pipeline: Pipeline, setting: Setting) -> list[Judgement]:
         tiles = (side.tiles(batch) for side, batch in zip(sides, batches, strict=True))
         for theirs, ours in zip(*tiles, strict=True):
             apart = np.abs(theirs.astype(int) - ours)
-            most, total, count = max(most, int(apart.max())), total + apart.mean(), count + 1
+            most, total, count = max(most, int(apart.max())), total + float(apart.mean()), count + 1
     mean = total / count
     return [
         Judgement("largest difference of a pixel, of 255", float(most), MOST_APART, False),
