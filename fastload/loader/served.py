@@ -19,7 +19,6 @@ from fastload.files import DecodeSettings
 from fastload.known_code import only_seeds
 from fastload.loader import rules
 from fastload.loader.config import LoaderConfig
-from fastload.originals import pipeline_for
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.lower import Origin
 from fastload.recipe.operation import CopiedTransform, Operation, qualified_name
@@ -91,25 +90,31 @@ class Served(Reading):
 
 def served_for(config: LoaderConfig) -> Served:
     """The data set and its recipe; opened again if Python code needs samples of its own."""
-    reading = _without_known_functions(config) or _read(config, _opened_for(config))
+    given = config.collate_fn is not None or not isinstance(config.source, str)
+    reading = _without_known_functions(config) if given else None
+    reading = reading or _read(config, _opened_for(config))
     if reading.config.collate_fn is not None:
         reading = _without_fast_collate(reading)
-    pipeline = _pipeline_for(reading)
-    if pipeline is not None:
-        _warn_of_python(f". {pipeline}")
-    elif reading.runs_python and reading.lacks_one_operation:
-        _warn_of_python(f", because of a single operation: {reading.split.reasons[0]}")
+    runs_python = reading.runs_python or reading.opened.source.objects
+    pipeline = _warned_of_python(reading) if runs_python else None
     if reading.runs_python and not reading.opened.source.objects and _has_code(config.source):
         reading = _read(reading.config, _opened_by_its_own_code(reading))
-    return replace(_ordered(reading), pipeline=pipeline)
+    return _ordered(reading, pipeline)
 
 
-def _pipeline_for(reading: Reading) -> str | None:
+def _warned_of_python(reading: Reading) -> str | None:
     """What stands for code of the user's that makes or takes single samples, if that is known."""
+    from fastload.originals import pipeline_for
+
     config, opened = reading.config, reading.opened
-    if not (reading.recipe.is_opaque or opened.source.objects):
-        return None
-    return pipeline_for([config.transform, opened.transform, config.source])
+    if reading.recipe.is_opaque or opened.source.objects:
+        pipeline = pipeline_for([config.transform, opened.transform, config.source])
+        if pipeline is not None:
+            _warn_of_python(f". {pipeline}")
+            return pipeline
+    if reading.runs_python and reading.lacks_one_operation:
+        _warn_of_python(f", because of a single operation: {reading.split.reasons[0]}")
+    return None
 
 
 def _read(config: LoaderConfig, opened: Opened) -> Reading:
@@ -152,7 +157,7 @@ def _without_fast_collate(reading: Reading) -> Reading:
     return _read(plain, replace(opened, notes=(*opened.notes, note)))
 
 
-def _ordered(reading: Reading) -> Served:
+def _ordered(reading: Reading, pipeline: str | None) -> Served:
     config, opened = reading.config, reading.opened
     if config.unbatched:
         opened = replace(opened, source=_one_by_one(opened.source))
@@ -160,7 +165,7 @@ def _ordered(reading: Reading) -> Served:
     split = _sized(reading, order) if order.shapes else reading.split
     if opened.source.deep:
         rules.check_pixels(config, opened.source, split)
-    return Served(config, opened, reading.recipe, split, reading.known, order=order)
+    return Served(config, opened, reading.recipe, split, reading.known, pipeline, order=order)
 
 
 def _one_by_one(source: Source) -> Source:
