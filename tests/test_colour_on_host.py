@@ -50,6 +50,7 @@ TRANSFORMS: dict[str, Any] = {
     "one of three": v2.RandomChoice([JITTER, v2.RandomInvert(), v2.Identity()], [1, 2, 0.5]),
     "in any order": v2.RandomOrder([JITTER, v2.RandomSolarize(99, p=0.9), v2.RandomEqualize()]),
     "hsv": fastload.HSV(0.5, 0.9, 0.8),
+    "hsv, turned": fastload.HSV(0.5, 0.9, 0.8, turns=True),
     "hsv, then contrast": v2.RandomApply([fastload.HSV(), v2.ColorJitter(0, 0.5)], 0.7),
     "trivial": v2.TrivialAugmentWide(),
     "trivial, bilinear": v2.TrivialAugmentWide(interpolation=BILINEAR),

@@ -146,6 +146,32 @@ def test_rtdetrv2_after_its_stop_epoch() -> None:
     assert described(pipelines.rtdetrv2_eval()) == [clamp, "Resize(size=(640, 640))", TO_FLOATS[0]]
 
 
+def test_batches_of_yolo(objects: Source) -> None:
+    """Where there is no mosaic, nor anything else, images are those of a letterbox."""
+    with fastload.create_loader(
+        objects, 4, transform=pipelines.yolo(64), collate_fn="yolo", shuffle=True
+    ) as loader:
+        ((images, targets),) = loader
+    assert images.shape == (4, 3, 64, 64)
+    assert images.dtype == torch.uint8
+    assert ((targets[:, 2:] >= 0) & (targets[:, 2:] <= 1)).all()
+    nothing = {"hsv_h": 0.0, "hsv_s": 0.0, "hsv_v": 0.0, "translate": 0.0, "scale": 0.0}
+    late = pipelines.yolo(64, mosaic=0.0, fliplr=0.0, **nothing)
+    with fastload.create_loader(objects, 4, transform=late, collate_fn="yolo") as loader:
+        ((images, targets),) = loader
+    # 40 by 60, to 43 by 64: 42.67 is rounded up. 10 rows are above it.
+    assert (images[0, :, :10] == 114).all()
+    assert (images[0, :, 53:] == 114).all()
+    assert (images[0, :, 10:53] != 114).float().mean() > 0.9
+    first = targets[0, 2:].numpy() * 64
+    across, down = 64 / 60, 43 / 40
+    np.testing.assert_allclose(
+        first,
+        [16 * across, 10 + 20.5 * down, 28 * across, 35 * down],
+        atol=1e-3,
+    )
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -156,6 +182,11 @@ def test_rtdetrv2_after_its_stop_epoch() -> None:
         (lambda: pipelines.detr_eval(0), "1 pixel or more"),
         (lambda: pipelines.rtdetrv2(0), "size=0"),
         (lambda: pipelines.rtdetrv2_batches(()), "or None"),
+        (lambda: pipelines.yolo(0), "size=0"),
+        (lambda: pipelines.yolo(mosaic=1.5), "mosaic=1.5"),
+        (lambda: pipelines.yolo(scale=1.0), "scale=1.0"),
+        (lambda: pipelines.yolo(hsv_s=2.0), "saturation=2.0"),
+        (lambda: pipelines.yolo(mixup=0.1), "no argument 'mixup'"),
     ],
 )
 def test_sizes_that_are_none_are_refused(make: Any, words: str) -> None:

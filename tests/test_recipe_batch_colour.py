@@ -235,18 +235,21 @@ def test_channels_are_permuted_in_every_order() -> None:
     assert np.abs(shares - 1 / 6).max() < 0.02
 
 
-def test_hsv_as_yolo_makes_it() -> None:
+@pytest.mark.parametrize("turns", [False, True])
+def test_hsv_as_yolo_makes_it(turns: bool) -> None:
+    """YOLOv5's; and Ultralytics', which adds to the hue."""
     cv2 = pytest.importorskip("cv2")
     images = pictures(3, torch.uint8, height=40, width=50)
-    op, draws = HSV(0.5, 0.9, 0.8), draws_of(COUNT)
+    op, draws = HSV(0.5, 0.9, 0.8, turns), draws_of(COUNT)
     ours = run(op, images, draws)
     levels = np.arange(256)
-    for image, found, gains in zip(images, ours, op.gains(draws, STREAM), strict=True):
-        r = gains.astype(np.float64)
+    drawn = (2 * draws.uniform(STREAM, 3) - 1) * (0.5, 0.9, 0.8)
+    for image, found, part in zip(images, ours, drawn, strict=True):
+        r = (1 + part).astype(np.float32).astype(np.float64)
         pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
         parts = cv2.split(cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV))
         tables = (
-            (levels * r[0]) % 180,
+            (levels + part[0] * 180 if turns else levels * r[0]) % 180,
             np.clip(levels * r[1], 0, 255),
             np.clip(levels * r[2], 0, 255),
         )

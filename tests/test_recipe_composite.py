@@ -19,6 +19,8 @@ import fastload
 from fastload.backends.cache import CacheOptions
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
+from fastload.recipe import Recipe
+from fastload.recipe.composite import Mosaic
 from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray
 from fastload.sources.buffers import PathTable
 from fastload.sources.masks import shapes_of
@@ -819,3 +821,15 @@ def test_transforms_by_themselves() -> None:
         fastload.CutMix(alpha=-1)
     with pytest.raises(ConfigurationError, match=r"p_object=2\) must be from 0 to 1"):
         fastload.CopyPaste(p_object=2)
+
+
+@pytest.mark.parametrize(("rounding", "height"), [("nearest", 47), ("up", 48), ("down", 47)])
+def test_sides_in_a_mosaic_are_rounded_as_asked(rounding: str, height: int) -> None:
+    """45 by 61 to fit into 64 by 64: 47.2 by 64. 64 is not 65, whatever the last bit says."""
+    (op,) = Recipe.from_transform(fastload.Mosaic(64, rounding=rounding)).ops
+    assert isinstance(op, Mosaic)
+    sizes = np.array([[45, 61], [49, 49]])
+    placed = op.place(sizes, np.array([-1, -1]), np.zeros((2, 2), np.int64))
+    assert placed.size.tolist() == [[height, 64], [64, 64]]
+    with pytest.raises(ConfigurationError, match="'nearest', 'up' or 'down'"):
+        fastload.Mosaic(64, rounding="half")

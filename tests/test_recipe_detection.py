@@ -31,7 +31,7 @@ from fastload.geometry.points import PointMap
 from fastload.recipe import Recipe
 from fastload.recipe.crops import Resize
 from fastload.recipe.operation import GeometryOperation
-from fastload.recipe.transforms import RandomResize, ResizeOrCrop
+from fastload.recipe.transforms import CanvasAffine, DropObjects, RandomResize, ResizeOrCrop
 from fastload.recipe.warps import Warping
 from fastload.render.warp import warp_into
 from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArray
@@ -878,3 +878,62 @@ def test_degenerate_images_are_warped() -> None:
         with fastload.create_loader(arrays, 1, transform=warp) as loader:
             (batch,) = loader
         assert batch["image"].amax() == 7
+
+
+@pytest.mark.parametrize("settings", [{"shear": 12.0, "degrees": 30.0}, {"scale": 0.2}])
+def test_a_canvas_is_moved_as_opencv_moves_it(settings: dict[str, float]) -> None:
+    """YOLO's map: the middle of the canvas to the origin, turned and scaled, sheared, and to a
+    point of the picture. OpenCV's (0, 0) is the centre of a pixel; boxes go by the same matrix."""
+    cv2 = pytest.importorskip("cv2")
+    images = np.stack([photo(60, 80, seed=n) for n in range(4)])
+    corners = np.array([[10.0, 12, 60, 50]])
+    arrays = {"image": images, "boxes": Ragged.of([corners] * 4)}
+    transform = CanvasAffine((50, 40), fill=114, **settings)
+    with fastload.create_loader(arrays, 4, transform=transform, seed=6) as loader:
+        (batch,) = loader
+    assert batch["image"].shape == (4, 3, 50, 40)
+    draws = 2 * Draws(6, 0, np.arange(4)).uniform(0, 6) - 1
+    for n, u in enumerate(draws):
+        angle, factor = transform.degrees * u[0], 1 + transform.scale * u[1]
+        turn, shear, first, last = np.eye(3), np.eye(3), np.eye(3), np.eye(3)
+        turn[:2] = cv2.getRotationMatrix2D((0, 0), angle, factor)
+        shear[0, 1], shear[1, 0] = np.tan(np.radians(transform.shear * u[2:4]))
+        first[:2, 2] = -40, -30
+        last[:2, 2] = (0.5 + transform.translate * u[4:]) * (40, 50)
+        matrix = last @ shear @ turn @ first
+        wanted = cv2.warpAffine(images[n], matrix[:2], (40, 50), borderValue=(114,) * 3)
+        away = np.abs(batch["image"][n].permute(1, 2, 0).numpy().astype(int) - wanted)
+        assert away.mean() < 1.0
+        assert (away > 16).mean() < 0.01
+        ends = np.array([[10, 12, 1], [60, 12, 1], [60, 50, 1], [10, 50, 1]]) @ matrix[:2].T
+        box = np.clip([*ends.min(0), *ends.max(0)], 0, (40, 50, 40, 50))
+        np.testing.assert_allclose(batch["boxes"][n][0].numpy(), box, atol=1e-4)
+
+
+def test_a_canvas_that_vanishes_is_refused() -> None:
+    for wrong in ({"scale": 1.0}, {"translate": -0.1}, {"shear": 90.0}, {"degrees": 181.0}):
+        with pytest.raises(ConfigurationError, match=f"CanvasAffine.{next(iter(wrong))}="):
+            CanvasAffine(8, **wrong)
+
+
+def test_what_is_left_of_a_box_may_count_from_a_place_on() -> None:
+    """Of 100 pixels 60 are left, which are three quarters of the 80 after the first crop."""
+    boxes = np.array([[0.0, 0, 100, 10], [0, 0, 60, 2], [0, 0, 9, 20]])
+    arrays = {"image": np.zeros((1, 20, 100, 3), np.uint8), "boxes": Ragged.of([boxes])}
+
+    def kept(first: DropObjects, last: DropObjects) -> list[float]:
+        chain = [v2.CenterCrop((20, 80)), first, v2.CenterCrop((20, 60)), last]
+        with fastload.create_loader(arrays, 1, transform=v2.Compose(chain)) as loader:
+            (batch,) = loader
+        return [float(value) for value in batch["boxes"][0][:, 2]]
+
+    every, most = DropObjects(min_size=0, min_area=0), DropObjects(min_visibility=0.7)
+    assert kept(every, every) == [60.0, 40.0]
+    assert kept(every, most) == []
+    assert kept(DropObjects(min_size=0, min_area=0, visibility_from_here=True), most) == [
+        60.0,
+        40.0,
+    ]
+    assert kept(every, DropObjects(max_ratio=15)) == [60.0]
+    with pytest.raises(ConfigurationError, match="max_ratio"):
+        DropObjects(max_ratio=0.5)

@@ -221,7 +221,9 @@ def test_distortions_of_colour_in_one_launch(both: Both, channels: int) -> None:
     both(lambda: run(v2.RandomSolarize(128, p=0.6), images), "recolour")
     both(lambda: run(v2.RandomAdjustSharpness(2.0, p=0.6), images), "recolour")
     both(lambda: run(v2.AutoAugment(fill=9), images), "recolour")
-    both(lambda: run(fastload.HSV(0.5, 0.9, 0.8), images), *["recolour"] * (channels == 3))
+    for turns in (False, True):
+        hsv = fastload.HSV(0.5, 0.9, 0.8, turns=turns)
+        both(lambda hsv=hsv: run(hsv, images), *["recolour"] * (channels == 3))
     draws = Draws(4, 0, np.arange(12))
     for op in (
         Gamma((0.3, 3.0)),

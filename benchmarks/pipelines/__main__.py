@@ -36,6 +36,7 @@ from benchmarks.pipelines import (
     of_simclr,
     of_torchvision,
     of_torchvision_segmentation,
+    of_yolo,
 )
 from benchmarks.pipelines.judge import judge
 from benchmarks.pipelines.picture import draw
@@ -57,6 +58,7 @@ FAMILIES = (
     of_torchvision_segmentation,
     of_detr,
     of_rtdetrv2,
+    of_yolo,
 )
 PIPELINES: tuple[Pipeline, ...] = tuple(row for family in FAMILIES for row in family.PIPELINES)
 

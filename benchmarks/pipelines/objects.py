@@ -92,6 +92,12 @@ def _objects(random: Any, width: int, height: int) -> Iterator[dict[str, Any]]:
         }
 
 
+def sizes_of(coco: Path) -> Callable[[int], tuple[int, int]]:
+    """Height and width by the index of an image."""
+    read = json.loads((coco / "annotations" / "instances_train2017.json").read_text())
+    return lambda index: (read["images"][index]["height"], read["images"][index]["width"])
+
+
 def numbers(samples: Samples) -> Callable[[Any], Numbers]:
     """Of each image its size, its colours and how many objects there are; of the first of these
     where its box is, its sides, and its class: objects of one image are not independent."""
@@ -144,7 +150,7 @@ def compared(
     original: Callable[[int], Sample],
     ours: Iterable[Sample],
     numbers: Callable[[Fed, Draws, tuple[int, int]], Given],
-    data: Path,
+    sizes: Callable[[int], tuple[int, int]],
     seed: int,
 ) -> list[Judgement]:
     """How far samples of both sides are apart with one set of random numbers.
@@ -154,15 +160,13 @@ def compared(
         ours: the samples in order.
         numbers: of a sample of ours, by its draws and the (height, width) of its image, those that
             the original asks for, in its order.
-        data: the COCO folder.
+        sizes: of the images.
         seed: of our loader.
     """
-    read = json.loads((data / "annotations" / "instances_train2017.json").read_text())
     apart = edges = 0.0
     count = other = 0
     for index, sample in enumerate(ours):
-        one = read["images"][index]
-        size, draws = (one["height"], one["width"]), Draws(seed, 0, np.array([index]))
+        size, draws = sizes(index), Draws(seed, 0, np.array([index]))
         with fed(lambda source, draws=draws, size=size: numbers(source, draws, size)):  # type: ignore[misc]
             wanted = original(index)
         count += 1

@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 import fastload
 from benchmarks.pipelines import objects
 from benchmarks.pipelines.fed import Fed, Numbers
-from benchmarks.pipelines.objects import Sample, centred, coco_of
+from benchmarks.pipelines.objects import Sample, centred, coco_of, sizes_of
 from benchmarks.pipelines.pipeline import Judgement, Pipeline, Setting, Side
 from fastload import pipelines
 from fastload.draws import Draws
@@ -103,7 +103,9 @@ def same(setting: Setting) -> list[Judgement]:
 
     with ours(setting) as loader:
         found: Iterator[Sample] = (one for batch in loader for one in of_ours(batch))
-        return objects.compared(of_index, islice(found, _FEW), numbers, setting.data, _SEED)
+        return objects.compared(
+            of_index, islice(found, _FEW), numbers, sizes_of(setting.data), _SEED
+        )
 
 
 PIPELINES = (

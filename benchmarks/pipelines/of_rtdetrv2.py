@@ -15,7 +15,7 @@ import fastload
 from benchmarks.pipelines import objects
 from benchmarks.pipelines.classes import plain
 from benchmarks.pipelines.fed import Fed, Numbers
-from benchmarks.pipelines.objects import Sample, centred, coco_of
+from benchmarks.pipelines.objects import Sample, centred, coco_of, sizes_of
 from benchmarks.pipelines.pipeline import Judgement, Pipeline, Setting, Side
 from fastload import pipelines
 from fastload.draws import Draws
@@ -135,7 +135,9 @@ def same(setting: Setting) -> list[Judgement]:
     transform = v2.Compose([one for one in steps if type(one) is not v2.RandomPhotometricDistort])
     with loader(setting, transform, pipelines.rtdetrv2_batches(None)) as batches:
         found = (one for batch in batches for one in samples(0)(batch))
-        return objects.compared(of_index, islice(found, _FEW), numbers, setting.data, _SEED)
+        return objects.compared(
+            of_index, islice(found, _FEW), numbers, sizes_of(setting.data), _SEED
+        )
 
 
 def operations(originals: Path) -> tuple[Any, Any]:

@@ -27,6 +27,7 @@ from fastload.pipelines.of_torchvision_segmentation import (
     torchvision_segmentation,
     torchvision_segmentation_eval,
 )
+from fastload.pipelines.of_yolo import yolo
 
 __all__ = [
     "deit3",
@@ -45,6 +46,7 @@ __all__ = [
     "torchvision_classification_mixing",
     "torchvision_segmentation",
     "torchvision_segmentation_eval",
+    "yolo",
 ]
 
 for _name in __all__:

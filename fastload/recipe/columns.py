@@ -3,8 +3,9 @@ dropped."""
 
 from __future__ import annotations
 
+import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -91,14 +92,28 @@ class DropObjects(ColumnOperation):
     min_size: float = 1.0
     min_area: float = 1.0
     min_visibility: float = 0.0
+    max_ratio: float = field(default=math.inf, repr=False)
+    visibility_from_here: bool = field(default=False, repr=False)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> DropObjects:
-        return cls(transform.min_size, transform.min_area, transform.min_visibility)
+        return cls(
+            transform.min_size,
+            transform.min_area,
+            transform.min_visibility,
+            transform.max_ratio,
+            transform.visibility_from_here,
+        )
 
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
         size, area = max(self.min_size, _SOME), max(self.min_area, _SOME)
-        return points.dropping(size, area, self.min_visibility)
+        return points.dropping(
+            size,
+            area,
+            self.min_visibility,
+            max_ratio=self.max_ratio,
+            visibility_from_here=self.visibility_from_here,
+        )
 
 
 @register

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from fastload.geometry.points import Objects, PointMap
 from fastload.recipe import transforms as own
 from fastload.recipe.attributes import (
     check_settings,
-    read_antialias,
     read_floats,
     read_interpolation,
     read_mask_interpolation,
@@ -39,6 +38,8 @@ from fastload.recipe.operation import ImageState, Operation, Size, register
 from fastload.sources.ragged import Ragged
 
 Step = tuple[int, Operation]
+Rounding = Literal["nearest", "up", "down"]
+_ROUNDED: dict[Rounding, Any] = {"nearest": np.rint, "up": np.ceil, "down": np.floor}
 
 
 class CompositeOperation(Operation):
@@ -70,6 +71,8 @@ class Mosaic(CompositeOperation):
     """4: upper left, upper right, lower left, lower right of the centre; 9: the middle, and around
     it from above clockwise. A tile is one of them, by its number from 0."""
     mask_interpolation: MaskInterpolation = field(default="nearest", repr=False)
+    rounding: Rounding = field(default="nearest", repr=False)
+    """Of the sides of resized images."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -82,9 +85,10 @@ class Mosaic(CompositeOperation):
             fill=read_floats(transform.fill),
             mask_fill=read_floats(transform.mask_fill),
             interpolation=read_interpolation(transform.interpolation, image),
-            antialias=read_antialias(transform.antialias, image),
+            antialias=bool(transform.antialias),  # images are never Pillow's here
             images=transform.images,
             mask_interpolation=read_mask_interpolation(transform.interpolation),
+            rounding=transform.rounding,
         )
 
     @property
@@ -124,7 +128,7 @@ class Mosaic(CompositeOperation):
         each is its canvas."""
         target, canvas = np.array([self.size], dtype=np.int64), np.array([self.canvas])
         ratio = (target / sizes).min(axis=1, keepdims=True)
-        resized = np.maximum(np.rint(sizes * ratio).astype(np.int64), 1)
+        resized = np.clip(_ROUNDED[self.rounding](sizes * ratio).astype(np.int64), 1, target)
         # CenterCrop to `size` begins at this place of the canvas.
         middle = np.rint((canvas - target) / 2.0).astype(np.int64) + (target - resized) // 2
         start = centres + (_of_four if self.images == 4 else _of_nine)(resized, tiles)

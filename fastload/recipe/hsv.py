@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from fastload.recipe.attributes import check
 from fastload.recipe.colour import require_grey_or_rgb, shape_of
 from fastload.recipe.operation import ImageState, PixelOperation, register
 from fastload.render import fused
-from fastload.render.hsv import adjust_hsv, tables_of
+from fastload.render.hsv import adjust_hsv, numbers_of, tables_of
 from fastload.render.steps import KINDS, NUMBERS, ColourSteps, Steps
 
 
@@ -33,6 +33,8 @@ class HSV(PixelOperation):
     saturation: float = 0.7
     value: float = 0.4
     """Each is multiplied by 1 plus up to so much, or less so much, 0 to 1."""
+    turns: bool = field(default=False, repr=False)
+    """Whether the hue is turned in place of that, by up to so much of a whole turn."""
 
     def __post_init__(self) -> None:
         for name in ("hue", "saturation", "value"):
@@ -40,7 +42,12 @@ class HSV(PixelOperation):
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> HSV:
-        return cls(float(transform.hue), float(transform.saturation), float(transform.value))
+        return cls(
+            float(transform.hue),
+            float(transform.saturation),
+            float(transform.value),
+            bool(transform.turns),
+        )
 
     def check_dtype(self, dtype: torch.dtype) -> None:
         if dtype != torch.uint8:
@@ -49,10 +56,13 @@ class HSV(PixelOperation):
                 "the ToDtype that converts them."
             )
 
-    def gains(self, draws: Draws, stream: int) -> npt.NDArray[np.float32]:
-        """(B, 3): uniform around 1."""
+    def gains(
+        self, draws: Draws, stream: int
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """(B, 3) gains and what is added, as `tables_of` takes them."""
         shares = np.array([self.hue, self.saturation, self.value])
-        return (1.0 + shares * (2.0 * draws.uniform(stream, 3) - 1.0)).astype(np.float32)
+        drawn = shares * (2.0 * draws.uniform(stream, 3) - 1.0)
+        return numbers_of(drawn, self.turns)
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         require_grey_or_rgb(self, images)
@@ -61,9 +71,9 @@ class HSV(PixelOperation):
             return images
         if fused.active(images):
             return fused.run(images, self.colour_steps(draws, stream, shape_of(images)))
-        return adjust_hsv(images, tables_of(self.gains(draws, stream)))
+        return adjust_hsv(images, tables_of(*self.gains(draws, stream)))
 
     def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
         numbers = np.zeros((len(draws), 1, NUMBERS), dtype=np.float32)
-        numbers[:, 0, :3] = self.gains(draws, stream)
+        numbers[:, 0] = np.concatenate(self.gains(draws, stream), axis=1)
         return [ColourSteps(np.full((len(draws), 1), KINDS.index("hsv"), np.int32), numbers)]

@@ -3,6 +3,7 @@ images, tensors and `tv_tensors`, by themselves or in a Compose."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +17,11 @@ from torchvision.transforms.v2._utils import query_size
 
 from fastload.errors import ConfigurationError
 from fastload.geometry.boxes import shorter_sides
-from fastload.render.hsv import adjust_hsv, tables_of
+from fastload.render.hsv import adjust_hsv, numbers_of, tables_of
 
 __all__ = [
     "HSV",
+    "CanvasAffine",
     "CopyPaste",
     "CutMix",
     "DropObjects",
@@ -254,14 +256,23 @@ class ResizeOrCrop(_Transform):
 class HSV(_Transform):
     """Multiplies hue, saturation and value by random gains, as YOLO is trained with.
 
-    `augment_hsv` of YOLOv5 and Ultralytics: a table of 256 numbers for each, between OpenCV's
-    conversions of bytes to HSV and back; pixels are within 1 of OpenCV's. For uint8 images.
+    `augment_hsv` of YOLOv5: a table of 256 numbers for each, between OpenCV's conversions of bytes
+    to HSV and back; pixels are within 1 of OpenCV's. For uint8 images. With `turns`, Ultralytics'.
     """
 
-    def __init__(self, hue: float = 0.015, saturation: float = 0.7, value: float = 0.4) -> None:
-        """Each gain is uniform from 1 minus to 1 plus this number, which is from 0 to 1."""
+    def __init__(
+        self,
+        hue: float = 0.015,
+        saturation: float = 0.7,
+        value: float = 0.4,
+        *,
+        turns: bool = False,
+    ) -> None:
+        """Each gain is uniform from 1 minus to 1 plus this number, which is from 0 to 1. `turns`:
+        the hue is turned by up to so much of a whole turn, to either side, and not multiplied."""
         super().__init__()
         self.hue, self.saturation, self.value = float(hue), float(saturation), float(value)
+        self.turns = bool(turns)
         if not all(0 <= part <= 1 for part in (self.hue, self.saturation, self.value)):
             raise ConfigurationError(
                 f"HSV(hue={hue}, saturation={saturation}, value={value}): each must be from 0 to 1."
@@ -269,8 +280,8 @@ class HSV(_Transform):
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
         shares = torch.tensor([self.hue, self.saturation, self.value], dtype=torch.float64)
-        gains = 1.0 + shares * (2.0 * torch.rand(3, dtype=torch.float64) - 1.0)
-        return {"tables": tables_of(gains.to(torch.float32).numpy()[None])}
+        drawn = shares * (2.0 * torch.rand(3, dtype=torch.float64) - 1.0)
+        return {"tables": tables_of(*numbers_of(drawn.numpy()[None], self.turns))}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         if isinstance(inpt, Image.Image):
@@ -299,6 +310,51 @@ class _OfBoxes(v2.Transform):  # type: ignore[misc]
         raise ConfigurationError(
             f"{type(self).__name__} works on the boxes of a loader's source; {self.instead}."
         )
+
+
+class CanvasAffine(_OfBoxes):
+    """Rotates, scales and shears a canvas about its middle, and shows it in a picture of another
+    size, about a point that is drawn: YOLO's `random_perspective` without a perspective.
+
+    Boxes and points go where OpenCV's matrix puts them; pixels are interpolated between four, among
+    them those of the fill, as by OpenCV.
+    """
+
+    instead = "give it to create_loader(source, transform=...), and not to a data set"
+
+    def __init__(
+        self,
+        size: int | tuple[int, int],
+        *,
+        degrees: float = 0.0,
+        translate: float = 0.1,
+        scale: float = 0.5,
+        shear: float = 0.0,
+        fill: Number | tuple[Number, ...] = 114,
+        mask_fill: Number = 0,
+        interpolation: v2.InterpolationMode = v2.InterpolationMode.BILINEAR,
+    ) -> None:
+        """
+        Args:
+            size: height and width of what is shown [pixels], or the side of a square.
+            degrees: the angle is from minus to plus this number.
+            translate: how far the middle of the canvas may be from that of the picture, in parts of
+                its width and height.
+            scale: the factor is from 1 minus to 1 plus this number.
+            shear: both angles are from minus to plus this number [degrees].
+            fill: of images, one value or one a channel.
+            mask_fill: of masks.
+        """
+        super().__init__()
+        self.size, self.fill, self.mask_fill = _pair(self, size), fill, mask_fill
+        self.degrees, self.translate = float(degrees), float(translate)
+        self.scale, self.shear, self.interpolation = float(scale), float(shear), interpolation
+        for name, most in (("degrees", 180), ("translate", 1), ("scale", 1), ("shear", 89)):
+            if not 0 <= getattr(self, name) <= most or (name == "scale" and scale == 1):
+                raise ConfigurationError(
+                    f"CanvasAffine({name}={getattr(self, name)}) must be from 0 to {most}"
+                    f"{', and below' if name == 'scale' else ''}."
+                )
 
 
 class RandomSizedBBoxSafeCrop(_OfBoxes):
@@ -348,7 +404,13 @@ class DropObjects(_OfBoxes):
     instead = "on samples of your own use torchvision's SanitizeBoundingBoxes"
 
     def __init__(
-        self, *, min_size: float = 1.0, min_area: float = 1.0, min_visibility: float = 0.0
+        self,
+        *,
+        min_size: float = 1.0,
+        min_area: float = 1.0,
+        min_visibility: float = 0.0,
+        max_ratio: float = math.inf,
+        visibility_from_here: bool = False,
     ) -> None:
         """
         Args:
@@ -356,6 +418,9 @@ class DropObjects(_OfBoxes):
             min_area: smallest area [square pixels]; with 0 for both, any box that has an area.
             min_visibility: smallest part of the area of a box that is still in the picture: of the
                 area that it would have if nothing had been cut off, from 0 to 1.
+            max_ratio: how many times as long as the shorter side the longer one may be.
+            visibility_from_here: whether a later DropObjects counts only what is cut off after this
+                one.
         """
         super().__init__()
         if not (min_size >= 0 and min_area >= 0 and 0 <= min_visibility <= 1):
@@ -365,6 +430,9 @@ class DropObjects(_OfBoxes):
             )
         self.min_size, self.min_area = float(min_size), float(min_area)
         self.min_visibility = float(min_visibility)
+        self.max_ratio, self.visibility_from_here = float(max_ratio), bool(visibility_from_here)
+        if not max_ratio >= 1:
+            raise ConfigurationError(f"DropObjects(max_ratio={max_ratio}) must be 1 or more.")
 
 
 class _OfSeveral(v2.Transform):  # type: ignore[misc]
@@ -405,11 +473,14 @@ class Mosaic(_OfSeveral):
         mask_fill: Number = 0,
         interpolation: v2.InterpolationMode = v2.InterpolationMode.BILINEAR,
         antialias: bool = True,
+        rounding: str = "nearest",
     ) -> None:
         """
         Args:
             size: height and width that the model is trained at [pixels], or the side of a square.
             images: 4 or 9.
+            rounding: of the sides of resized images to whole pixels: "nearest", half to even; "up",
+                as Ultralytics does; "down", as YOLOX.
             p: probability; else the image lies alone in the middle of the canvas, so that a central
                 crop to `size` shows what `Letterbox(size)` makes.
             fill: of images, one value or one a channel.
@@ -421,6 +492,11 @@ class Mosaic(_OfSeveral):
         self.interpolation, self.antialias = interpolation, antialias
         if images not in (4, 9):
             raise ConfigurationError(f"Mosaic(images={images}) must be 4 or 9.")
+        self.rounding = rounding
+        if rounding not in ("nearest", "up", "down"):
+            raise ConfigurationError(
+                f"Mosaic(rounding={rounding!r}) must be 'nearest', 'up' or 'down'."
+            )
 
 
 class MixUp(_OfSeveral):

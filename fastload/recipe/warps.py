@@ -15,12 +15,14 @@ from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
 from fastload.geometry import Fill, GeometryPlan, Interpolation, Padding, Resampling
 from fastload.geometry.boxes import pick
 from fastload.geometry.plan import LaterPlan, Warp, WarpSampling
+from fastload.recipe import transforms as own
 from fastload.recipe.attributes import (
     check,
     check_settings,
     read_fill,
     read_interpolation,
     read_mask_fill,
+    read_pair,
 )
 from fastload.recipe.operation import (
     GeometryOperation,
@@ -226,6 +228,68 @@ class RandomPerspective(Warping):
         inverse = inverse.astype(np.float32).astype(np.float64)
         inverse[~applies] = np.eye(3)
         return Warp(inverse, inverted(inverse), sizes.astype(np.int32))
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class CanvasAffine(Warping):
+    """See `fastload.recipe.transforms.CanvasAffine`."""
+
+    transforms: ClassVar[tuple[type, ...]] = (own.CanvasAffine,)
+    uniforms = 6
+
+    size: Size
+    degrees: float = 0.0
+    translate: float = 0.1
+    scaling: float = 0.5
+    shearing: float = 0.0
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> CanvasAffine:
+        return cls(
+            size=read_pair(transform.size),
+            degrees=transform.degrees,
+            translate=transform.translate,
+            scaling=transform.scale,
+            shearing=transform.shear,
+            **cls.read_common(transform, image)
+            | {"mask_fill": read_fill(transform.mask_fill, image)},
+        )
+
+    @property
+    def out_size(self) -> Size:
+        return self.size
+
+    def size_after(self, size: Size | None) -> Size:
+        return self.size
+
+    @property
+    def warp_samplings(self) -> tuple[WarpSampling, WarpSampling]:
+        images = WarpSampling(self.interpolation, self.fill, mixes=True)
+        return images, WarpSampling("nearest", self.mask_fill)
+
+    def warp(self, sizes: Int64Array, uniforms: Float64Array) -> Warp:
+        """As OpenCV's matrices, whose (0, 0) is the centre of the first pixel: boxes go through the
+        same matrix, from their corners."""
+        angle, scale, shear_x, shear_y = (
+            (2.0 * drawn - 1.0) * most
+            for drawn, most in zip(
+                uniforms[:, :4].T,
+                (np.radians(self.degrees), self.scaling, *[np.radians(self.shearing)] * 2),
+                strict=True,
+            )
+        )
+        turn, shear = (np.tile(np.eye(3), (len(sizes), 1, 1)) for _ in range(2))
+        across, down = (1.0 + scale) * np.cos(angle), (1.0 + scale) * np.sin(angle)
+        turn[:, :2, :2] = np.stack([across, down, -down, across], axis=-1).reshape(-1, 2, 2)
+        shear[:, 0, 1], shear[:, 1, 0] = np.tan(shear_x), np.tan(shear_y)
+        extent = np.array(self.size[::-1], dtype=np.float64)
+        about = (0.5 + self.translate * (2.0 * uniforms[:, 4:] - 1.0)) * extent
+        forward = shifts(about) @ shear @ turn @ shifts(-sizes[:, ::-1] / 2.0)
+        half = np.full((len(sizes), 2), 0.5)
+        inverse = shifts(half) @ inverted(forward) @ shifts(-half)
+        shown = np.broadcast_to(np.array(self.size, dtype=np.int32), sizes.shape)
+        return Warp(inverse, forward, shown)
 
 
 def affine_warp(

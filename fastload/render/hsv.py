@@ -1,9 +1,9 @@
 """Gains of hue, saturation and value, and what is added to them.
 
-YOLOv5's and Ultralytics' `augment_hsv`, and albumentations' `HueSaturationValue`: a table of 256
-numbers for each, between OpenCV's conversions of bytes to HSV (hue 0 to 179, by tables of fixed
-point) and back (in float32). Here the way back is rounded once, so that pixels are within 1 of
-OpenCV's.
+YOLOv5's and Ultralytics' `augment_hsv`, of which the first multiplies the hue and the second, since
+8.4, adds to it, and albumentations' `HueSaturationValue`: a table of 256 numbers for each, between
+OpenCV's conversions of bytes to HSV (hue 0 to 179, by tables of fixed point) and back (in float32).
+Here the way back is rounded once, so that pixels are within 1 of OpenCV's.
 """
 
 from __future__ import annotations
@@ -20,6 +20,17 @@ _DIVISORS = np.stack(
     [(2 * (n << 12) + _PART) // (2 * _PART) * (_LEVELS > 0) for n in (30, 255)]
 ).astype(np.int32)
 """(2, 256): 4096 times 30 / x (hue) and 255 / x (saturation), rounded: OpenCV's tables."""
+
+
+def numbers_of(
+    drawn: npt.NDArray[np.float64], turns: bool
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Of (B, 3) numbers from -1 to 1, for YOLO, those that `tables_of` takes. `turns`: the first is
+    a part of a whole turn, cut down to whole steps of OpenCV's hue, and is added."""
+    gains, added = 1.0 + drawn, np.zeros_like(drawn)
+    if turns:
+        gains[:, 0], added[:, 0] = 1.0, np.floor(drawn[:, 0] * 180.0) % 180.0
+    return gains.astype(np.float32), added.astype(np.float32)
 
 
 def tables_of(

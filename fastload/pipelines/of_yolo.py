@@ -1,0 +1,54 @@
+"""YOLO's training of detectors, as Ultralytics has it (YOLOv8, YOLO11).
+
+Follows the hyper-parameters in the manual, docs.ultralytics.com/usage/cfg ("Augmentation
+Settings"), and what the package ultralytics 8.4.190 was seen to do when it was run with its random
+numbers recorded. Its code (AGPL-3.0) was not read.
+"""
+
+from __future__ import annotations
+
+from torchvision.transforms import v2
+
+from fastload.errors import ConfigurationError
+from fastload.recipe.transforms import HSV, CanvasAffine, DropObjects, Mosaic
+
+ORIGINALS = {"ultralytics.data.dataset.YOLODataset": "yolo"}
+
+
+def yolo(
+    imgsz: int = 640,
+    *,
+    hsv_h: float = 0.015,
+    hsv_s: float = 0.7,
+    hsv_v: float = 0.4,
+    degrees: float = 0.0,
+    translate: float = 0.1,
+    scale: float = 0.5,
+    shear: float = 0.0,
+    flipud: float = 0.0,
+    fliplr: float = 0.5,
+    mosaic: float = 1.0,
+) -> v2.Compose:
+    """A transform of RGB images and boxes into uint8 (3, `imgsz`, `imgsz`), for training. Give
+    `collate_fn="yolo"`. For the last epochs (`close_mosaic`) make another Loader, with
+    `mosaic=0.0`.
+
+    Raises:
+        ConfigurationError: a probability is not from 0 to 1, a size below 1, or a number too large.
+    """
+    for name, p in (("flipud", flipud), ("fliplr", fliplr), ("mosaic", mosaic)):
+        if not 0 <= p <= 1:
+            raise ConfigurationError(f"{name}={p}: give a probability from 0 to 1.")
+    return v2.Compose(
+        [
+            Mosaic(imgsz, p=mosaic, rounding="up", antialias=False),
+            v2.ClampBoundingBoxes(),
+            DropObjects(min_size=0, min_area=0, visibility_from_here=True),
+            CanvasAffine(imgsz, degrees=degrees, translate=translate, scale=scale, shear=shear),
+            DropObjects(min_size=2, min_area=0, min_visibility=0.1, max_ratio=100),
+            HSV(hsv_h, hsv_s, hsv_v, turns=True),
+            v2.RandomVerticalFlip(flipud),
+            v2.RandomHorizontalFlip(fliplr),
+            v2.ToImage(),
+        ]
+    )
