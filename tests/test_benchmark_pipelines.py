@@ -146,7 +146,7 @@ def test_every_pipeline_has_a_page_with_a_picture() -> None:
     [
         ([], "--judge, --speed, --pictures"),
         (["--judge"], "--data"),
-        (["--pictures", "x", "--only", "y"], "there are torchvision_classification"),
+        (["--pictures", "x", "--only", "none"], "there are torchvision_classification"),
     ],
 )
 def test_what_is_missing_is_said(
