@@ -295,10 +295,10 @@ class DeviceStage:
                 pixels = {name: columns[name] for name in kinds if name in columns}
                 # What mixing still works on stays in the recipe's dtype.
                 dtype = self._dtype if self._mix is None or mixing is not None else None
-                made = program(
+                transformed = program(
                     pixels, kinds, draws, empty=self._recycled, mixing=mixing, dtype=dtype
                 )
-                columns.update(made)
+                columns.update(transformed)
         if self._mix is not None:
             if parts.targets is None:
                 raise ConfigurationError(
@@ -355,7 +355,7 @@ class DeviceStage:
     ) -> dict[Any, Any]:
         """The columns after the operations that have their place on the host: in the memory of the
         batch where nobody else sees it (`Traits.owns_batches`)."""
-        made = dict(columns)
+        recoloured = dict(columns)
         for program, names in zip(self._host_programs, self._views, strict=True):
             for name in names:
                 if name not in columns or not self._pixels[name].coloured:
@@ -376,11 +376,11 @@ class DeviceStage:
                         f"{images.dtype} of shape {images.shape[1:]}; leave it out."
                     )
                 images = np.require(images, None, ["C", "W"]) if self._owned else images.copy("C")
-                made[name] = images
+                recoloured[name] = images
                 height, width, channels = images.shape[1:]
                 for stream, op in program.ops:
                     colour.run(images, op.colour_steps(draws, stream, (channels, height, width)))
-        return made
+        return recoloured
 
     def _as_tensors(
         self, columns: Mapping[Any, Any], keep: list[torch.Tensor] | None
@@ -395,12 +395,12 @@ class DeviceStage:
         if not ragged:
             return dict(columns)
         if self.device.type == "cpu":
-            made = {name: value.map(torch.from_numpy) for name, value in ragged.items()}
+            tensors = {name: value.map(torch.from_numpy) for name, value in ragged.items()}
         else:
             packed = Packed.of(ragged, self._host_bytes, bounds=True)
             sent = self._to_device(torch.from_numpy(packed.buffer), keep)
-            made = replace(packed, buffer=sent).tensors()
-        return {name: made.get(name, value) for name, value in columns.items()}
+            tensors = replace(packed, buffer=sent).tensors()
+        return {name: tensors.get(name, value) for name, value in columns.items()}
 
     def _host_bytes(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
         return np.empty(shape, np.uint8) if self._ring is None else self._ring.allocate(shape)

@@ -73,9 +73,9 @@ def size_of_tiff(image: Image.Image) -> tuple[int, int]:
 def orientation_in(exif: bytes | None, xmp: bytes | None) -> int:
     """1 to 8, by the EXIF data and the XMP packet of an image, as far as it has them. EXIF data
     that do not begin as a TIFF structure are upright, whatever the XMP says."""
-    found = None if exif is None else _in_exif(exif)
-    if found is not None:
-        return found
+    in_exif = None if exif is None else _in_exif(exif)
+    if in_exif is not None:
+        return in_exif
     match = None if xmp is None else _IN_XMP.search(xmp)
     return UPRIGHT if match is None else _KNOWN.get(int(match[1]), UPRIGHT)
 

@@ -121,12 +121,12 @@ def read_regular_into(
     file, before = _opened(os.fspath(path), os.O_RDONLY)
     try:
         size = before.st_size - start if length is None else length
-        target, found = memory(size), 0
-        while found < size and (more := os.preadv(file, [target[found:]], start + found)):
-            found += more
+        target, read = memory(size), 0
+        while read < size and (more := os.preadv(file, [target[read:]], start + read)):
+            read += more
         after = os.fstat(file)
-        if found < size:
-            raise OSError(f"{path}: the file ends after {found} of {size} bytes.")
+        if read < size:
+            raise OSError(f"{path}: the file ends after {read} of {size} bytes.")
         if length is None and after.st_size != size:
             raise OSError(f"{path}: the file grew while it was read.")
         return target, after

@@ -64,8 +64,8 @@ class Zeros:
         with self._lock:
             if len(self._memory) < nbytes:
                 self._memory = _fresh_zeros(max(nbytes, _MAPPED))
-            made, self._memory = self._memory[:nbytes], self._memory[nbytes:]
-        return made.reshape(shape)
+            zeros, self._memory = self._memory[:nbytes], self._memory[nbytes:]
+        return zeros.reshape(shape)
 
 
 def _fresh_zeros(nbytes: int) -> npt.NDArray[np.bool_]:

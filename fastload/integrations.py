@@ -111,7 +111,7 @@ def _made(
     images = [_encoded(one, image) for one in rows[image]]
     indices = _integers(rows[index], index)
     epochs = _integers(rows[epoch] if isinstance(epoch, str) else [epoch] * len(images), "epoch")
-    made: dict[str, npt.NDArray[Any]] = {}
+    columns: dict[str, npt.NDArray[Any]] = {}
     failures: dict[int, Exception] = {}
     for one in np.unique(epochs).tolist() or [0]:  # of no rows the columns have a shape as well
         here = np.flatnonzero(epochs == one)
@@ -121,7 +121,7 @@ def _made(
         for view, tensor in enumerate(pixels if several else [pixels]):
             array = tensor.numpy()
             name = f"{image}_{view}" if several else image
-            out = made.setdefault(name, np.empty((len(images), *array.shape[1:]), array.dtype))
+            out = columns.setdefault(name, np.empty((len(images), *array.shape[1:]), array.dtype))
             if out.shape[1:] != array.shape[1:]:
                 raise ConfigurationError(
                     "transform: the images of a batch must come out in one size, but "
@@ -131,7 +131,7 @@ def _made(
             out[here] = array
     if failures and on_error == "raise":
         raise failures[min(failures)]
-    result: Rows = {**made, **{name: column for name, column in rows.items() if name != image}}
+    result: Rows = {**columns, **{name: column for name, column in rows.items() if name != image}}
     if failures:
         reasons = [str(failures[row]) for row in sorted(failures)]
         left_out = counted(len(failures), "row")
@@ -151,10 +151,10 @@ def _encoded(value: Any, column: str) -> bytes | str:
         value = value.get("path") if data is None else data
     if isinstance(value, bytes | str):
         return value
-    found = f"an array {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+    got = f"an array {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
     raise ConfigurationError(
         f"ray_map: column {column!r} must hold the bytes of compressed images, or paths, got "
-        f"{found}; read files by ray.data.read_binary_files, which does not decode them."
+        f"{got}; read files by ray.data.read_binary_files, which does not decode them."
     )
 
 

@@ -150,14 +150,14 @@ def file_system_of(path: str) -> str:
     """The kind of the file system that a path is on ("ext4", "nfs4"); "" where Linux does not say.
     Of proc(5), mountinfo: the fields after " - " begin with the kind, the fifth is the place."""
     place = os.path.realpath(path)
-    found = "", ""
+    nearest = "", ""
     for line in _read(Path("/proc/self/mountinfo")).splitlines():
         before, _, after = line.partition(" - ")
         mount = before.split()[4].encode().decode("unicode_escape")  # \\040 for a space
         inside = mount == "/" or place == mount or place.startswith(f"{mount}/")
-        if inside and len(mount) >= len(found[0]):
-            found = mount, after.split()[0]
-    return found[1]
+        if inside and len(mount) >= len(nearest[0]):
+            nearest = mount, after.split()[0]
+    return nearest[1]
 
 
 class Gpus(NamedTuple):
@@ -226,8 +226,8 @@ def libjpeg_turbo_of_pillow() -> str | None:
 def installed_distribution(begin: str) -> str | None:
     """Name and version of an installed distribution whose name begins so ("nvidia-dali"); None if
     there is none."""
-    found = (f"{one.metadata['Name']} {one.version}" for one in metadata.distributions())
-    return next((name for name in found if name.startswith(begin)), None)
+    installed = (f"{one.metadata['Name']} {one.version}" for one in metadata.distributions())
+    return next((name for name in installed if name.startswith(begin)), None)
 
 
 def dali_version() -> str | None:

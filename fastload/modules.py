@@ -32,8 +32,8 @@ def class_attribute(text: str, cls: str, name: str) -> str | None:
     body = re.search(rf"^class {cls}\b.*\n((?:    .*\n|\n|\).*\n)*)", text, re.MULTILINE)
     # Lines that go on are indented further, or close a bracket, as ruff lays them out.
     statement = rf"^    {name}(?:: .+)? = (.*\n(?:     .*\n|    [)\]}}].*\n)*)"
-    found = None if body is None else re.search(statement, body[1], re.MULTILINE)
-    return None if found is None else found[1]
+    match = None if body is None else re.search(statement, body[1], re.MULTILINE)
+    return None if match is None else match[1]
 
 
 def constant(module: str, name: str) -> Any:

@@ -291,7 +291,7 @@ def _run(
         console.print(line, style="dim", soft_wrap=True)
 
     with sample_images(settings.folder, settings.images, say) as root:
-        settings = replace(settings, folder=root, made=settings.folder is None)
+        settings = replace(settings, folder=root, sample_set=settings.folder is None)
         with progress_of_rounds(console) as report:
             results = measure(settings, on_progress=report, say=say)
     show(results, console)

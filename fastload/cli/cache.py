@@ -134,12 +134,12 @@ def clear(yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = Fals
         from fastload.locks import exclusive_lock
         from fastload.stores.copies import copies
 
-        found, folders = _listed(), copies()
+        caches, folders = _listed(), copies()
         images = [path for path, _ in _kept_by_formats()]
-        if not found + images + folders or not (yes or typer.confirm("Remove them?")):
+        if not caches + images + folders or not (yes or typer.confirm("Remove them?")):
             output().print("Nothing was removed.")
             return
-        for directory in found:
+        for directory in caches:
             # Not while it is being built.
             with exclusive_lock(directory.with_name(directory.name + ".lock")):
                 shutil.rmtree(directory)
@@ -147,7 +147,7 @@ def clear(yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = Fals
             path.unlink()
         for path in folders:
             shutil.rmtree(path)
-        removed = len(found) + len(images) + len(folders)
+        removed = len(caches) + len(images) + len(folders)
         output().print(f"{counted(removed, 'cache')} removed.")
 
 
@@ -219,14 +219,14 @@ def _kept() -> dict[Path, Manifest | None]:
     from fastload.cache.manifest import read_manifest
     from fastload.machine import cache_home
 
-    found: dict[Path, Manifest | None] = {}
+    kept: dict[Path, Manifest | None] = {}
     for directory in sorted(path for path in cache_home().glob("*") if path.is_dir()):
         if is_cache(directory):
             try:
-                found[directory] = read_manifest(directory)
+                kept[directory] = read_manifest(directory)
             except FastloadError:
-                found[directory] = None
-    return found
+                kept[directory] = None
+    return kept
 
 
 def _caches_of(place: Path, split: str | None) -> list[Path]:
@@ -244,18 +244,18 @@ def _caches_of(place: Path, split: str | None) -> list[Path]:
         raise CacheError(
             f"{place}: no fastload cache here, and not a data set that could have one: {error}"
         ) from error
-    found = [
+    caches = [
         path
         for path, manifest in _kept().items()
         if manifest and manifest.fingerprint == source.fingerprint
     ]
-    if not found:
+    if not caches:
         chosen = "" if split is None else f" --split {split}"
         raise CacheError(
             f"{place}: there is no cache of it in {cache_home()}; to build one: fastload cache "
             f"build {place}{chosen}"
         )
-    return found
+    return caches
 
 
 def _megabytes(directory: Path) -> str:

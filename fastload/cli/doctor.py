@@ -105,20 +105,22 @@ def dali_package(driver: tuple[int, int], torch_cuda: tuple[int, int] | None) ->
 
 def dali() -> Iterator[Finding]:
     """Which package of DALI fits, where another one is installed, or two."""
-    found = [
+    installed = [
         name
         for name in ("cuda110", "cuda120", "cuda130")
         if installed_distribution(f"nvidia-dali-{name}")
     ]
     fits = dali_package(installed_driver().cuda, torch_cuda())
     named = {"dali": "cuda120", "dali-cuda130": "cuda130"}[fits]
-    if len(found) > 1:
-        names = " and ".join(f"nvidia-dali-{name}" for name in found)
+    if len(installed) > 1:
+        names = " and ".join(f"nvidia-dali-{name}" for name in installed)
         advice = f"They are the same modules: uninstall all, then {install_command(fits)}."
         yield Finding.advised("backends", "DALI package", names, advice)
-    elif found and found != [named]:
+    elif installed and installed != [named]:
         advice = f"For this driver and torch: uninstall it, then {install_command(fits)}."
-        yield Finding.advised("backends", "DALI package", f"nvidia-dali-{found[0]}", advice, "note")
+        yield Finding.advised(
+            "backends", "DALI package", f"nvidia-dali-{installed[0]}", advice, "note"
+        )
 
 
 def versions() -> Iterator[Finding]:
@@ -165,15 +167,15 @@ def backends() -> Iterator[Finding]:
 def decoders() -> Iterator[Finding]:
     from fastload.decode import available_decoders
 
-    found = available_decoders()
-    for decoder in found:
+    known = available_decoders()
+    for decoder in known:
         value = decoder.version if decoder.available else "not available"
         if decoder.available and not decoder.strict:
             value += " (does not report damage inside a file)"
         yield Finding.advised(
             "decoders", decoder.name, value, "" if decoder.available else decoder.hint, "note"
         )
-    if not any(decoder.available for decoder in found):
+    if not any(decoder.available for decoder in known):
         yield Finding("decoders", "any", "none", "broken", "pip install simplejpeg")
 
 
@@ -252,13 +254,13 @@ def native_core() -> Finding:
 
 def hardware() -> Iterator[Finding]:
     """Processor, file descriptors, GPU, and what surrounds the process."""
-    found = list(environment())
+    findings = list(environment())
     yield from processor()
     yield descriptors()
-    yield from (finding for finding in found if finding.group == "machine")
+    yield from (finding for finding in findings if finding.group == "machine")
     yield from gpus()
     yield from kernels()
-    yield from (finding for finding in found if finding.group == "GPU")
+    yield from (finding for finding in findings if finding.group == "GPU")
 
 
 def processor() -> Iterator[Finding]:
@@ -299,12 +301,12 @@ def gpus() -> Iterator[Finding]:
     """What the driver says (NVML), and whether this torch can use it."""
     import torch
 
-    found = driver_gpus()
-    for index, name in enumerate(found.names):
+    driver = driver_gpus()
+    for index, name in enumerate(driver.names):
         yield Finding("GPU", f"GPU {index}", name)
-    if not found.names:
+    if not driver.names:
         advice = 'Batches stay on the CPU; device="cuda" needs a GPU.'
-        yield Finding("GPU", "GPU", f"none ({found.reason})", "note", advice)
+        yield Finding("GPU", "GPU", f"none ({driver.reason})", "note", advice)
     usable = torch.cuda.is_available()
     built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
     value = f"{'usable' if usable else 'not usable'} ({built})"
@@ -312,7 +314,7 @@ def gpus() -> Iterator[Finding]:
         "There is a GPU that this torch cannot use: install a build for this driver (pytorch.org, "
         "Get Started)."
     )
-    yield Finding.advised("GPU", "torch.cuda", value, advice if found.names and not usable else "")
+    yield Finding.advised("GPU", "torch.cuda", value, advice if driver.names and not usable else "")
 
 
 def kernels() -> Iterator[Finding]:

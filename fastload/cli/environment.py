@@ -189,10 +189,10 @@ def installed_driver() -> Driver:
 def kernel_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str | None:
     """Version of the NVIDIA driver in the running kernel; None if there is none."""
     try:
-        found = re.search(r"\s(\d+(?:\.\d+)+)\s", path.read_text())
+        match = re.search(r"\s(\d+(?:\.\d+)+)\s", path.read_text())
     except OSError:
         return None
-    return found[1] if found else None
+    return match[1] if match else None
 
 
 def torch_cuda() -> tuple[int, int] | None:

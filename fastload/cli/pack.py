@@ -125,10 +125,10 @@ def pack(
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]I?B)?\s*", text.upper())
-    if found is None:
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]I?B)?\s*", text.upper())
+    if match is None:
         raise ConfigurationError(f"--size: must be as 500MB or 1GB, got {text!r}.")
-    return int(float(found[1]) * _UNITS[found[2] or ""])
+    return int(float(match[1]) * _UNITS[match[2] or ""])
 
 
 def _shares(text: str | None) -> tuple[float, ...]:

@@ -192,11 +192,11 @@ def sweep(
             timeout=timeout,
         )
         with _terminated_as_by_ctrl_c(), _progress(console) as report:
-            found = run_sweep(settings, on_progress=report, on_results=written.keep)
-        print_sweep(found, console)
-        measured = any(row.status == "measured" for row in found.measurements)
+            results = run_sweep(settings, on_progress=report, on_results=written.keep)
+        print_sweep(results, console)
+        measured = any(row.status == "measured" for row in results.measurements)
         # Where nothing was measured there is no picture to draw.
-        written.write(found, console, html=write_html, **({"png": write_png} if measured else {}))
+        written.write(results, console, html=write_html, **({"png": write_png} if measured else {}))
         if not measured:
             raise typer.Exit(1)
 

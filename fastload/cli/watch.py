@@ -55,9 +55,9 @@ def watch(
         if show is not None:
             if command:
                 raise ConfigurationError("--show: runs nothing; leave the command out.")
-            found = read_watched(show)
-            _say(*closing(found))
-            _page(found, None if no_html else html)
+            watched = read_watched(show)
+            _say(*closing(watched))
+            _page(watched, None if no_html else html)
             return
         if not command:
             raise ConfigurationError("nothing to watch: fastload watch -- python train.py")

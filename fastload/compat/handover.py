@@ -98,8 +98,8 @@ def _handed_over(original: Callable[..., Any], *args: Any, **named: Any) -> Any:
     loaders = [*filter(_is_loader, things), *filter(_is_loader, map(inner_of, things))]
     if not loaders:
         return original(*args, **named)
-    made = original(*map(_plain, args), **{name: _plain(named[name]) for name in named})
-    return adopted_inside(made, loaders[0]._adopted_again)
+    theirs = original(*map(_plain, args), **{name: _plain(named[name]) for name in named})
+    return adopted_inside(theirs, loaders[0]._adopted_again)
 
 
 def _is_loader(thing: Any) -> bool:
@@ -121,29 +121,29 @@ def inner_of(thing: Any) -> Any:
     return None if name is None else vars(thing).get(name)
 
 
-def adopted_inside(made: Any, adopt: Adopt) -> Any:
+def adopted_inside(theirs: Any, adopt: Adopt) -> Any:
     """What a framework has made, with a Loader in the place of the DataLoader: that Loader, or the
     framework's object around it, which keeps its flags, remainders, devices and seeds."""
-    name = _name_of_inner(made)
+    name = _name_of_inner(theirs)
     if name is None:
-        _forget(made)
-        return adopt(made, None)
-    kept = vars(made)
+        _forget(theirs)
+        return adopt(theirs, None)
+    kept = vars(theirs)
     _forget(kept[name])
     device = kept.get("device", kept.get("_device"))
     kept[name] = adopt(kept[name], device)
     if name == "base_dataloader":
-        kept["_update_state_dict"] = functools.partial(_keep_state, weakref.ref(made))
-        _keep_state(weakref.ref(made))
-    return made
+        kept["_update_state_dict"] = functools.partial(_keep_state, weakref.ref(theirs))
+        _keep_state(weakref.ref(theirs))
+    return theirs
 
 
 def _keep_state(wrapper: Callable[[], Any]) -> None:
     """In the place of a method of Accelerate's, which at each batch would bring the state of
     whatever has a `state_dict` into the form of a StatefulDataLoader's."""
-    made = wrapper()
-    if made.use_stateful_dataloader:
-        made.dl_state_dict = made.base_dataloader.state_dict()
+    dataloader = wrapper()
+    if dataloader.use_stateful_dataloader:
+        dataloader.dl_state_dict = dataloader.base_dataloader.state_dict()
 
 
 # -- Frameworks that are not named above -----------------------------------------------------------
@@ -195,31 +195,33 @@ def nothing_read() -> None:
     _read.names = frozenset()
 
 
-def _made_by_others(original: Callable[..., Any], made: Any, /, *args: Any, **named: Any) -> None:
+def _made_by_others(
+    original: Callable[..., Any], dataloader: Any, /, *args: Any, **named: Any
+) -> None:
     """A DataLoader is made. One that is made of what a Loader says is marked: its first iterator is
     a warning, unless it was adopted by then."""
-    original(made, *args, **named)
+    original(dataloader, *args, **named)
     loader = _read.loader
     if loader is None or "dataset" not in _read.names or len(_read.names) < 2:
         return
     inside = (__file__, inspect.getfile(DataLoader))
     line = next(f for f in reversed(traceback.extract_stack()) if f.filename not in inside)
-    if made.dataset is loader.existing.dataset and Path(__file__).parents[1] not in (
+    if dataloader.dataset is loader.existing.dataset and Path(__file__).parents[1] not in (
         Path(line.filename).parents
     ):
-        marked = functools.partial(_first_iterator, made, f"{line.filename}:{line.lineno}")
-        vars(made)["_get_iterator"] = marked
+        marked = functools.partial(_first_iterator, dataloader, f"{line.filename}:{line.lineno}")
+        vars(dataloader)["_get_iterator"] = marked
 
 
-def _first_iterator(made: Any, place: str) -> Any:
-    _forget(made)
-    kind = type(made).__qualname__
+def _first_iterator(dataloader: Any, place: str) -> Any:
+    _forget(dataloader)
+    kind = type(dataloader).__qualname__
     logger.warning(
         f"{place} made a {kind} of what a fastload Loader says, and its batches come without "
         f"fastload. Adopt it, where it is handed to you: loader = fastload.from_dataloader(loader)"
     )
-    return made._get_iterator()
+    return dataloader._get_iterator()
 
 
-def _forget(made: Any) -> None:
-    getattr(made, "__dict__", {}).pop("_get_iterator", None)
+def _forget(dataloader: Any) -> None:
+    getattr(dataloader, "__dict__", {}).pop("_get_iterator", None)

@@ -155,12 +155,12 @@ def remote_entries(url: str) -> tuple[Entry, ...]:
         return seen.folders[url]
     store, name = store_of(url)
     try:
-        found = tuple(store.entries(name))
+        listed = tuple(store.entries(name))
     except OSError as error:
         raise SourceError(f"{url}: this folder cannot be listed ({error}).") from error
     if seen is not None:
-        seen.folders[url] = found
-    return found
+        seen.folders[url] = listed
+    return listed
 
 
 def list_ahead(urls: Sequence[str]) -> None:
@@ -188,10 +188,10 @@ def ask_ahead(urls: Sequence[str]) -> None:
 
 
 def _by_store(urls: Iterable[str]) -> dict[Store, list[str]]:
-    found: dict[Store, list[str]] = {}
+    by_store: dict[Store, list[str]] = {}
     for url in urls:
-        found.setdefault(store_of(url)[0], []).append(url)
-    return found
+        by_store.setdefault(store_of(url)[0], []).append(url)
+    return by_store
 
 
 def unchanged(
@@ -222,13 +222,13 @@ def unchanged(
         list_ahead([url[:-1] for url in asked if url.endswith("/")])
         ask_ahead([url for url in asked if not url.endswith("/")])
         for url in asked:
-            found: Sequence[Entry]
+            listed: Sequence[Entry]
             if url.endswith("/"):
-                found = remote_entries(url[:-1])
+                listed = remote_entries(url[:-1])
             else:
                 entry = _answer(url)
-                found = () if entry is None else (entry,)
-            if stamp_of(found) != stamp[url]:
+                listed = () if entry is None else (entry,)
+            if stamp_of(listed) != stamp[url]:
                 return False, len(asked)
     return True, len(asked)
 
@@ -379,7 +379,7 @@ def read_many(ranges: Sequence[Range], *, by_tier: bool = True) -> list[bytes]:
 def read_views(ranges: Sequence[Range], *, by_tier: bool = True, lean: bool = False) -> list[Data]:
     """`read_many` without a copy: bytes of remote objects stay in memory of the client, where
     several ranges may share one block. `lean`: see `Store.read_many`."""
-    found: list[Data] = [b""] * len(ranges)
+    contents: list[Data] = [b""] * len(ranges)
     by_store: dict[Store, tuple[list[int], list[Range]]] = {}
     known: dict[str, tuple[Store, str]] = {}
     for row, each in enumerate(ranges):
@@ -389,12 +389,12 @@ def read_views(ranges: Sequence[Range], *, by_tier: bool = True, lean: bool = Fa
             rows.append(row)
             wanted.append(Range(name, *each[1:]))
         else:
-            found[row] = read(*each)
+            contents[row] = read(*each)
     for store, (rows, wanted) in by_store.items():
         data = _by_tier(store, wanted, lean) if by_tier else store.read_many(wanted, lean=lean)
         for row, each_data in zip(rows, data, strict=True):
-            found[row] = each_data
-    return found
+            contents[row] = each_data
+    return contents
 
 
 def _by_tier(store: Store, wanted: list[Range], lean: bool) -> list[Data]:
@@ -483,10 +483,10 @@ class Digests:
             digests = self._made[rows]
             new = np.flatnonzero(~digests.any(axis=1))
             if len(new):
-                made = self._make(self._ranges_of(rows[new]))
-                if made is None:
+                fresh = self._make(self._ranges_of(rows[new]))
+                if fresh is None:
                     return None
-                digests[new] = self._made[rows[new]] = made
+                digests[new] = self._made[rows[new]] = fresh
         here = kept.look(digests)
         if here is None or self._store is None:
             return None
@@ -497,13 +497,13 @@ class Digests:
             return None
         if self._store is None:
             self._store = store_of(ranges[0].name)[0]
-        top, made = f"{self._store.url}/", bytearray()
+        top, digests = f"{self._store.url}/", bytearray()
         for url, start, length, version in ranges:
             if not url.startswith(top):
                 return None
             name = name_of(url, url[len(top) :]).strip("/")
-            made += digest_of(top + name, start, length, version)
-        return np.frombuffer(made, np.uint8).reshape(-1, 16)
+            digests += digest_of(top + name, start, length, version)
+        return np.frombuffer(digests, np.uint8).reshape(-1, 16)
 
 
 def write(url: str, data: bytes | Path) -> None:

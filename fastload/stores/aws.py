@@ -58,11 +58,11 @@ def settings() -> dict[str, Any]:
             "profile; correct the name, or take the variable away."
         )
     config, credentials = config or {}, credentials or {}
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     region = {**config, **credentials}.get("region")
     if region and not names & {"AWS_REGION", "AWS_DEFAULT_REGION"}:
-        found["aws_region"] = region
-    return found | _credentials(profile, config, credentials, named=bool(named))
+        options["aws_region"] = region
+    return options | _credentials(profile, config, credentials, named=bool(named))
 
 
 def _credentials(
@@ -135,11 +135,11 @@ def _by_boto3(profile: str, way: str) -> Boto3Credentials:
     except ImportError:
         raise StoreError(f"{what}, which takes boto3: pip install boto3, {instead}.") from None
     try:
-        found = boto3.Session(profile_name=profile).get_credentials()
-        if found is not None and found.method not in _OF_MACHINE:
-            made = Boto3Credentials(profile, found)
-            made()
-            return made
+        theirs = boto3.Session(profile_name=profile).get_credentials()
+        if theirs is not None and theirs.method not in _OF_MACHINE:
+            credentials = Boto3Credentials(profile, theirs)
+            credentials()
+            return credentials
         words = "it finds none"
     except Exception as error:  # of many classes
         words = words_of(error)

@@ -242,7 +242,7 @@ class Store(ABC):
         """Several at once: ranges of one object that lie close together are one request. Raises as
         `read`. `lean`: see `joined`."""
         requests = joined(ranges, lean=lean)
-        found: list[Data] = [b""] * len(ranges)
+        contents: list[Data] = [b""] * len(ranges)
         parts = self._all(
             self._whole,
             [request for request, _ in requests],
@@ -253,12 +253,12 @@ class Store(ABC):
             for row in rows:
                 start = ranges[row].start - whole.start
                 length = ranges[row].length
-                found[row] = (
+                contents[row] = (
                     data
                     if len(rows) == 1
                     else data[start : None if length is None else start + length]
                 )
-        return found
+        return contents
 
     def entries(self, folder: str) -> list[Entry]:
         """What is in a folder, sorted by name. Raises StoreError."""
@@ -267,7 +267,8 @@ class Store(ABC):
     def entries_of(self, folders: Sequence[str]) -> list[list[Entry]]:
         """Those of several folders, asked for at once."""
         return [
-            sorted(found, key=lambda entry: entry.name) for found in self._all(self._list, folders)
+            sorted(entries, key=lambda entry: entry.name)
+            for entries in self._all(self._list, folders)
         ]
 
     def infos_of(self, names: Sequence[str]) -> list[Entry | None]:
@@ -403,12 +404,12 @@ def joined(ranges: Sequence[Range], *, lean: bool = False) -> list[tuple[Range, 
         lean: what lies between is at most a few KiB, or 0.15 of what is asked for: for ranges of
             which others beside them would be asked for as well, if they were needed.
     """
-    found: list[tuple[Range, list[int]]] = []
+    requests: list[tuple[Range, list[int]]] = []
     between = 0
     for row in sorted(range(len(ranges)), key=lambda row: ranges[row][:2]):
         name, start, length, version = ranges[row]
-        if found and length is not None:
-            whole, rows = found[-1]
+        if requests and length is not None:
+            whole, rows = requests[-1]
             same = (whole.name, whole.version) == (name, version) and whole.length is not None
             end = whole.start + (whole.length or 0)
             longer = max(end, start + length) - whole.start
@@ -416,12 +417,12 @@ def joined(ranges: Sequence[Range], *, lean: bool = False) -> list[tuple[Range, 
             more = between + max(0, gap)
             fits = gap <= _SMALL_GAP or more <= _WASTE * (longer - more) if lean else gap <= _GAP
             if same and fits and longer <= _LARGEST:
-                found[-1] = (Range(name, whole.start, longer, version), [*rows, row])
+                requests[-1] = (Range(name, whole.start, longer, version), [*rows, row])
                 between = more
                 continue
-        found.append((ranges[row], [row]))
+        requests.append((ranges[row], [row]))
         between = 0
-    return found
+    return requests
 
 
 def words_of(error: BaseException) -> str:

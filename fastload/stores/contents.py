@@ -52,11 +52,11 @@ def contents(paths: Sequence[str], most: int) -> list[bytes | None]:
         raise SourceError(
             f"{remote[0]}: this file, or one beside it, cannot be read: {error}"
         ) from error
-    found: dict[str, bytes | None] = {
+    content_of: dict[str, bytes | None] = {
         url: None if size < 0 else b"" for url, size in zip(remote, sizes, strict=True)
     }
-    found |= {remote[row]: data for row, data in zip(wanted, read, strict=True)}
-    return [found[path] if path in found else _content(path, most) for path in paths]
+    content_of |= {remote[row]: data for row, data in zip(wanted, read, strict=True)}
+    return [content_of[path] if path in content_of else _content(path, most) for path in paths]
 
 
 def open_text(path: str) -> IO[str]:

@@ -27,10 +27,10 @@ class FileSystemStore(Store):
         path = self._path(folder)
         try:
             self._system.invalidate_cache(path)  # fsspec keeps the first listing.
-            found = self._system.ls(path, detail=True)
+            listed = self._system.ls(path, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [_entry(item) for item in found if item["name"].strip("/") != path.strip("/")]
+        return [_entry(item) for item in listed if item["name"].strip("/") != path.strip("/")]
 
     def _info(self, name: str) -> Entry | None:
         path = self._path(name)

@@ -128,12 +128,12 @@ class ObjectStore(Store):
             options["range"] = (start, start + length)
         elif start:
             options["range"] = {"offset": start}
-        found = self._denied(self._client.get, name, options=options)
+        answer = self._denied(self._client.get, name, options=options)
         self._gives_parts |= bool(options)
-        meta = found.meta  # a new dict each time
+        meta = answer.meta  # a new dict each time
         version = version_of(meta["size"], self._etag(meta))
         # Not copied: a copy of 110 kB takes 50 us, most of them for the kernel to find the memory.
-        return Piece(memoryview(found.bytes()), version, by_etag=bool(meta["e_tag"]))
+        return Piece(memoryview(answer.bytes()), version, by_etag=bool(meta["e_tag"]))
 
     def _etag(self, item: Any) -> str:
         """What tells versions apart: the ETag, or where a server has none the time of modification,
@@ -152,7 +152,7 @@ class ObjectStore(Store):
             )
         prefix = f"{folder}/" if folder else ""
         try:
-            found = self._denied(self._client.list_with_delimiter, prefix or None)
+            listed = self._denied(self._client.list_with_delimiter, prefix or None)
         except Exception as error:
             if "status code: 404" in str(error):  # a folder that is not there is an empty list
                 raise StoreError(
@@ -161,9 +161,9 @@ class ObjectStore(Store):
                 ) from None
             raise
         entries = [
-            Entry(name.rstrip("/").rpartition("/")[2], True) for name in found["common_prefixes"]
+            Entry(name.rstrip("/").rpartition("/")[2], True) for name in listed["common_prefixes"]
         ]
-        for item in found["objects"]:
+        for item in listed["objects"]:
             # Some programs write an object `folder/` for the folder itself, whose path here is
             # without the slash.
             if item["path"].strip("/") != folder:
@@ -244,8 +244,8 @@ class ObjectStore(Store):
                 f"has no role that gives them: set them, or {prefix}_SKIP_SIGNATURE=true where "
                 "anybody may read."
             )
-        found = (remedy for said, remedy in _REMEDIES if said.search(text))
-        return next(found, super().remedy(error))
+        remedies = (remedy for said, remedy in _REMEDIES if said.search(text))
+        return next(remedies, super().remedy(error))
 
 
 def _is_refusal(text: str) -> bool:

@@ -40,7 +40,7 @@ class Seen:
     def stamp(self) -> dict[str, str]:
         """A short fingerprint by URL, of folders (which end in a slash here) and objects; without
         the index that may be stored with them."""
-        folders = {f"{url}/": stamp_of(found) for url, found in self.folders.items()}
+        folders = {f"{url}/": stamp_of(entries) for url, entries in self.folders.items()}
         alone = [url for url in self.objects if url.rpartition("/")[0] not in self.folders]
         alone += [url for url in self.decisive() if not url.endswith("/")]
         return folders | {url: _stamp_of_object(self.answer(url)[1]) for url in alone}
@@ -50,17 +50,17 @@ class Seen:
         by_folder: dict[str, list[str]] = {}
         for url in self.noted:
             by_folder.setdefault(url.rpartition("/")[0], []).append(url)
-        found = []
+        decisive = []
         for folder, urls in by_folder.items():
             # Each alone, where that takes no more requests than to list the folder.
             listed = self.folders.get(folder)
             alone = listed is None or len(urls) <= requests_of(len(listed))
-            found += urls if alone else [f"{folder}/"]
-        return found
+            decisive += urls if alone else [f"{folder}/"]
+        return decisive
 
     def has_versions(self) -> bool:
         """Whether the stores said of all objects which version they are."""
-        listed = (entry for found in self.folders.values() for entry in found)
+        listed = (entry for entries in self.folders.values() for entry in entries)
         alone = (entry for entry in self.objects.values() if entry is not None)
         return all(plain_etag(e.etag) for e in (*listed, *alone) if not e.is_folder)
 
@@ -74,9 +74,9 @@ def _stamp_of_object(entry: Entry | None) -> str:
     return stamp_of(() if entry is None else (entry,))
 
 
-def stamp_of(found: Sequence[Entry]) -> str:
+def stamp_of(entries: Sequence[Entry]) -> str:
     digest = hashlib.blake2b(digest_size=8)
-    for entry in found:
+    for entry in entries:
         if entry.name == INDEX_NAME:
             continue
         text = f"{entry.name}\0{entry.is_folder}\0{entry.size}\0{plain_etag(entry.etag)}\n"

@@ -199,51 +199,53 @@ class Tier:
 
         What another process or thread is fetching just now is waited for, at most a minute.
         """
-        found: list[Data | None] = [self.get(digest) for digest in digests]
-        missing = [row for row, data in enumerate(found) if data is None]
+        contents: list[Data | None] = [self.get(digest) for digest in digests]
+        missing = [row for row, data in enumerate(contents) if data is None]
         if missing:
             got = self.fetched(
                 [digests[row] for row in missing],
                 lambda rows: fetch([missing[row] for row in rows]),
             )
             for row, data in zip(missing, got, strict=True):
-                found[row] = data
-        return [b"" if data is None else data for data in found]
+                contents[row] = data
+        return [b"" if data is None else data for data in contents]
 
     def fetched(
         self, digests: Sequence[bytes], fetch: Callable[[list[int]], Sequence[Data]]
     ) -> list[Data]:
         """`read` of ranges that were not here a moment ago."""
-        found: list[Data | None] = [None] * len(digests)
+        contents: list[Data | None] = [None] * len(digests)
         with _Locks(self.folder) as locks:
             mine = [row for row, digest in enumerate(digests) if locks.take(digest)]
             for row in mine:  # written between the first look and the lock
                 if os.path.exists(self._path(digests[row])):
-                    found[row] = self.get(digests[row])
-            self._fetch([row for row in mine if found[row] is None], digests, fetch, found)
+                    contents[row] = self.get(digests[row])
+            self._fetch([row for row in mine if contents[row] is None], digests, fetch, contents)
             locks.release()
             taken = set(mine)
             until = time.monotonic() + _LONGEST_WAIT
             for row, digest in enumerate(digests):
                 if row not in taken:
                     locks.wait(digest, until)
-                    found[row] = self.get(digest)
+                    contents[row] = self.get(digest)
                     locks.release()
-        self._fetch([row for row, data in enumerate(found) if data is None], digests, fetch, found)
-        return [b"" if data is None else data for data in found]
+        self._fetch(
+            [row for row, data in enumerate(contents) if data is None], digests, fetch, contents
+        )
+        return [b"" if data is None else data for data in contents]
 
     def _fetch(
         self,
         rows: list[int],
         digests: Sequence[bytes],
         fetch: Callable[[list[int]], Sequence[Data]],
-        found: list[Data | None],
+        contents: list[Data | None],
     ) -> None:
-        """Fetch these rows into `found`, and keep them."""
+        """Fetch these rows into `contents`, and keep them."""
         if rows:
             data = fetch(rows)
             for row, each in zip(rows, data, strict=True):
-                found[row] = each
+                contents[row] = each
             self.put_many([digests[row] for row in rows], data)
 
     def look(self, digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_] | None:

@@ -35,7 +35,7 @@ class _Group:
         self.rows = rows
         self.left = set(places)
         """Those that were not asked for yet."""
-        self.found: dict[int, Data] = {}
+        self.bytes_of: dict[int, Data] = {}
         """The bytes of these, except for those that are in the local tier."""
         self.started = False
         self.over = threading.Event()
@@ -77,31 +77,31 @@ class Together:
     def views(self, column: int, rows: Int64Array) -> list[Data]:
         """The bytes of these rows, each from memory, the local tier or the store. Raises OSError as
         `stores.read`."""
-        found = self._taken(column, rows)
-        left = _missing(found)
+        contents = self._taken(column, rows)
+        left = _missing(contents)
         if len(left):
             looked = self._columns[column].digests.look(rows[left])
             if looked is not None:
                 here = left[looked.here]
                 for row, data in zip(here, self._alone(column, rows[here]), strict=True):
-                    found[row] = data
-                left = _missing(found)
+                    contents[row] = data
+                left = _missing(contents)
             for row, data in zip(left, self.fetched(column, rows[left]), strict=True):
-                found[row] = data
-        return [b"" if data is None else data for data in found]
+                contents[row] = data
+        return [b"" if data is None else data for data in contents]
 
     def looked(self, column: int, rows: Int64Array) -> stores.Looked | None:
         """As `stores.Digests.look`, of rows that may be in memory; None, too, where all are."""
         kept = self._kept(column, rows)
         left = np.flatnonzero(~kept)
-        found = self._columns[column].digests.look(rows[left])
-        if found is None:
+        looked = self._columns[column].digests.look(rows[left])
+        if looked is None:
             return None
         digests, here = np.zeros((len(rows), 16), np.uint8), kept
-        digests[left], here[left] = found.digests, found.here
+        digests[left], here[left] = looked.digests, looked.here
         return stores.Looked(
-            found.store,
-            found.tier,
+            looked.store,
+            looked.tier,
             self._columns[column].of,
             rows,
             digests,
@@ -128,11 +128,11 @@ class Together:
         for group in groups:
             while not group.over.wait(LOOK):  # another thread reads it
                 current().check()
-        found = self._taken(column, rows)
-        left = _missing(found)
+        contents = self._taken(column, rows)
+        left = _missing(contents)
         for row, data in zip(left, self._alone(column, rows[left]), strict=True):
-            found[row] = data
-        return [b"" if data is None else data for data in found]
+            contents[row] = data
+        return [b"" if data is None else data for data in contents]
 
     def _places(self, column: int, rows: Int64Array) -> list[int]:
         places: list[int] = (rows + column * self._count).tolist()
@@ -145,7 +145,7 @@ class Together:
             groups = [self._group_of.get(place) for place in places]
             return np.array(
                 [
-                    group is not None and place in group.found
+                    group is not None and place in group.bytes_of
                     for place, group in zip(places, groups, strict=True)
                 ],
                 dtype=np.bool_,
@@ -154,15 +154,15 @@ class Together:
     def _taken(self, column: int, rows: Int64Array) -> list[Data | None]:
         """The bytes of those rows that are in memory, which are not kept any longer."""
         places = self._places(column, rows)
-        found: list[Data | None] = []
+        contents: list[Data | None] = []
         with self._lock:
             for place in places:
                 group = self._group_of.get(place)
-                data = None if group is None else group.found.pop(place, None)
-                found.append(data)
+                data = None if group is None else group.bytes_of.pop(place, None)
+                contents.append(data)
                 if data is not None and group is not None:
                     self._used(group, place)
-        return found
+        return contents
 
     def _used(self, group: _Group, place: int) -> None:
         """This row of it is not asked for again. The lock is held."""
@@ -217,9 +217,9 @@ class Together:
             )
         with self._lock:
             for one, place, each in zip(owners, places, data, strict=True):
-                groups[one].found[place] = each
+                groups[one].bytes_of[place] = each
             for group in groups:
-                for place in [*group.left - group.found.keys()]:  # the tier has it
+                for place in [*group.left - group.bytes_of.keys()]:  # the tier has it
                     self._used(group, place)
 
     def _alone(self, column: int, rows: Int64Array) -> list[Data]:
@@ -227,5 +227,5 @@ class Together:
         return stores.read_views(self._columns[column].of(rows)) if len(rows) else []
 
 
-def _missing(found: Sequence[Data | None]) -> npt.NDArray[np.intp]:
-    return np.flatnonzero([data is None for data in found])
+def _missing(contents: Sequence[Data | None]) -> npt.NDArray[np.intp]:
+    return np.flatnonzero([data is None for data in contents])

@@ -29,8 +29,8 @@ def is_web(path: str) -> bool:
 def top_of(path: str) -> str:
     """`s3://bucket` of `s3://bucket/a/b`, of Hugging Face's the repository; of a local path
     nothing."""
-    if found := _REPOSITORY.match(path):
-        return found[0]
+    if match := _REPOSITORY.match(path):
+        return match[0]
     return "/".join(path.split("/", 3)[:3]) if is_remote(path) else ""
 
 

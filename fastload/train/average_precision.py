@@ -32,14 +32,14 @@ class Objects(NamedTuple):
 
 
 def average_precision(
-    true: Objects, found: Objects, images: npt.NDArray[np.int64]
+    true: Objects, predicted: Objects, images: npt.NDArray[np.int64]
 ) -> dict[str, float]:
     """COCO's mean average precision [0 to 1]: `map` over overlaps from 0.5 to 0.95, `map50` and
     `map75` at one overlap, and `map_small`, `map_medium`, `map_large` of objects below 32 x 32, up
     to 96 x 96 and above [pixels], as far as there are any. Of an image the 100 surest are counted.
 
     Args:
-        true, found: of all images together.
+        true, predicted: of all images together.
         images: (m,) their numbers, each once; also of images without objects.
 
     Raises BackendUnavailableError: pycocotools is not installed.
@@ -49,7 +49,7 @@ def average_precision(
     # It prints its progress, and there is no setting for it.
     with contextlib.redirect_stdout(io.StringIO()):
         sides = [api.COCO(), api.COCO()]
-        for side, objects in zip(sides, (true, found), strict=True):
+        for side, objects in zip(sides, (true, predicted), strict=True):
             side.dataset = {
                 "images": [{"id": number} for number in images.tolist()],
                 "categories": [{"id": label} for label in np.unique(true.labels).tolist()],

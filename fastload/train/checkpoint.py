@@ -137,8 +137,8 @@ def load(path: Path) -> dict[str, Any]:
             f"resume: {path} is a checkpoint of version {version!r}, this is {VERSION}; give "
             "another one, or --resume never."
         )
-    found: dict[str, Any] = state
-    return found
+    checked: dict[str, Any] = state
+    return checked
 
 
 def state_to_resume(config: TrainConfig) -> dict[str, Any] | None:
@@ -206,11 +206,11 @@ def changed_settings(config: TrainConfig, state: Mapping[str, Any]) -> list[str]
 
 def _binding(config: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that a checkpoint does not have are newer than it; their defaults applied then."""
-    found = {}
+    settings = {}
     for field in map(find_field, _BINDING):
         group = config[field.table] if field.table else config
-        found[field.name] = group.get(field.name, field.default)
-    return found
+        settings[field.name] = group.get(field.name, field.default)
+    return settings
 
 
 # -- What is in it ---------------------------------------------------------------------------------

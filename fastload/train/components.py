@@ -170,12 +170,12 @@ def parameter_groups(
 
 def _named_without_decay(model: nn.Module) -> set[str]:
     """The parameters that its modules say should not decay, by name in the model."""
-    found: set[str] = set()
+    names: set[str] = set()
     for place, module in model.named_modules():
         says = getattr(module, "no_weight_decay", None)
         if callable(says):
-            found |= {f"{place}.{name}" if place else name for name in says()}
-    return found
+            names |= {f"{place}.{name}" if place else name for name in says()}
+    return names
 
 
 def create_optimizer(
@@ -251,16 +251,16 @@ class MovingAverage:
     @torch.no_grad()
     def update(self, network: nn.Module) -> None:
         """Take in the values of the network after a step."""
-        kept, found = _values(self.module), _values(network)
+        kept, current = _values(self.module), _values(network)
         averaged = [self.updates > 0 and tensor.is_floating_point() for tensor in kept]
         for average, tensors in ((False, torch._foreach_copy_), (True, self._approach)):
             chosen = [number for number, said in enumerate(averaged) if said is average]
             if chosen:
-                tensors([kept[number] for number in chosen], [found[number] for number in chosen])
+                tensors([kept[number] for number in chosen], [current[number] for number in chosen])
         self.updates += 1
 
-    def _approach(self, kept: list[torch.Tensor], found: list[torch.Tensor]) -> None:
-        torch._foreach_lerp_(kept, found, 1.0 - self._decay)
+    def _approach(self, kept: list[torch.Tensor], current: list[torch.Tensor]) -> None:
+        torch._foreach_lerp_(kept, current, 1.0 - self._decay)
 
 
 def _values(network: nn.Module) -> list[torch.Tensor]:

@@ -192,10 +192,10 @@ def _json_line(record: EpochRecord) -> bytes:
 
 def _numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """All numbers of a record by name: {"val/top1": 0.9, "seconds": 12.5}."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, value in record.items():
         if isinstance(value, Mapping):
-            found |= _numbers(value, f"{prefix}{name}/")
+            numbers |= _numbers(value, f"{prefix}{name}/")
         elif isinstance(value, int | float) and name != "epoch":
-            found[prefix + name] = value
-    return found
+            numbers[prefix + name] = value
+    return numbers

@@ -74,10 +74,10 @@ def mask_values(source: Source) -> tuple[npt.NDArray[np.int64], int]:
     key = source.fingerprint, _COUNTED_MASKS
     if key not in _counted_masks:
         masks = {name: column for name, column in source.images.items() if column.role == "mask"}
-        found = _histogram(Source(masks, source.fingerprint, source.name))
+        histogram = _histogram(Source(masks, source.fingerprint, source.name))
         for old in list(_counted_masks)[:-1]:
             del _counted_masks[old]
-        _counted_masks[key] = found
+        _counted_masks[key] = histogram
     return _counted_masks[key]
 
 

@@ -96,10 +96,10 @@ def create_model(config: ModelConfig, shape: Shape) -> nn.Module:
     except Exception as error:
         if config.weights is None or not _is_of_the_network(error):
             raise
-        found = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigurationError(
             f"weights {config.weights!r}: those of {config.model} cannot be downloaded here "
-            f"({found}). Run once where there is a network and copy what was downloaded (the "
+            f"({reason}). Run once where there is a network and copy what was downloaded (the "
             "folders TORCH_HOME, by default ~/.cache/torch, and HF_HOME, by default "
             "~/.cache/huggingface), or leave --weights out."
         ) from error
@@ -108,7 +108,7 @@ def create_model(config: ModelConfig, shape: Shape) -> nn.Module:
 
 def _options(texts: Iterable[str]) -> Options:
     """NAME=VALUE, the value as in JSON (true, 0.1, null) or else a word."""
-    found: Options = {}
+    options: Options = {}
     for text in texts:
         name, _, value = text.partition("=")
         if not name.isidentifier() or not value:
@@ -116,10 +116,10 @@ def _options(texts: Iterable[str]) -> Options:
                 f"model_option {text!r}: must be NAME=VALUE, such as zero_init_residual=true."
             )
         try:
-            found[name] = msgspec.json.decode(value)
+            options[name] = msgspec.json.decode(value)
         except msgspec.DecodeError:
-            found[name] = value
-    return found
+            options[name] = value
+    return options
 
 
 def import_library(module: str, *, extra: str = "train") -> Any:
@@ -305,12 +305,12 @@ def _weights_in(path: Path) -> dict[str, torch.Tensor]:
         raise ConfigurationError(
             f"weights: {path} cannot be read as a file of weights ({error}); check the path."
         ) from None
-    found = state.get("model", state) if isinstance(state, dict) else None
-    if not isinstance(found, dict) or not all(map(torch.is_tensor, found.values())):
+    weights = state.get("model", state) if isinstance(state, dict) else None
+    if not isinstance(weights, dict) or not all(map(torch.is_tensor, weights.values())):
         raise ConfigurationError(
             f"weights: {path} holds no state dict, alone or under 'model'; give one."
         )
-    return found
+    return weights
 
 
 def _timm(name: str, weights: str | None, options: Options, shape: Shape) -> Any:

@@ -282,12 +282,12 @@ class DeviceWatch(ExitStack):
                     device="cpu", rank=self._rank, peak_memory=peak_memory(), utilisation=None
                 ),
             )
-        found = []
+        uses = []
         for gpu, monitor in self._monitors.items():
             seen = monitor.stop()
             memory = torch.cuda.max_memory_allocated(gpu) if seen is None else seen.peak_memory
             share = None if seen is None else seen.busy_share
-            found.append(
+            uses.append(
                 DeviceUse(device=str(gpu), rank=self._rank, peak_memory=memory, utilisation=share)
             )
-        return tuple(found)
+        return tuple(uses)

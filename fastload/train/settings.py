@@ -84,20 +84,20 @@ def tables() -> Mapping[str, Any]:
 @cache
 def all_fields() -> Mapping[str, Field]:
     """Every field by name, in the order of the groups."""
-    found: dict[str, Field] = {}
+    by_name: dict[str, Field] = {}
     for table, group in {"": TrainConfig, **tables()}.items():
         hints, docs = get_type_hints(group), _docs(group)
         for field in fields(group):
             if not table and field.name in tables():
                 continue  # the group itself
-            assert field.name not in found, (
+            assert field.name not in by_name, (
                 f"{field.name} is in two groups: the command line could not tell them apart"
             )
             kind, optional = _without_none(hints[field.name])
-            found[field.name] = Field(
+            by_name[field.name] = Field(
                 field.name, table, kind, optional, field.default, docs.get(field.name, "")
             )
-    return found
+    return by_name
 
 
 def find_field(name: str) -> Field:
@@ -225,17 +225,19 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """`below`, overridden by `above`. A backend's options are dropped where `above` names another
     backend, settings of the step schedule where it names another schedule, and `milestones` where
     it gives `step_epochs`, or the reverse."""
-    found = {**below, **above}
+    together = {**below, **above}
     if above.get("tune") is True and "backend" not in above:
-        found["backend"] = "auto"
+        together["backend"] = "auto"
     outdated: tuple[str, ...] = ()
-    if found.get("backend") != below.get("backend"):
+    if together.get("backend") != below.get("backend"):
         outdated += ("backend_option",)
-    if found.get("schedule") != below.get("schedule"):
+    if together.get("schedule") != below.get("schedule"):
         outdated += _OF_STEPS
     if above.get("milestones") or above.get("step_epochs") not in (None, NONE):
         outdated += ("milestones", "step_epochs")
-    return {name: value for name, value in found.items() if name in above or name not in outdated}
+    return {
+        name: value for name, value in together.items() if name in above or name not in outdated
+    }
 
 
 def changed(config: TrainConfig, **changes: Any) -> TrainConfig:
@@ -256,7 +258,7 @@ def read_toml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Any]:
         raise ConfigurationError(f"{where}: is not TOML: {error}.") from error
     about = file.pop("preset", {})
     above = {name: value for name, value in file.items() if not isinstance(value, dict)}
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for table, settings in {
         "": above,
         **{name: file[name] for name in file if name not in above},
@@ -281,8 +283,8 @@ def read_toml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Any]:
                 raise ConfigurationError(
                     f"{where}: {name} is under [{table or 'no table'}]; put it {wanted}."
                 )
-        found |= settings
-    return found, about
+        by_name |= settings
+    return by_name, about
 
 
 def to_toml(config: TrainConfig) -> str:
@@ -358,15 +360,15 @@ def preset_files() -> dict[str, Path]:
     others = [
         resources.files(point.value) for point in metadata.entry_points(group="fastload.presets")
     ]
-    found: dict[str, Path] = {}
+    presets: dict[str, Path] = {}
     for folder in (Path(__file__).parent / "presets", *others):
         files = {
             file.name[:-5]: Path(str(file))
             for file in folder.iterdir()
             if file.name.endswith(".toml")
         }
-        found = dict(sorted(files.items())) | found
-    return found
+        presets = dict(sorted(files.items())) | presets
+    return presets
 
 
 def find_preset(name: str) -> Preset:

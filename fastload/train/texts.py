@@ -223,24 +223,24 @@ def _encoder(name: str | None, texts: Sequence[str]) -> _Encoder:
         )
         key = hashlib.sha256(bpe.to_str().encode()).hexdigest()
         return _Encoder(
-            lambda some: [found.ids for found in bpe.encode_batch(some)],
+            lambda some: [encoding.ids for encoding in bpe.encode_batch(some)],
             int(bpe.get_vocab_size()),
             key,
         )
     try:
-        found = import_library("transformers").AutoTokenizer.from_pretrained(name)
+        tokenizer = import_library("transformers").AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"tokenizer {name!r}: {error}") from error
-    ids = (found.bos_token_id, found.pad_token_id, found.eos_token_id)
+    ids = (tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
     if ids != (_BEGIN, PADDING, _END):
         raise ConfigurationError(
             f"tokenizer {name!r}: begin, padding and end are {ids}, and of RoBERTa's tokenizers "
             f"they are {(_BEGIN, PADDING, _END)}; take one of those."
         )
     return _Encoder(
-        lambda some: found(some, add_special_tokens=False, verbose=False)["input_ids"],
-        len(found),
-        fingerprint_of(name, len(found)),
+        lambda some: tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"],
+        len(tokenizer),
+        fingerprint_of(name, len(tokenizer)),
     )
 
 

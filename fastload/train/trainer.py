@@ -77,16 +77,16 @@ def evaluate(config: TrainConfig, *, console: Console | None = None) -> dict[str
     with ExitStack() as stack:
         stack.enter_context(algorithms(config.run))
         world = stack.enter_context(open_world(config.run))
-        found = world.broadcast(checkpoint.state_to_evaluate(config) if world.rank == 0 else None)
+        saved = world.broadcast(checkpoint.state_to_evaluate(config) if world.rank == 0 else None)
         components = Components(config, world, stack)
         data, task, network = components.data, components.task, components.network
         if data.val is None:
             raise ConfigurationError(f"evaluate: {data.remark}.")
-        if found is None:
+        if saved is None:
             task.study(data.source)
             whose = f"the weights {config.model.weights or 'drawn from the seed'}"
         else:
-            path, state = found
+            path, state = saved
             task.load_state_dict(state["task"])
             network.load_state_dict(state["ema"] or state["model"])
             averaged = ", averaged weights" if state["ema"] else ""

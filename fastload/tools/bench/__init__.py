@@ -67,7 +67,7 @@ class DecodeSettings:
         ),
     ] = 1.0
     rounds: Annotated[int, Option(min=1, help="Rounds in which all take turns.")] = 5
-    made: bool = False  # the folder is a sample set, not the user's
+    sample_set: bool = False  # the folder is a sample set, not the user's
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class LoaderSettings:
         float, Option("--time", min=0.0, help="Seconds to measure each row, over all rounds.")
     ] = 10.0
     rounds: Annotated[int, Option(min=1, help="Rounds in which all take turns.")] = 5
-    made: bool = False  # the folder is a sample set, not the user's
+    sample_set: bool = False  # the folder is a sample set, not the user's
 
 
 @dataclass(frozen=True)

@@ -85,24 +85,24 @@ def _remarks(old: Measurement, new: Measurement) -> list[str]:
 
 def conditions(before: Results, after: Results) -> list[str]:
     """What differs about the runs themselves, so that a change may not come from the software."""
-    found = []
+    changes = []
     if str(before.machine) != str(after.machine):
-        found.append(f"Other machine: {before.machine} -> {after.machine}")
+        changes.append(f"Other machine: {before.machine} -> {after.machine}")
     libraries = (before.machine.libraries, after.machine.libraries)
     for name in sorted({*libraries[0], *libraries[1]}):
         versions = [side.get(name, "absent") for side in libraries]
         if versions[0] != versions[1]:
-            found.append(f"{name}: {versions[0]} -> {versions[1]}")
+            changes.append(f"{name}: {versions[0]} -> {versions[1]}")
     if before.fastload != after.fastload:
-        found.append(f"fastload: {before.fastload} -> {after.fastload}")
+        changes.append(f"fastload: {before.fastload} -> {after.fastload}")
     for name in sorted({*before.settings, *after.settings}):
         values = (before.settings.get(name), after.settings.get(name))
         if values[0] != values[1]:
-            found.append(f"Other {name}: {values[0]} -> {values[1]}")
+            changes.append(f"Other {name}: {values[0]} -> {values[1]}")
     for which, results in (("first", before), ("second", after)):
         if not results.complete:
-            found.append(f"The {which} run was stopped before its end.")
-    return found
+            changes.append(f"The {which} run was stopped before its end.")
+    return changes
 
 
 def _title(row: Measurement) -> str:

@@ -128,7 +128,7 @@ def run_decode_benchmark(
         "decode",
         {
             "format": settings.format,
-            "folder": "sample set" if settings.made else str(settings.folder),
+            "folder": "sample set" if settings.sample_set else str(settings.folder),
             "images": len(images.good),
             "megapixels": images.good.pixels / 1e6,
             "bytes": sum(map(len, images.good.data)),
@@ -209,8 +209,8 @@ def _with_failures(row: Measurement, more: Mapping[str, str]) -> Measurement:
 
 def _about(images: ImageSet) -> list[str]:
     notes = []
-    if images.found > len(images.good) + len(images.damaged) + len(images.left_out):
-        files = counted(images.found, f"{images.good.format.upper()} file")
+    if images.listed > len(images.good) + len(images.damaged) + len(images.left_out):
+        files = counted(images.listed, f"{images.good.format.upper()} file")
         notes.append(f"An even sample of the {files} in the folder.")
     if images.damaged:
         files = counted(len(images.damaged), "damaged file")
@@ -261,16 +261,16 @@ def try_out(
         images.paths, images.data, images.sizes, task.places, expected, strict=True
     ):
         try:
-            found = contestant.pixels(data, size, place)
+            pixels = contestant.pixels(data, size, place)
         except (ValueError, OSError) as error:
             failures[path] = str(error)
             continue
-        if found.shape != wanted.shape:
+        if pixels.shape != wanted.shape:
             failures[path] = (
-                f"gave pixels of shape {found.shape} where {wanted.shape} was asked for"
+                f"gave pixels of shape {pixels.shape} where {wanted.shape} was asked for"
             )
             continue
-        difference = np.abs(found.astype(np.int16) - wanted)
+        difference = np.abs(pixels.astype(np.int16) - wanted)
         largest = max(largest, int(difference.max()))
         absolute += int(difference.sum(dtype=np.int64))
         squared += int(np.square(difference, dtype=np.int64).sum())

@@ -343,13 +343,13 @@ class TorchvisionCuda(Contestant):
         try:
             # The operator beneath torchvision.io.decode_jpeg(..., device="cuda"), which newer
             # versions deprecate.
-            found: Any = torch.ops.image.decode_jpegs_cuda
+            decode: Any = torch.ops.image.decode_jpegs_cuda
         except (AttributeError, RuntimeError) as error:
             raise BackendUnavailableError(
                 f"This torchvision cannot decode on CUDA ({error}). Install one built for it: "
                 "pytorch.org, Get Started."
             ) from error
-        return found  # type: ignore[no-any-return]
+        return decode  # type: ignore[no-any-return]
 
     @classmethod
     def version(cls) -> str:

@@ -56,7 +56,7 @@ def run_io_benchmark(
         )
         for count in settings.in_flight
     ]
-    found = measure(
+    measured = measure(
         entries,
         rounds=settings.rounds,
         seconds=settings.seconds,
@@ -64,8 +64,8 @@ def run_io_benchmark(
         on_progress=on_progress,
     )
     given: dict[str, Any] = {"url": settings.url, "rate": settings.rate, "samples": len(source)}
-    notes = [verdict(found.measurements, settings.rate, settings.url)]
-    return new_results("io", given, found.measurements, complete=found.complete, notes=notes)
+    notes = [verdict(measured.measurements, settings.rate, settings.url)]
+    return new_results("io", given, measured.measurements, complete=measured.complete, notes=notes)
 
 
 class _StoreRunner:
@@ -122,7 +122,7 @@ def verdict(rows: tuple[Measurement, ...], rate: float, url: str) -> str:
     done = [row for row in rows if row.speed]
     if not done:
         return "Nothing was measured."
-    each = next(found.median for row in done if (found := row.metric("bytes_each")) is not None)
+    each = next(metric.median for row in done if (metric := row.metric("bytes_each")) is not None)
     need = (
         f"{rate:,.0f} images a second are {rate * each / 1e6:,.0f} MB and {rate:,.0f} requests a "
         f"second at {each / 1e3:,.0f} kB an image."

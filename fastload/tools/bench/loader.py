@@ -110,7 +110,7 @@ def run_loader_benchmark(
     return new_results(
         "loader",
         {
-            "folder": "sample set" if settings.made else str(settings.folder),
+            "folder": "sample set" if settings.sample_set else str(settings.folder),
             "images": len(images.source),
             "images_in_folder": images.total,
             "batch_size": settings.batch_size,

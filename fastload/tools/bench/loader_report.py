@@ -300,9 +300,9 @@ def verdict(
             "read from the disk in part; here its sample was read from memory."
         )
     for parameter in swept:
-        if found := curves(measured, parameter):
+        if lines := curves(measured, parameter):
             said.append(
-                f"{_SWEPT[parameter].capitalize()}: {'; '.join(curve.words() for curve in found)}."
+                f"{_SWEPT[parameter].capitalize()}: {'; '.join(curve.words() for curve in lines)}."
             )
     return said
 
@@ -397,16 +397,16 @@ class Curve:
 def curves(measurements: Sequence[Measurement], parameter: str) -> list[Curve]:
     """The curves over "workers", of rows with the default prefetch, or over "prefetch" (of the
     DataLoader with its usual workers)."""
-    found: dict[str, dict[int, Summary]] = {}
+    points_of: dict[str, dict[int, Summary]] = {}
     for row in measurements:
         value, rate = row.parameters.get(parameter), row.rate
         if not isinstance(value, int) or rate is None:
             continue
         if parameter == "workers" and isinstance(row.parameters.get("prefetch"), int):
             continue
-        found.setdefault(row.contestant, {})[value] = rate
+        points_of.setdefault(row.contestant, {})[value] = rate
     return [
         Curve(who, tuple(sorted(points.items())))
-        for who, points in found.items()
+        for who, points in points_of.items()
         if len(points) > 1
     ]

@@ -247,7 +247,7 @@ class ImageSet:
     """Files that no decoder should accept in silence, by path; each contestant gets them once, not
     timed."""
     left_out: dict[str, str]  # files that are fine and not every decoder's business (CMYK), and why
-    found: int  # files of the format in the folder, of which these are an even sample
+    listed: int  # files of the format in the folder, of which these are an even sample
 
 
 def read_images(folder: str | os.PathLike[str], most: int, format: str = "jpeg") -> ImageSet:

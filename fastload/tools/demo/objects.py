@@ -193,7 +193,7 @@ def _beside(
 
 
 def _first_objects(run: _Run, backend: str) -> _Seen:
-    found: list[tuple[Any, ...]] = []
+    samples: list[tuple[Any, ...]] = []
     ready, began = 0.0, math.inf
     with fastload.create_loader(
         run.source,
@@ -209,13 +209,13 @@ def _first_objects(run: _Run, backend: str) -> _Seen:
             pixels = torch.stack(images).cpu()
             ready = time.perf_counter()
             began = min(began, ready)
-            found += zip(pixels, targets, strict=True)
-            if len(found) >= _COMPARED:
+            samples += zip(pixels, targets, strict=True)
+            if len(samples) >= _COMPARED:
                 break
-    later = len(found) - min(run.batch_size, len(found))
-    targets = [target for _, target in found]
+    later = len(samples) - min(run.batch_size, len(samples))
+    targets = [target for _, target in samples]
     return _Seen(
-        torch.stack([image for image, _ in found]),
+        torch.stack([image for image, _ in samples]),
         torch.cat([target["boxes"].cpu() for target in targets]),
         torch.cat([target["labels"].cpu() for target in targets]),
         [len(target["labels"]) for target in targets],

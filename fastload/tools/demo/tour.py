@@ -272,8 +272,8 @@ class _Tour:
                 backend.name, self.folders.train, training_pixels(), shuffle=True
             ) as loader:
                 crops.append(first_samples(loader, _COMPARED))
-        for backend, found in zip(backends[1:], crops[1:], strict=True):
-            yield beside(backend, backends[0].name, found, crops[0])
+        for backend, crop in zip(backends[1:], crops[1:], strict=True):
+            yield beside(backend, backends[0].name, crop, crops[0])
 
     def train(self, name: str) -> None:
         """A small network, a plain training loop."""

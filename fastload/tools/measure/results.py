@@ -275,7 +275,7 @@ def to_csv(results: Results) -> str:
         rate, latency = row.rate, row.latency
         rates = (None,) * 4 if rate is None else (rate.median, rate.low, rate.high, rate.mad)
         latencies = (None, None) if latency is None else (latency.p50, latency.p99)
-        found = [row.metric(name) for name in metrics]
+        summaries = [row.metric(name) for name in metrics]
         writer.writerow(
             [
                 row.contestant,
@@ -291,7 +291,7 @@ def to_csv(results: Results) -> str:
                 row.memory_growth,
                 len(row.failures),
                 row.note,
-                *(None if summary is None else summary.median for summary in found),
+                *(None if summary is None else summary.median for summary in summaries),
             ]
         )
     return text.getvalue()
@@ -368,23 +368,23 @@ def _libraries() -> dict[str, str]:
 
     from fastload.native import NativePool
 
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    found["torch CPU kernels"] = torch.backends.cpu.get_cpu_capability()
+            versions[name] = metadata.version(name)
+    versions["torch CPU kernels"] = torch.backends.cpu.get_cpu_capability()
     if torch.version.cuda:
-        found["CUDA of torch"] = torch.version.cuda
-    found["Pillow-SIMD" if this.pillow_is_simd() else "Pillow"] = PIL.__version__
-    found["libjpeg-turbo of Pillow"] = this.libjpeg_turbo_of_pillow() or "none"
+        versions["CUDA of torch"] = torch.version.cuda
+    versions["Pillow-SIMD" if this.pillow_is_simd() else "Pillow"] = PIL.__version__
+    versions["libjpeg-turbo of Pillow"] = this.libjpeg_turbo_of_pillow() or "none"
     try:
-        found["libturbojpeg"] = this.system_turbojpeg() or "none"
+        versions["libturbojpeg"] = this.system_turbojpeg() or "none"
     except OSError as error:
-        found["libturbojpeg"] = str(error)
+        versions["libturbojpeg"] = str(error)
     if dali := this.dali_version():
-        found["DALI"] = dali
+        versions["DALI"] = dali
     with suppress(BackendUnavailableError), closing(NativePool(1)) as pool:
-        found["native core"] = f"SIMD {pool.simd}"
+        versions["native core"] = f"SIMD {pool.simd}"
     if os.environ.get("JSIMD_FORCENONE") == "1":
-        found["JSIMD_FORCENONE"] = "1: libjpeg-turbo without SIMD"
-    return found
+        versions["JSIMD_FORCENONE"] = "1: libjpeg-turbo without SIMD"
+    return versions

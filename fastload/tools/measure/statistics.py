@@ -107,9 +107,9 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return value >= self.bound if self.at_least else value <= self.bound
 
     def __str__(self) -> str:
-        found, value = self.found, self.value
+        seen, value = self.found, self.value
         wanted = f"{self.what} {'>=' if self.at_least else '<='} {self._shown(self.bound)}"
-        if found is None or value is None:
+        if seen is None or value is None:
             return f"not measured  {wanted}"
         off = (
             f" by {abs(value - self.bound) / abs(self.bound):.1%}"
@@ -117,9 +117,9 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             else ""
         )
         text = f"{('reached' if self.reached else 'MISSED') + off:<13} {wanted}: "
-        if found.count == 1:
+        if seen.count == 1:
             return text + self._shown(value)
-        spread = f"quartiles {self._shown(found.low)} to {self._shown(found.high)}, n={found.count}"
+        spread = f"quartiles {self._shown(seen.low)} to {self._shown(seen.high)}, n={seen.count}"
         return f"{text}{'worst' if self.worst else 'median'} {self._shown(value)} ({spread})"
 
     def _shown(self, value: float) -> str:

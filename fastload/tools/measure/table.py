@@ -53,8 +53,8 @@ def each(values: Sequence[float], show: Callable[[float], str]) -> str:
 
 def metric(row: Measurement, name: str, show: Callable[[float], str]) -> str:
     """The median of a further number; empty where there is none."""
-    found = row.metric(name)
-    return "" if found is None else show(found.median)
+    summary = row.metric(name)
+    return "" if summary is None else show(summary.median)
 
 
 def spread(row: Measurement) -> str:
@@ -190,11 +190,11 @@ def not_measured(results: Results, title: Callable[[Measurement], str]) -> dict[
 
 def failures_by_file(results: Results) -> dict[tuple[str, str], list[str]]:
     """(file, what was said about it): by whom."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
+    who_said: dict[tuple[str, str], dict[str, None]] = {}
     for row in results.measurements:
         for failure in row.failures:
-            found.setdefault((failure.name, failure.message), {})[row.contestant] = None
-    return {said: list(who) for said, who in found.items()}
+            who_said.setdefault((failure.name, failure.message), {})[row.contestant] = None
+    return {said: list(who) for said, who in who_said.items()}
 
 
 @contextmanager

@@ -47,7 +47,7 @@ class GpuReading:
 
     def metrics(self) -> dict[str, float]:
         """As results name them; what the driver did not tell is left out."""
-        found = {
+        metrics = {
             "gpu_busy_share": self.busy_share,
             "gpu_idle_windows": float(self.idle_windows),
             "gpu_idle_seconds": self.idle_seconds,
@@ -58,7 +58,7 @@ class GpuReading:
             "pcie_rx_bytes_per_second": self.pcie_rx_bytes,
             "pcie_tx_bytes_per_second": self.pcie_tx_bytes,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in metrics.items() if value is not None}
 
 
 def reading_of(

@@ -161,14 +161,14 @@ def segments(marks: Sequence[Mark], before: float) -> tuple[Segment, ...]:
 
 def joined(pieces: Iterable[Segment]) -> tuple[Segment, ...]:
     """Without empty ones, and as one where neighbours are of the same activity."""
-    found: list[Segment] = []
+    merged: list[Segment] = []
     for piece in pieces:
         if piece.seconds <= 0:
             continue
-        if found and found[-1].activity == piece.activity:
-            piece = Segment(piece.activity, found.pop().begin, piece.end)
-        found.append(piece)
-    return tuple(found)
+        if merged and merged[-1].activity == piece.activity:
+            piece = Segment(piece.activity, merged.pop().begin, piece.end)
+        merged.append(piece)
+    return tuple(merged)
 
 
 _GAPS = 1000

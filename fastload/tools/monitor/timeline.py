@@ -106,15 +106,15 @@ def merge_traces(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike
 
 
 def _spans_of(steps: Iterable[Step]) -> list[Span]:
-    found = []
+    spans = []
     for step in steps:
         args = {"step": step.number}
-        found.append(Span(f"step {step.number}", "step", step.begin, step.end, "", args))
-        found += [
+        spans.append(Span(f"step {step.number}", "step", step.begin, step.end, "", args))
+        spans += [
             Span(piece.activity, "step", piece.begin, piece.end, "", args)
             for piece in step.segments
         ]
-    return found
+    return spans
 
 
 def _rows(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:

@@ -284,12 +284,12 @@ def class_counts(source: Source, rows: npt.NDArray[np.int64]) -> Counter[str]:
     labels = source.values.get("label")
     if labels is None or source.class_count is None:
         return Counter()
-    found, counts = np.unique(np.asarray(labels.at(rows)), return_counts=True)
+    present, counts = np.unique(np.asarray(labels.at(rows)), return_counts=True)
     names = source.classes
     return Counter(
         {
             (str(label) if names is None else names[label]): int(count)
-            for label, count in zip(found.tolist(), counts.tolist(), strict=True)
+            for label, count in zip(present.tolist(), counts.tolist(), strict=True)
         }
     )
 

@@ -59,10 +59,10 @@ def page_of(packed: Packed, contents: Contents, jobs: Sequence[ShardJob]) -> str
 
 
 def _formats(packed: Packed) -> list[tuple[str, int]]:
-    found = Counter[str]()
+    formats = Counter[str]()
     for row in packed.rows:
-        found.update(row.formats)
-    return found.most_common()
+        formats.update(row.formats)
+    return formats.most_common()
 
 
 def _rejected(packed: Packed) -> str:

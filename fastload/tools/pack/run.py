@@ -105,7 +105,7 @@ def pack(
             for name, row in target.rows().items()
             if row.samples + len(row.rejected) == sizes.get(name)
         }
-        found = len(done)
+        there = len(done)
         left = [job for job in jobs if job.name not in done]
         if left:
             for part, samples in _parts(jobs).items():
@@ -114,13 +114,13 @@ def pack(
             with shown_progress(
                 title, sum(len(job.rows) for job in left), show=progress
             ) as advance:
-                made = (
+                packing = (
                     _by_threads(contents, left, target, num_workers or usable_cores())
                     if ray is None
                     else _by_ray(ray, source, opening, contents, left, target)
                 )
-                with contextlib.closing(made):  # nothing is written any more after an error
-                    for job, row in made:
+                with contextlib.closing(packing):  # nothing is written any more after an error
+                    for job, row in packing:
                         if strict:
                             _refuse_rejected(row)
                         done[row.name] = row
@@ -130,7 +130,7 @@ def pack(
         if strict:
             for row in rows:
                 _refuse_rejected(row)
-        packed = Packed(target.place, tuple(rows), found)
+        packed = Packed(target.place, tuple(rows), there)
         target.finish(rows, page_of(packed, contents, jobs))
         for part in _parts(jobs):
             kept = sum(row.samples for row in rows if row.name.rpartition("/")[0] == part)
@@ -147,10 +147,10 @@ def _refuse_rejected(row: ShardRow) -> None:
 
 def _parts(jobs: tuple[ShardJob, ...]) -> Counter[str]:
     """Samples of each part by its name."""
-    found = Counter[str]()
+    samples = Counter[str]()
     for job in jobs:
-        found[job.name.rpartition("/")[0]] += len(job.rows)
-    return found
+        samples[job.name.rpartition("/")[0]] += len(job.rows)
+    return samples
 
 
 def _about(contents: Contents, samples: int, *, whole: bool) -> dict[str, Any]:
@@ -224,8 +224,8 @@ def _by_ray(
         target.plan,
         contents.planned,
     )
-    with contextlib.closing(packed_by_ray(address, task, jobs)) as made:
-        for job, row in made:
+    with contextlib.closing(packed_by_ray(address, task, jobs)) as packing:
+        for job, row in packing:
             target.check_there(row)
             yield job, row
 

@@ -116,11 +116,11 @@ def pack_shard(
 
 def checksum(path: Path) -> tuple[int, str]:
     """(bytes, CRC-32 in hexadecimal digits) of a file. Raises OSError."""
-    found = size = 0
+    crc = size = 0
     with open(path, "rb", buffering=0) as file:
         while block := file.read(_BLOCK):
-            found, size = crc32(block, found), size + len(block)
-    return size, f"{found:08x}"
+            crc, size = crc32(block, crc), size + len(block)
+    return size, f"{crc:08x}"
 
 
 class _Output:
@@ -392,16 +392,16 @@ def _arrow_column(pa: Any, contents: Contents, field: Field, rows: list[tuple[in
 
 def _features(contents: Contents, schema: Any) -> Mapping[str, Any]:
     """The `features` of Hugging Face's metadata: what a column is, beyond its Arrow type."""
-    found = dict[str, Any]()
+    features = dict[str, Any]()
     for field in contents.fields:
         if field.how in ("image", "mask"):
-            found[field.name] = {"_type": "Image"}
+            features[field.name] = {"_type": "Image"}
         elif field.how == "label" and contents.source.classes is not None:
             classes = [in_utf8(name) for name in contents.source.classes]
-            found[field.name] = {"names": classes, "_type": "ClassLabel"}
+            features[field.name] = {"names": classes, "_type": "ClassLabel"}
         else:
-            found[field.name] = _feature(schema.field(field.name).type)
-    return found
+            features[field.name] = _feature(schema.field(field.name).type)
+    return features
 
 
 def _feature(kind: Any) -> Any:

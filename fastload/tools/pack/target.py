@@ -105,15 +105,15 @@ class Target:
             if not self.remote:
                 self._make_folder()
                 stack.enter_context(self._lock())
-            found = self._read(PLAN_NAME)
-            if found is None:
+            stored = self._read(PLAN_NAME)
+            if stored is None:
                 self._refuse_others()
                 plan = {**wanted, _SIZE: size()}
                 self.plan = msgspec.json.format(_json(plan))
                 self._write(PLAN_NAME, self.plan)
             else:
-                self.plan = found
-                plan = msgspec.json.decode(found)
+                self.plan = stored
+                plan = msgspec.json.decode(stored)
                 if _compared(plan) != _compared(wanted):
                     raise PackError(f"{self.place}: {_difference(plan, wanted)}")
             yield int(plan[_SIZE])
@@ -128,15 +128,15 @@ class Target:
     def rows(self) -> dict[str, ShardRow]:
         """By name, the shards that are there as they were written: of a folder by checksum, of a
         store by size."""
-        found = dict[str, ShardRow]()
+        rows = dict[str, ShardRow]()
         for data in self._row_files():
             try:
                 row = msgspec.json.decode(data, type=ShardRow)
             except (msgspec.DecodeError, msgspec.ValidationError):
                 continue  # cut off by a crash, or of an earlier version: the shard is written again
             if self._holds(row):
-                found[row.name] = row
-        return found
+                rows[row.name] = row
+        return rows
 
     def put(self, name: str, make: Callable[[Path], ShardRow]) -> ShardRow:
         """Have a shard made and put it in its place, then its row. Raises OSError; what `make`
@@ -335,5 +335,5 @@ def _difference(before: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
         )
     keys = _compared({**before, **plan})
     names = sorted(key for key in keys if before.get(key) != plan.get(key))
-    found = ", ".join(f"{key} {before.get(key)!r}, not {plan.get(key)!r}" for key in names)
-    return f"holds shards packed otherwise: {found}. Give the same options, or a new folder."
+    changes = ", ".join(f"{key} {before.get(key)!r}, not {plan.get(key)!r}" for key in names)
+    return f"holds shards packed otherwise: {changes}. Give the same options, or a new folder."

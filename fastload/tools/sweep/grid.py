@@ -316,7 +316,7 @@ def cells(
             f"--processes: must be at least 2 for {', '.join(spread)}, got {processes}. One "
             "process is mode none."
         )
-    found = []
+    runs = []
     for values in product(*(dict.fromkeys(several) for several in (axes or {}).values())):
         given = dict(zip(axes or {}, values, strict=True))
         for mode in parallel:
@@ -325,9 +325,9 @@ def cells(
                 batches |= {batch // processes for batch in batch_sizes if batch % processes == 0}
                 count = processes
             if mode == "dp":
-                found += [Cell(mode, 1, batch, **given) for batch in sorted(set(batch_sizes))]
-            found += [Cell(mode, count, batch, **given) for batch in sorted(batches)]
-    return tuple(found)
+                runs += [Cell(mode, 1, batch, **given) for batch in sorted(set(batch_sizes))]
+            runs += [Cell(mode, count, batch, **given) for batch in sorted(batches)]
+    return tuple(runs)
 
 
 def modes(names: Sequence[str]) -> tuple[Mode, ...]:

@@ -237,7 +237,7 @@ def _charts(results: Results) -> list[Chart]:
             points.setdefault(row.cell.name, []).append(
                 (row.cell.batch, spread.median, spread.low, spread.high)
             )
-    lines = [Line(name, found, colour[name]) for name, found in points.items()]
+    lines = [Line(name, curve, colour[name]) for name, curve in points.items()]
     bars = [
         Stack(f"{row.cell.name}, {row.cell.batch}", {str(k): v for k, v in row.shares.items()})
         for row in rows
@@ -255,31 +255,31 @@ def _charts(results: Results) -> list[Chart]:
 def read_sweep(path: Path) -> Results:
     """A file that `fastload sweep --json` wrote. Raises ConfigurationError if it is none,
     OSError."""
-    found = read_json(path)
-    if found.benchmark != "sweep":
+    results = read_json(path)
+    if results.benchmark != "sweep":
         raise ConfigurationError(
-            f"{path}: is of `bench {found.benchmark}`; give two files of `fastload sweep --json`."
+            f"{path}: is of `bench {results.benchmark}`; give two files of `fastload sweep --json`."
         )
-    return found
+    return results
 
 
 def print_comparison(first: Results, second: Results, console: Console) -> None:
     """What differs between the two, a row for each run that both have, and what it comes to."""
     for line in conditions(first, second):
         console.print(Text(line, "yellow"), soft_wrap=True)
-    found = [{row.cell: row for row in _rows(sweep) if row.rate} for sweep in (first, second)]
-    pairs = [(row, found[1][cell]) for cell, row in found[0].items() if cell in found[1]]
+    by_cell = [{row.cell: row for row in _rows(sweep) if row.rate} for sweep in (first, second)]
+    pairs = [(row, by_cell[1][cell]) for cell, row in by_cell[0].items() if cell in by_cell[1]]
     if pairs:
         console.print()
         print_fitting(
             console, [_pair(a, b) for a, b in pairs], droppable=("busy", "memory", "epoch")
         )
         console.print()
-    for which, rows in zip(("first", "second"), found, strict=True):
+    for which, rows in zip(("first", "second"), by_cell, strict=True):
         only = [_name(cell) for cell in rows if cell not in {a.cell for a, _ in pairs}]
         if only:
             console.print(f"Only in the {which}: {'; '.join(only)}", soft_wrap=True)
-    console.print(_verdict(pairs, found), soft_wrap=True)
+    console.print(_verdict(pairs, by_cell), soft_wrap=True)
 
 
 def _name(cell: Cell) -> str:
@@ -302,10 +302,10 @@ def _pair(a: Row, b: Row) -> dict[str, str | Text]:
     }
 
 
-def _verdict(pairs: Sequence[tuple[Row, Row]], found: Sequence[dict[Cell, Row]]) -> str:
-    if not all(found):
+def _verdict(pairs: Sequence[tuple[Row, Row]], by_cell: Sequence[dict[Cell, Row]]) -> str:
+    if not all(by_cell):
         return "One of the two has measured nothing: there is nothing to compare."
-    best = [max(rows.values(), key=lambda row: row.speed) for rows in found]
+    best = [max(rows.values(), key=lambda row: row.speed) for rows in by_cell]
     words = [f"{_name(row.cell)} ({number(row.speed)} samples/s)" for row in best]
     times = best[1].speed / best[0].speed
     fastest = f"Fastest in the first: {words[0]}; in the second: {words[1]}, {times:.2f} times it."

@@ -120,7 +120,7 @@ def print_beside_reported(name: str, own: Results, console: Console) -> None:
             "two is a verdict."
         )
     )
-    found: set[int] = set()
+    matched: set[int] = set()
     for table in read_reported(name):
         console.print()
         console.print(Text(f"{table.owner}: {table.of}", "bold"), soft_wrap=True)
@@ -128,16 +128,18 @@ def print_beside_reported(name: str, own: Results, console: Console) -> None:
         lines: list[dict[str, str | Text]] = []
         for theirs in table.row:
             pairs = [number for number, row in enumerate(rows) if theirs.same_job_as(row)]
-            found.update(pairs)
+            matched.update(pairs)
             lines += _lines(theirs, [rows[number] for number in pairs])
         print_fitting(console, lines, droppable=("note", "memory", "GPU"))
     console.print()
     only = [
-        f"{row.cell.name}, batch {row.cell.batch}" for at, row in enumerate(rows) if at not in found
+        f"{row.cell.name}, batch {row.cell.batch}"
+        for at, row in enumerate(rows)
+        if at not in matched
     ]
     if only:
         console.print(Text(f"Only in the own sweep: {'; '.join(only)}"), soft_wrap=True)
-    if not found:
+    if not matched:
         console.print(
             "No own run has the mode, the processes and the global batch of a reported one."
         )

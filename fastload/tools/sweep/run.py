@@ -313,17 +313,17 @@ def launcher(cell: Cell) -> list[str]:
 def environment(cell: Cell, given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Of the processes to start: the machine's cores and GPUs divided as a person would, unless
     they said otherwise."""
-    found = dict(given)
+    variables = dict(given)
     if cell.mode == "ddp":
         # torchrun would give each rank one thread, however many cores there are.
-        found.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // cell.processes)))
+        variables.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // cell.processes)))
     if cell.mode == "dp":  # takes all GPUs that it sees
         seen = given.get("CUDA_VISIBLE_DEVICES")
         names = (
             [str(number) for number in range(cell.processes)] if seen is None else seen.split(",")
         )
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(names[: cell.processes])
-    return found
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(names[: cell.processes])
+    return variables
 
 
 def train_cell(cell: Cell, config: TrainConfig, warmup: int) -> Row:

@@ -145,16 +145,18 @@ def read_watched(path: Path) -> Watched:
     """What `Watched.write` wrote. Raises ConfigurationError: it is something else, or cannot be
     read."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Watched)
+        watched = msgspec.json.decode(path.read_bytes(), type=Watched)
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read ({error.strerror}).") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"{path}: not written by `fastload watch --json` ({error})."
         ) from error
-    if found.version != VERSION:
-        raise ConfigurationError(f"{path}: version {found.version}, this fastload reads {VERSION}.")
-    return found
+    if watched.version != VERSION:
+        raise ConfigurationError(
+            f"{path}: version {watched.version}, this fastload reads {VERSION}."
+        )
+    return watched
 
 
 def _halved(moments: Sequence[Moment]) -> Iterator[Moment]:

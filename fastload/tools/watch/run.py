@@ -102,13 +102,13 @@ def watch(
         beside = ProcessWatch(child, shlex.join(command), period=period, on_moment=on_moment)
         pid = status = 0
         while not pid:
-            found = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, _LOOK)
+            received = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, _LOOK)
             if (
-                found is not None
-                and found.si_signo != signal.SIGCHLD
-                and found.si_code != _SENT_BY_KERNEL
+                received is not None
+                and received.si_signo != signal.SIGCHLD
+                and received.si_code != _SENT_BY_KERNEL
             ):
-                pass_on(found.si_signo)
+                pass_on(received.si_signo)
             pid, status = os.waitpid(child, os.WNOHANG)
         child = 0
         watched = beside.stop(look=False)

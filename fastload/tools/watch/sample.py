@@ -245,12 +245,12 @@ def _with_nvidia_open(pids: Iterable[int], root: int) -> set[int]:
                     ):
                         having.add(pid)
                         break
-    found = set()
+    openers = set()
     for pid in having:
         with suppress(psutil.Error):
             if pid == root or psutil.Process(pid).ppid() not in having:
-                found.add(pid)
-    return found
+                openers.add(pid)
+    return openers
 
 
 def _machine_cpu() -> float:

@@ -49,16 +49,16 @@ def verdict(watched: Watched) -> Verdict:
     moments = [moment for moment in watched.moments if moment.seconds > 0]
     if not moments:
         return Verdict("unknown", "It ended before anything was seen.")
-    found = _of_gpus(watched, moments)
+    of_gpus = _of_gpus(watched, moments)
     foreign = _mean(moments, lambda moment: moment.foreign)
     if foreign >= FOREIGN * watched.cores:
         words = (
-            f"{found.words} Other processes took {foreign:.1f} of the "
+            f"{of_gpus.words} Other processes took {foreign:.1f} of the "
             f"{counted(watched.cores, 'core')} meanwhile: repeat it on a quiet machine before you "
             "change anything."
         )
-        found = found._replace(words=words)
-    return found
+        of_gpus = of_gpus._replace(words=words)
+    return of_gpus
 
 
 def _of_gpus(watched: Watched, moments: Sequence[Moment]) -> Verdict:

@@ -97,20 +97,20 @@ class _Detections(Evaluation):
 
     def __init__(self) -> None:
         self._true: list[Objects] = []
-        self._found: list[Objects] = []
+        self._predicted: list[Objects] = []
         self._images: list[npt.NDArray[np.int64]] = []
 
     def add(self, output: list[dict[str, torch.Tensor]], target: Targets) -> None:
         self._images.append(target.indices)
         self._true.append(_joined(target.objects, target.indices, _area, _is_spared))
-        self._found.append(_joined(output, target.indices, lambda one: one["scores"], _none))
+        self._predicted.append(_joined(output, target.indices, lambda one: one["scores"], _none))
 
     def result(self) -> dict[str, float]:
-        parts: list[Any] = [(self._images, self._true, self._found)]
+        parts: list[Any] = [(self._images, self._true, self._predicted)]
         if dist.is_available() and dist.is_initialized():
             parts = [None] * dist.get_world_size()
-            dist.all_gather_object(parts, (self._images, self._true, self._found))
-        images, true, found = ([one for part in parts for one in part[n]] for n in range(3))
+            dist.all_gather_object(parts, (self._images, self._true, self._predicted))
+        images, true, predicted = ([one for part in parts for one in part[n]] for n in range(3))
         if not images:
             raise no_samples()
         numbers = np.concatenate(images)
@@ -120,7 +120,7 @@ class _Detections(Evaluation):
             raise SourceError(
                 "val_data: there are no objects in it to be found; give other data, or --no-val."
             )
-        return average_precision(wanted, _all(found), numbers)
+        return average_precision(wanted, _all(predicted), numbers)
 
 
 def _joined(

@@ -250,8 +250,10 @@ class MultiClassSegmentation(PixelTask):
                 f"{self._classes} or more, which is no class of this network and not 255; correct "
                 "the masks, or say --num-classes."
             )
-        both, found, true = np.array([sums[name] for name in self._names]).reshape(3, self._classes)
-        union = found + true - both
+        both, predicted, true = np.array([sums[name] for name in self._names]).reshape(
+            3, self._classes
+        )
+        union = predicted + true - both
         return {
             "loss": sums["loss"] / sums["samples"],
             "mean_iou": float((both[union > 0] / union[union > 0]).mean()) if union.any() else 1.0,
