@@ -618,8 +618,8 @@ def _attributes(value: Any) -> Iterator[Any]:
     if isinstance(value, type) or type(value).__module__ in ("builtins", "numpy"):
         return
     yield from getattr(value, "__dict__", {}).values()
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
+    for cls in type(value).__mro__:
+        slots = vars(cls).get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
             yield getattr(value, slot, None)
 

@@ -19,6 +19,6 @@ def end_thread(thread: threading.Thread | None, patience: float, afterwards: flo
         return
     thread.join(patience)
     if thread.is_alive():
-        number, kind = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(number, kind)
+        number, exception = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(number, exception)
         thread.join(afterwards)

@@ -93,8 +93,8 @@ def _in_exif(exif: bytes) -> int | None:
         (directory,) = struct.unpack_from(f"{order}I", tiff, 4)
         (count,) = struct.unpack_from(f"{order}H", tiff, directory)
         for entry in range(directory + 2, directory + 2 + 12 * count, 12):
-            tag, kind, values = struct.unpack_from(f"{order}HHI", tiff, entry)
-            at, size = entry + 8, values * _BYTES.get(kind, 0)
+            tag, type_, values = struct.unpack_from(f"{order}HHI", tiff, entry)
+            at, size = entry + 8, values * _BYTES.get(type_, 0)
             (value,) = struct.unpack_from(f"{order}I", tiff, at)
             if tag in seen or not size:  # of several, the first that has a value
                 continue
@@ -106,18 +106,18 @@ def _in_exif(exif: bytes) -> int | None:
                 if at + size > len(tiff):
                     return None
             if tag == _ORIENTATION:
-                return _number(order, kind, tiff, at)
+                return _number(order, type_, tiff, at)
             seen.add(tag)
     except struct.error:  # it is cut off
         return None
     return None
 
 
-def _number(order: str, kind: int, tiff: bytes, at: int) -> int:
+def _number(order: str, type_: int, tiff: bytes, at: int) -> int:
     """The first number of a tag, if it is one from 1 to 8; else 1."""
-    if kind not in _NUMBERS:
+    if type_ not in _NUMBERS:
         return UPRIGHT
-    first, *below = struct.unpack_from(order + _NUMBERS[kind], tiff, at)
+    first, *below = struct.unpack_from(order + _NUMBERS[type_], tiff, at)
     if below:
         first = first / below[0] if below[0] else 0
     return _KNOWN.get(first, UPRIGHT)

@@ -289,7 +289,7 @@ _THINGS = (
     "masks|parameters|points|processes|ranks|rounds|rows|samples|shards|steps|threads|tokens|values|views|workers"
 )
 _NO_NUMBERS = {
-    "kind",
+    "named",
     "images.dtype",
     "machine.quota_cores",
     "', '.join(layout.counts)",

@@ -193,8 +193,8 @@ def _sized(asked: Asked) -> str:
 def _stored(asked: Asked, *, deep: bool) -> str:
     for name, column in asked.source.images.items():
         if not column.usual_format and deep == (column.dtype != np.uint8):
-            kind = f"{column.dtype} pixels" if deep else "one channel"
-            return f"serve {name!r} of {asked.source.name} as it is stored, with {kind}"
+            what = f"{column.dtype} pixels" if deep else "one channel"
+            return f"serve {name!r} of {asked.source.name} as it is stored, with {what}"
     return ""
 
 

@@ -19,9 +19,9 @@ class SubmittedBackend:
     Options: ClassVar[type[BackendOptions]] = BackendOptions
 
     def __init__(self, backend: Any) -> None:
-        kind = type(backend)
+        cls = type(backend)
         warnings.warn(
-            f"backend {backend.name!r}: {kind.__module__}.{kind.__qualname__} has submit(), "
+            f"backend {backend.name!r}: {cls.__module__}.{cls.__qualname__} has submit(), "
             "receive(), reread() and cancel(). Give it start(draws) in their place, which returns "
             "an object with result() and cancel() (fastload.backends.base.Work): the next version "
             "calls no others.",

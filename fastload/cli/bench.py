@@ -85,10 +85,10 @@ def _options(settings: type[Any]) -> Iterator[tuple[inspect.Parameter, Callable[
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         if not hasattr(hint, "__metadata__"):
             continue
-        kind, info = get_args(hint)
+        inner, info = get_args(hint)
         items = [
             get_args(t)[0]
-            for t in (kind, *get_args(kind))
+            for t in (inner, *get_args(inner))
             if getattr(t, "__origin__", None) is tuple
         ]
         if items:

@@ -327,13 +327,13 @@ def kernels() -> Iterator[Finding]:
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         name, device = f"kernels on GPU {index}", torch.device("cuda", index)
         try:
-            if (kind := torch.cuda.get_device_capability(device)) in tried:
+            if (capability := torch.cuda.get_device_capability(device)) in tried:
                 continue
             why = fused.why_not(device)
         except RuntimeError as error:  # of CUDA: the GPU is full, or another process has it alone
             yield Finding("GPU", name, f"not tried: {str(error).splitlines()[0]}", "note")
             continue
-        tried.add(kind)
+        tried.add(capability)
         value, switched_off = fused.explained(device), os.environ.get(fused.SWITCH) == "0"
         advice = "" if switched_off or not why else "Batches are made without them, more slowly."
         yield Finding.advised("GPU", name, value, advice)

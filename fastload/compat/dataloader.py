@@ -128,8 +128,8 @@ def sampler_over(order: Order, dataset: Any, owner: Callable[[], Any] | None) ->
     """What `loader.sampler` is for this order."""
     if isinstance(order, UncountedOrder):
         return _UncountedSampler(order, dataset, owner)
-    kind = _DistributedLoaderSampler if order.shard.world_size > 1 else LoaderSampler
-    return kind(order, dataset, owner)
+    cls = _DistributedLoaderSampler if order.shard.world_size > 1 else LoaderSampler
+    return cls(order, dataset, owner)
 
 
 def _is_streamed(order: Order) -> bool:

@@ -111,8 +111,8 @@ def _plain(thing: Any) -> Any:
 
 
 def _name_of_inner(thing: Any) -> str | None:
-    kind = type(thing)
-    return AROUND.get(f"{kind.__module__}.{kind.__qualname__}")
+    cls = type(thing)
+    return AROUND.get(f"{cls.__module__}.{cls.__qualname__}")
 
 
 def inner_of(thing: Any) -> Any:
@@ -185,9 +185,9 @@ def read_by_others(loader: Any, name: str) -> None:
     if name in _TELLING:
         _read.names = (_read.names if _read.loader is loader else frozenset()) | {name}
         _read.reference = weakref.ref(loader)
-        for module, kind in _MADE.items():
+        for module, name_of_class in _MADE.items():
             if module in sys.modules:
-                _replace(getattr(sys.modules[module], kind).__init__, _made_by_others)
+                _replace(getattr(sys.modules[module], name_of_class).__init__, _made_by_others)
 
 
 def nothing_read() -> None:
@@ -215,9 +215,9 @@ def _made_by_others(
 
 def _first_iterator(dataloader: Any, place: str) -> Any:
     _forget(dataloader)
-    kind = type(dataloader).__qualname__
+    name = type(dataloader).__qualname__
     logger.warning(
-        f"{place} made a {kind} of what a fastload Loader says, and its batches come without "
+        f"{place} made a {name} of what a fastload Loader says, and its batches come without "
         f"fastload. Adopt it, where it is handed to you: loader = fastload.from_dataloader(loader)"
     )
     return dataloader._get_iterator()

@@ -13,13 +13,13 @@ from fastload.sampler import Order
 def is_torchdatas(thing: Any) -> bool:
     """Whether it is one of torchdata's classes that stand for torch's and do the same, or an object
     of one."""
-    kind = thing if isinstance(thing, type) else type(thing)
-    return kind.__module__.startswith("torchdata.stateful_dataloader")
+    cls = thing if isinstance(thing, type) else type(thing)
+    return cls.__module__.startswith("torchdata.stateful_dataloader")
 
 
 def is_stateful(loader: Any) -> bool:
     """Whether it is a StatefulDataLoader, which iterates as a DataLoader does and counts."""
-    return any(is_torchdatas(kind) for kind in type(loader).__mro__ if "__iter__" in vars(kind))
+    return any(is_torchdatas(cls) for cls in type(loader).__mro__ if "__iter__" in vars(cls))
 
 
 def position_of_torchdata_state(state: Any, order: Order, epoch: int) -> tuple[int, int] | None:

@@ -196,34 +196,34 @@ def _jpeg(data: bytes, whole: bool) -> ImageHeader:
 
 
 def _png(data: bytes) -> ImageHeader:
-    kind, width, height, _, colour = struct.unpack_from(">4sIIBB", data, 12)
-    if kind != b"IHDR" or colour not in _PNG_COMPONENTS or not (height and width):
+    chunk_type, width, height, _, colour = struct.unpack_from(">4sIIBB", data, 12)
+    if chunk_type != b"IHDR" or colour not in _PNG_COMPONENTS or not (height and width):
         raise ValueError("a PNG with a damaged header")
     exif: bytes | None = None
     texts: dict[bytes, bytes] = {}
     position = 8
     while position + 8 <= len(data):
-        length, kind = struct.unpack_from(">I4s", data, position)
-        if kind == b"eXIf":
+        length, chunk_type = struct.unpack_from(">I4s", data, position)
+        if chunk_type == b"eXIf":
             exif = _EXIF + data[position + 8 : position + 8 + length]
             texts.pop(b"exif", None)
-        elif kind in _PNG_TEXTS:
-            texts |= _png_text(kind, data[position + 8 : position + 8 + length])
-        elif kind == b"IEND":
+        elif chunk_type in _PNG_TEXTS:
+            texts |= _png_text(chunk_type, data[position + 8 : position + 8 + length])
+        elif chunk_type == b"IEND":
             break
         position += 12 + length
     orientation = orientation_in(*_png_metadata(exif, texts)) if texts or exif else UPRIGHT
     return ImageHeader("PNG", height, width, _PNG_COMPONENTS[colour], orientation)
 
 
-def _png_text(kind: bytes, chunk: bytes) -> dict[bytes, bytes]:
+def _png_text(chunk_type: bytes, chunk: bytes) -> dict[bytes, bytes]:
     """The text of a chunk by its name, if that may say how the image is turned; {} also where it is
     damaged."""
     name, _, text = chunk.partition(b"\0")
     if name not in (b"exif", _PROFILE, _PACKET):
         return {}
-    compressed = kind == b"zTXt"
-    if kind == b"iTXt":
+    compressed = chunk_type == b"zTXt"
+    if chunk_type == b"iTXt":
         parts = text[2:].split(b"\0", 2)
         if len(text) < 2 or len(parts) < 3 or (text[0] and text[1]):
             return {}
@@ -263,26 +263,28 @@ def pixel_chunks(data: bytes) -> bytes:
     """
     view = memoryview(data)
     kept: list[memoryview] = [view[: len(_PNG)]]
-    kinds: list[bytes] = []
+    types: list[bytes] = []
     compressed, position = 0, len(_PNG)
     while True:
         if position + 12 > len(data):
             raise ValueError(f"truncated: the end of the image is missing ({len(data)} bytes)")
-        length, kind = struct.unpack_from(">I4s", data, position)
+        length, chunk_type = struct.unpack_from(">I4s", data, position)
         stop = position + 12 + length
-        if kind == b"IEND":
+        if chunk_type == b"IEND":
             break
-        if not kind.isalpha() or not kind.isascii():
-            raise ValueError(f"damaged: a chunk of the impossible kind {kind!r}")
+        if not chunk_type.isalpha() or not chunk_type.isascii():
+            raise ValueError(f"damaged: a chunk of the impossible kind {chunk_type!r}")
         if stop > len(data):
             raise ValueError(f"truncated: the end of the image is missing ({len(data)} bytes)")
-        if kind in _PNG_PIXELS:
+        if chunk_type in _PNG_PIXELS:
             if int.from_bytes(view[stop - 4 : stop], "big") != zlib.crc32(
                 view[position + 4 : stop - 4]
             ):
-                raise ValueError(f"damaged: the checksum of its chunk {kind.decode()} is wrong")
-            _check_place(kind, length, kinds)
-            if kind == b"IHDR":
+                raise ValueError(
+                    f"damaged: the checksum of its chunk {chunk_type.decode()} is wrong"
+                )
+            _check_place(chunk_type, length, types)
+            if chunk_type == b"IHDR":
                 width, height, depth, colour, *methods = struct.unpack_from(
                     ">IIBBBBB", data, position + 8
                 )
@@ -290,12 +292,14 @@ def pixel_chunks(data: bytes) -> bytes:
                 if not (width and height and known):
                     raise ValueError("a PNG with a damaged header")
             kept.append(view[position:stop])
-            compressed += length if kind == b"IDAT" else 0
-        elif kind[:1].isupper():
-            raise ValueError(f"damaged: an unknown chunk {kind.decode()} that cannot be left out")
-        kinds.append(kind)
+            compressed += length if chunk_type == b"IDAT" else 0
+        elif chunk_type[:1].isupper():
+            raise ValueError(
+                f"damaged: an unknown chunk {chunk_type.decode()} that cannot be left out"
+            )
+        types.append(chunk_type)
         position = stop
-    if kinds[:1] != [b"IHDR"] or b"IDAT" not in kinds or (colour == 3 and b"PLTE" not in kinds):
+    if types[:1] != [b"IHDR"] or b"IDAT" not in types or (colour == 3 and b"PLTE" not in types):
         raise ValueError("damaged: it has no pixels, or no palette for them")
     # Data that take more room than the pixels are made to keep a decoder busy: one block of them
     # may cost a thousand times what its bytes would otherwise. The same are in
@@ -317,14 +321,14 @@ def pixel_chunks(data: bytes) -> bytes:
     return b"".join([*kept, b"\0\0\0\0IEND\xaeB`\x82"])
 
 
-def _check_place(kind: bytes, length: int, before: list[bytes]) -> None:
-    if (kind == b"IHDR") != (not before) or (kind == b"IHDR" and length != 13):
-        raise ValueError(f"damaged: its chunk {kind.decode()} is out of place")
-    if kind == b"PLTE" and (
+def _check_place(chunk_type: bytes, length: int, before: list[bytes]) -> None:
+    if (chunk_type == b"IHDR") != (not before) or (chunk_type == b"IHDR" and length != 13):
+        raise ValueError(f"damaged: its chunk {chunk_type.decode()} is out of place")
+    if chunk_type == b"PLTE" and (
         b"PLTE" in before or b"IDAT" in before or length % 3 or not 0 < length <= 768
     ):
         raise ValueError("damaged: a palette that is odd or out of place")
-    if kind == b"IDAT" and b"IDAT" in before and before[-1] != b"IDAT":
+    if chunk_type == b"IDAT" and b"IDAT" in before and before[-1] != b"IDAT":
         raise ValueError("damaged: its pixels are in pieces with others between")
 
 

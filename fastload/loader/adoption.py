@@ -363,31 +363,31 @@ class _Single:
 
 def _refuse_unsupported(existing: Any) -> None:
     """Raise ConfigurationError for everything whose meaning could not be kept."""
-    kind = type(existing).__name__
+    name = type(existing).__name__
     if isinstance(existing, ShownAsDataLoader):
         said = "this DataLoader cannot be taken over, because it is a fastload Loader already."
     elif isinstance(existing, DataLoader):
         if _iterates_as_torchs(type(existing)) or is_stateful(existing):
             return
         said = (
-            f"its class {kind} overrides __iter__, which would be bypassed. If that only makes "
+            f"its class {name} overrides __iter__, which would be bypassed. If that only makes "
             "batches ahead, or keeps workers from epoch to epoch, leave it out: give torch's own "
             "DataLoader with the same arguments, and fastload does both."
         )
     elif isinstance(getattr(existing, "loader", None), DataLoader):
         said = (
-            f"this {kind} does something of its own to the batches of a DataLoader. "
+            f"this {name} does something of its own to the batches of a DataLoader. "
             "Write: loader.loader = fastload.from_dataloader(loader.loader)"
         )
     else:
         said = (
-            f"from_dataloader takes a torch DataLoader, got {kind}. To start from data, use "
+            f"from_dataloader takes a torch DataLoader, got {name}. To start from data, use "
             "fastload.create_loader."
         )
     raise ConfigurationError(f"existing: {said}")
 
 
-def _iterates_as_torchs(kind: Any) -> bool:
+def _iterates_as_torchs(cls: Any) -> bool:
     return all(
-        getattr(kind, name) is getattr(DataLoader, name) for name in ("__iter__", "_get_iterator")
+        getattr(cls, name) is getattr(DataLoader, name) for name in ("__iter__", "_get_iterator")
     )

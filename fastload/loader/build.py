@@ -211,7 +211,7 @@ def _on_backend(
             opened.assumed,
             options.decode_settings,
             seed=config.seed,
-            kind=type(config.source).__name__,
+            class_name=type(config.source).__name__,
         )
     read_together = ""
     together: Sequence[EncodedFiles] = ()
@@ -425,10 +425,10 @@ def _streaming(config: LoaderConfig) -> LoaderParts:
     from fastload.loader import streams
 
     streams.refuse_of_streams(config)
-    shard, dataset, kind = config.shard_here(), config.source, type(config.source).__name__
+    shard, dataset, name = config.shard_here(), config.source, type(config.source).__name__
     loader = streams.dataloader_of(config, shard)
     place = streams.StreamPlace(config, loader)
-    source = Source({"item": StreamItems(dataset)}, streams.fingerprint(dataset), kind)
+    source = Source({"item": StreamItems(dataset)}, streams.fingerprint(dataset), name)
     split = Recipe.from_transform(None).split(None)
     return _parts(
         config,

@@ -69,10 +69,15 @@ class ComparedBackend:
         settings: DecodeSettings,
         *,
         seed: int,
-        kind: str,
+        class_name: str,
     ) -> None:
-        """`kind`: the name of the user's class, for messages."""
-        self._backend, self._source, self._assumed, self._kind = backend, source, assumed, kind
+        """`class_name`: that of the user's class, for messages."""
+        self._backend, self._source, self._assumed, self._class_name = (
+            backend,
+            source,
+            assumed,
+            class_name,
+        )
         self._settings, self._seed = settings, seed
         self._labels: dict[int, npt.NDArray[Any]] = {}
         """(N, ...) by epoch; rows of samples that the epoch does not have are zeros."""
@@ -142,8 +147,8 @@ class ComparedBackend:
 
     def _no_batch(self, why: str) -> ConfigurationError:
         return ConfigurationError(
-            f"assume_plain: the labels of {self._kind} are not all numbers or arrays of one shape "
-            f"({why}). Leave assume_plain out."
+            f"assume_plain: the labels of {self._class_name} are not all numbers or arrays of one "
+            f"shape ({why}). Leave assume_plain out."
         )
 
     # -- called by whatever makes the batches

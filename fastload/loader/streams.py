@@ -29,7 +29,7 @@ _SHUFFLES = "dataset.shuffle(seed=..., buffer_size=...) gives it an order, and e
 
 def refuse_of_streams(config: LoaderConfig, *, exact_evaluation: bool = False) -> None:
     """Raise ConfigurationError for what needs samples by index, where there are none."""
-    kind = type(config.source).__name__
+    name = type(config.source).__name__
     asked = {
         f"backend: {config.backend!r}": config.backend not in ("auto", StreamBackend.name),
         "exact_evaluation": exact_evaluation,
@@ -56,7 +56,7 @@ def refuse_of_streams(config: LoaderConfig, *, exact_evaluation: bool = False) -
     for argument, given in asked.items():
         if given:
             raise ConfigurationError(
-                f"{argument}: {kind} is an IterableDataset, of which torch's DataLoader makes "
+                f"{argument}: {name} is an IterableDataset, of which torch's DataLoader makes "
                 f"the batches, one after the other. {remedy}"
             )
 

@@ -204,16 +204,16 @@ def _checked(size: Any) -> Size:
     return int(size[0]), int(size[1])
 
 
-def _check_number(name: str, value: Any, kind: type, least: int) -> None:
+def _check_number(name: str, value: Any, cls: type, least: int) -> None:
     """Raises ConfigurationError."""
-    if not (_is_number(value, kind) and value >= least):
+    if not (_is_number(value, cls) and value >= least):
         raise ConfigurationError(
             f"order: {name} of Buckets must be a number of at least {least:,}, got {value!r}."
         )
 
 
-def _is_number(value: Any, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
+def _is_number(value: Any, cls: type) -> bool:
+    return isinstance(value, cls) and not isinstance(value, bool)
 
 
 def _ratio(size: Size) -> float:

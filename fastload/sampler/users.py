@@ -79,8 +79,8 @@ class UsersOrder(Order):
     def shared(self) -> bool:
         """torch's own samplers, the distributed one apart, know nothing of ranks; others are
         trusted, and batches."""
-        kind = type(self.sampler)
-        return kind is BatchSampler or kind.__module__ != RandomSampler.__module__
+        cls = type(self.sampler)
+        return cls is BatchSampler or cls.__module__ != RandomSampler.__module__
 
     def _iterated(self, epoch: int) -> Iterator[Any]:
         """The sampler's own iterator over an epoch.
@@ -305,12 +305,12 @@ def copies_of_each(sampler: Any) -> int:
 def never_looks(sampler: Any) -> bool:
     """Whether it is known to give an epoch's indices without looking at what the trainer has done
     meanwhile. Known by exact class, since a derived one may do anything."""
-    kind = type(sampler)
-    if kind in (list, tuple, range, np.ndarray, torch.Tensor):
+    cls = type(sampler)
+    if cls in (list, tuple, range, np.ndarray, torch.Tensor):
         return True
     # Of a BatchSampler, and of what Accelerate puts around one.
     inner = (getattr(sampler, name, None) for name in ("sampler", "batch_sampler"))
-    return kind.__module__ in _KNOWN_MODULES and all(
+    return cls.__module__ in _KNOWN_MODULES and all(
         one is None or never_looks(one) for one in inner
     )
 

@@ -73,18 +73,18 @@ def refuse_other_things(url: str) -> NoReturn:
     )
 
 
-def read_document(path: str, kind: type[_D], name: str = "COCO's format") -> _D:
+def read_document(path: str, form: type[_D], name: str = "COCO's format") -> _D:
     """A file of JSON as a structure. Raises SourceError: it cannot be read, or is no `name`."""
     try:
         data = stores.read(path, version=stores.noted(path))
         try:
             # Not strict: whole numbers may be written as 1.0, by way of pandas, or as "1".
-            return msgspec.json.decode(data, type=kind, strict=False)
+            return msgspec.json.decode(data, type=form, strict=False)
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError:
             # NaN is no JSON, but Python writes it. Read so, the annotation can be named.
-            return msgspec.convert(json.loads(data), kind, strict=False)
+            return msgspec.convert(json.loads(data), form, strict=False)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error}).") from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -157,10 +157,10 @@ def file_of_split(root: str, files: dict[str, str], split: str | None) -> str:
     ]
     if len(named) == 1:
         return files[named[0]]
-    kind = SourceError if split is None else ConfigurationError
+    error = SourceError if split is None else ConfigurationError
     if list(files) == [""]:
-        raise kind(f"split={split!r}: {root} is one folder of images; leave split out.")
-    raise kind(
+        raise error(f"split={split!r}: {root} is one folder of images; leave split out.")
+    raise error(
         f"{root}: has annotations of {', '.join(files)}; say which: "
         f"split={split_named(files, 'train') or next(iter(files))!r}."
     )
@@ -218,8 +218,8 @@ def image_root(path: str, first: str, *, beside: Sequence[str] = ()) -> str:
     folder, name = os.path.split(path)
     above = stores.parent_of(folder)
     split = name.removesuffix(".json")
-    for kind in (*KINDS, *OTHER_KINDS):
-        split = split.removeprefix(kind)
+    for prefix in (*KINDS, *OTHER_KINDS):
+        split = split.removeprefix(prefix)
     wanted = split_in_words(split)
     roots = [above, folder] if os.path.basename(folder) == FOLDER else [folder, above]
     places = []

@@ -151,21 +151,23 @@ def open_table(
     return Opened(source, notes=notes)
 
 
-def _is_text(kind: Any) -> bool:
+def _is_text(arrow: Any) -> bool:
     types = importlib.import_module("pyarrow.types")
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+    arrow = arrow.value_type if types.is_dictionary(arrow) else arrow
+    return bool(
+        types.is_string(arrow) or types.is_large_string(arrow) or types.is_string_view(arrow)
+    )
 
 
-def _is_list(kind: Any) -> bool:
+def _is_list(arrow: Any) -> bool:
     """Whether it is a list of numbers, or of lists of them."""
     types = importlib.import_module("pyarrow.types")
     depth = 0
-    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        if depth == 0 and types.is_fixed_size_list(kind):
+    while types.is_list(arrow) or types.is_large_list(arrow) or types.is_fixed_size_list(arrow):
+        if depth == 0 and types.is_fixed_size_list(arrow):
             return False  # one of equal lengths alone is a row of an array
-        kind, depth = kind.value_type, depth + 1
-    return depth > 0 and (types.is_integer(kind) or types.is_floating(kind))
+        arrow, depth = arrow.value_type, depth + 1
+    return depth > 0 and (types.is_integer(arrow) or types.is_floating(arrow))
 
 
 def _ragged(table: ArrowTable, field: str) -> RaggedArray:
@@ -225,13 +227,13 @@ def _values(
 ) -> tuple[npt.NDArray[Any] | None, tuple[str, ...] | None]:
     """(rows of numbers, names of classes); (None, None) of a column that is not served."""
     types = importlib.import_module("pyarrow.types")
-    kind = table.schema.field(field).type
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    is_label, shape = field == "label" and _is_text(kind), list[int]()
-    while types.is_fixed_size_list(kind):
-        shape.append(kind.list_size)
-        kind = kind.value_type
-    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    arrow = table.schema.field(field).type
+    arrow = arrow.value_type if types.is_dictionary(arrow) else arrow
+    is_label, shape = field == "label" and _is_text(arrow), list[int]()
+    while types.is_fixed_size_list(arrow):
+        shape.append(arrow.list_size)
+        arrow = arrow.value_type
+    is_number = types.is_integer(arrow) or types.is_floating(arrow) or types.is_boolean(arrow)
     if not is_number and not is_label:
         return None, None
     parts, row = [], 0
@@ -276,14 +278,14 @@ def _numbers(table: ArrowTable, field: str, values: Any, shape: Sequence[int]) -
 
 def _holds_images(table: ArrowTable, field: str) -> bool:
     """Whether it holds bytes, and those of the first row begin as an image does."""
-    kind = table.schema.field(field).type
+    arrow = table.schema.field(field).type
     types = importlib.import_module("pyarrow.types")
-    if types.is_struct(kind):
-        if kind.get_field_index("bytes") < 0:
+    if types.is_struct(arrow):
+        if arrow.get_field_index("bytes") < 0:
             return False
-        kind = kind.field("bytes").type
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    if not (types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)):
+        arrow = arrow.field("bytes").type
+    arrow = arrow.value_type if types.is_dictionary(arrow) else arrow
+    if not (types.is_binary(arrow) or types.is_large_binary(arrow) or types.is_binary_view(arrow)):
         return False
     first = table.first(field)
     if first is None:

@@ -43,15 +43,15 @@ def open_dataset(dataset: Any, *, reason: str = "", may_be_empty: bool = False) 
     why a known dataset is not served natively, for the notes. Raises SourceError: it has no
     `__getitem__` or `__len__`, or no samples, unless it `may_be_empty`.
     """
-    kind = type(dataset).__name__
+    name = type(dataset).__name__
     if isinstance(dataset, DataLoader):
         raise SourceError(
-            f"The source is a {kind}; give it to fastload.from_dataloader(...), or give its "
+            f"The source is a {name}; give it to fastload.from_dataloader(...), or give its "
             ".dataset here."
         )
     if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__getitem__"):
         raise SourceError(
-            f"The source is a {kind}, which can only be iterated: without access by index its "
+            f"The source is a {name}, which can only be iterated: without access by index its "
             "order cannot be shuffled, sharded or resumed. Give it __getitem__ and __len__ (a "
             "map-style Dataset), or store the samples as tar shards, which fastload reads by index."
         )
@@ -59,19 +59,19 @@ def open_dataset(dataset: Any, *, reason: str = "", may_be_empty: bool = False) 
         length = len(dataset)
     except (TypeError, NotImplementedError) as error:
         raise SourceError(
-            f"The source, a {kind}, has no length ({error}); give it __len__, so that an epoch "
+            f"The source, a {name}, has no length ({error}); give it __len__, so that an epoch "
             "has an end."
         ) from error
     if not length and not may_be_empty:
-        raise SourceError(f"{kind} of 0: no samples found.")
+        raise SourceError(f"{name} of 0: no samples found.")
     fingerprint = fingerprint_of("dataset", content_of(dataset))
     source = Source(
         {"item": DatasetItems(dataset)},
         fingerprint,
-        f"{kind} of {length:,}",
+        f"{name} of {length:,}",
         format="torch Dataset",
     )
-    note = f"samples are produced by {kind}.__getitem__" + (f": {reason}" if reason else "")
+    note = f"samples are produced by {name}.__getitem__" + (f": {reason}" if reason else "")
     return Opened(source, notes=(note,))
 
 
@@ -136,9 +136,9 @@ def _not_native_if_odd() -> Iterator[None]:
 
 
 def open_natively(dataset: Any) -> Opened:
-    kind = type(dataset)
+    cls = type(dataset)
     openers = _openers()
-    base = next((base for base in kind.__mro__ if base in openers), None)
+    base = next((base for base in cls.__mro__ if base in openers), None)
     if base is not None and makes_samples_as(dataset, base):
         return openers[base](dataset)
     wrapped = wrapped_by(dataset)
@@ -146,7 +146,7 @@ def open_natively(dataset: Any) -> Opened:
         return _wrapped(**wrapped)
     if base is not None:
         raise NotNativeError(
-            f"{kind.__name__} makes them by code of its own, not by that of {base.__name__}. "
+            f"{cls.__name__} makes them by code of its own, not by that of {base.__name__}. "
             f"{COST} Put what it does to images into the transform and what it does to labels into "
             "target_transform, and leave that code out"
         )
@@ -216,10 +216,10 @@ _OF_OTHERS = (
 
 def makes_samples_as(dataset: Any, base: type) -> bool:
     """Whether the samples of a data set come about by the very code of a known class."""
-    kind = type(dataset)
+    cls = type(dataset)
     for name in _ACCESS:
         own, its = (
-            inspect.getattr_static(kind, name, None),
+            inspect.getattr_static(cls, name, None),
             inspect.getattr_static(base, name, None),
         )
         if own is not its or name in getattr(dataset, "__dict__", {}):
@@ -227,7 +227,7 @@ def makes_samples_as(dataset: Any, base: type) -> bool:
     made_by = [
         getattr(base, name) for name in ("__getitem__", "__getitems__") if hasattr(base, name)
     ]
-    read = (inspect.getattr_static(kind, name, None) for name in (*_SETTINGS, *_OF_OTHERS))
+    read = (inspect.getattr_static(cls, name, None) for name in (*_SETTINGS, *_OF_OTHERS))
     return all(map(is_as_defined, made_by)) and not any(hasattr(value, "__get__") for value in read)
 
 
@@ -326,7 +326,7 @@ def _timm_images(dataset: Any) -> Opened:
     )
 
 
-def listed_images(root: Any, samples: Any, classes: list[str], kind: str) -> Source:
+def listed_images(root: Any, samples: Any, classes: list[str], class_name: str) -> Source:
     """Image files with their labels, as the dataset lists them. Raises NotNativeError: it lists
     something else."""
     if type(samples) not in (list, tuple):
@@ -347,7 +347,7 @@ def listed_images(root: Any, samples: Any, classes: list[str], kind: str) -> Sou
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
         raise NotNativeError("its samples have labels beyond its classes")
     return classified_images(
-        EncodedFiles(table), labels, classes, name=os.path.abspath(root), format=kind
+        EncodedFiles(table), labels, classes, name=os.path.abspath(root), format=class_name
     )
 
 
@@ -380,15 +380,15 @@ def stored_pixels(dataset: Any) -> Source:
         raise NotNativeError(
             "its target_transform is given elements of an array; make its targets a list"
         )
-    data, kind = np.asarray(data), type(dataset).__name__
+    data, class_name = np.asarray(data), type(dataset).__name__
     if data.dtype != np.uint8 or data.ndim != 4:
         raise NotNativeError(f"its data were changed to {data.dtype} of shape {data.shape}")
     with _not_native_if_odd():
         return labelled_pixels(
             np.ascontiguousarray(data),
             targets,
-            name=kind,
-            format=f"torchvision {kind}",
+            name=class_name,
+            format=f"torchvision {class_name}",
             classes=dataset.classes,
         )
 

@@ -109,13 +109,13 @@ def is_image_name(name: str) -> bool:
     return _pillow_reads(Image.EXTENSION.get(os.path.splitext(name)[1].lower()))
 
 
-def _pillow_reads(kind: str | None) -> bool:
+def _pillow_reads(name: str | None) -> bool:
     """Whether this Pillow decodes a format that it knows by a suffix."""
-    if kind == "MPO":  # JPEGs of several pictures: Pillow's opener of JPEGs reads the first
+    if name == "MPO":  # JPEGs of several pictures: Pillow's opener of JPEGs reads the first
         return True
-    if kind is None or kind not in Image.OPEN or kind in _NOT_READ:
+    if name is None or name not in Image.OPEN or name in _NOT_READ:
         return False
-    return kind not in _FEATURES or bool(features.check(_FEATURES[kind]))
+    return name not in _FEATURES or bool(features.check(_FEATURES[name]))
 
 
 def certain_endings() -> tuple[str, ...]:
@@ -127,8 +127,8 @@ def suffixes_of_pillow() -> list[str]:
     """The suffixes (".gif") of images that Pillow reads here, sorted: with these and
     `certain_endings`, `is_image_name` is known for every name."""
     _load_plugins()
-    readable = {kind for kind in {*Image.EXTENSION.values()} if _pillow_reads(kind)}
-    return sorted(suffix for suffix, kind in Image.EXTENSION.items() if kind in readable)
+    readable = {name for name in {*Image.EXTENSION.values()} if _pillow_reads(name)}
+    return sorted(suffix for suffix, name in Image.EXTENSION.items() if name in readable)
 
 
 def is_never_data(name: str) -> bool:

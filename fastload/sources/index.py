@@ -225,8 +225,8 @@ def _array_from(name: str, depth: int, arrays: Arrays) -> Any:
 
 def _rows_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Column:
     rows = _array_from(name, described["depth"], arrays)
-    kind: type[ValueArray | RaggedArray] = _ROWS[described["type"]]
-    column = kind(rows, role=described["role"])
+    cls: type[ValueArray | RaggedArray] = _ROWS[described["type"]]
+    column = cls(rows, role=described["role"])
     if isinstance(rows, Ragged) is not column.ragged:
         raise SourceError(f"{name}: rows of variable length, or not")
     check_rows(column.kind, rows, name)
@@ -239,8 +239,8 @@ def _files_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Enco
         for part in ("paths", "names")
         if part in described
     }
-    kind = _class_named(described["type"])
-    kept = (*_OF_FILES, *kind.own_arrays)
+    cls = _class_named(described["type"])
+    kept = (*_OF_FILES, *cls.own_arrays)
     rest = {part: arrays[f"{name}/{part}"] for part in kept if f"{name}/{part}" in arrays}
     lowest = {"lengths": -1, "sizes": -1}
     for part, array in rest.items():
@@ -249,13 +249,11 @@ def _files_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Enco
             raise SourceError(f"{name}/{part}: no whole numbers, one a file")
     if ("offsets" in rest) is not ("lengths" in rest):
         raise SourceError(f"{name}: offsets without lengths, or lengths without offsets")
-    if not {*kind.own_arrays} <= rest.keys():
-        raise SourceError(f"{name}: has not all of {', '.join(kind.own_arrays)}")
+    if not {*cls.own_arrays} <= rest.keys():
+        raise SourceError(f"{name}: has not all of {', '.join(cls.own_arrays)}")
     if "names" in tables and len(tables["names"]) != len(tables["paths"]):
         raise SourceError(f"{name}: names of other files")
-    files: EncodedFiles = kind(
-        tables["paths"], described["role"], names=tables.get("names"), **rest
-    )
+    files: EncodedFiles = cls(tables["paths"], described["role"], names=tables.get("names"), **rest)
     return files
 
 

@@ -61,8 +61,8 @@ def content_of(dataset: Any, depth: int = DEPTH) -> str:
     own = getattr(dataset, "_fingerprint", None)
     if isinstance(own, str):
         return own
-    kind, length = type(dataset), len(dataset)
-    parts: list[Any] = [f"{kind.__module__}.{kind.__qualname__}", length]
+    cls, length = type(dataset), len(dataset)
+    parts: list[Any] = [f"{cls.__module__}.{cls.__qualname__}", length]
     if isinstance(dataset, list | tuple | range):
         return fingerprint_of(*parts, *_column(dataset))
     for name, value in sorted(_attributes(dataset).items()):
@@ -186,7 +186,7 @@ def _holds_settings(value: Any) -> bool:
 
 def _code_of(thing: Any, walked: set[int]) -> Iterator[Any]:
     """Of a function, a class, or an object of one."""
-    kind = thing if isinstance(thing, type) else type(thing)
+    cls = thing if isinstance(thing, type) else type(thing)
     function = getattr(thing, "__func__", thing)
     if isinstance(function, FunctionType):
         yield from code_in(function.__code__)
@@ -196,8 +196,8 @@ def _code_of(thing: Any, walked: set[int]) -> Iterator[Any]:
     elif isinstance(thing, partial):
         parts = [thing.func, thing.args, thing.keywords]
     else:
-        yield f"{kind.__module__}.{kind.__qualname__}"
-        own = [base for base in kind.__mro__ if _is_users(base)]
+        yield f"{cls.__module__}.{cls.__qualname__}"
+        own = [base for base in cls.__mro__ if _is_users(base)]
         parts = [vars(base)[name] for base in own for name in sorted(vars(base))]
         parts = [getattr(part, "fget", getattr(part, "__func__", part)) for part in parts]
         if not isinstance(thing, type):

@@ -221,9 +221,9 @@ def _keep(where: Path, listing: Listing, root: str, levels: list[_Level]) -> str
     """Write a listing, if the times of its folders tell of any later change; else say why not."""
     every = [folder for level in levels for folder in level.folders]
     stamps = np.concatenate([level.stamps for level in levels])
-    kind = file_system_of(root)
-    if kind not in _NOTE_TIMES:
-        return f"it is on a file system ({kind}) that may not note when a folder changes"
+    file_system = file_system_of(root)
+    if file_system not in _NOTE_TIMES:
+        return f"it is on a file system ({file_system}) that may not note when a folder changes"
     if len(np.unique(stamps[:, 3])) > 1:
         return "another file system is mounted below it"
     settled = int(stamps[:, :2].max()) <= time.time_ns() - int(SETTLED * 1e9)

@@ -161,7 +161,7 @@ def reserved(names: Collection[str]) -> list[str]:
     return [
         name
         for name in names
-        if any(kind.fullmatch(name) for kind in (_SPLIT, _CONTENT, _WHOLE, _ANNOTATED))
+        if any(pattern.fullmatch(name) for pattern in (_SPLIT, _CONTENT, _WHOLE, _ANNOTATED))
         or ((of := _OF_OTHERS.fullmatch(name)) is not None and of[1].lower() in there)
     ]
 

@@ -62,11 +62,11 @@ def paired(
 ) -> Source:
     """Columns `image` and `mask` (or what `column` says), in the order of the images. Raises
     SourceError: an image or a mask has no partner."""
-    for ours, theirs, kind in ((images, masks, "image"), (masks, images, "mask")):
+    for ours, theirs, role in ((images, masks, "image"), (masks, images, "mask")):
         alone = [stem for stem in ours.files if stem not in theirs.files]
         if alone:
             raise SourceError(
-                f"{os.path.join(base, ours.files[alone[0]])}: this {kind} has no partner "
+                f"{os.path.join(base, ours.files[alone[0]])}: this {role} has no partner "
                 f"{theirs.place}{alone[0]}{theirs.ending}.*{and_more(alone)}; add the missing "
                 "file, or remove this one."
             )

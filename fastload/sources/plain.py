@@ -245,10 +245,10 @@ def _labels_of(opened: Opened) -> Any:
     return _ListedLabels(opened.source)
 
 
-def _require_images(opened: Opened, kind: str) -> None:
+def _require_images(opened: Opened, name: str) -> None:
     if opened.bare is None or tuple(opened.source.columns) != ("image", "label"):
         raise NotNativeError(
-            f"the {kind} in it is not one of images and labels that fastload reads"
+            f"the {name} in it is not one of images and labels that fastload reads"
         )
 
 

@@ -23,7 +23,7 @@ def fits(form: Format, place: Any) -> bool:
     at = place[0] if isinstance(place, list) and place else place
     if not isinstance(at, str):
         return form.packages is None or any(
-            kind.__module__.partition(".")[0] in form.packages for kind in type(place).__mro__
+            cls.__module__.partition(".")[0] in form.packages for cls in type(place).__mro__
         )
     if isinstance(place, str) and not is_remote(place) and os.path.isdir(place):
         return form.signs is None or _has_any(place.rstrip("/"), form.signs)

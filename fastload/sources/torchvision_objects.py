@@ -88,11 +88,11 @@ def _keys(given: Any, opened: Opened) -> list[str]:
 
 
 def _columns_of(dataset: Any) -> Opened:
-    kind = type(dataset)
-    openers = [form.datasets[kind.__name__] for form in FORMATS if kind.__name__ in form.datasets]
-    if not openers or not kind.__module__.startswith("torchvision.datasets."):
-        raise SourceError(f"{kind.__name__} is not a class of torchvision's own")
-    own = {name: vars(kind).get(name) for name in ("__getitem__", *_OF_IMAGES)}
+    cls = type(dataset)
+    openers = [form.datasets[cls.__name__] for form in FORMATS if cls.__name__ in form.datasets]
+    if not openers or not cls.__module__.startswith("torchvision.datasets."):
+        raise SourceError(f"{cls.__name__} is not a class of torchvision's own")
+    own = {name: vars(cls).get(name) for name in ("__getitem__", *_OF_IMAGES)}
     functions = [getattr(one, "fget", getattr(one, "__func__", one)) for one in own.values()]
     changed = {"__getitem__", *_OF_IMAGES} & set(vars(dataset))
     if changed or not all(is_as_defined(one) for one in functions if one is not None):

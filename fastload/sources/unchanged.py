@@ -157,8 +157,8 @@ def format_of(data: bytes, *, masks: bool = False) -> PixelFormat:
 def _png_format(data: bytes) -> PixelFormat:
     depth, colour = struct.unpack_from(">BB", data, 24)
     if colour not in _PNG_COLOURS:
-        kind = "a palette" if colour == 3 else "an alpha channel"
-        raise ValueError(f"the image has {kind}, and mode='unchanged' serves grey and RGB")
+        what = "a palette" if colour == 3 else "an alpha channel"
+        raise ValueError(f"the image has {what}, and mode='unchanged' serves grey and RGB")
     return PixelFormat(_PNG_COLOURS[colour], np.dtype(np.uint16 if depth == 16 else np.uint8))
 
 

@@ -103,8 +103,8 @@ class ReaderPool(ThreadPoolExecutor):
         self._reads.end()
         self.shutdown(wait=True, cancel_futures=True)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is None:
             self.shutdown(wait=True)
         else:
             self.give_up()

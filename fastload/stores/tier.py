@@ -441,7 +441,7 @@ class _Locks:
         """Release all."""
         self._set(fcntl.F_UNLCK, 0, 0)
 
-    def _set(self, kind: int, start: int, length: int) -> bool:
+    def _set(self, lock_type: int, start: int, length: int) -> bool:
         command = getattr(fcntl, "F_OFD_SETLK", None)
         if self._file < 0 or command is None:
             return True
@@ -449,7 +449,7 @@ class _Locks:
             fcntl.fcntl(
                 self._file,
                 command,
-                struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0),
+                struct.pack("hhqqi4x", lock_type, os.SEEK_SET, start, length, 0),
             )
         except (BlockingIOError, PermissionError):
             return False

@@ -95,13 +95,13 @@ def _parameter(field: Field) -> inspect.Parameter:
     )
     # Words may be typed one by one as well: --backend-option storage=device --backend-option
     # short_side=256.
-    kind = bool if field.kind is bool else list[str] if field.kind == tuple[str, ...] else str
+    typed = bool if field.kind is bool else list[str] if field.kind == tuple[str, ...] else str
     return inspect.Parameter(
         # With a prefix: a command may have a parameter of the same name.
         f"train_{field.name}",
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[kind | None, option],
+        annotation=Annotated[typed | None, option],
     )
 
 

@@ -192,8 +192,8 @@ def create_optimizer(
         return torch.optim.SGD(
             groups, lr=lr, momentum=config.momentum, nesterov=nesterov, fused=fused
         )
-    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=lr, betas=(config.momentum, 0.999), fused=fused)
+    cls = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return cls(groups, lr=lr, betas=(config.momentum, 0.999), fused=fused)
 
 
 def create_schedule(

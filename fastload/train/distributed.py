@@ -389,8 +389,8 @@ class Stopping:
                 self._undo.callback(signal.signal, number, signal.signal(number, self._handle))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None and self._pending is not None:
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
+        if error_type is None and self._pending is not None:
             self._pending[0].wait()  # the others ask too, and nobody may leave before the answer
         self._over.set()
         self._undo.close()

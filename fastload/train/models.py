@@ -337,7 +337,7 @@ def _smp(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
     """`weights` are those of the encoder: "imagenet"."""
     smp = import_library("segmentation_models_pytorch")
     architecture, _, encoder = name.partition("/")
-    architectures = {name: kind.__name__ for name, kind in smp.MODEL_ARCHITECTURES_MAPPING.items()}
+    architectures = {name: cls.__name__ for name, cls in smp.MODEL_ARCHITECTURES_MAPPING.items()}
     what = f"model 'smp:{name}'"
     if architecture.lower() not in architectures:
         raise _unknown(what, architecture, architectures.values())
@@ -393,7 +393,7 @@ def _transformers(name: str, weights: str | None, options: Options, shape: Shape
     if name not in _ROBERTA_SIZES:
         raise _unknown(f"model 'transformers:{name}'", name, _ROBERTA_SIZES)
     classifies = shape.task == "text-classification"
-    kind = (
+    cls = (
         transformers.RobertaForSequenceClassification
         if classifies
         else transformers.RobertaForMaskedLM
@@ -402,7 +402,7 @@ def _transformers(name: str, weights: str | None, options: Options, shape: Shape
     labels = {"num_labels": shape.num_classes} if classifies else {}
     if weights is not None:
         try:
-            model = kind.from_pretrained(weights, **labels)
+            model = cls.from_pretrained(weights, **labels)
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"weights {weights!r}: {error}") from error
         if model.config.vocab_size != vocabulary:
@@ -425,7 +425,7 @@ def _transformers(name: str, weights: str | None, options: Options, shape: Shape
         **labels,
         **options,
     )
-    return _TokenLogits(kind(config))
+    return _TokenLogits(cls(config))
 
 
 class _TokenLogits(nn.Module):

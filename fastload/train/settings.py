@@ -93,9 +93,9 @@ def all_fields() -> Mapping[str, Field]:
             assert field.name not in by_name, (
                 f"{field.name} is in two groups: the command line could not tell them apart"
             )
-            kind, optional = _without_none(hints[field.name])
+            hint, optional = _without_none(hints[field.name])
             by_name[field.name] = Field(
-                field.name, table, kind, optional, field.default, docs.get(field.name, "")
+                field.name, table, hint, optional, field.default, docs.get(field.name, "")
             )
     return by_name
 
@@ -164,14 +164,14 @@ _PARTS = re.compile(r"(?:\[[^\]]*\]|[^,])+")
 """Between commas, those in brackets left out."""
 
 
-def _several(kind: Any, value: object) -> object:
+def _several(hint: Any, value: object) -> object:
     """Also "30,60", "a=[1,2],b=3", and one number for both of two."""
     if isinstance(value, str):
         value = [part.strip() for part in _PARTS.findall(value) if part.strip()]
     elif isinstance(value, int | float) and not isinstance(value, bool):
         value = [value]
-    if get_args(kind)[-1] is not ... and isinstance(value, list | tuple) and len(value) == 1:
-        return [*value] * len(get_args(kind))
+    if get_args(hint)[-1] is not ... and isinstance(value, list | tuple) and len(value) == 1:
+        return [*value] * len(get_args(hint))
     return value
 
 

@@ -74,40 +74,40 @@ def open_cityscapes(root: str, options: OpenOptions) -> Opened:
             f"{os.path.join(root, other)}: is no image of Cityscapes, as its name does not end in "
             f"{_IMAGE}; rename it, or move it out of the folder."
         )
-    kinds: dict[str, list[str]] = {}
+    by_ids: dict[str, list[str]] = {}
     for path in folders.images_below(root, of_masks):
         match = _MASK.fullmatch(os.path.splitext(path)[0])
         if match is not None:
-            kinds.setdefault(match[1], []).append(path)
-    if not images or not kinds:
+            by_ids.setdefault(match[1], []).append(path)
+    if not images or not by_ids:
         wanted = f"{of_masks}: no *_{_MASKS}_labelIds.png" if images else f"{place}: no images"
         raise SourceError(f"{os.path.join(root, wanted)} in the folders of cities; put them there.")
-    kind = _kind(root, kinds, options.fields)
-    ending = f"_{_MASKS}_{kind}"
+    ids = _ids_of_masks(root, by_ids, options.fields)
+    ending = f"_{_MASKS}_{ids}"
     source = paired(
         root,
         Side(without(_IMAGE, images), f"{place}/", _IMAGE),
-        Side(without(ending, by_stem(root, of_masks, kinds[kind])), f"{of_masks}/", ending),
+        Side(without(ending, by_stem(root, of_masks, by_ids[ids])), f"{of_masks}/", ending),
         name=f"{root} ({split})",
         format="Cityscapes",
-        column="mask" if options.fields is None else kind,
+        column="mask" if options.fields is None else ids,
     )
     return Opened(source, notes=(f"masks: *{ending}", *left_out.notes()))
 
 
-def _kind(root: str, kinds: dict[str, list[str]], fields: tuple[str, ...] | None) -> str:
+def _ids_of_masks(root: str, by_ids: dict[str, list[str]], fields: tuple[str, ...] | None) -> str:
     """Which masks are wanted."""
-    ways = " or ".join(f"fields=('image', '{kind}')" for kind in sorted(kinds))
+    ways = " or ".join(f"fields=('image', '{ids}')" for ids in sorted(by_ids))
     if fields is not None:
-        if len(fields) != 2 or fields[0] != "image" or fields[1] not in kinds:
+        if len(fields) != 2 or fields[0] != "image" or fields[1] not in by_ids:
             raise ConfigurationError(f"fields={fields!r}: {root} has {ways}.")
         return fields[1]
-    if len(kinds) > 1:
+    if len(by_ids) > 1:
         raise SourceError(
             f"{root}: has labelIds, which number all classes, and labelTrainIds, which number "
             f"those of the benchmark, with 255 for all others; say which are the masks: {ways}."
         )
-    return next(iter(kinds))
+    return next(iter(by_ids))
 
 
 FORMAT = Format(

@@ -185,9 +185,9 @@ def _refuse_annotated(root: str, classes: Sequence[str], documents: Iterable[str
     document = objects_beside(os.path.join(root, path) for path in documents)
     if document is None:
         return
-    path, kind = document
+    path, form = document
     raise SourceError(
-        f"{root}: {path} holds annotations of the images beside it, as of {kind}, so that "
+        f"{root}: {path} holds annotations of the images beside it, as of {form}, so that "
         f"{', '.join(classes[:3])} may be parts of a data set and no classes. Open "
         f"{os.path.dirname(path)!r} for the objects, if it is a data set by itself. "
         f"{insist(classes)}"

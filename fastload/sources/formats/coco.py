@@ -252,10 +252,10 @@ def open_coco_detection(dataset: Any) -> Opened:
     """Open torchvision's `CocoDetection`, whose own code is as torchvision wrote it. Raises
     SourceError: that of pycocotools is not, or it lists what is no image."""
     coco = dataset.coco
-    kind = type(coco)
-    if (kind.__module__, kind.__name__) != ("pycocotools.coco", "COCO"):
-        raise SourceError(f"its annotations are a {kind.__name__}, not pycocotools' COCO")
-    used = (kind.loadImgs, kind.loadAnns, kind.getAnnIds)
+    cls = type(coco)
+    if (cls.__module__, cls.__name__) != ("pycocotools.coco", "COCO"):
+        raise SourceError(f"its annotations are a {cls.__name__}, not pycocotools' COCO")
+    used = (cls.loadImgs, cls.loadAnns, cls.getAnnIds)
     if not all(map(is_as_defined, used)) or set(vars(coco)) & {one.__name__ for one in used}:
         raise SourceError("the code of its annotations was changed")
     if type(dataset.ids) is not list or not all(type(own) is int for own in dataset.ids):
@@ -473,10 +473,10 @@ def _files_of(root: str) -> dict[str, str]:
     files = {"": own} if stores.is_file(own) else {}
     inside = os.path.join(root, FOLDER)
     names = folders.files_in(inside) if stores.is_folder(inside) else []
-    for kind in KINDS:  # instances before keypoints
+    for prefix in KINDS:  # instances before keypoints
         for name in names:
-            if name.startswith(kind) and name.endswith(".json"):
-                files.setdefault(name[len(kind) : -len(".json")], os.path.join(inside, name))
+            if name.startswith(prefix) and name.endswith(".json"):
+                files.setdefault(name[len(prefix) : -len(".json")], os.path.join(inside, name))
     if files:
         return files
     files = _files_beside_images(root)

@@ -68,9 +68,9 @@ _NOTES = (
 
 
 def _source(dataset: Any, options: OpenOptions) -> Source:
-    kind = type(dataset)
-    if (kind.__module__, kind.__name__) != ("datasets.arrow_dataset", "Dataset"):
-        raise NotNativeError(f"{kind.__name__} is derived from datasets.Dataset")
+    cls = type(dataset)
+    if (cls.__module__, cls.__name__) != ("datasets.arrow_dataset", "Dataset"):
+        raise NotNativeError(f"{cls.__name__} is derived from datasets.Dataset")
     if dataset.format["type"] is not None or dataset.format["output_all_columns"]:
         how = "its transform" if dataset.format["type"] == "custom" else "its format"
         raise NotNativeError(
@@ -173,22 +173,22 @@ def _texts(stored: Any, name: str, rows: Int64Array | None) -> RaggedArray:
 def _numbers(stored: Any, name: str, rows: Int64Array | None) -> npt.NDArray[Any]:
     """(N,) int64, float64 or bool, as a DataLoader makes them of Python's numbers."""
     types = importlib.import_module("pyarrow.types")
-    kind = stored.type
-    if types.is_boolean(kind):
+    arrow = stored.type
+    if types.is_boolean(arrow):
         dtype: Any = np.bool_
-    elif types.is_integer(kind):
+    elif types.is_integer(arrow):
         dtype = np.int64
-    elif types.is_floating(kind):
+    elif types.is_floating(arrow):
         dtype = np.float64
     else:
         raise NotNativeError(
-            f"its column {name!r} ({kind}) is neither of images nor of numbers or strings; "
+            f"its column {name!r} ({arrow}) is neither of images nor of numbers or strings; "
             f"dataset.remove_columns([{name!r}, ...]) frees it"
         )
     if stored.null_count:
         raise NotNativeError(f"its column {name!r} has rows without a value")
     array = stored.to_numpy()
-    if kind.bit_width == 64 and array.dtype == np.uint64 and len(array) and array.max() >= 1 << 63:
+    if arrow.bit_width == 64 and array.dtype == np.uint64 and len(array) and array.max() >= 1 << 63:
         raise NotNativeError(f"its column {name!r} has numbers that int64 cannot hold")
     return np.ascontiguousarray(array if rows is None else array[rows], dtype=dtype)
 

@@ -214,8 +214,8 @@ def _labels_beside(images: str) -> str:
     return _first(folder, f"{match['split']}-labels", "idx1", f"the labels of {name}")
 
 
-def _first(folder: str, stem: str, kind: str, what: str) -> str:
-    names = _names_of(stem, kind)
+def _first(folder: str, stem: str, infix: str, what: str) -> str:
+    names = _names_of(stem, infix)
     for name in names:
         if os.path.isfile(os.path.join(folder, name)):
             return os.path.join(folder, name)
@@ -224,8 +224,8 @@ def _first(folder: str, stem: str, kind: str, what: str) -> str:
     )
 
 
-def _names_of(stem: str, kind: str) -> list[str]:
-    return [f"{stem}{dot}{kind}-ubyte{zipped}" for zipped in ("", ".gz") for dot in "-."]
+def _names_of(stem: str, infix: str) -> list[str]:
+    return [f"{stem}{dot}{infix}-ubyte{zipped}" for zipped in ("", ".gz") for dot in "-."]
 
 
 FORMAT = Format(

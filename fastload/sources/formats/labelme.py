@@ -236,10 +236,10 @@ def _add(annotations: Annotations, document: dict[str, Any], path: str) -> list[
 
 
 def _corners(shape: dict[str, Any], where: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    kind = shape.get("shape_type", _POLYGON)
-    if kind not in (_RECTANGLE, _POLYGON):
+    form = shape.get("shape_type", _POLYGON)
+    if form not in (_RECTANGLE, _POLYGON):
         raise SourceError(
-            f"{where}: is a {str(kind)[:40]}, and rectangles and polygons are read; draw it as one "
+            f"{where}: is a {str(form)[:40]}, and rectangles and polygons are read; draw it as one "
             "of these, or remove it."
         )
     try:
@@ -247,15 +247,15 @@ def _corners(shape: dict[str, Any], where: str) -> np.ndarray[Any, np.dtype[np.f
     except (TypeError, ValueError):
         corners = np.zeros(0)
     good = corners.ndim == 2 and corners.shape[1] == 2 and bool(np.isfinite(corners).all())
-    if good and kind == _POLYGON:
+    if good and form == _POLYGON:
         good = len(corners) >= _LEAST_CORNERS
     elif good and len(corners) != 2:
         # Some programs write all four corners.
         good = len(corners) == 4 and all(len({*axis}) == 2 for axis in corners.T.tolist())
     if not good:
-        wanted = "two opposite corners" if kind == _RECTANGLE else "three corners or more"
+        wanted = "two opposite corners" if form == _RECTANGLE else "three corners or more"
         raise SourceError(
-            f"{where}: the points of a {kind} must be x and y of {wanted}, got "
+            f"{where}: the points of a {form} must be x and y of {wanted}, got "
             f"{str(shape.get('points'))[:60]}; correct or remove it."
         )
     return corners

@@ -249,7 +249,7 @@ def _labels(
     """The column of labels, and the names of the classes where there are any."""
     kinds = {type(value) for value in values}
     if len(kinds) > 1:
-        rows = [next(row for row, v in enumerate(values) if type(v) is kind) for kind in kinds]
+        rows = [next(row for row, v in enumerate(values) if type(v) is cls) for cls in kinds]
         raise SourceError(
             f"{describe(max(rows))}: the label is {values[max(rows)]!r}, and before it, in "
             f"{describe(min(rows))}, {values[min(rows)]!r}; write numbers from 0, or words."

@@ -54,7 +54,7 @@ def open_npz(path: str, options: OpenOptions) -> Opened:
     of one or three channels; labels that are no whole numbers.
     """
     split, notes = train_or_test(options, f"{path} has")
-    pixels, labels = (_array(path, f"{kind}_{split}") for kind in "xy")
+    pixels, labels = (_array(path, f"{letter}_{split}") for letter in "xy")
     if pixels.ndim == 3:
         pixels = pixels[..., None]
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] not in (1, 3):

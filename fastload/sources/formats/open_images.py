@@ -244,9 +244,9 @@ def _of_split(spec: str, split: str | None) -> str:
         raise ConfigurationError(f"split={split!r}: {spec} has one file; leave split out.")
     named = split_named(files, split or "")
     if named is None:
-        kind = SourceError if split is None else ConfigurationError
+        error = SourceError if split is None else ConfigurationError
         first = split_named(files, "train") or next(iter(files))
-        raise kind(f"{spec}: has annotations of {', '.join(files)}; say which: split={first!r}.")
+        raise error(f"{spec}: has annotations of {', '.join(files)}; say which: split={first!r}.")
     return _only(files[named])
 
 

@@ -46,10 +46,10 @@ def open_supervision(dataset: Any, options: OpenOptions) -> Opened:
             without classes, with a class beyond its names or numbers of other lengths; a box that
             is reversed or not finite; a missing image. The message names the image and the object.
     """
-    kind = type(dataset)
-    if kind is not sys.modules[_MODULE].DetectionDataset or "__getitem__" in vars(dataset):
+    cls = type(dataset)
+    if cls is not sys.modules[_MODULE].DetectionDataset or "__getitem__" in vars(dataset):
         raise SourceError(
-            f"{kind.__name__}: it is derived from supervision's DetectionDataset, and may give "
+            f"{cls.__name__}: it is derived from supervision's DetectionDataset, and may give "
             "other samples than its image_paths and annotations say. Give a DetectionDataset of "
             "these."
         )

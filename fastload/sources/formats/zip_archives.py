@@ -193,9 +193,9 @@ def _name_of(member: zipfile.ZipInfo) -> str | None:
     name = _bytes_of_name(member).partition(b"\0")[0]
     extra = member.extra
     while len(extra) >= 4:
-        kind, length = struct.unpack_from("<HH", extra)
+        tag, length = struct.unpack_from("<HH", extra)
         field, extra = extra[4 : 4 + length], extra[4 + length :]
-        if kind == _PATH_FIELD and field[:5] == b"\1" + crc32(name).to_bytes(4, "little"):
+        if tag == _PATH_FIELD and field[:5] == b"\1" + crc32(name).to_bytes(4, "little"):
             return field[5:].decode("utf-8", "surrogateescape")
     if member.create_system in _MADE_ON_UNIX:
         return name.decode("utf-8", "surrogateescape")

@@ -254,16 +254,16 @@ def read_images(folder: str | os.PathLike[str], most: int, format: str = "jpeg")
     """Read up to `most` files of a format, evenly spaced over the sorted names below the folder.
     Raises SourceError: there is no such folder, it has no such files, or none of those read is
     whole."""
-    kind, suffixes = format.upper(), FORMATS[format]
+    named, suffixes = format.upper(), FORMATS[format]
     root = Path(folder)
     if not root.is_dir():
         raise SourceError(
-            f"{root}: there is no such folder. Give one with {kind} files, in sub-folders or not."
+            f"{root}: there is no such folder. Give one with {named} files, in sub-folders or not."
         )
     paths = sorted(str(path) for path in root.rglob("*") if path.suffix.lower() in suffixes)
     if not paths:
         raise SourceError(
-            f"{root}: has no {kind} files ({', '.join(suffixes)}). Give a folder of {kind}s."
+            f"{root}: has no {named} files ({', '.join(suffixes)}). Give a folder of {named}s."
         )
     count = min(most, len(paths))
     good: list[tuple[str, bytes, tuple[int, int]]] = []
@@ -276,7 +276,7 @@ def read_images(folder: str | os.PathLike[str], most: int, format: str = "jpeg")
             left_out[path] = f"cannot be read: {error.strerror or error}"
             continue
         try:
-            size, reason = _judged(data, path, kind)
+            size, reason = _judged(data, path, named)
         except DecodeError:
             damaged[path] = data
             continue
@@ -286,14 +286,14 @@ def read_images(folder: str | os.PathLike[str], most: int, format: str = "jpeg")
             good.append((path, data, size))
     if not good:
         raise SourceError(
-            f"{root}: none of the {count} {kind} files that were read is whole. Give a folder of "
+            f"{root}: none of the {count} {named} files that were read is whole. Give a folder of "
             "good ones."
         )
     names, contents, sizes = zip(*good, strict=True)
     return ImageSet(Images(names, contents, sizes, format), damaged, left_out, len(paths))
 
 
-def _judged(data: bytes, path: str, kind: str) -> tuple[tuple[int, int], str]:
+def _judged(data: bytes, path: str, format: str) -> tuple[tuple[int, int], str]:
     """(height, width), and why not every decoder is asked to read it, empty if all are. Raises
     DecodeError."""
     from fastload.decode import DecodeSettings, get_decoder
@@ -305,7 +305,7 @@ def _judged(data: bytes, path: str, kind: str) -> tuple[tuple[int, int], str]:
     size = (header.height, header.width)
     if header.height * header.width > settings.max_pixels:
         return size, f"{header.width} x {header.height} pixels, more than a loader takes"
-    if header.format != kind or (kind == "JPEG" and header.components not in (1, 3)):
+    if header.format != format or (format == "JPEG" and header.components not in (1, 3)):
         return (
             size,
             f"{header.format} of {header.components} components, which loaders leave to Pillow",

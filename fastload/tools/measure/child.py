@@ -50,7 +50,7 @@ def main() -> None:
                 answer = resolve_name(what)(*arguments)
             message = pickle.dumps(("answer", answer))
         except Exception as error:
-            kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
+            kinds = [f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__]
             _parent.send(("error", (kinds, str(error))))
             if verb == "run":
                 traceback.print_exc()

@@ -104,11 +104,11 @@ def table(rows: Sequence[Mapping[str, str | Text]], *, text_columns: Sequence[st
     if not rows:
         return ""
     headings = [name for name in rows[0] if any(str(row[name]) for row in rows)]
-    kind = {name: "" if name in text_columns else ' class="number"' for name in headings}
-    head = "".join(f'<th scope="col"{kind[name]}>{escape(name)}</th>' for name in headings)
+    attribute = {name: "" if name in text_columns else ' class="number"' for name in headings}
+    head = "".join(f'<th scope="col"{attribute[name]}>{escape(name)}</th>' for name in headings)
     lines = [
         "".join(
-            f"<td{kind[name]}>{_cell(str(row[name]), whole=name not in text_columns)}</td>"
+            f"<td{attribute[name]}>{_cell(str(row[name]), whole=name not in text_columns)}</td>"
             for name in headings
         )
         for row in rows

@@ -181,18 +181,18 @@ def _occlude(
 def _encode(pixels: npt.NDArray[np.uint8], rng: np.random.Generator) -> bytes:
     """JPEG bytes: mostly 4:2:0, some 4:4:4 and 4:2:2, a few progressive, a few grey; two groups of
     quality."""
-    kind = rng.random()
+    drawn = rng.random()
     quality = int(rng.choice([96, 95, 94, 90, 85, 75], p=[0.45, 0.2, 0.1, 0.1, 0.08, 0.07]))
     image = Image.fromarray(pixels)
     buffer = io.BytesIO()
-    if kind < 0.02:
+    if drawn < 0.02:
         image.convert("L").save(buffer, "JPEG", quality=quality)
-    elif kind < 0.30:
+    elif drawn < 0.30:
         image.save(buffer, "JPEG", quality=quality, subsampling=0)
     else:
-        subsampling = 1 if kind < 0.33 else 2
+        subsampling = 1 if drawn < 0.33 else 2
         image.save(
-            buffer, "JPEG", quality=quality, subsampling=subsampling, progressive=kind > 0.97
+            buffer, "JPEG", quality=quality, subsampling=subsampling, progressive=drawn > 0.97
         )
     return buffer.getvalue()
 

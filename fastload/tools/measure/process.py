@@ -109,10 +109,10 @@ def run(
     with tempfile.TemporaryFile("w+") if output is None else output.open("a") as log:
         child = Child(launcher=launcher, environment=environment, cwd=cwd, output=log)
         try:
-            for rank, kind, value in child.messages(("run", function, arguments), limit):
-                if kind == "answer":
+            for rank, tag, value in child.messages(("run", function, arguments), limit):
+                if tag == "answer":
                     outcome.answers[rank] = value
-                elif kind == "error":
+                elif tag == "error":
                     (name, *_), words = value
                     outcome.errors.append(
                         f"{name.removeprefix('builtins.').rpartition('.')[2]}: {words}"
@@ -186,10 +186,10 @@ class Child:
         self._room.cleanup()
 
     def _request(self, request: tuple[str, str, tuple[object, ...]], limit: float) -> Any:
-        for _, kind, value in self.messages(request, limit):
-            if kind == "answer":
+        for _, tag, value in self.messages(request, limit):
+            if tag == "answer":
                 return value
-            if kind == "error":
+            if tag == "error":
                 raise _error(*value)
         how = "gave no answer in time" if self.code is None else f"ended with exit code {self.code}"
         raise WorkerError(f"The process of {request[1]!r} {how}.")
@@ -214,17 +214,17 @@ class Child:
                     continue
                 assert isinstance(source, connection.Connection)
                 try:
-                    kind, value = source.recv()
+                    tag, value = source.recv()
                 except (EOFError, OSError):
                     self._channels.remove(source)
                     self._ranks.pop(source, None)
                     source.close()
                     continue
-                if kind == "hello":
+                if tag == "hello":
                     self._ranks[source] = value
                     _send(source, request)
                 else:
-                    yield self._ranks[source], kind, value
+                    yield self._ranks[source], tag, value
             if ended and not ready:
                 return
 
@@ -236,17 +236,15 @@ def _send(channel: connection.Connection, request: object) -> None:
 
 def _error(kinds: Sequence[str], words: str) -> Exception:
     """What the child raised, as far as it is of a kind that callers tell apart."""
-    known = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in (ValueError, OSError)}
+    known = {f"{cls.__module__}.{cls.__qualname__}": cls for cls in (ValueError, OSError)}
     known |= {
-        f"{errors.__name__}.{name}": kind
-        for name, kind in vars(errors).items()
+        f"{errors.__name__}.{name}": cls
+        for name, cls in vars(errors).items()
         if name.endswith("Error")
     }
-    kind = next((known[name] for name in kinds if name in known), None)
+    cls = next((known[name] for name in kinds if name in known), None)
     return (
-        WorkerError(f"{kinds[0].removeprefix('builtins.')}: {words}")
-        if kind is None
-        else kind(words)
+        WorkerError(f"{kinds[0].removeprefix('builtins.')}: {words}") if cls is None else cls(words)
     )
 
 

@@ -151,10 +151,10 @@ def divide(
     order = [*causes, *order] if host else [*order, *causes]
     changes: list[tuple[float, int, tuple[str, str]]] = []
     for source, items in (("work", work), ("range", ranges)):
-        for kind, first, last in items:
+        for name, first, last in items:
             first, last = max(first, begin), min(last, end)
             if first < last:
-                changes += [(first, 1, (source, kind)), (last, -1, (source, kind))]
+                changes += [(first, 1, (source, name)), (last, -1, (source, name))]
     changes.sort(key=lambda change: change[0])
     open_now: Counter[tuple[str, str]] = Counter()
     pieces: list[Segment] = []

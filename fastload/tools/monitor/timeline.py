@@ -169,8 +169,8 @@ def _event(span: Span, pid: int, tid: int, first: float) -> Event:
     }
 
 
-def _name(kind: str, pid: int, tid: int, **args: str | int) -> Event:
-    return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args}
+def _name(event: str, pid: int, tid: int, **args: str | int) -> Event:
+    return {"name": event, "ph": "M", "pid": pid, "tid": tid, "args": args}
 
 
 def _read(path: Path) -> tuple[list[Event], dict[str, Any]]:

@@ -404,11 +404,15 @@ def _features(contents: Contents, schema: Any) -> Mapping[str, Any]:
     return features
 
 
-def _feature(kind: Any) -> Any:
+def _feature(arrow: Any) -> Any:
     types = importlib.import_module("pyarrow").types
-    if types.is_fixed_size_list(kind):
-        return {"feature": _feature(kind.value_type), "length": kind.list_size, "_type": "List"}
-    if types.is_list(kind) or types.is_large_list(kind):
-        return {"feature": _feature(kind.value_type), "_type": "List"}
+    if types.is_fixed_size_list(arrow):
+        return {
+            "feature": _feature(arrow.value_type),
+            "length": arrow.list_size,
+            "_type": "List",
+        }
+    if types.is_list(arrow) or types.is_large_list(arrow):
+        return {"feature": _feature(arrow.value_type), "_type": "List"}
     names = {"double": "float64", "float": "float32", "halffloat": "float16"}
-    return {"dtype": names.get(str(kind), str(kind)), "_type": "Value"}
+    return {"dtype": names.get(str(arrow), str(arrow)), "_type": "Value"}

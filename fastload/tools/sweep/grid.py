@@ -239,7 +239,7 @@ class Row:
             rate=summarise(rates).median if rates else None,
             rates=rates,
             cpu_seconds=sum(cpu) if cpu and None not in spent else None,
-            **{name: kind(metrics[name]) for name, kind in _NUMBERS.items() if name in metrics},
+            **{name: number(metrics[name]) for name, number in _NUMBERS.items() if name in metrics},
             validation=starting("validation_"),
             train=starting("train_"),
             memory=tuple(map(int, starting("memory_bytes_").values())),

@@ -45,9 +45,9 @@ def create_task(config: TrainConfig, *, num_classes: int) -> Task:
     if config.optimizer.label_smoothing and (
         one_class or config.task in ("detection", "masked-lm")
     ):
-        kind = "segmentation into one class" if one_class else config.task
+        task = "segmentation into one class" if one_class else config.task
         raise ConfigurationError(
-            f"label_smoothing: the loss of {kind} has none, got "
+            f"label_smoothing: the loss of {task} has none, got "
             f"{config.optimizer.label_smoothing}; leave it out."
         )
     match config.task:

@@ -172,8 +172,8 @@ class MultiClassSegmentation(PixelTask):
         self._classes = num_classes
         self._label_smoothing = label_smoothing
         self._names = [
-            f"{kind}_{k}"
-            for kind in ("intersection", "predicted", "true")
+            f"{name}_{k}"
+            for name in ("intersection", "predicted", "true")
             for k in range(num_classes)
         ]
         self.counted = ("samples", "loss", "unknown", *self._names)
