@@ -142,10 +142,10 @@ class Draws:
     def followed_by(self, other: Draws) -> Draws | None:
         """The draws of both, of which each sample has its own; None where they are of two epochs or
         sizes, or have an index twice."""
-        plain = type(self) is type(other) is Draws
+        exact = type(self) is type(other) is Draws
         once = all(one.repeats is None and one.keys is None for one in (self, other))
         mine, its = ((one.seed, one.epoch, one.size) for one in (self, other))
-        if not (plain and once and mine == its):
+        if not (exact and once and mine == its):
             return None
         (whole, first), (others, second) = stretch_of(self.indices), stretch_of(other.indices)
         if whole is others and first + len(self) == second:  # neighbours in the epoch's order

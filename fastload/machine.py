@@ -88,8 +88,8 @@ def quota_cores(root: Path = Path("/")) -> float | None:
 def _upwards(mount: Path, path: str) -> list[Path]:
     """The cgroup's folder and its parents. Inside a container the path may be the host's; the mount
     itself counts."""
-    parts = [part for part in path.split("/") if part and part != ".."]
-    return [mount.joinpath(*parts[:count]) for count in range(len(parts), -1, -1)]
+    names = [name for name in path.split("/") if name and name != ".."]
+    return [mount.joinpath(*names[:count]) for count in range(len(names), -1, -1)]
 
 
 def _ratio(quota: str = "", period: str = "") -> list[float]:

@@ -603,8 +603,8 @@ def _same_array(directory: Path, manifest: Manifest, name: str, column: Column) 
     step = max(1, (16 << 20) * len(stored.array) // stored.array.nbytes)
     checksum = 0
     for start in range(0, rows, step):
-        part = stored.array[stored.rows_of(np.arange(start, min(start + step, rows)))]
-        checksum = crc32(np.ascontiguousarray(part).data.cast("B"), checksum)
+        block = stored.array[stored.rows_of(np.arange(start, min(start + step, rows)))]
+        checksum = crc32(np.ascontiguousarray(block).data.cast("B"), checksum)
     header = read_regular(directory / cached.file, most=HEADER_BYTES)
     return crc32(header, checksum) == cached.checksum
 

@@ -52,10 +52,10 @@ class Progress:
             f"sizes{n}": column.sizes for n, column in enumerate(self.columns)
         }
         arrays["about"] = np.frombuffer(text.encode(), np.uint8)
-        part = directory / _PART
-        with open(part, "wb") as file:
+        unfinished = directory / _PART
+        with open(unfinished, "wb") as file:
             np.savez(file, **arrays)
-        os.replace(part, directory / FILE_NAME)
+        os.replace(unfinished, directory / FILE_NAME)
 
     @classmethod
     def load(cls, directory: Path, of: str) -> Progress:

@@ -171,8 +171,8 @@ def _check_extents(
     directory: Path, entry: ColumnEntry, pixels: AnyArray, sizes: AnyArray, offsets: AnyArray
 ) -> None:
     """No image may reach past the end of the flat buffer."""
-    kinds = (pixels.ndim, sizes.dtype.kind, sizes.shape, offsets.dtype.kind, offsets.ndim)
-    sound = kinds == (1, "i", (len(offsets), 2), "i", 1)
+    forms = (pixels.ndim, sizes.dtype.kind, sizes.shape, offsets.dtype.kind, offsets.ndim)
+    sound = forms == (1, "i", (len(offsets), 2), "i", 1)
     if sound and len(sizes):
         # A side longer than the buffer cannot be right, and without those the product does not
         # overflow.

@@ -221,8 +221,8 @@ def _upload_pixels(images: PixelArray, device: torch.device) -> torch.Tensor:
 
 
 def _upload_values(column: Values, device: torch.device) -> torch.Tensor:
-    def rows(part: slice) -> npt.NDArray[Any]:
-        values: npt.NDArray[Any] = column.at(np.arange(part.start, min(part.stop, len(column))))
+    def rows(span: slice) -> npt.NDArray[Any]:
+        values: npt.NDArray[Any] = column.at(np.arange(span.start, min(span.stop, len(column))))
         return values
 
     return _upload(len(column), _first(column), rows, device)

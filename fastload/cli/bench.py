@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 def names(text: str) -> tuple[str, ...]:
     """ "a, b" as ("a", "b")."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:
     """ "4,1,2" as (1, 2, 4). Raises ConfigurationError, which names the option."""
     try:
-        return tuple(sorted({int(part) for part in names(text)}))
+        return tuple(sorted({int(word) for word in names(text)}))
     except ValueError as error:
         raise ConfigurationError(
             f"{option}: {text!r} must be whole numbers separated by commas, as 1,2,4."

@@ -74,9 +74,9 @@ def dataloader_of(config: LoaderConfig, shard: Shard) -> DataLoader[Any]:
     elif shard.world_size > 1:
         dataset = SharedStream(dataset, shard, size or 1, config.drop_last)
     if existing is not None:
-        part: DataLoader[Any] = DataLoader.__new__(DataLoader)
-        vars(part).update(vars(existing), dataset=dataset, _iterator=None)
-        return part
+        dataloader: DataLoader[Any] = DataLoader.__new__(DataLoader)
+        vars(dataloader).update(vars(existing), dataset=dataset, _iterator=None)
+        return dataloader
     if config.transform is not None:
         assert not isinstance(config.transform, Recipe)  # `refuse_of_streams` has refused it.
         moves = Recipe.from_transform(config.transform).moves_pixels

@@ -285,8 +285,8 @@ def indices_and_keys(
         if not keyed:
             raise
         return None, given
-    plain = not keyed or (given and all(type(key) is int for key in given))
-    return order, None if plain else given
+    numbered = not keyed or (given and all(type(key) is int for key in given))
+    return order, None if numbered else given
 
 
 def size_said_by(batch_sampler: Any) -> int:

@@ -175,12 +175,14 @@ class Annotations:
             role = role_of(self.point_pairs) if key == "keypoints" else "instances"
             columns[key] = rows(np.array(entries, dtype=dtype), role)
         if self.polygons is not None:
-            parts = [
-                np.asarray(part, np.float32) for outlines in self.polygons for part in outlines
+            polygons = [
+                np.asarray(polygon, np.float32)
+                for outlines in self.polygons
+                for polygon in outlines
             ]
-            corners = np.concatenate(parts) if parts else np.zeros((0, 2), np.float32)
-            outlines = Ragged(corners, offsets_of([len(part) for part in parts]))
-            of_objects = Ragged(outlines, offsets_of([len(parts) for parts in self.polygons]))
+            corners = np.concatenate(polygons) if polygons else np.zeros((0, 2), np.float32)
+            outlines = Ragged(corners, offsets_of([len(polygon) for polygon in polygons]))
+            of_objects = Ragged(outlines, offsets_of([len(polygons) for polygons in self.polygons]))
             columns["polygons"] = rows(of_objects, "polygons")
         if self.shapes is not None:
             columns["masks"] = rows(self.shapes.rows(), "instance_masks")

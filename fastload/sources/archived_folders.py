@@ -48,7 +48,7 @@ def archived_folders(
     """
     assert files.names is not None
     names = [files.names[row] for row in range(len(files))]
-    parents = [[part for part in os.path.dirname(path).split("/") if part != "."] for path in names]
+    parents = [[each for each in os.path.dirname(path).split("/") if each != "."] for path in names]
     for path, folder in zip(names, parents, strict=True):
         if ".." in folder:
             raise SourceError(
@@ -134,9 +134,9 @@ def _folders_in(others: Iterable[str], root: list[str]) -> set[str]:
     """The names of the folders in `root` that there are by the names of files and folders."""
     inside = set[str]()
     for path in others:
-        parts = [part for part in path.split("/")[:-1] if part != "."]
-        if parts[: len(root)] == root and len(parts) > len(root):
-            inside.add(parts[len(root)])
+        names = [name for name in path.split("/")[:-1] if name != "."]
+        if names[: len(root)] == root and len(names) > len(root):
+            inside.add(names[len(root)])
     return {folder for folder in inside if not is_never_data(folder)}
 
 

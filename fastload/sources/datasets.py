@@ -362,8 +362,8 @@ def is_stored_pixels(dataset: Any) -> bool:
     """Whether it is of one of torchvision's classes whose samples are arrays, or derived from
     one."""
     datasets = sys.modules.get("torchvision.datasets")
-    kinds = tuple(getattr(datasets, name) for name in _PIXEL_DATASETS) if datasets else ()
-    return isinstance(dataset, kinds)
+    classes = tuple(getattr(datasets, name) for name in _PIXEL_DATASETS) if datasets else ()
+    return isinstance(dataset, classes)
 
 
 def stored_pixels(dataset: Any) -> Source:

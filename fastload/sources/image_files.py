@@ -200,14 +200,14 @@ class LeftOut:
         """
         notes = []
         if self._suffixes:
-            kinds = ", ".join(
+            counts = ", ".join(
                 f"{suffix}: {count:,}" for suffix, count in self._suffixes.most_common(8)
             )
             what = (
                 "of formats that Pillow cannot read here" if self._images else "other than images"
             )
             notes.append(
-                f"{counted(self._suffixes.total(), 'file')} {what} ({kinds}; first {self._first})"
+                f"{counted(self._suffixes.total(), 'file')} {what} ({counts}; first {self._first})"
             )
         if self._unlabelled:
             words = (

@@ -357,11 +357,11 @@ def _array_of(tensor: torch.Tensor) -> npt.NDArray[Any] | None:
     dense = tensor.layout == torch.strided and not tensor.is_nested
     if tensor.device.type != "cpu" or not dense or tensor.is_quantized:
         return None
-    plain = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
+    dense_tensor = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
     try:
-        return plain.numpy()
+        return dense_tensor.numpy()
     except TypeError:  # numpy has no such numbers
-        return plain.contiguous().flatten().view(torch.uint8).numpy()
+        return dense_tensor.contiguous().flatten().view(torch.uint8).numpy()
 
 
 def _within(

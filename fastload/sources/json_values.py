@@ -27,21 +27,21 @@ def column_of_values(
         SourceError: a value is missing, a number is too large, or lists do not go together.
             `path` and `describe` name the file and the row.
     """
-    kinds = {type(value) for value in values}
-    if type(None) in kinds:
+    types = {type(value) for value in values}
+    if type(None) in types:
         row = next(row for row, value in enumerate(values) if value is None)
         raise SourceError(
             f"{describe(row)}: has no {name!r}; write it, or leave the column out: "
             "open_source(..., fields=...)."
         )
-    if kinds == {str}:
+    if types == {str}:
         return text_column(values, lambda row: f"{describe(row)}: {name!r}")
-    if kinds == {list}:
+    if types == {list}:
         return _lists(name, values, path, describe)
-    if kinds not in ({bool}, {int}, {float}, {int, float}):
+    if types not in ({bool}, {int}, {float}, {int, float}):
         return None
     try:
-        numbers = np.array(values, dtype=np.float64 if float in kinds else None)
+        numbers = np.array(values, dtype=np.float64 if float in types else None)
     except OverflowError:
         numbers = np.empty(0, dtype=object)
     if numbers.dtype.kind not in "bif":

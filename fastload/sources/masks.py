@@ -203,15 +203,15 @@ def with_masks(source: Source) -> Source:
         ConfigurationError: it has no polygons; or a column of that name which is something else.
         SourceError: a polygon has less than three corners.
     """
-    kinds = {name: column.role for name, column in source.columns.items()}
-    if InstanceMasks.name in kinds.values():
+    roles = {name: column.role for name, column in source.columns.items()}
+    if InstanceMasks.name in roles.values():
         return source
-    polygons = [name for name, role in kinds.items() if role == "polygons"]
-    if len(polygons) != 1 or "masks" in kinds or not source.images:
+    polygons = [name for name, role in roles.items() if role == "polygons"]
+    if len(polygons) != 1 or "masks" in roles or not source.images:
         raise ConfigurationError(
             f"masks: they are drawn from polygons or run lengths (RLE) of the objects in images, "
             f"and {source.name} has {'several' if polygons else 'none'} (columns: "
-            f"{', '.join(kinds)}). Leave masks out."
+            f"{', '.join(roles)}). Leave masks out."
         )
     column: Any = source.columns[polygons[0]]
     everything: Ragged = column.at(np.arange(len(source)))

@@ -87,8 +87,8 @@ class Ragged(PickledByReference):
 
         if isinstance(array, pa.ChunkedArray):
             array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
-        kinds = pa.types
-        if not (kinds.is_list(array.type) or kinds.is_large_list(array.type)):
+        types = pa.types
+        if not (types.is_list(array.type) or types.is_large_list(array.type)):
             raise SourceError(f"{array.type} is no list; give a list of numbers for each sample.")
         if array.null_count:
             raise SourceError(
@@ -96,7 +96,7 @@ class Ragged(PickledByReference):
                 "samples that have nothing."
             )
         offsets = array.offsets.to_numpy(zero_copy_only=True).astype(np.int64, copy=False)
-        if kinds.is_list(array.values.type) or kinds.is_large_list(array.values.type):
+        if types.is_list(array.values.type) or types.is_large_list(array.values.type):
             return cls(cls.from_arrow(array.values), offsets)
         return cls(_numbers(array.values), offsets)
 

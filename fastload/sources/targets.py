@@ -183,13 +183,13 @@ def refuse_several_in_one(texts: Iterable[str], title: str, path: str) -> None:
     alone = {*labels}
     for label in labels:
         for mark in ("|", ";", ",", " "):
-            parts = [part.strip() for part in label.split(mark)]
-            if len(parts) < 2 or not all(parts) or _DECIMAL_COMMA.fullmatch(label):
+            words = [word.strip() for word in label.split(mark)]
+            if len(words) < 2 or not all(words) or _DECIMAL_COMMA.fullmatch(label):
                 continue
             if (
                 mark == "|"
-                or alone.issuperset(parts)
-                or all(re.fullmatch(r"[0-9]+", part) for part in parts)
+                or alone.issuperset(words)
+                or all(re.fullmatch(r"[0-9]+", word) for word in words)
                 or title.lower() in _SEVERAL
             ):
                 raise SourceError(

@@ -93,10 +93,10 @@ def version_of(size: int, etag: str) -> int:
     Stores write one ETag in several ways: `W/"5d"` (RFC 9110, weak), `"5d"`, and `5d` in listings
     of Azure.
     """
-    plain = plain_etag(etag)
-    if not plain:
+    tag = plain_etag(etag)
+    if not tag:
         return 0
-    digest = hashlib.blake2b(f"{size} {plain}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"{size} {tag}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1 or 1
 
 

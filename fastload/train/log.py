@@ -145,8 +145,8 @@ class RunLog(ExitStack):
 
     def _line(self, record: EpochRecord) -> str:
         parts = [
-            f"{part} " + ", ".join(f"{name} {value:.4f}" for name, value in results.items())
-            for part, results in (("train", record.train), ("val", record.val))
+            f"{split} " + ", ".join(f"{name} {value:.4f}" for name, value in results.items())
+            for split, results in (("train", record.train), ("val", record.val))
             if results
         ]
         # Else the training of this epoch was over when the run was resumed.

@@ -51,8 +51,8 @@ def check_alike(train: Source, val: Source) -> None:
     Raises SourceError: these are of another kind, such as 0 and 1 beside 0 and 255.
     """
     largest = [int(np.flatnonzero(mask_values(each)[0])[-1]) for each in (val, train)]
-    kinds = [1 if each == 1 else 2 if each < 128 else 3 for each in largest]
-    if 0 not in largest and kinds[0] != kinds[1]:
+    scales = [1 if each == 1 else 2 if each < 128 else 3 for each in largest]
+    if 0 not in largest and scales[0] != scales[1]:
         raise SourceError(
             f"{val.name}: its masks have values up to {largest[0]}, and those of {train.name} up "
             f"to {largest[1]}, so that which pixels are of the class would be read otherwise; "

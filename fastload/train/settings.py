@@ -111,8 +111,8 @@ def find_field(name: str) -> Field:
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
     if get_origin(hint) in (Union, types.UnionType):
-        kinds = [part for part in get_args(hint) if part is not type(None)]
-        return (kinds[0] if len(kinds) == 1 else float | str), True
+        hints = [each for each in get_args(hint) if each is not type(None)]
+        return (hints[0] if len(hints) == 1 else float | str), True
     return hint, False
 
 

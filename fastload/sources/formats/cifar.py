@@ -163,8 +163,8 @@ def open_cifar(path: str, options: OpenOptions) -> Opened:
     ends = list(accumulate(map(len, labels), initial=0))
 
     def record(row: int) -> str:
-        part = bisect.bisect(ends, row) - 1
-        return f"{files[part]}, record {row - ends[part]}"
+        number = bisect.bisect(ends, row) - 1
+        return f"{files[number]}, record {row - ends[number]}"
 
     source = labelled_pixels(
         np.ascontiguousarray(np.concatenate(pixels).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)),

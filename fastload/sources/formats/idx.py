@@ -128,8 +128,8 @@ def read_idx(path: str, *, dimensions: int) -> npt.NDArray[np.uint8]:
     packed = path.endswith(".gz")
     try:
         with (
-            open_regular(path) as plain,
-            cast("IO[bytes]", gzip.open(plain)) if packed else plain as file,
+            open_regular(path) as stored,
+            cast("IO[bytes]", gzip.open(stored)) if packed else stored as file,
         ):
             head = file.read(4)
             shape = _shape(head, file.read(4 * dimensions), dimensions, path)

@@ -247,15 +247,15 @@ def _labels(
     training: Sequence[_Line] | None,
 ) -> tuple[ValueArray, tuple[str, ...] | None]:
     """The column of labels, and the names of the classes where there are any."""
-    kinds = {type(value) for value in values}
-    if len(kinds) > 1:
-        rows = [next(row for row, v in enumerate(values) if type(v) is cls) for cls in kinds]
+    types = {type(value) for value in values}
+    if len(types) > 1:
+        rows = [next(row for row, v in enumerate(values) if type(v) is cls) for cls in types]
         raise SourceError(
             f"{describe(max(rows))}: the label is {values[max(rows)]!r}, and before it, in "
             f"{describe(min(rows))}, {values[min(rows)]!r}; write numbers from 0, or words."
         )
     known = options.classes
-    if kinds == {int}:
+    if types == {int}:
         count = None if known is None else len(known)
         labels = class_labels(values, classes=count, name=path, describe=describe)
         return ValueArray(labels), known

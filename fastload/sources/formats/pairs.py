@@ -171,9 +171,9 @@ def pair_splits(root: str) -> dict[str, frozenset[str] | None]:
     if pair is None or pair[0] != root:
         return {}
     _, images, masks = pair
-    parts = folders.subfolders(os.path.join(root, images))
-    if parts and all(map(split_of, parts)):
-        return {part: None for part in parts if stores.is_folder(os.path.join(root, masks, part))}
+    splits = folders.subfolders(os.path.join(root, images))
+    if splits and all(map(split_of, splits)):
+        return {name: None for name in splits if stores.is_folder(os.path.join(root, masks, name))}
     for folder in filter(stores.is_folder, (os.path.join(root, place) for place in _LISTS)):
         stems = [name[:-4] for name in folders.files_in(folder) if name.endswith(".txt")]
         lists = {

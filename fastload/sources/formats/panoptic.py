@@ -312,10 +312,10 @@ class Segments(PickledByReference):
         """(H, W): the class of each pixel of a file. Raises DecodeError: also for an unknown
         segment."""
         pixels = self.ids_of_pixels(index, data)
-        part = slice(self.offsets[index], self.offsets[index + 1])
-        order = np.argsort(self.ids[part])
-        ids = np.append(0, self.ids[part][order])
-        labels = np.append(_NO_CLASS, self.labels[part][order]).astype(np.uint8)
+        span = slice(self.offsets[index], self.offsets[index + 1])
+        order = np.argsort(self.ids[span])
+        ids = np.append(0, self.ids[span][order])
+        labels = np.append(_NO_CLASS, self.labels[span][order]).astype(np.uint8)
         places = np.searchsorted(ids, pixels).clip(max=len(ids) - 1)
         unknown = ids[places] != pixels
         if unknown.any():

@@ -86,13 +86,13 @@ def open_stl10(root: str, options: OpenOptions) -> Opened:
             f"split={split!r}: STL10 has 'train', 'test', 'unlabeled', and 'fold0' to 'fold9'."
         )
     notes = () if options.split else (NO_SPLIT_NAMED,)
-    part = "train" if fold else split
-    pixels = _pixels(os.path.join(folder, f"{part}_X.bin"))
-    if part == "unlabeled":
+    stem = "train" if fold else split
+    pixels = _pixels(os.path.join(folder, f"{stem}_X.bin"))
+    if stem == "unlabeled":
         images = PixelArray(pixels)
         source = Source({"image": images}, fingerprint_of("pixels", pixels), root, format="STL10")
         return Opened(source, notes=notes)
-    path = os.path.join(folder, f"{part}_y.bin")
+    path = os.path.join(folder, f"{stem}_y.bin")
     labels = np.frombuffer(_bytes(path), dtype=np.uint8)
     if len(labels) and not 1 <= labels.min() <= labels.max() <= _CLASSES:
         row = int(np.flatnonzero((labels < 1) | (labels > _CLASSES))[0])

@@ -94,9 +94,9 @@ def _numbers(one: Any) -> dict[str, Any]:
     """What the objects of an image have beside boxes and classes."""
     data = one.data if isinstance(one.data, Mapping) else {}
     numbers = {"confidence": one.confidence, "tracker_id": one.tracker_id}
-    for name, kinds in _NUMBERS.items():
+    for name, codes in _NUMBERS.items():
         values = data.get(name)
-        if isinstance(values, np.ndarray) and values.dtype.kind in kinds:
+        if isinstance(values, np.ndarray) and values.dtype.kind in codes:
             numbers[name] = values
     return {name: values for name, values in numbers.items() if values is not None}
 

@@ -336,8 +336,8 @@ def _leads(said: _Said, *more: str) -> list[tuple[str, str]]:
     own = os.path.dirname(said.file)
     starts = dict.fromkeys((*more, *said.starts))
     # A file in a store leads to no file of this machine.
-    plain = [(start, "") for start in starts if stores.is_remote(start) == stores.is_remote(own)]
-    return [*plain, *([(own, said.needless)] if said.needless else [])]
+    as_given = [(start, "") for start in starts if stores.is_remote(start) == stores.is_remote(own)]
+    return [*as_given, *([(own, said.needless)] if said.needless else [])]
 
 
 def _led(lead: tuple[str, str], given: str) -> str:

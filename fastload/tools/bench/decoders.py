@@ -440,12 +440,12 @@ _CLASSES: tuple[type[Contestant], ...] = (
 def contestants() -> dict[str, type[Contestant]]:
     """All of them by name."""
     special = {contestant.name: contestant for contestant in _CLASSES}
-    plain = {
+    own_decoders = {
         name: type(name, (FastloadDecoder,), {"name": name})
         for name in decoder_names()
         if name not in special
     }
-    return plain | special
+    return own_decoders | special
 
 
 def chosen_contestants(names: Sequence[str] | None) -> list[type[Contestant]]:

@@ -128,12 +128,12 @@ def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:
     colour = charts.colours([row.contestant for row in rows if row.contestant != ALONE]) | {
         ALONE: charts.MUTED
     }
-    plain = [row for row in _in_chart_order(rows) if _is_plain(row, rows)]
+    usual = [row for row in _in_chart_order(rows) if _is_plain(row, rows)]
 
     def strips(title: str, series: str) -> str:
         given = [
             charts.Timeline(_name(row), points, colour[row.contestant])
-            for row in plain
+            for row in usual
             if (points := row.series.get(series))
         ]
         return charts.timelines(title, given).html if given else ""
@@ -156,7 +156,7 @@ def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:
 
     turns = "".join(swept(parameter, unit) for parameter, unit in _SWEPT.items())
     return {
-        "What the trainer gets": _rates(results, plain, colour)
+        "What the trainer gets": _rates(results, usual, colour)
         + '<p class="muted">Error bars: the middle half of the rounds.</p>\n',
         "When the trainer was busy": strips(
             "Share of the time in which a training step was at work", "trainer_busy"
@@ -211,13 +211,13 @@ def _rates(results: Results, rows: Sequence[Measurement], colour: dict[str, str]
 def _in_chart_order(rows: Sequence[Measurement]) -> list[Measurement]:
     """The trainer alone, then the rows without a sweep, the fastest first, then those of sweeps by
     contestant."""
-    plain = sorted(
+    usual = sorted(
         (row for row in rows if _is_plain(row, rows)),
         key=lambda row: (row.contestant != ALONE, -row.speed),
     )
-    place = {row.contestant: number for number, row in reversed(list(enumerate(plain)))}
-    return plain + sorted(
-        (row for row in rows if row not in plain), key=lambda row: place[row.contestant]
+    place = {row.contestant: number for number, row in reversed(list(enumerate(usual)))}
+    return usual + sorted(
+        (row for row in rows if row not in usual), key=lambda row: place[row.contestant]
     )
 
 

@@ -85,8 +85,8 @@ def _write_page(source: Source, transform: v2.Compose, to: Path, console: Consol
         transform=repr(transform),
         classes=source.classes,
     )
-    with replacing(to) as part:
-        part.write_text(text, encoding="utf-8")
+    with replacing(to) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
     console.print(
         f"{to}: {counted(len(rows), 'sample')}, as stored and {_done(source)} in "
         f"{counted(_VERSIONS, 'epoch')}, with boxes and labels. Open it in a browser.",

@@ -108,8 +108,8 @@ def _images(settings: DemoSettings, console: Console, temporary: Path) -> ImageF
     folders = image_folders(folder, settings.images, temporary)
     files = [
         path
-        for part in {folders.train, folders.val}
-        for path in part.glob("**/*")
+        for split in {folders.train, folders.val}
+        for path in split.glob("**/*")
         if is_image_name(path.name)
     ]
     size = (

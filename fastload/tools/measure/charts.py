@@ -125,10 +125,10 @@ def write_png(charts: Sequence[Chart], path: str | os.PathLike[str]) -> None:
         figure = _figure(WIDE, sum(heights))
         FigureCanvasAgg(figure)
         parts: Any = figure.subfigures(len(charts), 1, height_ratios=heights, squeeze=False)
-        for part, chart in zip(parts[:, 0], charts, strict=True):
-            chart.draw(part, WIDE)
-        with replacing(Path(path)) as part:
-            figure.savefig(part, format="png", dpi=144)
+        for subfigure, chart in zip(parts[:, 0], charts, strict=True):
+            chart.draw(subfigure, WIDE)
+        with replacing(Path(path)) as unfinished:
+            figure.savefig(unfinished, format="png", dpi=144)
 
 
 def colours(contestants: Sequence[str]) -> dict[str, str]:
@@ -221,9 +221,9 @@ def stacks(title: str, unit: str, given: Sequence[Stack], colours: Mapping[str, 
     def draw(figure: Any, width: int) -> None:
         axes = figure.add_subplot()
         ends = [0.0] * len(given)
-        for part, colour in colours.items():
-            widths = [100 * stack.shares.get(part, 0.0) for stack in given]
-            axes.barh(range(len(given)), widths, left=ends, height=0.7, color=colour, label=part)
+        for name, colour in colours.items():
+            widths = [100 * stack.shares.get(name, 0.0) for stack in given]
+            axes.barh(range(len(given)), widths, left=ends, height=0.7, color=colour, label=name)
             ends = [end + width for end, width in zip(ends, widths, strict=True)]
         _rows(axes, [stack.name for stack in given], unit)
         axes.set_xlim(0, 100)

@@ -50,8 +50,8 @@ def main() -> None:
                 answer = resolve_name(what)(*arguments)
             message = pickle.dumps(("answer", answer))
         except Exception as error:
-            kinds = [f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__]
-            _parent.send(("error", (kinds, str(error))))
+            classes = [f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__]
+            _parent.send(("error", (classes, str(error))))
             if verb == "run":
                 traceback.print_exc()
                 sys.exit(1)  # The launcher then ends the other processes.

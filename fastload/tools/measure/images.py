@@ -85,15 +85,15 @@ def _class_folder(folder: Path) -> Source:
     return source
 
 
-def _link(part: Path, into: Path, most: int) -> None:
-    classes = subfolders(str(part))[:_CLASSES]
+def _link(split: Path, into: Path, most: int) -> None:
+    classes = subfolders(str(split))[:_CLASSES]
     for name in classes:
         (into / name).mkdir(parents=True)
         for number, path in enumerate(
-            islice(images_below(str(part), name), max(most // len(classes), 1))
+            islice(images_below(str(split), name), max(most // len(classes), 1))
         ):
             (into / name / f"{number:06d}-{os.path.basename(path)}").symlink_to(
-                (part / path).resolve()
+                (split / path).resolve()
             )
 
 

@@ -222,9 +222,9 @@ def write_photographs(
         )
     root = Path(folder)
     names = sorted(SCENES)
-    for part in ("train", "val"):
+    for split in ("train", "val"):
         for name in names:
-            (root / part / name).mkdir(parents=True, exist_ok=True)
+            (root / split / name).mkdir(parents=True, exist_ok=True)
 
     surfaces = _surfaces(np.random.default_rng([seed, 0]))
     val_each = max(1, min(round(count / len(names) * _VAL_SHARE), count // len(names) - 1))

@@ -234,7 +234,7 @@ def _send(channel: connection.Connection, request: object) -> None:
         channel.send(request)
 
 
-def _error(kinds: Sequence[str], words: str) -> Exception:
+def _error(classes: Sequence[str], words: str) -> Exception:
     """What the child raised, as far as it is of a kind that callers tell apart."""
     known = {f"{cls.__module__}.{cls.__qualname__}": cls for cls in (ValueError, OSError)}
     known |= {
@@ -242,9 +242,11 @@ def _error(kinds: Sequence[str], words: str) -> Exception:
         for name, cls in vars(errors).items()
         if name.endswith("Error")
     }
-    cls = next((known[name] for name in kinds if name in known), None)
+    cls = next((known[name] for name in classes if name in known), None)
     return (
-        WorkerError(f"{kinds[0].removeprefix('builtins.')}: {words}") if cls is None else cls(words)
+        WorkerError(f"{classes[0].removeprefix('builtins.')}: {words}")
+        if cls is None
+        else cls(words)
     )
 
 

@@ -299,8 +299,8 @@ def to_csv(results: Results) -> str:
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """All of it or nothing: an interrupted write leaves the file that was there. Raises OSError."""
-    with replacing(Path(path)) as part:
-        part.write_text(text, encoding="utf-8")
+    with replacing(Path(path)) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
 
 
 # -- The machine -----------------------------------------------------------------------------------

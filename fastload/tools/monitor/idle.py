@@ -80,8 +80,8 @@ class _Share:
         self._seconds = name.replace("_share", "_seconds")
 
     def __get__(self, summary: IdleSummary, owner: type) -> float:
-        part: float = getattr(summary, self._seconds)
-        return part / summary.seconds if summary.seconds else 0.0
+        seconds: float = getattr(summary, self._seconds)
+        return seconds / summary.seconds if summary.seconds else 0.0
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ def _read(path: Path) -> tuple[list[Event], dict[str, Any]]:
 def _write(path: str | os.PathLike[str], events: list[Event], metadata: Mapping[str, Any]) -> None:
     path = Path(path)
     content = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": metadata}
-    with replacing(path) as part, part.open("w", encoding="utf-8") as file:
+    with replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
         json.dump(content, file, separators=(",", ":"))
 
 

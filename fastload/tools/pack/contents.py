@@ -113,8 +113,8 @@ class Contents:
         self._values = [(each, values[each.name]) for each in self.fields if each.name in values]
         first = self.fields[0]
         files = images.get(first.name)
-        plain = type(files) is EncodedFiles and not files.is_remote
-        self._copied_first = first if plain and options.short_side is None else None
+        in_files = type(files) is EncodedFiles and not files.is_remote
+        self._copied_first = first if in_files and options.short_side is None else None
         """The first field, if it is files of this machine that are copied as they are."""
 
     def sample(self, index: int, memory: Memory | None = None) -> dict[str, Part]:

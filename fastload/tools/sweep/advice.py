@@ -286,7 +286,9 @@ def _no_faster(enough: Row, largest: Row, situation: SweepContext) -> str:
     share = largest.shares.get(limit, 0.0)
     if share < _MAIN:
         parts = [
-            f"{_CAUSES[name]} {part:.0%}" for name, part in largest.shares.items() if part >= _SAME
+            f"{_CAUSES[name]} {of_time:.0%}"
+            for name, of_time in largest.shares.items()
+            if of_time >= _SAME
         ]
         return f"{text}, and no single thing is the limit: at {b}, {', '.join(parts)} of the time."
     seconds = f"{_ms(enough.seconds(limit))} of a step at {a}, {_ms(largest.seconds(limit))} at {b}"
@@ -330,7 +332,7 @@ def _more_processes(
         yield _scaling(a, b, how, 1 / b.cell.processes, situation)
 
 
-def _scaling(one: Row, many: Row, how: str, part: float, situation: SweepContext) -> str:
+def _scaling(one: Row, many: Row, how: str, ideal: float, situation: SweepContext) -> str:
     """Why it is not N times as fast; `part` of the one process' step is what a step would ideally
     take."""
     count, gain = many.cell.processes, many.speed / one.speed
@@ -342,21 +344,21 @@ def _scaling(one: Row, many: Row, how: str, part: float, situation: SweepContext
         return f"{text}: on one device DataParallel passes each batch on to the network as it is."
     if gain >= _NEAR * count:
         return f"{text}, close to the ideal {count}."
-    lost = many.step_seconds - part * one.step_seconds
-    causes = {share: many.seconds(share) - part * one.seconds(share) for share in _CAUSES}
+    lost = many.step_seconds - ideal * one.step_seconds
+    causes = {share: many.seconds(share) - ideal * one.seconds(share) for share in _CAUSES}
     named = sorted(
         (share for share in causes if abs(causes[share]) >= _NOTABLE * lost),
         key=lambda s: -causes[s],
     )
     reasons = "; ".join(
-        f"+{_ms(causes[share])} {_why(share, many, part, situation)}"
+        f"+{_ms(causes[share])} {_why(share, many, ideal, situation)}"
         if causes[share] > 0
         else f"and -{_ms(-causes[share])} {_CAUSES[share]}"
         for share in named
     )
     text += (
         f", not {count}. A step takes {_ms(many.step_seconds)} where "
-        f"{_ms(part * one.step_seconds)} would be ideal: {reasons}."
+        f"{_ms(ideal * one.step_seconds)} would be ideal: {reasons}."
     )
     if gain < 1 - _SAME and named and named[0] in ("exchange", "launch", "copy", "update"):
         text += (
@@ -367,13 +369,13 @@ def _scaling(one: Row, many: Row, how: str, part: float, situation: SweepContext
     return text
 
 
-def _why(share: Share, many: Row, part: float, situation: SweepContext) -> str:
+def _why(share: Share, many: Row, ideal: float, situation: SweepContext) -> str:
     processes = counted(many.cell.processes, "process")
     shared = f"the {counted(situation.cores, 'core')} of this machine are shared by {processes}"
     compute = "computing: each rank computes more slowly than one alone"
     if (many.cell.device or situation.device) == "cpu":
         compute = f"computing, as {shared}: each computes more slowly beside the others"
-    elif part < 1:
+    elif ideal < 1:
         compute = "computing, as a sample takes longer in the smaller batch of a rank"
     return {
         "compute": compute,
@@ -425,10 +427,10 @@ def _first_gpu(rows: Sequence[Row]) -> Iterator[str]:
 def _accumulation(rows: Sequence[Row], situation: SweepContext) -> Iterator[str]:
     """What the largest number of accumulated batches does to speed and score, for the largest batch
     of each kind."""
-    kinds: dict[str, list[Row]] = {}
+    by_name: dict[str, list[Row]] = {}
     for row in rows:
-        kinds.setdefault(replace(row.cell, accumulate=1, batch=1).name, []).append(row)
-    for name, of_kind in kinds.items():
+        by_name.setdefault(replace(row.cell, accumulate=1, batch=1).name, []).append(row)
+    for name, of_kind in by_name.items():
         batch = max(row.cell.batch for row in of_kind)
         same = sorted(
             (row for row in of_kind if row.cell.batch == batch), key=lambda row: row.cell.accumulate

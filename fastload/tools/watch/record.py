@@ -137,8 +137,8 @@ class Watched(msgspec.Struct):
 
     def write(self, path: Path) -> None:
         """All of it or nothing, as JSON. Raises OSError."""
-        with replacing(path) as part:
-            part.write_bytes(msgspec.json.encode(self) + b"\n")
+        with replacing(path) as unfinished:
+            unfinished.write_bytes(msgspec.json.encode(self) + b"\n")
 
 
 def read_watched(path: Path) -> Watched:
