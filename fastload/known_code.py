@@ -55,12 +55,12 @@ def attributes_by_pattern(function: Any, pattern: FunctionType) -> dict[str, str
         return None
     if function.__closure__:
         return None
-    found: dict[str, str] = {}
+    stands_for: dict[str, str] = {}
     if not _same(
-        function.__code__, pattern.__code__, function.__globals__, pattern.__globals__, found
+        function.__code__, pattern.__code__, function.__globals__, pattern.__globals__, stands_for
     ):
         return None
-    return found if len(set(found.values())) == len(found) else None
+    return stands_for if len(set(stands_for.values())) == len(stands_for) else None
 
 
 def _same(
@@ -68,7 +68,7 @@ def _same(
     wanted: CodeType,
     names: Mapping[str, Any],
     wanted_names: Mapping[str, Any],
-    found: dict[str, str],
+    stands_for: dict[str, str],
 ) -> bool:
     """Whether two pieces of code are the same, with global names looked up in these two
     mappings."""
@@ -79,9 +79,9 @@ def _same(
             return False
         if mine.opcode in dis.hasconst:
             if isinstance(its.argval, CodeType) and isinstance(mine.argval, CodeType):
-                if not _same(mine.argval, its.argval, names, wanted_names, found):
+                if not _same(mine.argval, its.argval, names, wanted_names, stands_for):
                     return False
-            elif not _equal_constants(mine.argval, its.argval, found):
+            elif not _equal_constants(mine.argval, its.argval, stands_for):
                 return False
         elif mine.opcode not in dis.hasname and not _is_placeholder(its.argval):
             if mine.arg != its.arg:
@@ -90,7 +90,7 @@ def _same(
             if _global(mine.argval, names) is not _global(its.argval, wanted_names):
                 return False
         elif _is_placeholder(its.argval):
-            if found.setdefault(its.argval, mine.argval) != mine.argval:
+            if stands_for.setdefault(its.argval, mine.argval) != mine.argval:
                 return False
         elif mine.argval != its.argval:
             return False
@@ -115,16 +115,16 @@ def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
     )
 
 
-def _equal_constants(a: Any, b: Any, found: dict[str, str]) -> bool:
+def _equal_constants(a: Any, b: Any, stands_for: dict[str, str]) -> bool:
     """`b`: of the pattern. A qualified name of a nested function may differ."""
     if type(a) is not type(b):
         return False
     if isinstance(b, tuple):
         return len(a) == len(b) and all(
-            _equal_constants(mine, its, found) for mine, its in zip(a, b, strict=True)
+            _equal_constants(mine, its, stands_for) for mine, its in zip(a, b, strict=True)
         )
     if _is_placeholder(b):
-        return bool(found.setdefault(b, a) == a)
+        return bool(stands_for.setdefault(b, a) == a)
     return bool(a == b) or (isinstance(a, str) and a.endswith(">") and b.endswith(">"))
 
 
@@ -135,15 +135,15 @@ def _global(name: str, names: Mapping[str, Any]) -> Any:
 def own_attribute(thing: Any, name: str) -> Any:
     """What `thing.name` is, if that is stored in the object itself and no code makes it; else
     `MISSING`."""
-    kind: Any = type(thing)
-    by_code = kind.__getattribute__ is not object.__getattribute__
-    if by_code or hasattr(inspect.getattr_static(kind, name, None), "__get__"):
+    cls: Any = type(thing)
+    by_code = cls.__getattribute__ is not object.__getattribute__
+    if by_code or hasattr(inspect.getattr_static(cls, name, None), "__get__"):
         return MISSING
     own = getattr(thing, "__dict__", {})
     if (
         name not in own
         and isinstance(thing, nn.Module)
-        and kind.__getattr__ is nn.Module.__getattr__
+        and cls.__getattr__ is nn.Module.__getattr__
     ):
         own = own["_modules"]
     return own.get(name, MISSING)
@@ -173,12 +173,12 @@ def delegate_of(transform: Any) -> Any:
     """The transform that one hands its image to and whose result it returns, doing nothing else, as
     torchvision's reference presets do; or None. That no hook is set on it is for the caller to
     see."""
-    kind = type(transform)
-    call: Any = kind.__call__
+    cls = type(transform)
+    call: Any = cls.__call__
     if isinstance(transform, nn.Module) and call is nn.Module.__call__:
-        call = kind.forward
-    found = attributes_by_pattern(call, _delegation)  # type: ignore[arg-type]
-    inner = MISSING if found is None else own_attribute(transform, found["any_transform"])
+        call = cls.forward
+    names = attributes_by_pattern(call, _delegation)  # type: ignore[arg-type]
+    inner = MISSING if names is None else own_attribute(transform, names["any_transform"])
     return inner if callable(inner) else None
 
 
@@ -194,10 +194,10 @@ def is_as_defined(function: Any) -> bool:
     return code is not None and code.co_filename == getattr(module, "__file__", None)
 
 
-def methods_are_as_defined(kind: type) -> bool:
+def methods_are_as_defined(cls: type) -> bool:
     """Whether no function of a class of torchvision's, or of those that it derives from there, was
     replaced in the class. Of another class nothing is known: true."""
-    own = [base for base in kind.__mro__ if base.__module__.partition(".")[0] == "torchvision"]
+    own = [base for base in cls.__mro__ if base.__module__.partition(".")[0] == "torchvision"]
     functions = [value for base in own for value in vars(base).values()]
     return all(map(is_as_defined, (f for f in functions if isinstance(f, FunctionType))))
 
@@ -272,40 +272,40 @@ def _wrappers() -> tuple[FunctionType, ...]:
         [f"    x, y = {sample}", "    return self.any_transform(x), y"] for sample in samples
     ]
     bodies += [[f"    return {sample}"] for sample in samples]
-    made = []
+    patterns = []
     for body in bodies:
         names: dict[str, Any] = {}
         exec("\n".join(["def pattern(self, index):", *filter(None, body)]), names)
-        made.append(names["pattern"])
-    return tuple(made)
+        patterns.append(names["pattern"])
+    return tuple(patterns)
 
 
 def wrapped_by(dataset: Any) -> dict[str, Any] | None:
     """What a data set around another one holds, if its code is known: `data`, `rows` (None: all, in
     order), `transform`, `target_transform`; else None."""
-    kind = type(dataset)
-    matches = (attributes_by_pattern(kind.__getitem__, pattern) for pattern in _wrappers())
-    found = next((names for names in matches if names is not None), None)
-    if found is None or not _counts_and_batches_as_known(dataset, found):
+    cls = type(dataset)
+    matches = (attributes_by_pattern(cls.__getitem__, pattern) for pattern in _wrappers())
+    stands_for = next((names for names in matches if names is not None), None)
+    if stands_for is None or not _counts_and_batches_as_known(dataset, stands_for):
         return None
-    values = {role: own_attribute(dataset, name) for role, name in found.items()}
+    values = {role: own_attribute(dataset, name) for role, name in stands_for.items()}
     if any(value is MISSING for value in values.values()):  # `in` would compare arrays
         return None
     roles = ("data", "rows", "transform", "target_transform")
     return {role: values.get(f"any_{role}") for role in roles}
 
 
-def _counts_and_batches_as_known(dataset: Any, found: Mapping[str, str]) -> bool:
+def _counts_and_batches_as_known(dataset: Any, stands_for: Mapping[str, str]) -> bool:
     """Whether `__len__` is that of what is wrapped, and `__getitems__`, where there is one, is of
     single samples."""
-    kind = type(dataset)
+    cls = type(dataset)
     wanted, pattern = (
-        ("any_rows", _length_of_rows) if "any_rows" in found else ("any_data", _length_of_data)
+        ("any_rows", _length_of_rows) if "any_rows" in stands_for else ("any_data", _length_of_data)
     )
-    counted = attributes_by_pattern(kind.__len__, pattern)  # type: ignore[arg-type]
-    if counted is None or counted[wanted] != found[wanted] or "__getitems__" in vars(dataset):
+    counted = attributes_by_pattern(cls.__len__, pattern)  # type: ignore[arg-type]
+    if counted is None or counted[wanted] != stands_for[wanted] or "__getitems__" in vars(dataset):
         return False
-    together = getattr(kind, "__getitems__", None)
+    together = getattr(cls, "__getitems__", None)
     known: tuple[Any, ...] = (_one_by_one, _one_by_one_called)
     return together is None or any(
         attributes_by_pattern(together, pattern) is not None for pattern in known
@@ -349,18 +349,20 @@ _KEYS = ("{key!r}", "{key}", "any_args.{key}")
 @functools.cache
 def _mappings() -> tuple[tuple[FunctionType, _Leaves], ...]:
     """The patterns of functions that `maps_images` knows, and what of the batch each leaves."""
-    made: list[tuple[list[str], _Leaves]] = []
+    bodies: list[tuple[list[str], _Leaves]] = []
     for key in (form.format(key="any_image") for form in _KEYS):
         apart = f"xs = [x.convert('RGB') for x in a[{key}]]"
         whole = f"[any_transform(x.convert('RGB')) for x in a[{key}]]"
         popped = f"[any_transform(x.convert('RGB')) for x in a.pop({key})]"
-        made.append(([f"a['any_made'] = {whole}", "return a"], "all"))
-        made.append(([f"a['any_made'] = {popped}", "return a"], "others"))
-        made.append(([f"a['any_made'] = {whole}", f"del a[{key}]", "return a"], "others"))
-        made.append(([apart, "a['any_made'] = [any_transform(x) for x in xs]", "return a"], "all"))
-        made.append(([f"return {{'any_made': {whole}}}"], "none"))
-        made.append(([f"xs = {whole}", "return {'any_made': xs}"], "none"))
-    return tuple((pattern, leaves) for body, leaves in made for pattern in _patterns(body))
+        bodies.append(([f"a['any_made'] = {whole}", "return a"], "all"))
+        bodies.append(([f"a['any_made'] = {popped}", "return a"], "others"))
+        bodies.append(([f"a['any_made'] = {whole}", f"del a[{key}]", "return a"], "others"))
+        bodies.append(
+            ([apart, "a['any_made'] = [any_transform(x) for x in xs]", "return a"], "all")
+        )
+        bodies.append(([f"return {{'any_made': {whole}}}"], "none"))
+        bodies.append(([f"xs = {whole}", "return {'any_made': xs}"], "none"))
+    return tuple((pattern, leaves) for body, leaves in bodies for pattern in _patterns(body))
 
 
 def maps_images(function: Any) -> ImageMapping | None:
@@ -370,8 +372,8 @@ def maps_images(function: Any) -> ImageMapping | None:
         values = _values_by(function, pattern)
         if values is not None and all(type(values[key]) is str for key in ("image", "made")):
             lost = leaves == "others" and values["image"] == values["made"]
-            made = ImageMapping(values["image"], values["made"], values["transform"], leaves)
-            return None if lost else made
+            mapping = ImageMapping(values["image"], values["made"], values["transform"], leaves)
+            return None if lost else mapping
     return None
 
 
@@ -452,20 +454,20 @@ def _values_by(function: Any, pattern: FunctionType) -> dict[str, Any] | None:
     that of the pattern; `any_args` is left out."""
     if not isinstance(function, FunctionType) or function.__defaults__ or function.__kwdefaults__:
         return None
-    found: dict[str, str] = {}
+    stands_for: dict[str, str] = {}
     if not _same(
-        function.__code__, pattern.__code__, function.__globals__, pattern.__globals__, found
+        function.__code__, pattern.__code__, function.__globals__, pattern.__globals__, stands_for
     ):
         return None
     names = {*pattern.__code__.co_freevars, *_global_names(pattern.__code__)}
     free = _free(function)
 
     def named(placeholder: str) -> Any:
-        name = found[placeholder]
+        name = stands_for[placeholder]
         return free[name] if name in free else _global(name, function.__globals__)
 
     values = {}
-    for placeholder, name in found.items():
+    for placeholder, name in stands_for.items():
         value: Any = name
         if placeholder in names:
             value = named(placeholder)

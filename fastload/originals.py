@@ -26,12 +26,12 @@ def pipeline_for(thing: Any) -> str | None:
     """What to write in the place of a transform, or of one that a data set has, in words; None
     where no pipeline is known. Only names are compared: nothing of it is run, and the class may
     have been changed."""
-    for found in _objects_in(thing):
-        kind = type(found)
-        if (pipeline := _function_for(f"{kind.__module__}.{kind.__qualname__}")) is not None:
+    for one in _objects_in(thing):
+        cls = type(one)
+        if (pipeline := _function_for(f"{cls.__module__}.{cls.__qualname__}")) is not None:
             return (
-                f"{kind.__qualname__} has the name of a class of the repository that "
-                f"{_PACKAGE}.{pipeline}(...) follows; if your {kind.__module__} is unchanged, give "
+                f"{cls.__qualname__} has the name of a class of the repository that "
+                f"{_PACKAGE}.{pipeline}(...) follows; if your {cls.__module__} is unchanged, give "
                 "create_loader that as transform"
             )
     return None
