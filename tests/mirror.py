@@ -106,6 +106,7 @@ TESTS = {
     "test_recipe_detection": "recipe.iou_crop recipe.resize_or_crop recipe.scales "
     "recipe.transforms recipe.warps render.warp",
     "test_recipe_distortions": "recipe.distortions",
+    "test_recipe_five_crop": "recipe.five_crop",
     "test_recipe_geometry": "geometry.boxes geometry.plan recipe.attributes recipe.crops",
     "test_recipe_composite": "backends.composites backends.pasted recipe.composite",
     "test_recipe_lower": "recipe.convert recipe.lower recipe.recipe",

@@ -121,7 +121,7 @@ def test_a_distributed_sampler_gives_rank_and_seed(folder: Path) -> None:
     ("unknown", "words"),
     [
         ([v2.ElasticTransform(5.0, fill=None)], "single operation: .*ElasticTransform"),
-        ([v2.ElasticTransform(5.0, fill=None), v2.FiveCrop(3)], None),
+        ([v2.ElasticTransform(5.0, fill=None), v1.FiveCrop(3)], None),
         ([v2.RandomInvert()], None),
     ],
     ids=["one", "two", "none"],

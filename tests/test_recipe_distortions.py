@@ -134,6 +134,7 @@ def test_the_core_moves_pixels_as_torch(
         )
 
 
+@pytest.mark.slow
 def test_a_loader_does_them_on_batches_and_refuses_boxes() -> None:
     arrays: dict[str, Any] = {"image": PHOTOS, "mask": MASKS.permute(0, 2, 3, 1).numpy()}
     transform = v2.Compose([v2.RandomCrop(44), v2.ElasticTransform(sigma=3.0)])

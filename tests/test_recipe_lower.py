@@ -308,7 +308,7 @@ def double(image: Any) -> Any:
         (v1.RandomApply([Views(None, None)]), "changes the kind or the number"),
         (v1.RandomChoice([v1.CenterCrop(8)]), "moves pixels; draw it"),
         (v2.ElasticTransform(sigma=0.3, fill=None), "fill=None leaves it to the kind"),
-        (v2.FiveCrop(3), "no batched form"),
+        (v1.FiveCrop(3), "no batched form"),
         (v2.Resize(8, interpolation="lanczos"), "'lanczos' is not among nearest"),
         (
             v1.RandomResizedCrop(8, interpolation=InterpolationMode.BOX),

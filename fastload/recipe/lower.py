@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, Generic, TypeVar
 
@@ -37,6 +37,8 @@ from fastload.recipe.operation import (
 )
 
 _CONTAINERS = (v1.Compose, v2.Compose, nn.Sequential)
+_EACH = (v2.ToImage, v2.ToDtype, v2.Normalize, v2.Identity)
+"""Transforms without random numbers that do the same to each of several images."""
 _BATCH_ONLY = (v2.MixUp, v2.CutMix)
 _TO_PIL = (v1.ToPILImage, v2.ToPILImage)
 _CONVERSIONS = (
@@ -70,7 +72,31 @@ def lower(transform: Any) -> list[Origin]:
 
 def lower_all(transform: Any, image: ImageState) -> list[Origin]:
     """As `lower`. `image`: the state of the image before, which is changed to the state after."""
-    return [lower_leaf(leaf, image) for leaf in _leaves(transform)]
+    found: list[Origin] = []
+    for leaf in _leaves(transform):
+        joined = _joined(found[-1], leaf, image) if image.cropped else None
+        if joined is None:
+            image.cropped = False  # by a transform that takes all crops at once
+            found.append(lower_leaf(leaf, image))
+        else:
+            found[-1] = joined
+    return found
+
+
+def _joined(crops: Origin, leaf: Any, image: ImageState) -> Origin | None:
+    """What makes crops, and a transform of each of them; None where it does not take them one by
+    one, in the same way."""
+    # Of several plain tensors torchvision changes the first alone.
+    if type(leaf) not in _EACH or image.pure:
+        return None
+    inside = replace(image, forked=False, cropped=False)
+    origin = lower_leaf(leaf, inside)
+    if any(op.is_opaque for op in origin.ops):
+        return None
+    vars(image).update(vars(inside), forked=True, cropped=True)
+    (views,) = crops.ops
+    made = (views.each_through(origin.ops),)
+    return Origin(v2.Compose([crops.transform, leaf]), made, crops.converts or origin.converts)
 
 
 def keeps_kind(transform: Any) -> bool:

@@ -47,6 +47,8 @@ class ImageState:
     """False after an opaque transform."""
     forked: bool = False
     """Whether there are several views of it."""
+    cropped: bool = False
+    """Whether these are crops of it, in the same state, of which transforms take each."""
 
 
 class NotLowerableError(Exception):
@@ -95,6 +97,10 @@ class Operation:
     def paths(self, before: tuple[Operation, ...]) -> list[list[tuple[int, Operation]]]:
         """(stream, operation) of all that makes each view, those `before` it included."""
         return [list(enumerate((*before, self)))]
+
+    def each_through(self, ops: tuple[Operation, ...]) -> Operation:
+        """The same, followed by these operations on each image; where it `makes_views`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define each_through(ops)")
 
     @property
     def inner(self) -> tuple[Operation, ...]:

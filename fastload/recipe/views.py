@@ -79,6 +79,9 @@ class Branches(Operation):
     def size_after(self, size: Size | None) -> Size | None:
         return None
 
+    def each_through(self, ops: tuple[Operation, ...]) -> Branches:
+        return Branches(tuple((*branch, *ops) for branch in self.branches))
+
     @property
     def identity(self) -> str:
         branches = (", ".join(op.identity for op in branch) for branch in self.branches)
