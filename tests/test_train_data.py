@@ -292,7 +292,7 @@ def test_a_pipeline_without_one_for_validation(
     [
         ({"pipeline": "torchvision"}, "pipeline 'torchvision': there are .*dinov2, "),
         ({"pipeline": "dinov2"}, "pipeline: dinov2 makes several views"),
-        ({**RECIPE, "val_pipeline": "dino"}, "val_pipeline 'dino': there are"),
+        ({**RECIPE, "val_pipeline": "dinov"}, "val_pipeline 'dinov': there are"),
         ({"pipeline": RECIPE["pipeline"], "pipeline_option": "crop=8"}, "no argument 'crop'"),
         ({"pipeline": RECIPE["pipeline"], "pipeline_option": "crop_size=a"}, "Expected `int`"),
         ({"pipeline_option": "crop_size=8"}, "pipeline_option: .*given with a pipeline"),
