@@ -14,6 +14,8 @@ import fastload
 from fastload import pipelines
 from fastload.errors import ConfigurationError
 from fastload.recipe import Recipe
+from fastload.recipe.convert import Normalize, ToDtype
+from fastload.recipe.operation import PixelOperation
 from tests.images import write_photo_folder
 
 TO_FLOATS = [
@@ -178,7 +180,7 @@ def test_three_augment_of_deit3() -> None:
     assert crop == cropped(224, "")
     assert [flip, *rest] == ["RandomHorizontalFlip(p=0.5)", *TO_FLOATS]
     assert one_of_three == (
-        "OneOf([Grayscale(num_output_channels=3), RandomSolarize(threshold=128.0, p=1.0), "
+        "OneOf([RandomGrayscale(p=1.0), RandomSolarize(threshold=128.0, p=1.0), "
         f"{blur(13)}], probabilities=(0.3333333333333333, 0.3333333333333333, 0.3333333333333333))"
     )
     assert jitter == (
@@ -189,6 +191,16 @@ def test_three_augment_of_deit3() -> None:
     assert simple[0] == "Resize(shorter=64, interpolation='bicubic')"
     assert simple[1] == ("RandomCrop(size=(64, 64), padding=(4, 4, 4, 4), padding_mode='reflect')")
     assert simple[2:4] == [flip, one_of_three]
+
+
+@pytest.mark.parametrize("name", ["deit3", "dino", "dinov2", "simclr"])
+def test_all_colour_is_done_by_the_native_core(name: str) -> None:
+    (*ops, last) = Recipe.from_transform(getattr(pipelines, name)()).ops
+    every = [*ops, *getattr(last, "inner", ())]
+    floats = ToDtype, Normalize
+    colour = [op for op in every if isinstance(op, PixelOperation) and not isinstance(op, floats)]
+    assert len(colour) >= 2
+    assert [op.describe() for op in colour if not op.has_steps] == []
 
 
 def test_images_of_open_clip() -> None:

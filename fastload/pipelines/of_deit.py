@@ -43,7 +43,7 @@ def deit3(input_size: int = 224, color_jitter: float | None = 0.3, src: bool = F
     )
     one_of_three = v2.RandomChoice(
         [
-            v2.Grayscale(num_output_channels=3),
+            v2.RandomGrayscale(p=1.0),  # the native core does it, unlike Grayscale
             v2.RandomSolarize(threshold=128, p=1.0),
             v2.GaussianBlur(_KERNEL, sigma=(0.1, 2.0)),
         ]
