@@ -20,10 +20,10 @@ from typing import Any
 from torch.utils.data import default_collate
 
 from fastload.known_code import ImageMapping, maps_images, stacks
-from fastload.sources.base import Opened, OpenOptions
-from fastload.sources.formats.huggingface import open_huggingface
+from fastload.sources.base import Opened
 from fastload.sources.given import is_huggingface
 from fastload.sources.kinds import IMAGE, role_of_images
+from fastload.sources.opening import open_source
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Mapped:
         itself."""
         plain = self.dataset.with_format(None)
         fields = tuple(dict.fromkeys(column for _, column in self.columns))
-        opened = open_huggingface(plain, OpenOptions(fields=fields))
+        opened = open_source(plain, fields=fields)
         stored = opened.source.columns
         columns = {key: stored[column] for key, column in self.columns}
         return replace(

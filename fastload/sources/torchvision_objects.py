@@ -63,10 +63,10 @@ def is_wrapped_coco(dataset: Any) -> bool:
         dataset = dataset.dataset
     if wrappers is None or not isinstance(dataset, wrappers.VisionDatasetTVTensorWrapper):
         return False
-    coco = getattr(dataset._dataset, "coco", None)
-    if type(dataset._dataset).__name__ != "CocoDetection" or coco is None:
+    inner = dataset._dataset
+    if type(inner) is not sys.modules["torchvision.datasets"].CocoDetection:
         return False
-    listed = (coco.imgToAnns.get(image, ()) for image in dataset._dataset.ids)
+    listed = (inner.coco.imgToAnns.get(image, ()) for image in inner.ids)
     return all(
         any(isinstance(number, float) for one in objects for number in one["bbox"])
         for objects in listed
