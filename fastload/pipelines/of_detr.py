@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torchvision.transforms import v2
 
-from fastload.pipelines.normalised import MEAN, STD
+from fastload.pipelines.normalised import to_floats
 from fastload.recipe.transforms import DropObjects, ResizeOrCrop
 
 ORIGINALS = {"datasets.transforms.RandomSelect": "detr"}
@@ -33,7 +32,7 @@ def detr(scales: Sequence[int] = SCALES, max_size: int = 1333) -> v2.Compose:
             v2.RandomHorizontalFlip(),
             ResizeOrCrop(scales, max_size, first=(400, 500, 600), crop=(384, 600)),
             DropObjects(min_size=0, min_area=0),
-            *_to_floats(),
+            *to_floats(),
         ]
     )
 
@@ -42,8 +41,4 @@ def detr_eval(size: int = 800, max_size: int = 1333) -> v2.Compose:
     """A transform for evaluation: the shorter side becomes `size`, the longer `max_size` at
     most."""
     resize = ResizeOrCrop((size,), max_size, p=0.0)
-    return v2.Compose([v2.ClampBoundingBoxes(), resize, *_to_floats()])
-
-
-def _to_floats() -> tuple[v2.Transform, ...]:
-    return v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)
+    return v2.Compose([v2.ClampBoundingBoxes(), resize, *to_floats()])

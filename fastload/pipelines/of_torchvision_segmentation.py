@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torchvision.transforms import v2
 
 from fastload.errors import ConfigurationError
-from fastload.pipelines.normalised import MEAN, STD
+from fastload.pipelines.normalised import MEAN, STD, Floats, to_floats
 from fastload.recipe.transforms import FixedSizeCrop, RandomResize
 
 ORIGINALS = {
     "presets.SegmentationPresetTrain": "torchvision_segmentation",
     "presets.SegmentationPresetEval": "torchvision_segmentation_eval",
 }
-
-Floats = tuple[float, float, float]
 
 _IGNORED = 255
 """What masks are padded with: the script's loss leaves this class out."""
@@ -52,7 +49,7 @@ def torchvision_segmentation(
     if hflip_prob > 0:
         steps.append(v2.RandomHorizontalFlip(hflip_prob))
     steps.append(FixedSizeCrop(crop_size, mask_fill=_IGNORED, apart=True))
-    return v2.Compose([*steps, *_to_floats(mean, std)])
+    return v2.Compose([*steps, *to_floats(mean, std)])
 
 
 def torchvision_segmentation_eval(
@@ -60,8 +57,4 @@ def torchvision_segmentation_eval(
 ) -> v2.Compose:
     """A transform for evaluation: the shorter side becomes `base_size`. Sizes differ, so that
     batches have one image, as in the script (`batch_size=1`)."""
-    return v2.Compose([RandomResize(base_size, base_size + 1), *_to_floats(mean, std)])
-
-
-def _to_floats(mean: Floats, std: Floats) -> tuple[v2.Transform, ...]:
-    return v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)
+    return v2.Compose([RandomResize(base_size, base_size + 1), *to_floats(mean, std)])
