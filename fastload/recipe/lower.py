@@ -72,31 +72,31 @@ def lower(transform: Any) -> list[Origin]:
 
 def lower_all(transform: Any, image: ImageState) -> list[Origin]:
     """As `lower`. `image`: the state of the image before, which is changed to the state after."""
-    found: list[Origin] = []
+    origins: list[Origin] = []
     for leaf in _leaves(transform):
-        joined = _joined(found[-1], leaf, image) if image.cropped else None
-        if joined is None:
+        if not (image.cropped and _joins(origins, leaf, image)):
             image.cropped = False  # by a transform that takes all crops at once
-            found.append(lower_leaf(leaf, image))
-        else:
-            found[-1] = joined
-    return found
+            origins.append(lower_leaf(leaf, image))
+    return origins
 
 
-def _joined(crops: Origin, leaf: Any, image: ImageState) -> Origin | None:
-    """What makes crops, and a transform of each of them; None where it does not take them one by
-    one, in the same way."""
+def _joins(origins: list[Origin], leaf: Any, image: ImageState) -> bool:
+    """Whether a transform takes the crops that the last origin makes one by one, in the same way;
+    the last origin makes then what comes after it."""
     # Of several plain tensors torchvision changes the first alone.
     if type(leaf) not in _EACH or image.pure:
-        return None
+        return False
     inside = replace(image, forked=False, cropped=False)
     origin = lower_leaf(leaf, inside)
     if any(op.is_opaque for op in origin.ops):
-        return None
+        return False
     vars(image).update(vars(inside), forked=True, cropped=True)
+    crops = origins.pop()
     (views,) = crops.ops
-    made = (views.each_through(origin.ops),)
-    return Origin(v2.Compose([crops.transform, leaf]), made, crops.converts or origin.converts)
+    both = v2.Compose([crops.transform, leaf])
+    each = (views.each_through(origin.ops),)
+    origins.append(Origin(both, each, crops.converts or origin.converts))
+    return True
 
 
 def keeps_kind(transform: Any) -> bool:

@@ -217,23 +217,33 @@ def _in_order(transforms: list[Callable[..., Any]]) -> Callable[..., Any]:
     return transforms[0] if len(transforms) == 1 else v2.Compose(transforms)
 
 
-def _place(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
+Placed = tuple[list[Any], GeometryPlan]
+
+
+def _place(path: list[Step], fixed_size: Size | None) -> Placed:
     """One of "decode", "device" and "nowhere" for each operation, and the plan of those at
     decoding. After that prefix everything works on batches, if images are of one size by then.
     Colour comes before it only where there is no other way."""
     where, plan = _after_colour(path, fixed_size)
+    if "nowhere" not in where or any(op.takes_several for _, op in path):
+        return where, plan
+    return _colour_first(path, fixed_size) or (where, plan)
+
+
+def _colour_first(path: list[Step], fixed_size: Size | None) -> Placed | None:
+    """As `_place`, with the leading operations of colour on whole images; None: there are none."""
+    from fastload.recipe.whole_images import WholeImages
+
     # What works on boxes alone may stand among it.
     first = list(takewhile(lambda step: step[1].of_any_size or step[1].only_columns, path))
     colour = tuple(step for step in first if step[1].of_any_size)
-    if "nowhere" not in where or not colour or any(op.takes_several for _, op in path):
-        return where, plan
-    from fastload.recipe.whole_images import WholeImages
-
+    if not colour:
+        return None
     rest, plan = _after_colour(path[len(first) :], fixed_size)
     return ["decode"] * len(first) + rest, replace(plan, colour=WholeImages(colour))
 
 
-def _after_colour(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
+def _after_colour(path: list[Step], fixed_size: Size | None) -> Placed:
     """As `_place`, for what comes after the leading operations of colour."""
     prefix = _GeometryPrefix(fixed_size)
     where: list[Any] = []
