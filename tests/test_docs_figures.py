@@ -262,6 +262,7 @@ def test_the_peers_are_the_rounds_of_the_file_and_the_worst_for_us_is_first(page
     text = (ROOT / page).read_text().translate({0xFF08: "(", 0xFF09: ")"}).replace(" 到 ", " to ")
     text = re.sub(r"(\d)\(", r"\1 (", text)
     (file,) = re.findall(r"\(benchmarks/results/(peers-[\w.-]+)\)", text)
+    text = text[: text.index("(benchmarks/results/pipelines-")]
     tables: list[list[str]] = []
     for line in text.splitlines():
         cells = re.findall(r"[\d.]+ \([\d.]+ to [\d.]+\)", line)
@@ -291,3 +292,23 @@ def test_the_peers_are_the_rounds_of_the_file_and_the_worst_for_us_is_first(page
             beside("fastload cache", "DataLoader, Pillow", "small images"),
         ],
     ]
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
+def test_the_pipelines_are_those_of_the_file_and_the_worst_beside_its_bar_is_first(
+    page: str,
+) -> None:
+    text = (ROOT / page).read_text().translate({0xFF08: "(", 0xFF09: ")", 0xFF0C: ","})
+    text = re.sub(r"(\d)\(", r"\1 (", text.replace(" 到 ", " to "))
+    (file,) = re.findall(r"\(benchmarks/results/(pipelines-[\w.-]+)\)", text)
+    pattern = r"^\| `(\w+)`.* \| ([\d.]+ \([\d.]+ to [\d.]+\)) \| ([\d.]+)(.*) \|$"
+    shown = re.findall(pattern, text[text.index(file) :], re.MULTILINE)
+    rows = []
+    for verdict in json.loads((RESULTS / file).read_text())["verdicts"]:
+        share, bar = verdict["found"], verdict["bound"]
+        least, most = f"{share['least']:.2f}", f"{share['most']:.2f}"
+        cells = verdict["what"].split(",")[0], f"{share['median']:.2f} ({least} to {most})"
+        rows.append((share["median"] / bar, (*cells, f"{bar:g}"), share["median"] < bar))
+    rows.sort()
+    assert [cells[:3] for cells in shown] == [cells for _, cells, _ in rows]
+    assert [bool(cells[3]) for cells in shown] == [missed for _, _, missed in rows]
