@@ -515,7 +515,7 @@ def test_the_table_of_a_sweep_is_not_cut(browser: Any, tmp_path: Path) -> None:
 
 @pytest.mark.whole
 def test_a_sample_and_three_versions_of_it_stand_side_by_side(browser: Any, tmp_path: Path) -> None:
-    picture = Shown(np.zeros((8, 8, 3), np.uint8), False, {})
+    picture = Shown("as stored", np.zeros((8, 8, 3), np.uint8), False, {})
     text = look([Row("a.jpg", [picture] * 4)], title="a", summary="b", transform="c", classes=None)
     (tmp_path / "look.html").write_text(text)
     for width, columns in ((1280, 4), (390, 1)):
