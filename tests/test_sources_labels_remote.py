@@ -23,7 +23,7 @@ from fastload.sources.sizes import upright_sizes
 from fastload.stores import contents
 from tests import test_sources_open_images as open_images
 from tests import test_sources_panoptic as panoptic
-from tests.backends import Contestant, contestants
+from tests.backends import Contestant, contestants, once_in_workers
 from tests.images import jpeg, photo
 from tests.objectserver import ObjectServer
 from tests.test_sources_coco_remote import TRANSFORM, check_equal, flat
@@ -648,6 +648,7 @@ def test_segments_of_an_index_lead_nowhere(
 @contestants(spawned=True)
 def test_batches(contestant: Contestant, kind: str, tmp_path: Path, server: ObjectServer) -> None:
     """The second time by the index."""
+    once_in_workers(contestant, kind, "panoptic")
     ALL_WRITERS[kind](tmp_path / "data")
     upload(tmp_path / "data", server)
     made = []
