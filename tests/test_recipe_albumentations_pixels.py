@@ -202,6 +202,17 @@ def test_what_is_not_the_same_stays_as_it_is(transform: Any, why: str) -> None:
     assert why in op.reason_not_placed(None)
 
 
+@pytest.mark.parametrize("name", ["motion", "median", "hsv", "clahe"])
+def test_tensors_of_other_numbers_are_refused(name: str) -> None:
+    """Of which only the samples tell: they would be taken for bytes."""
+    data = [(torch.rand(3, 20, 30), n) for n in range(2)]
+    with (
+        pytest.raises(ConfigurationError, match=r"needs uint8 images, got torch\.float32"),
+        fastload.create_loader(data, transform=CASES[name][0](), num_workers=0) as loader,
+    ):
+        next(iter(loader))
+
+
 def test_images_smaller_than_half_a_kernel_are_refused_at_once() -> None:
     with pytest.raises(ConfigurationError, match=r"BoxBlur.*8x9 pixels.*smaller blur_limit"):
         fastload.create_loader(

@@ -77,6 +77,18 @@ def test_elastic_of_torchvision_v1_and_of_many_numbers() -> None:
     assert abs(wide.mean() - 0.5) < 2e-3
 
 
+def test_elastic_of_a_torchvision_with_other_shifts_runs_as_it_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before January 2026 shifts along x were divided by the height."""
+    state = torch.get_rng_state()
+    assert not only_op(v2.ElasticTransform()).is_opaque
+    assert torch.equal(torch.get_rng_state(), state)
+    swapped = staticmethod(lambda alpha, sigma, size: torch.rand(1, *size, 2) / torch.tensor(size))
+    monkeypatch.setattr(v1.ElasticTransform, "get_params", swapped)
+    assert "issue 9299" in only_op(v2.ElasticTransform()).reason_not_placed(None)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -132,6 +144,20 @@ def test_the_core_moves_pixels_as_torch(
         native.load().remap(
             PHOTOS[0], PHOTOS[1].copy(), x, x, True, True, True, np.zeros(3, np.float32)
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.uint16, torch.int32])
+@pytest.mark.parametrize(
+    "transform", [v2.ElasticTransform(), v2.RandomPerspective(p=1.0)], ids=["elastic", "map"]
+)
+def test_whole_numbers_above_255_stay(transform: Any, dtype: torch.dtype) -> None:
+    """White stays white, where nothing of the fill is shown."""
+    arrays = {"image": np.full((2, 47, 59, 3), 255, np.uint8)}
+    chain = [v2.ToImage(), v2.ToDtype(dtype, scale=True), transform]
+    with fastload.create_loader(arrays, transform=v2.Compose(chain), num_workers=0) as loader:
+        found = next(iter(loader))["image"][0, 0, 23].to(torch.int64)
+    white = v2.functional.to_dtype(torch.full((1, 1, 1), 255, dtype=torch.uint8), dtype, scale=True)
+    assert found[29] == white.item()
 
 
 @pytest.mark.slow

@@ -393,6 +393,30 @@ def test_an_opaque_transform_gets_all_bits(tmp_path: Path) -> None:
         assert torch.equal(found, planes(PIXELS[channels][0]).long())
 
 
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
+def test_albumentations_as_written_gets_all_bits(dtype: Any, tmp_path: Path) -> None:
+    package = pytest.importorskip("albumentations", reason="pip install .[albumentations]")
+    pixels = PIXELS[1][0].astype(dtype)
+    file, end = (png16(pixels), ".png") if dtype == np.uint16 else (tiff(pixels), ".tif")
+    data = open_source(folder(tmp_path, [file] * 2, end), mode="unchanged")
+    transform = package.Morphological((1, 1), p=1)  # a square of one pixel: changes nothing
+    with fastload.create_loader(data, transform=transform, num_workers=0) as loader:
+        assert "Morphological" in str(loader.explain())
+        found = next(iter(loader))[0][0]
+    assert torch.equal(found, planes(pixels))
+
+
+@pytest.mark.parametrize("name", ["MotionBlur", "MedianBlur", "CLAHE", "RandomBrightnessContrast"])
+def test_what_albumentations_does_to_bytes_refuses_other_numbers(name: str, tmp_path: Path) -> None:
+    package = pytest.importorskip("albumentations", reason="pip install .[albumentations]")
+    data = folder(tmp_path, [tiff(PIXELS[1][0] / np.float32(65535))], ".tif")
+    for p in (0.5, 1.0):
+        with pytest.raises(ConfigurationError, match=r"needs uint8 images, got torch\.float32"):
+            fastload.create_loader(
+                open_source(data, mode="unchanged"), transform=getattr(package, name)(p=p)
+            )
+
+
 def test_without_tifffile_the_message_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,6 +188,7 @@ def check_pixels(config: LoaderConfig, source: Source, split: SplitRecipe) -> No
         for _, op in program.ops:
             if not dtype.is_floating_point and not isinstance(op, ToDtype):
                 refuse("transform", f"{op.describe()} takes 8 bits or floating point; {_REMEDY}")
+            op.check_dtype(dtype)
             dtype = op.output_dtype(dtype)
         if dtype.is_floating_point and dtype != start:
             continue

@@ -16,6 +16,12 @@ from fastload.errors import ConfigurationError
 from fastload.recipe.operation import CopiedTransform, qualified_name
 
 
+def _is_kept(mode: str) -> bool:
+    """Whether PIL images of this mode are given as they are: those of more than 8 bits (I, I;16, F)
+    among them, which `convert` would cut to 255."""
+    return mode in ("L", "RGB") or mode.startswith(("I", "F"))
+
+
 class AsFunction(CopiedTransform):
     """An albumentations transform as a function of an image and its masks. Its random numbers
     follow from Python's generator, which the `torch` backend seeds for each sample; the user's own
@@ -38,7 +44,7 @@ class AsFunction(CopiedTransform):
                 f"transform: {qualified_name(self.given)} runs as Python code, on one image "
                 "and its masks, and samples have several images."
             )
-        if isinstance(image, Image.Image) and image.mode not in ("L", "RGB"):
+        if isinstance(image, Image.Image) and not _is_kept(image.mode):
             image = image.convert("RGB")  # What fastload reads is RGB.
         if isinstance(image, torch.Tensor):
             raise ConfigurationError(

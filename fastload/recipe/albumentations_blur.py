@@ -27,6 +27,7 @@ class _Blur(PixelOperation):
     """Define `uniforms`, `most` and `steps`."""
 
     has_steps = True
+    of_bytes = True
     uniforms: ClassVar[int]
 
     @property

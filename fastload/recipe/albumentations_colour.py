@@ -28,6 +28,7 @@ class BrightnessContrast(PixelOperation):
     """Pixels times a number, plus a part of 255 or of their mean; cut to whole numbers."""
 
     of_any_channels = True
+    of_bytes = True
 
     brightness: Pair
     """Bounds of what is added, in parts of 255, or of the mean."""
@@ -76,6 +77,7 @@ class Gamma(PixelOperation):
     """Pixels raised to a power on the scale 0..1, by a table."""
 
     has_steps = True
+    of_bytes = True
     of_any_size = True
     pointwise = True
 
@@ -109,6 +111,7 @@ class HueSaturationValue(PixelOperation):
     the value is changed."""
 
     has_steps = True
+    of_bytes = True
     of_any_size = True
     pointwise = True
 
@@ -146,6 +149,7 @@ class CLAHE(PixelOperation):
     L*a*b*; on the CPU: images on a GPU go there and back."""
 
     has_steps = True
+    of_bytes = True
 
     limit: Pair = (1.0, 4.0)
     """Bounds of the largest count of a histogram, in parts of the mean."""
@@ -169,6 +173,7 @@ class PixelNoise(PixelOperation):
     """Normal noise on every value, or on every pixel, cut to whole numbers."""
 
     has_steps = True
+    of_bytes = True
     of_any_channels = True
 
     deviation: Pair

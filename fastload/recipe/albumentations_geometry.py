@@ -16,10 +16,18 @@ import numpy.typing as npt
 from fastload.draws import Float64Array, Int64Array
 from fastload.geometry import Fill, Interpolation, Padding, Resampling
 from fastload.geometry.boxes import pick
-from fastload.geometry.plan import Composition, Warp, WarpSampling
+from fastload.geometry.plan import Composition, Warp
 from fastload.recipe.attributes import check_settings
 from fastload.recipe.operation import GeometryOperation, Size
-from fastload.recipe.warps import Pair, Warping, between, homographies, inverted, shifts
+from fastload.recipe.warps import (
+    OpenCVWarping,
+    Pair,
+    Warping,
+    between,
+    homographies,
+    inverted,
+    shifts,
+)
 
 Float32Array = npt.NDArray[np.float32]
 Position = Literal["center", "top_left", "top_right", "bottom_left", "bottom_right", "random"]
@@ -201,18 +209,8 @@ class RandomSizedCrop(_Resizing):
         composition.resize(np.array([self.size], dtype=np.int64))
 
 
-class _Mapping(Warping):
-    """Pixels as OpenCV makes them: outside of the image lies the fill, which is interpolated as
-    pixels are."""
-
-    @property
-    def warp_samplings(self) -> tuple[WarpSampling, WarpSampling]:
-        images = WarpSampling(self.interpolation, self.fill, mixes=True)
-        return images, WarpSampling("nearest", self.mask_fill)
-
-
 @dataclass(frozen=True, kw_only=True)
-class AffineMap(_Mapping):
+class AffineMap(OpenCVWarping):
     """About the centre of the image: scale, then rotation, then shear, then a shift."""
 
     uniforms: ClassVar[int] = 8
@@ -256,7 +254,7 @@ class AffineMap(_Mapping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Perspective(_Mapping):
+class Perspective(OpenCVWarping):
     """Four points near the corners of the image, each moved inwards by the absolute values of two
     normal numbers in parts of width and height, become the corners."""
 

@@ -115,6 +115,11 @@ class ElasticTransform(_Distortion):
         alpha, sigma = (read_floats(value) for value in (transform.alpha, transform.sigma))
         if len(alpha) != 2 or len(sigma) != 2:
             raise NotLowerableError(f"alpha={alpha}, sigma={sigma}: two numbers each are known")
+        if not _counts_by_side():
+            raise NotLowerableError(
+                "this torchvision divides shifts along x by the height (pytorch/vision, issue "
+                "9299), and so moves pixels of wide and tall images otherwise; a later one does not"
+            )
         common = Warping.read_common(transform, image)
         del common["fades"]  # torchvision makes tensors of PIL images here
         return cls(alphas=(alpha[0], alpha[1]), sigmas=(sigma[0], sigma[1]), **common)
@@ -152,6 +157,14 @@ class ElasticTransform(_Distortion):
         moved = self.shifts(draws, stream, size).to(torch.float64)
         down, across = (torch.arange(side, dtype=torch.float64) + 0.5 for side in size)
         return moved[:, 0] + across, moved[:, 1] + down[:, None]
+
+
+def _counts_by_side() -> bool:
+    """Whether the installed torchvision divides shifts along x by the width, and along y by the
+    height."""
+    with torch.random.fork_rng(devices=[]):
+        shifts = v1.ElasticTransform.get_params([1.0, 1.0], [0.0, 0.0], [1, 64])
+    return bool(shifts[..., 0].abs().max() <= 1 / 64)
 
 
 def _taps_of(sigma: float) -> int:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError
 from fastload.recipe import transforms as own
 from fastload.recipe.attributes import check
 from fastload.recipe.colour import require_grey_or_rgb, shape_of
@@ -26,6 +25,7 @@ from fastload.render.steps import KINDS, NUMBERS, ColourSteps, Steps
 class HSV(PixelOperation):
     transforms = (own.HSV,)
     has_steps = True
+    of_bytes = True
     of_any_size = True
     pointwise = True
 
@@ -49,13 +49,6 @@ class HSV(PixelOperation):
             bool(transform.turns),
         )
 
-    def check_dtype(self, dtype: torch.dtype) -> None:
-        if dtype != torch.uint8:
-            raise ConfigurationError(
-                f"{self.describe()} works by tables of uint8 pixels, got {dtype}; put it before "
-                "the ToDtype that converts them."
-            )
-
     def gains(
         self, draws: Draws, stream: int
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
@@ -66,7 +59,6 @@ class HSV(PixelOperation):
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         require_grey_or_rgb(self, images)
-        self.check_dtype(images.dtype)
         if images.shape[1] == 1:
             return images
         if fused.active(images):

@@ -10,7 +10,6 @@ import torch
 from torchvision.transforms import v2
 
 from fastload.draws import Draws, Int64Array
-from fastload.errors import ConfigurationError
 from fastload.recipe.attributes import check
 from fastload.recipe.colour import require_grey_or_rgb, shape_of
 from fastload.recipe.operation import ImageState, PixelOperation, register
@@ -26,6 +25,7 @@ class JPEG(PixelOperation):
 
     transforms = (v2.JPEG,)
     has_steps = True
+    of_bytes = True
 
     quality: tuple[int, int]
     """From 1 to 100; uniform, both ends included."""
@@ -40,13 +40,6 @@ class JPEG(PixelOperation):
     def from_transform(cls, transform: Any, image: ImageState) -> JPEG:
         return cls((int(transform.quality[0]), int(transform.quality[1])))
 
-    def check_dtype(self, dtype: torch.dtype) -> None:
-        if dtype != torch.uint8:
-            raise ConfigurationError(
-                f"{self.describe()} needs uint8 images, got {dtype}; put it before the ToDtype "
-                "that converts them."
-            )
-
     def qualities(self, draws: Draws, stream: int) -> Int64Array:
         """(B,)."""
         low, high = self.quality
@@ -59,7 +52,6 @@ class JPEG(PixelOperation):
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         require_grey_or_rgb(self, images)
-        self.check_dtype(images.dtype)
         (steps,) = self.colour_steps(draws, stream, shape_of(images))
         assert isinstance(steps, JpegSteps)
         return recompressed(images, steps)

@@ -83,6 +83,8 @@ class Operation:
     GPU, or the native core, then does it."""
     of_any_channels: ClassVar[bool] = False
     """Whether these steps are of images of any number of channels."""
+    of_bytes: ClassVar[bool] = False
+    """Whether it takes uint8 images alone."""
     of_any_size: ClassVar[bool] = False
     """Whether its steps are `ColourSteps` that do not depend on the size of images. As the first
     operations of a recipe such may be done to each image as a whole, before its geometry."""
@@ -134,6 +136,13 @@ class Operation:
 
     def check_dtype(self, dtype: torch.dtype) -> None:
         """Raise ConfigurationError if images of this dtype are refused."""
+        if self.of_bytes and dtype != torch.uint8:
+            raise ConfigurationError(
+                f"{self.describe()} needs uint8 images, got {dtype}; put it before the ToDtype "
+                "that converts them, or read images of 8 bits."
+            )
+        for op in self.inner:
+            op.check_dtype(dtype)
 
     def output_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """What images of `dtype` become."""

@@ -360,6 +360,8 @@ class BatchProgram:
         if kind.coloured and dtype is not None:
             last.append((0, ToDtype(dtype, scale=False)))
         for stream, op in BatchProgram((*self.ops, *last))._passes(tensor.dtype):
+            if kind.coloured:
+                op.check_dtype(tensor.dtype)
             tensor = kind.apply(op if out is None else op.into(out), tensor, draws, stream)
         return tensor.contiguous(memory_format=memory_format)
 

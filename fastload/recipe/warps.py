@@ -104,6 +104,16 @@ class Warping(GeometryOperation):
         return GeometryPlan(later=LaterPlan(GeometryPlan(), (stream, self), images, masks))
 
 
+class OpenCVWarping(Warping):
+    """Pixels as OpenCV makes them: outside of the image lies the fill, which is interpolated as
+    pixels are."""
+
+    @property
+    def warp_samplings(self) -> tuple[WarpSampling, WarpSampling]:
+        images = WarpSampling(self.interpolation, self.fill, mixes=True)
+        return images, WarpSampling("nearest", self.mask_fill)
+
+
 @register
 @dataclass(frozen=True, kw_only=True)
 class RandomAffine(Warping):
@@ -232,7 +242,7 @@ class RandomPerspective(Warping):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class CanvasAffine(Warping):
+class CanvasAffine(OpenCVWarping):
     """See `fastload.recipe.transforms.CanvasAffine`."""
 
     transforms: ClassVar[tuple[type, ...]] = (own.CanvasAffine,)
@@ -262,11 +272,6 @@ class CanvasAffine(Warping):
 
     def size_after(self, size: Size | None) -> Size:
         return self.size
-
-    @property
-    def warp_samplings(self) -> tuple[WarpSampling, WarpSampling]:
-        images = WarpSampling(self.interpolation, self.fill, mixes=True)
-        return images, WarpSampling("nearest", self.mask_fill)
 
     def warp(self, sizes: Int64Array, uniforms: Float64Array) -> Warp:
         """As OpenCV's matrices, whose (0, 0) is the centre of the first pixel: boxes go through the

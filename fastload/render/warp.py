@@ -178,4 +178,7 @@ def sample_batch(
     made = torch.where(good[:, None], made, fill)
     if pixels.is_floating_point():
         return made.to(pixels.dtype)
-    return (made.round() if sampling.fades else made.floor()).clamp(0, 255).to(pixels.dtype)
+    made, limits = made.round() if sampling.fades else made.floor(), torch.iinfo(pixels.dtype)
+    if limits.bits > 16:  # float32 has no largest number of 32 bits
+        made = made.to(torch.float64)
+    return made.clamp(limits.min, limits.max).to(pixels.dtype)
