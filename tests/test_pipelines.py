@@ -144,7 +144,7 @@ def test_crops_of_dino() -> None:
     assert len(small) == 2
 
 
-@pytest.mark.parametrize(("size", "kernel"), [(224, 23), (96, 9), (32, 3), (5, 1)])
+@pytest.mark.parametrize(("size", "kernel"), [(224, 23), (96, 9), (32, 3), (4, 1)])
 def test_views_of_simclr(size: int, kernel: int) -> None:
     """The kernel as the original makes it odd: int(0.1 * size) // 2 * 2 + 1."""
     views = [described(view) for view in pipelines.simclr(size, 0.5, 3).transforms]
@@ -242,6 +242,17 @@ def test_batches_without_worker_processes(
     ("make", "words"),
     [
         (lambda: pipelines.torchvision_classification(auto_augment_policy="rand"), "'ta_wide'"),
+        (lambda: pipelines.torchvision_classification(crop_size=22.5), "crop_size: must be an int"),
+        (lambda: pipelines.torchvision_classification(hflip_prob=-0.5), "hflip_prob: must be a"),
+        (lambda: pipelines.torchvision_classification(random_erase_prob=2), "random_erase_prob"),
+        (lambda: pipelines.torchvision_classification(ra_magnitude=31), "0 to 30"),
+        (lambda: pipelines.torchvision_classification(augmix_severity=11), "1 to 10"),
+        (lambda: pipelines.torchvision_classification(mean=(0.5,)), "mean: must be three numbers"),
+        (lambda: pipelines.torchvision_classification(interpolation="cubic"), "'bicubic'"),
+        (lambda: pipelines.torchvision_classification_eval(crop_size=0), "crop_size: must be"),
+        (lambda: pipelines.torchvision_classification_eval(resize_size=0), "resize_size: must be"),
+        (lambda: pipelines.torchvision_classification_mixing(0), "num_classes: must be"),
+        (lambda: pipelines.torchvision_classification_mixing(7, -0.2), "mixup_alpha: must be"),
         (lambda: pipelines.dinov2(global_crops_scale=(0.5, 0.2)), "global_crops_scale"),
         (lambda: pipelines.dinov2(local_crops_scale=(0.0, 0.2)), "0 < low <= high <= 1"),
         (
@@ -252,15 +263,18 @@ def test_batches_without_worker_processes(
         (lambda: pipelines.dinov2(local_crops_size=9.5), "local_crops_size: must be an int"),
         (lambda: pipelines.dino(local_crops_number=-1), "local_crops_number: must be an int"),
         (lambda: pipelines.dino(local_crops_scale=(0.5, 0.2)), "local_crops_scale"),
-        (lambda: pipelines.simclr(4), "size: must be an int of at least 5"),
+        (lambda: pipelines.dino(local_crops_scale=0.4), "local_crops_scale: must be"),
+        (lambda: pipelines.simclr(0), "size: must be an int of at least 1"),
         (lambda: pipelines.simclr(n_views=0), "n_views: must be"),
         (lambda: pipelines.simclr(s=3), "s: must be 0 to 2.5"),
-        (lambda: pipelines.simclr(blurred=1.5), "blurred: must be 0 to 1"),
+        (lambda: pipelines.simclr(blurred=1.5), "blurred: must be a probability from 0 to 1"),
         (lambda: pipelines.mae(0), "input_size: must be an int of at least 1"),
         (lambda: pipelines.deit3(4, src=True), "input_size: must be an int of at least 5"),
         (lambda: pipelines.deit3(color_jitter=-0.1), "color_jitter: must be None or at least 0"),
-        (lambda: pipelines.open_clip(scale=(0.0, 1.0)), "scale=.*give"),
+        (lambda: pipelines.open_clip(scale=(0.0, 1.0)), "scale: must be"),
         (lambda: pipelines.open_clip(image_size=0), "image_size: must be"),
+        (lambda: pipelines.open_clip(is_train="val"), "is_train: must be True or False"),
+        (lambda: pipelines.open_clip(std=(0.2, 0.2, 0.0)), "three numbers above 0"),
     ],
 )
 def test_what_the_original_could_not_do_is_refused(make: Any, words: str) -> None:

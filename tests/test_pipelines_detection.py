@@ -17,6 +17,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source
 from fastload.sources.buffers import PathTable
+from fastload.sources.columns import PixelArray
 from tests.images import labels, photo, png
 from tests.test_pipelines import TO_FLOATS, described
 
@@ -113,7 +114,7 @@ def test_detr_for_evaluation(objects: Source) -> None:
     # 30 by 100: the shorter side is 30, for the longer one to be 100, and nothing is resized.
     sizes = [target["size"].tolist() for target in targets]
     assert sizes == [[48, 72], [86, 48], [48, 48], [30, 100]]
-    assert len(described(transform)) == 4
+    assert len(described(transform)) == 5
 
 
 def test_batches_of_rtdetrv2(objects: Source) -> None:
@@ -143,7 +144,24 @@ def test_rtdetrv2_after_its_stop_epoch() -> None:
     assert described(pipelines.rtdetrv2(ops=False)) == [clamp, sieve, *late, TO_FLOATS[0]]
     early = described(pipelines.rtdetrv2())
     assert early[3] == "RandomIoUCrop(min_scale=0.3, p=0.8)"
-    assert described(pipelines.rtdetrv2_eval()) == [clamp, "Resize(size=(640, 640))", TO_FLOATS[0]]
+    (first, _, *rest) = described(pipelines.rtdetrv2_eval())
+    assert [first, *rest] == [clamp, "Resize(size=(640, 640))", TO_FLOATS[0]]
+
+
+@pytest.mark.parametrize("transform", [pipelines.detr_eval(48), pipelines.rtdetrv2_eval(48)])
+def test_for_evaluation_boxes_outside_of_their_image_are_dropped(transform: Any) -> None:
+    """As the data sets of both do; what is partly inside is clipped."""
+    boxes = [np.array([[60, 5, 80, 30], [40, 10, 60, 30]], np.float32)]  # of 50 pixels width
+    columns = {
+        "image": PixelArray(np.zeros((1, 40, 50, 3), np.uint8)),
+        "boxes": RaggedArray(Ragged.of(boxes), role="boxes"),
+        "labels": RaggedArray(Ragged.of([np.arange(2)]), role="instances"),
+    }
+    source = Source(columns, "objects", "objects", "dict")
+    with fastload.create_loader(source, 1, transform=transform, collate_fn="detr") as loader:
+        (target,) = next(iter(loader))[-1]
+    assert target["labels"].tolist() == [1]
+    torch.testing.assert_close(target["boxes"], torch.tensor([[0.9, 0.5, 0.2, 0.5]]))
 
 
 def test_batches_of_yolo(objects: Source) -> None:
@@ -175,15 +193,19 @@ def test_batches_of_yolo(objects: Source) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: pipelines.torchvision_segmentation(base_size=1), "base_size=1"),
-        (lambda: pipelines.torchvision_segmentation(crop_size=0), "crop_size=0"),
+        (lambda: pipelines.torchvision_segmentation(base_size=1), "base_size: must be"),
+        (lambda: pipelines.torchvision_segmentation(crop_size=0), "crop_size: must be"),
         (lambda: pipelines.torchvision_segmentation(hflip_prob=2), "from 0 to 1"),
-        (lambda: pipelines.detr(()), "1 pixel or more"),
-        (lambda: pipelines.detr_eval(0), "1 pixel or more"),
-        (lambda: pipelines.rtdetrv2(0), "size=0"),
-        (lambda: pipelines.rtdetrv2_batches(()), "or None"),
-        (lambda: pipelines.yolo(0), "size=0"),
-        (lambda: pipelines.yolo(mosaic=1.5), "mosaic=1.5"),
+        (lambda: pipelines.torchvision_segmentation_eval(base_size=0), "base_size: must be"),
+        (lambda: pipelines.detr(()), "scales: must be one size or several"),
+        (lambda: pipelines.detr((480, 0)), "scales: must be an int of at least 1"),
+        (lambda: pipelines.detr(max_size=0), "max_size: must be"),
+        (lambda: pipelines.detr_eval(80.5), "size: must be an int"),
+        (lambda: pipelines.rtdetrv2(0), "size: must be"),
+        (lambda: pipelines.rtdetrv2_eval(0), "size: must be"),
+        (lambda: pipelines.rtdetrv2_batches(()), "scales: must be"),
+        (lambda: pipelines.yolo((640, 640)), "imgsz: must be an int"),
+        (lambda: pipelines.yolo(mosaic=1.5), "mosaic: must be a probability"),
         (lambda: pipelines.yolo(scale=1.0), "scale=1.0"),
         (lambda: pipelines.yolo(hsv_s=2.0), "saturation=2.0"),
         (lambda: pipelines.yolo(mixup=0.1), "no argument 'mixup'"),

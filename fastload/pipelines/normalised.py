@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import torch
-from torchvision.transforms import v2
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
 
-from fastload.errors import ConfigurationError
+import torch
+from torchvision.transforms import InterpolationMode, v2
+
+from fastload.arguments import integer, require
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -15,12 +20,42 @@ Floats = tuple[float, float, float]
 
 
 def to_floats(mean: Floats = MEAN, std: Floats = STD) -> tuple[v2.Transform, ...]:
-    """The last steps: a float32 (3, H, W) tensor, normalised."""
+    """The last steps: a float32 (3, H, W) tensor, normalised. Raises ConfigurationError: one of
+    them is not three numbers, or a deviation is not above 0."""
+    for name, floats in (("mean", mean), ("std", std)):
+        good = _are_numbers(floats, 3) and (name == "mean" or min(floats) > 0)
+        require(name, good, f"three numbers{' above 0' if name == 'std' else ''}", floats)
     return v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)
 
 
 def checked_scale(name: str, scale: tuple[float, float]) -> tuple[float, float]:
     """The bounds of a share of an area. Raises ConfigurationError: they are none."""
-    if len(scale) != 2 or not 0 < scale[0] <= scale[1] <= 1:
-        raise ConfigurationError(f"{name}={scale!r}: give (low, high) with 0 < low <= high <= 1.")
+    good = _are_numbers(scale, 2) and 0 < scale[0] <= scale[1] <= 1
+    require(name, good, "(low, high) with 0 < low <= high <= 1", scale)
     return float(scale[0]), float(scale[1])
+
+
+def checked_sizes(name: str, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Sizes to choose among [pixels]. Raises ConfigurationError: one is no int of at least 1, or
+    there is none."""
+    require(name, isinstance(sizes, Sequence) and len(sizes) > 0, "one size or several", sizes)
+    return tuple(integer(name, size, 1) for size in sizes)
+
+
+def checked_probability(name: str, p: float) -> float:
+    """Raises ConfigurationError: it is not from 0 to 1."""
+    require(name, _are_numbers((p,), 1) and 0 <= p <= 1, "a probability from 0 to 1", p)
+    return p
+
+
+def checked_filter(mode: InterpolationMode) -> InterpolationMode:
+    """Of torchvision's, by its value as well. Raises ConfigurationError: it is none of these."""
+    by_value = {one.value: one for one in InterpolationMode}
+    value = mode.value if isinstance(mode, InterpolationMode) else mode
+    require("interpolation", value in by_value, f"one of {', '.join(map(repr, by_value))}", mode)
+    return by_value[value]
+
+
+def _are_numbers(values: Any, count: int) -> bool:
+    numbers = isinstance(values, Sequence) and len(values) == count
+    return numbers and all(isinstance(one, Real) and math.isfinite(one) for one in values)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from torchvision.transforms import v2
 
-from fastload.pipelines.normalised import to_floats
+from fastload.arguments import integer
+from fastload.pipelines.normalised import checked_sizes, to_floats
 from fastload.recipe.transforms import DropObjects, ResizeOrCrop
 
 ORIGINALS = {"datasets.transforms.RandomSelect": "detr"}
@@ -26,12 +27,13 @@ def detr(scales: Sequence[int] = SCALES, max_size: int = 1333) -> v2.Compose:
     Raises:
         ConfigurationError: a size is below 1 pixel.
     """
+    chosen, most = checked_sizes("scales", scales), integer("max_size", max_size, 1)
     return v2.Compose(
         [
             v2.ClampBoundingBoxes(),
             v2.RandomHorizontalFlip(),
-            ResizeOrCrop(scales, max_size, first=(400, 500, 600), crop=(384, 600)),
-            DropObjects(min_size=0, min_area=0),
+            ResizeOrCrop(chosen, most, first=(400, 500, 600), crop=(384, 600)),
+            _drop_empty(),
             *to_floats(),
         ]
     )
@@ -39,6 +41,15 @@ def detr(scales: Sequence[int] = SCALES, max_size: int = 1333) -> v2.Compose:
 
 def detr_eval(size: int = 800, max_size: int = 1333) -> v2.Compose:
     """A transform for evaluation: the shorter side becomes `size`, the longer `max_size` at
-    most."""
-    resize = ResizeOrCrop((size,), max_size, p=0.0)
-    return v2.Compose([v2.ClampBoundingBoxes(), resize, *to_floats()])
+    most.
+
+    Raises:
+        ConfigurationError: a size is below 1 pixel.
+    """
+    resize = ResizeOrCrop((integer("size", size, 1),), integer("max_size", max_size, 1), p=0.0)
+    return v2.Compose([v2.ClampBoundingBoxes(), _drop_empty(), resize, *to_floats()])
+
+
+def _drop_empty() -> DropObjects:
+    """Of boxes that lie outside of their image nothing is left."""
+    return DropObjects(min_size=0, min_area=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torchvision.transforms import InterpolationMode, v2
 
-from fastload.arguments import integer
+from fastload.arguments import flag, integer
 from fastload.pipelines.normalised import Floats, checked_scale, to_floats
 
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -32,15 +32,15 @@ def open_clip(
         scale: the share of the image's area that a crop has.
 
     Raises:
-        ConfigurationError: the size is below 1, or the scale is not (low, high) with
-            0 < low <= high <= 1.
+        ConfigurationError: the size is below 1, the scale is not (low, high) with
+            0 < low <= high <= 1, or `mean` or `std` not three numbers.
     """
     integer("image_size", image_size, 1)
     area = checked_scale("scale", scale)
     bicubic = InterpolationMode.BICUBIC
     steps = (
         [v2.RandomResizedCrop(image_size, scale=area, interpolation=bicubic)]
-        if is_train
+        if flag("is_train", is_train)
         else [v2.Resize(image_size, interpolation=bicubic), v2.CenterCrop(image_size)]
     )
     return v2.Compose([*steps, *to_floats(mean, std)])

@@ -14,7 +14,9 @@ import torch
 from torch.nn.functional import interpolate
 from torchvision.transforms import v2
 
-from fastload.errors import ConfigurationError
+from fastload.arguments import integer
+from fastload.pipelines.normalised import checked_sizes
+from fastload.recipe.transforms import DropObjects
 
 ORIGINALS = {"src.data.transforms._transforms.RandomIoUCrop": "rtdetrv2"}
 
@@ -34,8 +36,7 @@ def rtdetrv2(size: int = 640, *, ops: bool = True) -> v2.Compose:
     Raises:
         ConfigurationError: `size` is below 1.
     """
-    if size < 1:
-        raise ConfigurationError(f"size={size}: give 1 pixel or more.")
+    integer("size", size, 1)
     strong = [
         v2.RandomPhotometricDistort(p=0.5),
         v2.RandomZoomOut(fill=0),
@@ -55,8 +56,15 @@ def rtdetrv2(size: int = 640, *, ops: bool = True) -> v2.Compose:
 
 
 def rtdetrv2_eval(size: int = 640) -> v2.Compose:
-    """A transform for evaluation."""
-    return v2.Compose([v2.ClampBoundingBoxes(), v2.Resize((size, size)), *_to_floats()])
+    """A transform for evaluation, into float32 (3, `size`, `size`), 0 to 1. Boxes of which nothing
+    is within their image are left out.
+
+    Raises:
+        ConfigurationError: `size` is below 1.
+    """
+    integer("size", size, 1)
+    within = v2.ClampBoundingBoxes(), DropObjects(min_size=0, min_area=0)
+    return v2.Compose([*within, v2.Resize((size, size)), *_to_floats()])
 
 
 def rtdetrv2_batches(
@@ -69,9 +77,7 @@ def rtdetrv2_batches(
     Raises:
         ConfigurationError: a scale is below 1 pixel, or there is none.
     """
-    if scales is not None and min(scales, default=0) < 1:
-        raise ConfigurationError(f"scales={scales!r}: give sizes of 1 pixel or more, or None.")
-    return _Scaled(None if scales is None else tuple(scales))
+    return _Scaled(None if scales is None else checked_sizes("scales", scales))
 
 
 class _Scaled:

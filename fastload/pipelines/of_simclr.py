@@ -12,6 +12,7 @@ from torchvision.transforms import InterpolationMode, v2
 
 from fastload.arguments import integer, require
 from fastload.pipelines.contrastive import view
+from fastload.pipelines.normalised import checked_probability
 from fastload.recipe.views import Views
 
 ORIGINALS = {"data_aug.view_generator.ContrastiveLearningViewGenerator": "simclr"}
@@ -28,15 +29,15 @@ def simclr(size: int = 224, s: float = 1, n_views: int = 2, *, blurred: float = 
             `blurred=0.5`.
 
     Raises:
-        ConfigurationError: the size is below 5 or the number of views below 1, `s` is not 0 to 2.5
+        ConfigurationError: the size or the number of views below 1, `s` is not 0 to 2.5
             (with more the hue would turn by more than a half), or `blurred` not 0 to 1.
     """
-    integer("size", size, 5)
+    integer("size", size, 1)
     views = integer("n_views", n_views, 1)
     require("s", 0 <= s <= 2.5, "0 to 2.5", s)
-    require("blurred", 0 <= blurred <= 1, "0 to 1", blurred)
+    checked_probability("blurred", blurred)
     strength = (0.8 * s, 0.8 * s, 0.8 * s, 0.2 * s)
-    made = view(
+    one = view(
         size,
         (0.08, 1.0),
         jitter=strength,
@@ -45,4 +46,4 @@ def simclr(size: int = 224, s: float = 1, n_views: int = 2, *, blurred: float = 
         interpolation=InterpolationMode.BILINEAR,
         last=(v2.ToImage(), v2.ToDtype(torch.float32, scale=True)),
     )
-    return Views(*[made] * views)
+    return Views(*[one] * views)

@@ -6,12 +6,20 @@ Follows `references/classification` of github.com/pytorch/vision (BSD 3-clause):
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torchvision.transforms import AutoAugmentPolicy, InterpolationMode, v2
 
-from fastload.errors import ConfigurationError
-from fastload.pipelines.normalised import MEAN, STD, Floats, to_floats
+from fastload.arguments import integer, require
+from fastload.pipelines.normalised import (
+    MEAN,
+    STD,
+    Floats,
+    checked_filter,
+    checked_probability,
+    to_floats,
+)
 
 ORIGINALS = {
     "presets.ClassificationPresetTrain": "torchvision_classification",
@@ -40,10 +48,20 @@ def torchvision_classification(
     Args:
         auto_augment_policy: "ra", "ta_wide", "augmix", or a policy of AutoAugment: "imagenet",
             "cifar10", "svhn".
+        ra_magnitude: 0 to 30.
+        augmix_severity: 1 to 10.
 
     Raises:
-        ConfigurationError: it is none of these.
+        ConfigurationError: the policy is none of these, the size is below 1, or a number is not in
+            its bounds.
     """
+    integer("crop_size", crop_size, 1)
+    interpolation = checked_filter(interpolation)
+    for name, p in (("hflip_prob", hflip_prob), ("random_erase_prob", random_erase_prob)):
+        checked_probability(name, p)
+    require("ra_magnitude", integer("ra_magnitude", ra_magnitude, 0) <= 30, "0 to 30", ra_magnitude)
+    severity = integer("augmix_severity", augmix_severity, 1)
+    require("augmix_severity", severity <= 10, "1 to 10", augmix_severity)
     steps: list[Any] = [v2.RandomResizedCrop(crop_size, interpolation=interpolation)]
     if hflip_prob > 0:
         steps.append(v2.RandomHorizontalFlip(hflip_prob))
@@ -70,7 +88,14 @@ def torchvision_classification_eval(
     interpolation: InterpolationMode = InterpolationMode.BILINEAR,
 ) -> v2.Compose:
     """A transform of RGB images into float32 (3, `crop_size`, `crop_size`), for evaluation: the
-    shorter side becomes `resize_size` [pixels], and the middle is cut out."""
+    shorter side becomes `resize_size` [pixels], and the middle is cut out.
+
+    Raises:
+        ConfigurationError: a size is below 1.
+    """
+    integer("crop_size", crop_size, 1)
+    integer("resize_size", resize_size, 1)
+    interpolation = checked_filter(interpolation)
     return v2.Compose(
         [
             v2.Resize(resize_size, interpolation=interpolation),
@@ -84,7 +109,14 @@ def torchvision_classification_mixing(
     num_classes: int, mixup_alpha: float = 0.0, cutmix_alpha: float = 0.0
 ) -> v2.RandomChoice | None:
     """The `batch_transform` of the recipe: MixUp, CutMix, or one of the two for each batch; None
-    where both alphas are 0. Labels become float32 (B, `num_classes`)."""
+    where both alphas are 0. Labels become float32 (B, `num_classes`).
+
+    Raises:
+        ConfigurationError: the number of classes is below 1, or an alpha below 0.
+    """
+    integer("num_classes", num_classes, 1)
+    for name, alpha in (("mixup_alpha", mixup_alpha), ("cutmix_alpha", cutmix_alpha)):
+        require(name, 0 <= alpha < math.inf, "a number of at least 0", alpha)
     mixes: list[Any] = []
     if mixup_alpha > 0:
         mixes.append(v2.MixUp(alpha=mixup_alpha, num_classes=num_classes))
@@ -94,10 +126,7 @@ def torchvision_classification_mixing(
 
 
 def _policy(name: str) -> AutoAugmentPolicy:
-    try:
-        return AutoAugmentPolicy(name)
-    except ValueError:
-        known = ", ".join(repr(policy.value) for policy in AutoAugmentPolicy)
-        raise ConfigurationError(
-            f"auto_augment_policy={name!r}: there are 'ra', 'ta_wide', 'augmix', {known}."
-        ) from None
+    policies = {policy.value: policy for policy in AutoAugmentPolicy}
+    known = ", ".join(map(repr, ("ra", "ta_wide", "augmix", *policies)))
+    require("auto_augment_policy", name in policies, f"None or one of {known}", name)
+    return policies[name]

@@ -1,7 +1,7 @@
 """The preset of torchvision's training script for semantic segmentation.
 
 Follows `references/segmentation` of github.com/pytorch/vision (BSD 3-clause): `presets.py` at
-1586691, `transforms.py` at 14bdad7, and the sizes of its `train.py`.
+e337654, `transforms.py` at 1ff32d3, and the sizes of its `train.py`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 from torchvision.transforms import v2
 
-from fastload.errors import ConfigurationError
-from fastload.pipelines.normalised import MEAN, STD, Floats, to_floats
+from fastload.arguments import integer
+from fastload.pipelines.normalised import MEAN, STD, Floats, checked_probability, to_floats
 from fastload.recipe.transforms import FixedSizeCrop, RandomResize
 
 ORIGINALS = {
@@ -37,14 +37,12 @@ def torchvision_segmentation(
     with 255.
 
     Raises:
-        ConfigurationError: `base_size` is below 2 or `crop_size` below 1, or `hflip_prob` is none.
+        ConfigurationError: `base_size` is below 2, `crop_size` below 1, or `hflip_prob` not from 0
+            to 1.
     """
-    if base_size < 2 or crop_size < 1:
-        raise ConfigurationError(
-            f"base_size={base_size}, crop_size={crop_size}: give 2 or more, and 1 or more [pixels]."
-        )
-    if not 0 <= hflip_prob <= 1:
-        raise ConfigurationError(f"hflip_prob={hflip_prob}: give a number from 0 to 1.")
+    integer("base_size", base_size, 2)
+    integer("crop_size", crop_size, 1)
+    checked_probability("hflip_prob", hflip_prob)
     steps: list[Any] = [RandomResize(int(0.5 * base_size), int(2.0 * base_size) + 1)]
     if hflip_prob > 0:
         steps.append(v2.RandomHorizontalFlip(hflip_prob))
@@ -56,5 +54,10 @@ def torchvision_segmentation_eval(
     *, base_size: int = 520, mean: Floats = MEAN, std: Floats = STD
 ) -> v2.Compose:
     """A transform for evaluation: the shorter side becomes `base_size`. Sizes differ, so that
-    batches have one image, as in the script (`batch_size=1`)."""
+    batches have one image, as in the script (`batch_size=1`).
+
+    Raises:
+        ConfigurationError: the size is below 1.
+    """
+    integer("base_size", base_size, 1)
     return v2.Compose([RandomResize(base_size, base_size + 1), *to_floats(mean, std)])

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from torchvision.transforms import v2
 
-from fastload.errors import ConfigurationError
+from fastload.arguments import integer
+from fastload.pipelines.normalised import checked_probability
 from fastload.recipe.transforms import HSV, CanvasAffine, DropObjects, Mosaic
 
 ORIGINALS = {"ultralytics.data.dataset.YOLODataset": "yolo"}
@@ -36,9 +37,9 @@ def yolo(
     Raises:
         ConfigurationError: a probability is not from 0 to 1, a size below 1, or a number too large.
     """
+    integer("imgsz", imgsz, 1)
     for name, p in (("flipud", flipud), ("fliplr", fliplr), ("mosaic", mosaic)):
-        if not 0 <= p <= 1:
-            raise ConfigurationError(f"{name}={p}: give a probability from 0 to 1.")
+        checked_probability(name, p)
     return v2.Compose(
         [
             Mosaic(imgsz, p=mosaic, rounding="up", antialias=False),
