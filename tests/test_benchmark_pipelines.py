@@ -27,13 +27,15 @@ ROOT = Path(__file__).parents[1]
 class Noise:
     """Batches of images of a mean and a deviation; other ones in each epoch."""
 
-    def __init__(self, seed: int, mean: float = 0.0, deviation: float = 1.0) -> None:
+    def __init__(
+        self, seed: int, mean: float = 0.0, deviation: float = 1.0, width: int = 6
+    ) -> None:
         self.random = torch.Generator().manual_seed(seed)
-        self.mean, self.deviation = mean, deviation
+        self.mean, self.deviation, self.width = mean, deviation, width
 
     def __iter__(self) -> Iterator[Any]:
         for _ in range(2):
-            images = torch.randn((8, 3, 6, 6), generator=self.random)
+            images = torch.randn((8, 3, 6, self.width), generator=self.random)
             yield images * self.deviation + self.mean, torch.zeros(8)
 
 
@@ -64,6 +66,7 @@ def test_samples_that_are_distributed_otherwise_are_found(tmp_path: Path) -> Non
     assert judged(pipeline(Noise(2)), tmp_path) == [True]
     assert judged(pipeline(Noise(2, mean=0.1)), tmp_path) == [False]
     assert judged(pipeline(Noise(2, deviation=1.1)), tmp_path) == [False]
+    assert judged(pipeline(Noise(2, width=7)), tmp_path) == [False]
 
 
 def test_other_operations_are_found(tmp_path: Path) -> None:

@@ -86,12 +86,14 @@ def several(batch: Any) -> Sequence[torch.Tensor]:
 
 
 def numbers_of(views: Sequence[torch.Tensor]) -> Numbers:
-    """Of each channel the mean and the deviation, and of all three together what mirroring, places
-    and filters change: how far the halves differ, and neighbours."""
+    """The size, of each channel the mean and the deviation, and of all three together what
+    mirroring, places and filters change: how far the halves differ, and neighbours."""
     numbers = {}
     for index, view in enumerate(views):
         pixels, middle = view.float(), view.float().mean(1)
         height, width = (size // 2 for size in middle.shape[1:])
+        for name, axis in (("height", 1), ("width", 2)):
+            numbers[f"{name} of view {index}"] = torch.full((len(view),), middle.shape[axis])
         for channel, colour in enumerate(("red", "green", "blue")):
             numbers[f"mean of {colour}, view {index}"] = pixels[:, channel].mean((1, 2))
             numbers[f"deviation of {colour}, view {index}"] = pixels[:, channel].std((1, 2))
@@ -101,7 +103,7 @@ def numbers_of(views: Sequence[torch.Tensor]) -> Numbers:
         numbers[f"top less bottom, view {index}"] = top.mean((1, 2)) - bottom.mean((1, 2))
         for name, axis in (("rows", 1), ("columns", 2)):
             numbers[f"step between {name}, view {index}"] = middle.diff(dim=axis).abs().mean((1, 2))
-    return {name: found.double().numpy() for name, found in numbers.items()}
+    return {name: values.double().numpy() for name, values in numbers.items()}
 
 
 def tiles_of(views: Sequence[torch.Tensor], mean: Floats, std: Floats) -> list[Tile]:

@@ -112,8 +112,6 @@ def numbers(samples: Samples) -> Callable[[Any], Numbers]:
         made["width of boxes"], made["height of boxes"] = (boxes[:, 2:] - boxes[:, :2]).T
         made["class"] = np.concatenate([one.labels[:1] for one in found]).astype(np.float64)
         made["objects"] = np.array([float(len(one.boxes)) for one in found])
-        for axis, name in ((1, "height"), (2, "width")):
-            made[name] = np.array([float(one.image.shape[axis]) for one in found])
         return made
 
     return of
