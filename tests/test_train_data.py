@@ -293,6 +293,11 @@ def test_a_pipeline_without_one_for_validation(
         ({"pipeline": "torchvision"}, "pipeline 'torchvision': there are .*dinov2, "),
         ({"pipeline": "dinov2"}, "pipeline: dinov2 makes several views"),
         ({**RECIPE, "val_pipeline": "dinov"}, "val_pipeline 'dinov': there are"),
+        (
+            {**RECIPE, "val_pipeline": "rtdetrv2_eval"},
+            "val_pipeline_option: rtdetrv2_eval makes images with no normalisation, and",
+        ),
+        ({**RECIPE, "val_pipeline_option": "mean=[0.5,0.5,0.5]"}, "mean=.0.5.*both the same mean"),
         ({"pipeline": RECIPE["pipeline"], "pipeline_option": "crop=8"}, "no argument 'crop'"),
         ({"pipeline": RECIPE["pipeline"], "pipeline_option": "crop_size=a"}, "Expected `int`"),
         ({"pipeline_option": "crop_size=8"}, "pipeline_option: .*given with a pipeline"),

@@ -463,6 +463,12 @@ def _of_pipeline(
     if chosen is not None:
         evaluation, fixed = _transform_of_one_size(chosen, data.val_pipeline_option, "val_pipeline")
         if fixed is not None:
+            ours, theirs = map(_normalisation, (training, evaluation))
+            if ours != theirs:
+                raise ConfigurationError(
+                    f"val_pipeline_option: {chosen} makes images with {theirs}, and {name} those "
+                    f"of training with {ours}; give both the same mean and std."
+                )
             how = named.shown(chosen, data.val_pipeline_option)
             return training, evaluation, size, f"{note}by {how}"
     if data.val_pipeline or data.val_pipeline_option:
@@ -478,6 +484,11 @@ def _of_pipeline(
     )
     finish = [step for step in training.transforms if type(step) in _FINISH]
     return training, v2.Compose([*shown, *finish]), size, f"{note}of {size[0]} x {size[1]} pixels"
+
+
+def _normalisation(transform: v2.Compose) -> str:
+    steps = [step for step in transform.transforms if type(step) is v2.Normalize]
+    return ", ".join(map(repr, steps)) or "no normalisation"
 
 
 def _check_pipeline(config: TrainConfig, source: Source, num_classes: int) -> None:
