@@ -36,6 +36,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import nn
+from torch.utils.data import default_collate
 
 # In place of an attribute or a name that is not there.
 MISSING = object()
@@ -413,6 +414,8 @@ def _batch_functions() -> tuple[FunctionType, ...]:
 def applied_to_batches(function: Any) -> Any:
     """What a collate function gives the parts of torch's `default_collate` to, and whose result it
     returns, doing nothing else; None of any other."""
+    if not is_as_defined(default_collate):
+        return None
     for pattern in _batch_functions():
         values = _values_by(function, pattern)
         if values is not None:
@@ -439,12 +442,11 @@ def _patterns(body: list[str]) -> Iterator[FunctionType]:
             # Python compiles calls of functions of an imported module in another way.
             lines = [
                 "import torch",
-                "from torch.utils.data import default_collate",
                 f"def outer({', '.join(closed)}):",
                 "  def pattern(a):",
             ]
             lines += [*(f"    {line}" for line in body), "  return pattern"]
-            space: dict[str, Any] = {}
+            space: dict[str, Any] = {"default_collate": default_collate}
             exec("\n".join(lines), space)
             yield space["outer"](*closed)
 

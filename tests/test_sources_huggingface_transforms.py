@@ -191,11 +191,33 @@ def test_create_loader_reads_it_without_its_code_too() -> None:
         assert_equal(next(iter(loader)), next(iter(DataLoader(dataset_of(in_place), 4))))
 
 
-def test_an_image_that_no_batch_can_hold_is_the_users_error() -> None:
-    existing = DataLoader(dataset_of(beside), batch_size=4)
+def assert_the_users_error(existing: Any, error: type[Exception], words: str) -> None:
     for loader in (existing, fastload.from_dataloader(existing)):
-        with pytest.raises(TypeError, match="PIL"):
+        with pytest.raises(error, match=words):
             next(iter(loader))
+
+
+def test_an_image_that_no_batch_can_hold_is_the_users_error() -> None:
+    assert_the_users_error(DataLoader(dataset_of(beside), batch_size=4), TypeError, "PIL")
+
+
+def test_views_that_a_function_cannot_stack_are_the_users_error() -> None:
+    crops = v2.Compose([MADE, v2.FiveCrop(8)])
+
+    def transform(examples: Any) -> Any:
+        examples["pixel_values"] = [crops(x.convert("RGB")) for x in examples["image"]]
+        return examples
+
+    existing = DataLoader(dataset_of(transform), batch_size=4, collate_fn=stacked)
+    assert_the_users_error(existing, TypeError, "got tuple")
+
+
+@pytest.mark.slow
+def test_a_label_that_is_a_text_is_the_users_error() -> None:
+    plain = dataset_of(moved, texts=True).remove_columns("label")
+    dataset = plain.rename_column("text", "label").with_transform(moved)
+    existing = DataLoader(dataset, batch_size=4, collate_fn=collator())
+    assert_the_users_error(existing, ValueError, "'str'")
 
 
 def test_another_transform_counts_from_the_next_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

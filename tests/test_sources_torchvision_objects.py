@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset
-from torchvision import datasets
+from torchvision import datasets, tv_tensors
 from torchvision.transforms import v2
 
 import fastload
@@ -183,6 +183,13 @@ STEPS: dict[str, tuple[list[Any], bool]] = {
     "pure tensors": ([v2.PILToTensor(), *FLOATS, v2.ToPureTensor()], True),
     "a tensor of an image": ([v2.ToImage(), v2.ToPureTensor()], True),
     "images of Pillow": ([RESIZE], False),
+    "boxes of another type": (
+        [
+            v2.ToImage(),
+            v2.ToDtype({tv_tensors.BoundingBoxes: torch.float16, "others": None}),
+        ],
+        False,
+    ),
     "a function": ([v2.ToImage(), v2.Lambda(lambda part: part)], False),
 }
 
@@ -228,14 +235,18 @@ def test_adopted_batches_of_objects_are_those_of_the_dataloader(name: str, tmp_p
 
 
 def test_adopted_batches_of_objects_that_run_as_written(tmp_path: Path) -> None:
-    """Images without objects have no boxes; whole numbers are rounded; another form; masks."""
+    """Images without objects have no boxes; whole numbers are rounded; another form; no boxes
+    asked for."""
     transforms = v2.Compose([v2.ToImage(), RESIZE])
     whole = with_objects(tmp_path / "whole", transforms=transforms)
     of_image = whole.dataset._dataset.coco.imgToAnns
     for one in of_image[whole.dataset._dataset.ids[whole.indices[0]]]:
         one["bbox"] = [int(number) for number in one["bbox"]]
     some = with_objects(tmp_path / "some", transforms=transforms)
-    for dataset, function in ((some.dataset, zipped), (whole, zipped), (some, listed)):
+    inner = coco(tmp_path / "labels", transforms=transforms)
+    labels = Subset(wrapped(inner, target_keys=("image_id", "labels")), some.indices)
+    cases = ((some.dataset, zipped), (whole, zipped), (some, listed), (labels, zipped))
+    for dataset, function in cases:
         existing = DataLoader(dataset, 3, collate_fn=function)
         with fastload.from_dataloader(existing) as loader:
             assert "done without it" not in loader.explain()

@@ -126,10 +126,12 @@ def _zipping(config: LoaderConfig) -> KnownFunctions | None:
     opened = open_indexed(config.source)
     image = ImageState()
     lower_all(opened.transform, image)
-    if opened.source.objects or not (image.known and image.tensor) or _has_empty(opened.source):
+    if opened.source.objects or not (image.known and image.tensor):
         return None
     keys = tuple(key for key in _KEYS if key in opened.source.columns)
     if {"image", *keys} != {*opened.source.columns} or not {"boxes", "labels"} <= {*keys}:
+        return None
+    if _has_empty(opened.source):
         return None
     form = _Zipped(keys, image_is_pure=image.pure, boxes_are_pure=image.masks_left_alone)
     opened = _noted(opened, "the collate_fn")

@@ -139,7 +139,8 @@ def _without_known_functions(config: LoaderConfig) -> Reading | None:
     if known is None:
         return None
     reading = _read(known.config, known.opened)
-    several = reading.split.several_views and reading.config.collate is not None
+    # A collate function of the user's takes tensors, and not tuples of views.
+    several = reading.split.several_views and config.collate_fn is not None
     return None if reading.runs_python or several else replace(reading, known=known)
 
 

@@ -99,6 +99,12 @@ def read_for_masks(value: Any) -> Any:
     return _read_by_type(value, (tv_tensors.Mask,)) if isinstance(value, Mapping) else None
 
 
+def read_for_boxes(value: Any) -> Any:
+    """The setting for boxes by their own type in what may be such a dict; None where there is none.
+    ("others" is read for images and masks: most data have no boxes.)"""
+    return value.get(tv_tensors.BoundingBoxes) if isinstance(value, Mapping) else None
+
+
 def read_fill(value: Any, image: ImageState) -> Fill | None:
     """The fill of images; None where it is None."""
     chosen = read_for_images(value, image)

@@ -18,7 +18,7 @@ from torchvision.transforms.v2 import functional
 
 from fastload.draws import Draws, Float64Array
 from fastload.errors import ConfigurationError, counted
-from fastload.recipe.attributes import read_floats, read_for_images, read_for_masks
+from fastload.recipe.attributes import read_floats, read_for_boxes, read_for_images, read_for_masks
 from fastload.recipe.mix import Mixing
 from fastload.recipe.operation import (
     ImageState,
@@ -123,6 +123,9 @@ def _to_dtype(transform: Any, image: ImageState) -> tuple[Operation, ...]:
                 f"it has no dtype for the images, a {kind.__name__} each, of which torchvision "
                 "makes an error; add one, or 'others': None"
             )
+    boxes = read_for_boxes(transform.dtype)
+    if boxes not in (None, torch.float32):
+        raise NotLowerableError(f"it makes boxes {boxes}, and here they are torch.float32")
     # Images that nothing made tensors of are tensors in a batch.
     images = read_for_images(transform.dtype, image if image.tensor else None)
     masks = read_for_masks(transform.dtype)

@@ -99,10 +99,10 @@ def _batched(
         return dict(sample)
     if not _is_default_collator(collate_fn) or "label_ids" in sample or "labels" in sample:
         return None
-    words = {key for key, column in others.items() if _is_text(dataset, column)}
+    words = {key for key in {*others} - {"label"} if _is_text(dataset, others[key])}
     if not all(_is_whole(dataset, others[key], key, mapping) for key in {*others} - words):
         return None
-    label = {"labels": others["label"]} if "label" in {*others} - words else {}
+    label = {"labels": others["label"]} if "label" in others else {}
     return label | {key: sample[key] for key in sample if key not in words | {"label"}}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 import fastload
+from fastload import known_code
 from fastload.errors import ConfigurationError
 from fastload.known_code import depends_on_argument_alone, opens_as_rgb
 from tests.images import write_exif_folder
@@ -529,3 +531,19 @@ def test_another_mixing_counts_from_the_next_epoch(
         assert next(iter(loader))[1].shape[1] == 7
         monkeypatch.setitem(globals(), "HALVES", one_half)
         assert next(iter(loader))[1].ndim == 1
+
+
+def test_another_function_called_default_collate_is_called(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def inverted(batch: Any) -> Any:
+        images, labels = default_collate(batch)
+        return 1 - images, labels
+
+    monkeypatch.setattr(torch.utils.data, "default_collate", inverted)
+    function: Any = FunctionType(mixed.__code__, {"HALVES": HALVES, "default_collate": inverted})
+    known_code._batch_functions.cache_clear()
+    existing = DataLoader(datasets.ImageFolder(folder, FLOATS), 5, collate_fn=function)
+    with fastload.from_dataloader(existing) as loader:
+        for found, wanted in zip(loader, existing, strict=True):
+            torch.testing.assert_close(found, wanted, rtol=0, atol=2.1 / 255)
