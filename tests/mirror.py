@@ -122,7 +122,7 @@ TESTS = {
     "test_sampler_blocks": "sampler.blocks",
     "test_sampler_placement": "sampler.placement",
     "test_seek_index": "cli.index native.seek native.seek_filling",
-    "test_selection": "loader.build loader.tune",
+    "test_selection": "loader.build loader.explained loader.tune",
     "test_sources_ambiguous": "sources.beside",
     "test_sources_arrays": "sources.checked sources.formats.arrays",
     "test_sources_arrays_in_files": "sources.formats.npz sources.formats.stl10 "

@@ -196,6 +196,28 @@ def test_circles() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == [["a", "b", "c", "a"]]
 
 
+CARRIERS = {"LoaderConfig", "Served", "Workload", "Context", "LoaderParts"}
+"""What the arguments of `create_loader` travel in, to the parts and back."""
+
+
+def names_in(path: Path) -> set[str]:
+    """Those that it uses, and its classes."""
+    nodes = list(ast.walk(parsed(path)))
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return used | {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+
+
+def test_the_arguments_pass_through_few_files() -> None:
+    """The parts get the few values that they need. A package's list of names does not count."""
+    core = [path for path in python_files() if package_of(path) in ("backends", "loader")]
+    names = {path: names_in(path) for path in core if path.name != "__init__.py"}
+    carry = [path for path in names if names[path] & CARRIERS]
+    assert len(carry) <= 20, carry
+    configured = {path.stem for path in carry if "LoaderConfig" in names[path]}
+    served = {"build", "known_functions", "loader", "samples", "served", "streams"}
+    assert configured == {"adoption", "config", *served}
+
+
 def test_a_backend_imports_no_other_backend() -> None:
     own = (
         "base",

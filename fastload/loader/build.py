@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,17 +16,16 @@ from fastload.backends.base import (
     Traits,
     WorkerSettings,
     Workload,
-    available_backends,
     backend_by_rule,
     backend_class,
     check_able,
     traits_of,
 )
-from fastload.backends.needs import needs_in
 from fastload.device import DeviceStage
-from fastload.errors import ConfigurationError, counted
+from fastload.errors import ConfigurationError, OnError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.host_memory import BufferPool
+from fastload.loader import rules
 from fastload.loader.colour_place import ColourPlace, place_by_rule
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
@@ -35,13 +33,9 @@ from fastload.loader.served import Served, served_for
 from fastload.loader.worker_seeds import WorkerSeeds
 from fastload.machine import memory_bytes
 from fastload.recipe import Recipe, SplitRecipe
-from fastload.recipe.mix import Mix, label_among
+from fastload.recipe.mix import Mix
 from fastload.recipe.outputs import Outputs
-from fastload.render import fused
-from fastload.sampler import (
-    Order,
-    StreamOrder,
-)
+from fastload.sampler import Order, StreamOrder
 from fastload.sources.base import Source
 from fastload.sources.columns import EncodedFiles, StreamItems
 
@@ -50,8 +44,6 @@ if TYPE_CHECKING:
     from fastload.loader.remote import Remote
     from fastload.loader.streams import StreamPlace
     from fastload.sources.inspection import SeenArchives
-
-logger = logging.getLogger("fastload")
 
 _PRECISIONS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -91,7 +83,7 @@ class LoaderParts:
     remote: Remote | None = None
     """None where no image lies in a store."""
 
-    def feed(self, config: LoaderConfig) -> Feed:
+    def feed(self, on_error: OnError) -> Feed:
         """A Feed of their batches; nothing is started yet."""
         together = None
         if self.together:
@@ -102,7 +94,7 @@ class LoaderParts:
             self.backend,
             self.stage,
             self.order,
-            config.on_error,
+            on_error,
             ahead=not (self.renewed or self.in_place),
             together=together,
             remote=self.remote,
@@ -118,19 +110,12 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     served = served_for(config)
     config, source, split = served.config, served.opened.source, served.split
     if isinstance(config.batch_transform, Mix):
-        _check_mix(config.batch_transform, split, source)
+        rules.check_mix(config.batch_transform, split, source)
     colour = ColourPlace(split)
     if config.place != "auto" or split.begins_with_colour:
         colour = place_by_rule(config.place, split, source, config.device)
-
-    workload = Workload(
-        source,
-        split,
-        config.collate_fn,
-        config.device,
-        config.options,
-        padded=_pads(config, source, split),
-    )
+    padded = _pads(config, source, split)
+    workload = Workload(source, split, config.collate_fn, config.device, config.options, padded)
     if config.tune:
         return _fastest(served, workload, colour)
     backend, reason = config.backend, "as asked"
@@ -145,98 +130,70 @@ def _fastest(served: Served, workload: Workload, colour: ColourPlace) -> LoaderP
 
     def measured(backend: str, place: ColourPlace) -> float:
         parts = _on_backend(backend, "", served, workload, place)
-        return tune.samples_per_second(parts.order, parts.stage, parts.feed(served.config))
+        return tune.samples_per_second(parts.order, parts.stage, parts.feed(served.config.on_error))
 
     backend, reason = served.config.backend, "as asked"
     if backend == "auto":
-        backend, reason = tune.backend_measured(workload, lambda name: measured(name, colour))
+        backend, reason = tune.backend_measured(
+            lambda name: measured(name, colour),
+            prepared=workload.arrays,
+            by_rule=lambda: backend_by_rule(workload),
+        )
     colour = tune.place_measured(colour, lambda split: measured(backend, ColourPlace(split)))
     return _on_backend(backend, reason, served, workload, colour)
-
-
-def _pads(config: LoaderConfig, source: Source, split: SplitRecipe) -> bool:
-    """See `Context.padded`."""
-    if config.collate is None:
-        return False
-    from fastload.loader import objects
-
-    return objects.pads(config, source, split)
 
 
 def _on_backend(
     backend: str, reason: str, served: Served, workload: Workload, colour: ColourPlace
 ) -> LoaderParts:
     """The parts, with a backend. `reason`: why this one, for a person."""
-    opened, recipe, order = served.opened, served.recipe, served.order
-    source, split = opened.source, colour.split
-    workload = replace(workload, recipe=split)
+    config, order = served.config, served.order
+    source, split = served.opened.source, colour.split
     if order.groups_in_use:
         from fastload.loader.together import with_own_columns
 
         source = with_own_columns(source)
+    workload = replace(workload, source=source, recipe=split)
     cls = backend_class(backend)
     traits = traits_of(cls)
     check_able(backend, traits, workload)
-    config, renewed, notes = _workers_on(traits, served)
-    options = _options_for(backend, cls, config)
-    if source.upright:
-        options = replace(options, exif_orientation=True)
-    if options.exif_orientation and source.encoded and source.grouped:
-        from fastload.sources.places import refuse_left_behind
-
-        refuse_left_behind(source, "exif_orientation", "turns")
-    context = _context(config, source, split, order, padded=workload.padded)
-    collate = None
-    if source.instances or source.moved or config.collate is not None:
-        from fastload.loader import objects
-
-        objects.check(config, source, turned=options.exif_orientation)
-        collate = objects.collate_of(config, source, context.outputs)
-        objects.check_pairs(recipe, source)
-    if context.prefetch_factor is not None and not config.adopted:
-        workers = (config.num_workers or 1) if traits.processes else 1
-        _check_ahead(context, context.prefetch_factor * workers)
-    built = cls(context, options)
+    options = _options_for(backend, cls, config, source)
+    workers = _workers_on(traits, served)
+    context = _context(config, workload, workers, order)
+    collate = _collate(config, served.recipe, context, turned=options.exif_orientation)
+    if workers.ahead is not None and not config.adopted:
+        _check_ahead(context, workers.ahead, (workers.number or 1) if traits.processes else 1)
+    built: Any = cls(context, options)
     if not hasattr(built, "start"):
         from fastload.backends.submitted import SubmittedBackend
 
         built = SubmittedBackend(built)
-    compared: ComparedBackend | None = None
-    if opened.assumed is not None:
-        from fastload.loader.compared import ComparedBackend
-
-        built = compared = ComparedBackend(
-            built,
-            source,
-            opened.assumed,
-            options.decode_settings,
-            seed=config.seed,
-            class_name=type(config.source).__name__,
-        )
-    read_together = ""
-    together: Sequence[EncodedFiles] = ()
-    if order.groups_in_use:
-        in_processes = traits.processes and built.background
-        read_together, together = _read_together(order, source, in_processes=in_processes)
+    compared = _compared(built, served, source, options)
+    if compared is not None:
+        built = compared
+    in_processes = traits.processes and built.background
+    read_together, together = _read_together(order, source, in_processes=in_processes)
     remote = _remote_of(source, order, split)
     in_place = bool(getattr(built, "in_place", False))
     changes = served.changes(in_place=in_place)
 
     def explain() -> dict[str, str]:
+        from fastload.loader.explained import explained
+
         rows = {
             "backend": f"{backend}: {reason}",
-            "source": "\n".join([f"{source.name}: {source.summary}", *notes]),
+            "source": "\n".join([f"{source.name}: {source.summary}", *workers.notes]),
             **({} if remote is None else {"fetched": remote.explain()}),
-            **_explained(config, workload, read_together),
+            **explained(
+                workload,
+                memory_format=config.memory_format,
+                collate=config.shown_collate,
+                read_together=read_together,
+            ),
             **({} if served.pipeline is None else {"in its place": served.pipeline}),
         }
         return rows | ({"colour": colour.why} if colour.why else {})
 
-    archives: SeenArchives | None = None
-    if source.archives:
-        from fastload.sources.inspection import SeenArchives
-
-        archives = SeenArchives(source.archives)
     return _parts(
         config,
         split,
@@ -247,28 +204,174 @@ def _on_backend(
         owned=traits.owns_batches,
         backend=built,
         compared=compared,
-        fingerprinted=(recipe.fingerprint,),
+        fingerprinted=(served.recipe.fingerprint,),
         explain=explain,
-        renewed=renewed,
+        renewed=workers.renewed,
         changed=changes.changed,
         in_place=in_place and changes.of_dataset,
-        archives=archives,
+        archives=_archives(source),
         together=together,
         remote=remote,
     )
 
 
-def _check_ahead(context: Context, batches: int) -> None:
+# -- For a backend ---------------------------------------------------------------------------------
+
+
+def _pads(config: LoaderConfig, source: Source, split: SplitRecipe) -> bool:
+    """See `Context.padded`."""
+    if config.collate is None:
+        return False
+    from fastload.loader import objects
+
+    alone = config.batch_sampler is None and config.batch_size == 1
+    return objects.pads(config.collate, source, split, alone=alone)
+
+
+def _options_for(backend: str, cls: Any, config: LoaderConfig, source: Source) -> BackendOptions:
+    """The backend's own, from those given. Raises ConfigurationError: they are another's."""
+    wanted: type[BackendOptions] = cls.Options
+    options = config.options
+    declined = config.backend == "auto" and getattr(options, "may_be_declined", False)
+    if options is None:
+        options = wanted()
+    elif not isinstance(options, wanted):
+        if not declined and type(options) is not BackendOptions:
+            raise ConfigurationError(
+                f"options: backend {backend!r} takes {wanted.__name__}, got "
+                f"{type(options).__name__}; give {wanted.__module__}.{wanted.__name__}(...)."
+            )
+        options = wanted(exif_orientation=options.exif_orientation, max_pixels=options.max_pixels)
+    if source.upright:
+        options = replace(options, exif_orientation=True)
+    if options.exif_orientation and source.encoded and source.grouped:
+        from fastload.sources.places import refuse_left_behind
+
+        refuse_left_behind(source, "exif_orientation", "turns")
+    return options
+
+
+@dataclass(frozen=True)
+class _Workers:
+    """What the settings of worker processes mean on a backend."""
+
+    number: int | None
+    """Threads or processes; None: the backend's choice."""
+    ahead: int | None
+    """Batches that each makes ahead; None: the backend's choice."""
+    renewed: bool
+    """Whether they start again with each epoch."""
+    notes: list[str]
+    """All that is to be said of the source and of them, for `explain()`."""
+
+
+def _workers_on(traits: Traits, served: Served) -> _Workers:
+    config = served.config
+    number, ahead = config.num_workers, config.prefetch_factor
+    notes = [*served.opened.notes, *config.notes]
+    if config.adopted and not traits.processes:
+        notes.append(f"changed: {number} worker processes -> the backend's own threads")
+        if config.workers.init is not None:
+            notes.append(
+                "changed: worker_init_fn is not called: there are no workers, and no global "
+                "random state"
+            )
+        number = ahead = None
+    elif config.workers != WorkerSettings() and not traits.processes:
+        notes.append(
+            "worker_init_fn, multiprocessing_context, timeout: of no use, the backend works in "
+            "threads"
+        )
+    if served.order.read_ahead is not None and number is None and traits.processes:
+        number = 0  # more would have nothing to do
+    runs_theirs = bool(served.opened.source.objects) or served.split.opaque is not None
+    renewed = config.renewed and traits.processes and runs_theirs
+    if renewed and number:
+        notes.append(
+            "workers start again with each epoch, as persistent_workers=False asks; with True "
+            "they go on"
+        )
+    return _Workers(number, ahead, renewed, notes)
+
+
+def _context(config: LoaderConfig, workload: Workload, workers: _Workers, order: Order) -> Context:
+    """What a backend is built from."""
+    # Page-locked only where the copy to the GPU is ours: of a batch delivered on the CPU, nobody
+    # says when the trainer's own copies are done.
+    ours = config.pinned and config.device.type == "cuda"
+    seeds = (
+        config.adoption.seeds
+        if config.adoption is not None and config.script_seeds
+        else WorkerSeeds(config.seed, order.shard.rank)
+    )
+    return Context(
+        source=workload.source,
+        recipe=workload.recipe,
+        batch_size=order.batch_size,
+        num_workers=workers.number,
+        prefetch_factor=workers.ahead,
+        device=config.device,
+        allocate=BufferPool(pinned_for=config.device if ours else None).allocate,
+        collate_fn=config.collate_fn,
+        as_dataloader=config.adopted,
+        workers=replace(config.workers, seeds=seeds),
+        takes_pending=all(program.is_identity for program in workload.recipe.host_programs),
+        padded=workload.padded,
+    )
+
+
+def _check_ahead(context: Context, ahead: int, workers: int) -> None:
     """Raises ConfigurationError: so many batches, which are to be made ahead, are more than this
     machine can hold."""
-    batch, memory = context.image_bytes, memory_bytes()
+    batch, memory, batches = context.image_bytes, memory_bytes(), ahead * workers
     if not batch or batches * batch <= memory:
         return
-    workers = batches // (context.prefetch_factor or 1)
     raise ConfigurationError(
         f"prefetch_factor: {counted(batches, 'batch')} of {batch / 1e6:,.1f} MB made ahead are "
         f"{batches * batch / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f} GB; "
         f"{max(1, memory // (2 * workers * batch)):,} or fewer fit."
+    )
+
+
+# -- Beside it -------------------------------------------------------------------------------------
+
+
+def _collate(
+    config: LoaderConfig, recipe: Recipe, context: Context, *, turned: bool
+) -> Callable[[dict[str, Any]], Any] | None:
+    """What brings batches to the form that `collate_fn=` names; None where it names none. Raises
+    ConfigurationError: boxes and the like would not belong to their images. `turned`: whether
+    images are turned by their EXIF tag."""
+    source = context.source
+    if not (source.instances or source.moved or config.collate is not None):
+        return None
+    from fastload.loader import objects
+    from fastload.loader.collate import collate_of
+
+    objects.check(source, config.collate_fn, turned=turned)
+    given = config.collate
+    collate = None if given is None else collate_of(given, source, context.outputs)
+    objects.check_pairs(recipe, source)
+    return collate
+
+
+def _compared(
+    backend: Backend, served: Served, source: Source, options: BackendOptions
+) -> ComparedBackend | None:
+    """With the samples of code that is assumed to be plain compared with its own; None where none
+    is."""
+    assumed = served.opened.assumed
+    if assumed is None:
+        return None
+    from fastload.loader.compared import ComparedBackend
+
+    return ComparedBackend(
+        backend,
+        source,
+        assumed,
+        options.decode_settings,
+        seed=served.config.seed,
+        class_name=type(served.config.source).__name__,
     )
 
 
@@ -280,71 +383,12 @@ def _remote_of(source: Source, order: Order, split: SplitRecipe) -> Remote | Non
     return Remote(source, order, split.composite)
 
 
-def _context(
-    config: LoaderConfig, source: Source, split: SplitRecipe, order: Order, *, padded: bool
-) -> Context:
-    """What a backend is built from."""
-    # Page-locked only where the copy to the GPU is ours: of a batch delivered on the CPU, nobody
-    # says when the trainer's own copies are done.
-    ours = config.pinned and config.device.type == "cuda"
-    seeds = (
-        config.adoption.seeds
-        if config.adoption is not None and config.script_seeds
-        else WorkerSeeds(config.seed, order.shard.rank)
-    )
-    return Context(
-        source=source,
-        recipe=split,
-        batch_size=order.batch_size,
-        num_workers=config.num_workers,
-        prefetch_factor=config.prefetch_factor,
-        device=config.device,
-        allocate=BufferPool(pinned_for=config.device if ours else None).allocate,
-        collate_fn=config.collate_fn,
-        as_dataloader=config.adopted,
-        workers=replace(config.workers, seeds=seeds),
-        takes_pending=all(program.is_identity for program in split.host_programs),
-        padded=padded,
-    )
+def _archives(source: Source) -> SeenArchives | None:
+    if not source.archives:
+        return None
+    from fastload.sources.inspection import SeenArchives
 
-
-def _explained(config: LoaderConfig, workload: Workload, read_together: str) -> dict[str, str]:
-    """What is done to samples, what that needs, and how they are delivered, for a person."""
-    split = workload.recipe
-    rows = {
-        "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement)
-        or "none"
-    }
-    if read_together:
-        rows["read together"] = read_together
-    if several := split.composite.describe(len(workload.source)):
-        rows["samples"] = several
-    if split.reasons:
-        rows["in Python because of"] = "\n".join(split.reasons)
-    if needs := _needs_of(workload):
-        rows["needs"] = "\n".join(needs)
-    rows["delivered"] = f"on {config.device}, {config.memory_format}".replace("torch.", "")
-    if config.collate is not None:
-        rows["delivered"] += f", collate_fn={config.shown_collate}"
-    if workload.padded:
-        rows["delivered"] += ", images padded to the largest of a batch"
-    if config.device.type == "cuda":
-        rows["kernels"] = fused.explained(config.device)
-    return rows
-
-
-def _needs_of(workload: Workload) -> list[str]:
-    """What a backend must be able to do, and which ones here are not. Why Python runs on single
-    samples has a row of its own."""
-    rows = [row for row in available_backends() if row.available]
-    needs = []
-    for need, task in needs_in(workload).items():
-        if need.in_python:
-            continue
-        unable = [row.name for row in rows if not need.is_met(row.traits)]
-        cannot = f" ({' and '.join(unable)} cannot)" if unable else ""
-        needs.append(f"{need.argument}: to {task}{cannot}")
-    return needs
+    return SeenArchives(source.archives)
 
 
 def _read_together(
@@ -352,6 +396,8 @@ def _read_together(
 ) -> tuple[str, Sequence[EncodedFiles]]:
     """(for a person, the columns whose neighbours are read together), where the order keeps some
     together."""
+    if not order.groups_in_use:
+        return "", ()
     from fastload.loader import together
 
     columns = together.columns_in(source)
@@ -362,63 +408,6 @@ def _read_together(
     return together.explain(order, columns), columns
 
 
-def _workers_on(traits: Traits, served: Served) -> tuple[LoaderConfig, bool, list[str]]:
-    """What the settings of worker processes mean on a backend: (the configuration with those that
-    apply, whether workers start again with each epoch, notes for `explain()`)."""
-    config, source = served.config, served.opened.source
-    notes = [*served.opened.notes, *config.notes]
-    if config.adopted and not traits.processes:
-        notes.append(f"changed: {config.num_workers} worker processes -> the backend's own threads")
-        if config.workers.init is not None:
-            notes.append(
-                "changed: worker_init_fn is not called: there are no workers, and no global "
-                "random state"
-            )
-        config = replace(config, num_workers=None, prefetch_factor=None)
-    elif config.workers != WorkerSettings() and not traits.processes:
-        notes.append(
-            "worker_init_fn, multiprocessing_context, timeout: of no use, the backend works in "
-            "threads"
-        )
-    if served.order.read_ahead is not None and config.num_workers is None and traits.processes:
-        config = replace(config, num_workers=0)  # more would have nothing to do
-    runs_theirs = bool(source.objects) or served.split.opaque is not None
-    renewed = config.renewed and traits.processes and runs_theirs
-    if renewed and config.num_workers:
-        notes.append(
-            "workers start again with each epoch, as persistent_workers=False asks; with True "
-            "they go on"
-        )
-    return config, renewed, notes
-
-
-def _check_mix(mix: Mix, split: SplitRecipe, source: Source) -> None:
-    """Raise ConfigurationError if samples are more than an image and its label."""
-    if split.several_views:
-        raise ConfigurationError(
-            f"batch_transform: {type(mix).__name__} mixes one image with its "
-            "label, and a sample here is several views (transform has Views). Leave it out, or "
-            "give a function of the batch."
-        )
-    mixed = next((name for name, column in source.images.items() if column.kind.coloured), None)
-    others = [name for name in source.images if name != mixed]
-    others += [name for name, column in source.values.items() if column.ragged]
-    others += [name for name in source.moved if name not in others]
-    if others:
-        raise ConfigurationError(
-            f"batch_transform: {type(mix).__name__} mixes images and one label of each, and "
-            f"{source.name} has {', '.join(map(repr, others))}, which it would not mix. Leave it "
-            "out, or give a function of the batch."
-        )
-    beside = [name for name in source.columns if name != mixed]
-    if mixed is not None and len(beside) > 1 and label_among(beside, source.layout) is None:
-        raise ConfigurationError(
-            f"batch_transform: {type(mix).__name__} mixes images and one label of each, and which "
-            f"of {', '.join(map(repr, beside))} the label is, {source.name} does not say; call it "
-            "'labels', or give a function of the batch."
-        )
-
-
 def _streaming(config: LoaderConfig) -> LoaderParts:
     """For an IterableDataset: a DataLoader of torch, and the device stage after it."""
     from fastload.backends.streamed import StreamBackend
@@ -427,7 +416,8 @@ def _streaming(config: LoaderConfig) -> LoaderParts:
     streams.refuse_of_streams(config)
     shard, dataset, name = config.shard_here(), config.source, type(config.source).__name__
     loader = streams.dataloader_of(config, shard)
-    place = streams.StreamPlace(config, loader)
+    seeds = WorkerSeeds(config.seed, shard.rank)
+    place = streams.StreamPlace(dataset, loader, seeds, sets_epochs=config.sets_epochs)
     source = Source({"item": StreamItems(dataset)}, streams.fingerprint(dataset), name)
     split = Recipe.from_transform(None).split(None)
     return _parts(
@@ -495,17 +485,3 @@ def _recipe_fingerprints(
     if not rounded or (dtype is not None and not dtype.is_floating_point):
         return (fingerprint_of(*fingerprinted, str(dtype)),)
     return tuple(fingerprint_of(*fingerprinted, str(given)) for given in (None, *_PRECISIONS))
-
-
-def _options_for(backend: str, cls: Any, config: LoaderConfig) -> BackendOptions:
-    wanted: type[BackendOptions] = cls.Options
-    options = config.options
-    if options is None or isinstance(options, wanted):
-        return options or wanted()
-    declined = config.backend == "auto" and getattr(options, "may_be_declined", False)
-    if declined or type(options) is BackendOptions:
-        return wanted(exif_orientation=options.exif_orientation, max_pixels=options.max_pixels)
-    raise ConfigurationError(
-        f"options: backend {backend!r} takes {wanted.__name__}, got {type(options).__name__}; give "
-        f"{wanted.__module__}.{wanted.__name__}(...)."
-    )

@@ -207,8 +207,10 @@ class LoaderConfig:
 
     @property
     def shown_collate(self) -> str:
-        """What `collate` is, for people."""
+        """What `collate` is, for people; empty: None was given."""
         given = self.collate
+        if given is None:
+            return ""
         return (
             repr(given) if isinstance(given, str) else getattr(given, "__qualname__", "a function")
         )
@@ -223,6 +225,11 @@ class LoaderConfig:
         """The DataLoader that it was read from."""
         existing: DataLoader[Any] | None = getattr(self.adoption, "existing", None)
         return existing
+
+    @property
+    def own_sampler(self) -> Any:
+        """The user's sampler or batch sampler; None: the order is fastload's."""
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
 
     @property
     def streamed(self) -> bool:
@@ -264,8 +271,11 @@ class LoaderConfig:
         if alone:
             return Shard()
         shard = Shard.detect()
-        own_order = self.sampler is not None or self.batch_sampler is not None
-        if shard.world_size == 1 or own_order or (self.adopted and self.shard is None):
+        if (
+            shard.world_size == 1
+            or self.own_sampler is not None
+            or (self.adopted and self.shard is None)
+        ):
             return shard
         if shares := shares_a_model():
             raise ConfigurationError(

@@ -249,7 +249,7 @@ class Loader(ShownAsDataLoader):
         """What its DataLoader said when `config` was read from it; None: it is not read again."""
         self._settled = False
         """Whether the rank can no longer change, because an iterator was made."""
-        self._progress = Progress(parts, parts.feed(config))
+        self._progress = Progress(parts, parts.feed(config.on_error))
         self._show_parts()
         self._follow()
 
@@ -348,7 +348,7 @@ class Loader(ShownAsDataLoader):
     def _assemble_again(self) -> None:
         parts = assemble(self.config)  # if this raises, the old parts stay
         self._finalizer()
-        self._progress.parts, self._progress.feed = parts, parts.feed(self.config)
+        self._progress.parts, self._progress.feed = parts, parts.feed(self.config.on_error)
         self._feed.record(self._progress.spans)
         self._show_parts()
 
@@ -477,8 +477,7 @@ class Loader(ShownAsDataLoader):
             self._cursor.choose(followed.chosen)
         epoch = self._cursor.begin()
         if followed is not None:
-            theirs = config.sampler is not None or config.batch_sampler is not None
-            if config.sets_epochs or (theirs and not config.adopted):
+            if config.sets_epochs or (config.own_sampler is not None and not config.adopted):
                 followed.set_epoch(epoch)  # The order sets it again when it reads the sampler.
             followed.note()
 

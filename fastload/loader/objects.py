@@ -3,20 +3,20 @@ the form of their batches. Used only where there are such columns, or `collate_f
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from fastload import native
 from fastload.errors import ConfigurationError
-from fastload.loader import collate
-from fastload.loader.config import LoaderConfig
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.columns import PASCAL_VOC, ColumnOperation
-from fastload.recipe.outputs import Outputs
 from fastload.sources.base import Source
 from fastload.sources.keypoints import GIVE_PAIRS, unpaired
 
 
-def check(config: LoaderConfig, source: Source, *, turned: bool) -> None:
+def check(source: Source, collate_fn: Callable[..., Any] | None, *, turned: bool) -> None:
     """Raise ConfigurationError if boxes and the like would no longer belong to their images, or
     BackendUnavailableError if what draws masks is not built.
 
@@ -26,7 +26,7 @@ def check(config: LoaderConfig, source: Source, *, turned: bool) -> None:
         source.refuse_turning()
     if source.drawn:
         native.load()  # complains if it is not there
-    if source.drawn and config.collate_fn is not None:
+    if source.drawn and collate_fn is not None:
         raise ConfigurationError(
             f"masks: those of {source.name} are drawn for whole batches, and collate_fn takes "
             "single samples; give a form ('torchvision', 'detr', 'yolo') or a CollateColumns in "
@@ -39,7 +39,7 @@ def check(config: LoaderConfig, source: Source, *, turned: bool) -> None:
         )
 
 
-def check_composite(config: LoaderConfig, source: Source) -> None:
+def _check_composite(source: Source, sampler: Any) -> None:
     """Raise ConfigurationError if samples of several images would not be what their columns say, or
     be of images that the user has left out."""
     for why in (
@@ -71,21 +71,20 @@ def check_composite(config: LoaderConfig, source: Source) -> None:
             raise ConfigurationError(
                 f"transform: Mosaic and the like make a sample of several of {source.name}, {why}."
             )
-    given = config.batch_sampler if config.sampler is None else config.sampler
-    if given is not None:
+    if sampler is not None:
         raise ConfigurationError(
             f"sampler: Mosaic and the like draw from all of {source.name}, and "
-            f"{type(given).__name__} may leave out some of them. Leave it out, and give "
+            f"{type(sampler).__name__} may leave out some of them. Leave it out, and give "
             "torch.utils.data.Subset(dataset, indices) or shuffle=True for what it does."
         )
 
 
-def check_split(split: SplitRecipe, source: Source, config: LoaderConfig) -> None:
+def check_split(split: SplitRecipe, source: Source, sampler: Any) -> None:
     """Raise ConfigurationError if a transform drops or needs boxes, and there are none, or if it
     moves images and does not say where points go."""
     has_boxes = any(column.kind.drops_objects for column in source.instances.values())
     if split.composite.most > 1:
-        check_composite(config, source)
+        _check_composite(source, sampler)
         masks = [name for name, column in source.images.items() if not column.kind.coloured]
         pair = None if split.composite.pair is None else split.composite.pair[1]
         name = type(pair).__name__
@@ -144,11 +143,12 @@ def check_pairs(recipe: Recipe, source: Source) -> None:
         )
 
 
-def pads(config: LoaderConfig, source: Source, split: SplitRecipe) -> bool:
+def pads(form: Any, source: Source, split: SplitRecipe, *, alone: bool) -> bool:
     """Whether images may come out in several sizes, because the form of the batches allows it.
+    `alone`: a batch has one sample.
+
     Raises ConfigurationError: something asked for works on images of one size only."""
-    alone = config.batch_sampler is None and config.batch_size == 1
-    if config.collate not in ("detr", "torchvision") or alone:
+    if form not in ("detr", "torchvision") or alone:
         return False
     if split.opaque is not None or split.geometry.out_size is not None or not source.moved:
         return False
@@ -171,11 +171,3 @@ def pads(config: LoaderConfig, source: Source, split: SplitRecipe) -> bool:
             "Resize or a crop to a fixed (height, width), or leave that out."
         )
     return True
-
-
-def collate_of(config: LoaderConfig, source: Source, outputs: Outputs) -> collate.Collate | None:
-    """The function that `collate_fn=` means; None where it is not given. Raises ConfigurationError:
-    see `fastload.loader.collate`."""
-    if config.collate is None:
-        return None
-    return collate.collate_of(config.collate, source, outputs)

@@ -3,15 +3,15 @@ refused before the first batch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from fastload.errors import ConfigurationError
-from fastload.loader.config import LoaderConfig
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.convert import ToDtype
-from fastload.recipe.mix import Mix
+from fastload.recipe.mix import Mix, label_among
 from fastload.recipe.operation import qualified_name
 from fastload.sources import Opened
 from fastload.sources.base import Source
@@ -70,10 +70,10 @@ def refuse_of_dataloader(*, persistent_workers: Any, in_order: Any, pin_memory_d
 # -- The data set ----------------------------------------------------------------------------------
 
 
-def check_without_images(config: LoaderConfig, source: Source, recipe: Recipe) -> None:
+def check_without_images(source: Source, recipe: Recipe, dtype: torch.dtype | None) -> None:
     """Raise ConfigurationError for an argument that is for images, where there are none."""
     columns = ", ".join(source.columns)
-    if config.dtype is not None:
+    if dtype is not None:
         raise ConfigurationError(
             f"dtype: it is for images, and {source.name} has none (columns: {columns}); leave it "
             "out and convert the data, or use batch_transform."
@@ -85,23 +85,29 @@ def check_without_images(config: LoaderConfig, source: Source, recipe: Recipe) -
         )
 
 
-def check_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) -> None:
+def check_own_code(
+    native: Opened,
+    split: SplitRecipe,
+    collate_fn: Callable[..., Any] | None,
+    opening: Mapping[str, Any],
+) -> None:
     """Raise ConfigurationError if something was asked for that only fastload's own reading gives,
-    where Python code takes the samples of a data set that has code of its own."""
+    where Python code takes the samples of a data set that has code of its own. `opening`: what
+    `open_source` was asked for."""
     if native.assumed is not None:
         runs = "; ".join(split.reasons)
-        if config.collate_fn is not None:
-            runs = f"the collate_fn {qualified_name(config.collate_fn)}"
+        if collate_fn is not None:
+            runs = f"the collate_fn {qualified_name(collate_fn)}"
         raise ConfigurationError(
             f"assume_plain: {runs} runs in Python on each sample, so that nothing is gained by "
             "skipping the code of the data set; leave one out."
         )
-    if mode := config.opening.get("mode"):
+    if mode := opening.get("mode"):
         raise ConfigurationError(
             f"mode: {mode!r} is for images that fastload reads, and here the data set's own "
             "code makes them (collate_fn, or a transform of your own); leave one of the two out."
         )
-    if config.opening.get("masks"):
+    if opening.get("masks"):
         raise ConfigurationError(
             "masks: they are drawn for whole batches, and here Python runs on single samples "
             "(collate_fn, or a transform of your own); leave one of the two out."
@@ -111,33 +117,34 @@ def check_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) -> 
 # -- The transform ---------------------------------------------------------------------------------
 
 
-def check_split(config: LoaderConfig, source: Source, split: SplitRecipe) -> None:
-    """Raise ConfigurationError if the transform cannot be applied to all that is in a sample."""
+def check_split(source: Source, split: SplitRecipe, given: Any, sampler: Any) -> None:
+    """Raise ConfigurationError if the transform cannot be applied to all that is in a sample.
+    `given`: what the source was opened from. `sampler`: that, or the batch sampler, of the
+    user's."""
     if split.drops_boxes or source.moved or split.needs_objects or split.composite.most > 1:
         from fastload.loader import objects
 
-        objects.check_split(split, source, config)
+        objects.check_split(split, source, sampler)
     if split.moves_pixels or split.composite.most > 1:
-        _refuse_left_behind(config, source)
-    _check_dtype(config.dtype, split)
+        _refuse_left_behind(source, given)
 
 
-def _refuse_left_behind(config: LoaderConfig, source: Source) -> None:
+def _refuse_left_behind(source: Source, given: Any) -> None:
     """Raise ConfigurationError if a transform that moves pixels would leave places in the images
     where they are. What only samples say, the first batch says (`backends.objects`)."""
     if source.grouped and source.images:
         from fastload.sources.places import refuse_left_behind
 
         refuse_left_behind(source, "transform", "moves")
-    if source.objects and is_huggingface(config.source):
+    if source.objects and is_huggingface(given):
         from fastload.sources.places import place_in_features, refuse_place
 
         # What a transform of its own makes, features do not say.
-        if config.source.format["type"] != "custom":
-            refuse_place(place_in_features(config.source.features), source.name)
+        if given.format["type"] != "custom":
+            refuse_place(place_in_features(given.features), source.name)
 
 
-def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:
+def check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:
     """Raise ConfigurationError if images would lose their values in this dtype."""
     # What an opaque transform makes is known when it has run: `DeviceStage` checks that.
     if wanted is None or wanted.is_floating_point or split.opaque is not None:
@@ -154,7 +161,9 @@ def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:
             )
 
 
-def check_pixels(config: LoaderConfig, source: Source, split: SplitRecipe) -> None:
+def check_pixels(
+    source: Source, split: SplitRecipe, wanted: torch.dtype | None, batch_transform: Any
+) -> None:
     """Raise ConfigurationError if the transform, or a dtype that is asked for, takes images of 8
     bits alone, where the source has others. Opaque transforms are not checked.
 
@@ -192,8 +201,35 @@ def check_pixels(config: LoaderConfig, source: Source, split: SplitRecipe) -> No
             dtype = op.output_dtype(dtype)
         if dtype.is_floating_point and dtype != start:
             continue
-        if config.dtype in _TOO_NARROW:
-            refuse("dtype", f"{config.dtype} cannot hold them; {_REMEDY}")
-        if isinstance(config.batch_transform, Mix) and not dtype.is_floating_point:
-            mix = type(config.batch_transform).__name__
+        if wanted in _TOO_NARROW:
+            refuse("dtype", f"{wanted} cannot hold them; {_REMEDY}")
+        if isinstance(batch_transform, Mix) and not dtype.is_floating_point:
+            mix = type(batch_transform).__name__
             refuse("batch_transform", f"{mix} mixes floating point; {_REMEDY}")
+
+
+def check_mix(mix: Mix, split: SplitRecipe, source: Source) -> None:
+    """Raise ConfigurationError if samples are more than an image and its label."""
+    if split.several_views:
+        raise ConfigurationError(
+            f"batch_transform: {type(mix).__name__} mixes one image with its "
+            "label, and a sample here is several views (transform has Views). Leave it out, or "
+            "give a function of the batch."
+        )
+    mixed = next((name for name, column in source.images.items() if column.kind.coloured), None)
+    others = [name for name in source.images if name != mixed]
+    others += [name for name, column in source.values.items() if column.ragged]
+    others += [name for name in source.moved if name not in others]
+    if others:
+        raise ConfigurationError(
+            f"batch_transform: {type(mix).__name__} mixes images and one label of each, and "
+            f"{source.name} has {', '.join(map(repr, others))}, which it would not mix. Leave it "
+            "out, or give a function of the batch."
+        )
+    beside = [name for name in source.columns if name != mixed]
+    if mixed is not None and len(beside) > 1 and label_among(beside, source.layout) is None:
+        raise ConfigurationError(
+            f"batch_transform: {type(mix).__name__} mixes images and one label of each, and which "
+            f"of {', '.join(map(repr, beside))} the label is, {source.name} does not say; call it "
+            "'labels', or give a function of the batch."
+        )

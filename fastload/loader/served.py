@@ -122,11 +122,12 @@ def _read(config: LoaderConfig, opened: Opened) -> Reading:
     source = opened.source
     recipe = Recipe.from_transform(_both(opened.transform, config.transform))
     if not (source.images or source.objects):
-        rules.check_without_images(config, source, recipe)
+        rules.check_without_images(source, recipe, config.dtype)
     if source.encoded:
         _warn_without_native_core()
-    split = _split(recipe, config, source)
-    rules.check_split(config, source, split)
+    split = _split(recipe, config.collate_fn, source)
+    rules.check_split(source, split, config.source, config.own_sampler)
+    rules.check_dtype(config.dtype, split)
     return Reading(config, opened, recipe, split)
 
 
@@ -151,7 +152,7 @@ def _without_fast_collate(reading: Reading) -> Reading:
     if not is_fast_collate(reading.config.collate_fn):
         return reading
     plain, opened = replace(reading.config, collate_fn=None), reading.opened
-    split = _split(reading.recipe, plain, opened.source)
+    split = _split(reading.recipe, None, opened.source)
     if not stacks_alike(opened.source, split):
         return reading
     note = "what timm's fast_collate does to bytes is done without it"
@@ -165,7 +166,7 @@ def _ordered(reading: Reading, pipeline: str | None) -> Served:
     order = _order_of(config, opened.source, config.shard_here())
     split = _sized(reading, order) if order.shapes else reading.split
     if opened.source.deep:
-        rules.check_pixels(config, opened.source, split)
+        rules.check_pixels(opened.source, split, config.dtype, config.batch_transform)
     return Served(config, opened, reading.recipe, split, reading.known, pipeline, order=order)
 
 
@@ -249,7 +250,7 @@ def _opened_by_its_own_code(reading: Reading) -> Opened:
     from fastload.sources.datasets import COST, open_dataset
 
     config, native, split = reading.config, reading.opened, reading.split
-    rules.check_own_code(config, native, split)
+    rules.check_own_code(native, split, config.collate_fn, config.opening)
     if config.collate_fn is not None:
         reason = (
             f"the collate_fn {qualified_name(config.collate_fn)} takes them; leave it out, or give "
@@ -364,11 +365,11 @@ def _is_equal(mine: Any, its: Any) -> bool:
 # -- The recipe ------------------------------------------------------------------------------------
 
 
-def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
+def _split(recipe: Recipe, collate_fn: Callable[..., Any] | None, source: Source) -> SplitRecipe:
     """The transform, split for this source."""
-    if config.collate_fn is not None:
+    if collate_fn is not None:
         return recipe.as_opaque(
-            f"the collate_fn {qualified_name(config.collate_fn)} takes finished samples; leave it "
+            f"the collate_fn {qualified_name(collate_fn)} takes finished samples; leave it "
             "out, or give from_dataloader a function of whole batches, batch_transform, in its "
             "place"
         )
@@ -426,7 +427,7 @@ def _warn_of_python(reason: str) -> None:
 
 def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
     """Which samples come when, on this rank. Raises ConfigurationError: there would be none."""
-    given = config.sampler if config.batch_sampler is None else config.batch_sampler
+    given = config.own_sampler
     order: Order
     if given is not None:
         order = _order_given(given, config, source, shard)

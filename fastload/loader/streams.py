@@ -126,13 +126,17 @@ def notes_of(config: LoaderConfig, shard: Shard) -> list[str]:
 class StreamPlace:
     """Which epoch a data set is in, and where in it."""
 
-    def __init__(self, config: LoaderConfig, loader: DataLoader[Any]) -> None:
+    def __init__(
+        self, given: Any, loader: DataLoader[Any], seeds: WorkerSeeds, *, sets_epochs: bool
+    ) -> None:
+        """`given`: the user's data set, of which the loader serves a part. `sets_epochs`: each is
+        set on it."""
         served: Any = loader.dataset
-        self._given: Any = config.source
+        self._given: Any = given
         self._loader = loader
-        self._seeds = WorkerSeeds(config.seed, config.shard_here().rank)
+        self._seeds = seeds
         self._served: Any = served.dataset if isinstance(served, TransformedStream) else served
-        self._sets_epochs = config.sets_epochs
+        self._sets_epochs = sets_epochs
         self._seeks = loader.num_workers == 0 and can_seek(self._served)
         self._began: int | None = None
         """The data set's own epoch when it was last iterated from its start."""

@@ -7,8 +7,7 @@ import itertools
 import time
 from collections.abc import Callable
 
-from fastload.backends import available_backends, backend_by_rule
-from fastload.backends.base import Workload
+from fastload.backends import available_backends
 from fastload.device import DeviceStage
 from fastload.errors import FastloadError
 from fastload.loader.colour_place import ColourPlace
@@ -20,22 +19,27 @@ MEASURED_SECONDS = 2.0
 """For each candidate of `tune`, after its first batch."""
 
 
-def backend_measured(workload: Workload, measure: Callable[[str], float]) -> tuple[str, str]:
+def backend_measured(
+    measure: Callable[[str], float], *, prepared: bool, by_rule: Callable[[], tuple[str, str]]
+) -> tuple[str, str]:
     """(backend, reason): the fastest, when each candidate runs on this data for some seconds.
-    `measure` returns the samples/s of one.
 
-    A backend that has to prepare all of the data first (to build a cache) is no candidate.
+    Args:
+        measure: returns the samples/s of one.
+        prepared: whether the data is arrays already. A backend that has to prepare all of it first
+            (to build a cache) is no candidate.
+        by_rule: (backend, reason) where no candidate can be measured.
     """
     rates: dict[str, float] = {}
     notes: list[str] = []
     for status in available_backends():
-        if status.available and (workload.arrays or not status.traits.prepares):
+        if status.available and (prepared or not status.traits.prepares):
             try:
                 rates[status.name] = measure(status.name)
             except FastloadError as error:
                 notes.append(f"{status.name}: not measured ({str(error).split('. ')[0]})")
     if not rates:
-        ruled, reason = backend_by_rule(workload)
+        ruled, reason = by_rule()
         return ruled, "\n".join([f"{reason}; no candidate could be measured", *notes])
     ranked = sorted(rates, key=lambda name: -rates[name])
     rows = [f"{name}: {rates[name]:,.0f} samples/s" for name in ranked]
