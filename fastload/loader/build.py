@@ -114,7 +114,7 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     colour = ColourPlace(split)
     if config.place != "auto" or split.begins_with_colour:
         colour = place_by_rule(config.place, split, source, config.device)
-    padded = _pads(config, source, split)
+    padded = config.collate is not None and _pads(config, source, split)
     workload = Workload(source, split, config.collate_fn, config.device, config.options, padded)
     if config.tune:
         return _fastest(served, workload, colour)
@@ -168,11 +168,19 @@ def _on_backend(
         from fastload.backends.submitted import SubmittedBackend
 
         built = SubmittedBackend(built)
-    compared = _compared(built, served, source, options)
-    if compared is not None:
-        built = compared
+    compared: ComparedBackend | None = None
+    if (assumed := served.opened.assumed) is not None:
+        from fastload.loader.compared import ComparedBackend
+
+        name, settings = type(config.source).__name__, options.decode_settings
+        built = compared = ComparedBackend(
+            built, source, assumed, settings, seed=config.seed, class_name=name
+        )
     in_processes = traits.processes and built.background
-    read_together, together = _read_together(order, source, in_processes=in_processes)
+    read_together = ""
+    together: Sequence[EncodedFiles] = ()
+    if order.groups_in_use:
+        read_together, together = _read_together(order, source, in_processes=in_processes)
     remote = _remote_of(source, order, split)
     in_place = bool(getattr(built, "in_place", False))
     changes = served.changes(in_place=in_place)
@@ -220,8 +228,6 @@ def _on_backend(
 
 def _pads(config: LoaderConfig, source: Source, split: SplitRecipe) -> bool:
     """See `Context.padded`."""
-    if config.collate is None:
-        return False
     from fastload.loader import objects
 
     alone = config.batch_sampler is None and config.batch_size == 1
@@ -355,26 +361,6 @@ def _collate(
     return collate
 
 
-def _compared(
-    backend: Backend, served: Served, source: Source, options: BackendOptions
-) -> ComparedBackend | None:
-    """With the samples of code that is assumed to be plain compared with its own; None where none
-    is."""
-    assumed = served.opened.assumed
-    if assumed is None:
-        return None
-    from fastload.loader.compared import ComparedBackend
-
-    return ComparedBackend(
-        backend,
-        source,
-        assumed,
-        options.decode_settings,
-        seed=served.config.seed,
-        class_name=type(served.config.source).__name__,
-    )
-
-
 def _remote_of(source: Source, order: Order, split: SplitRecipe) -> Remote | None:
     if not any(column.waits for column in source.encoded.values()):
         return None
@@ -396,8 +382,6 @@ def _read_together(
 ) -> tuple[str, Sequence[EncodedFiles]]:
     """(for a person, the columns whose neighbours are read together), where the order keeps some
     together."""
-    if not order.groups_in_use:
-        return "", ()
     from fastload.loader import together
 
     columns = together.columns_in(source)

@@ -129,18 +129,19 @@ class Feed:
         """Call the user's code, in the trainer's thread, for what the batches from here on need:
         their order from a sampler, their labels from a data set."""
         self._schedule.ask_sampler(position)
-        if self._compared is None:
-            return
-        epoch, step = position
+        if self._compared is not None:
+            self._ask_for_labels(self._compared, *position)
+
+    def _ask_for_labels(self, compared: ComparedBackend, epoch: int, step: int) -> None:
         if self._order.endless or self._order.read_ahead is not None:
-            self._compared.begin_epoch(epoch, np.arange(self._order.length), 0)
+            compared.begin_epoch(epoch, np.arange(self._order.length), 0)
             return
         rows = [self._order.batch(n) for n in range(self._order.steps)]
         indices = self._schedule.order_of(epoch)
         first = rows[step] if len(rows[step]) else rows[0]
         if len(first):
             own = indices[np.concatenate(rows)]
-            self._compared.begin_epoch(epoch, own, int(indices[first[0]]))
+            compared.begin_epoch(epoch, own, int(indices[first[0]]))
 
     def order_of(self, epoch: int) -> npt.NDArray[np.int64]:
         """The (global) order of an epoch, kept for the epochs under way."""

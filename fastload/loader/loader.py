@@ -456,7 +456,8 @@ class Loader(ShownAsDataLoader):
             self._settle()
             self._ask_as_a_dataloader()
             if not self._settled:
-                self._warn_of_duplicates()
+                if self.config.shard is None and (world := Shard.detect().world_size) > 1:
+                    self._warn_of_duplicates(world)
                 self.config = replace(
                     self.config, shard=progress.parts.order.shard if self.config.shard else None
                 )
@@ -481,11 +482,10 @@ class Loader(ShownAsDataLoader):
                 followed.set_epoch(epoch)  # The order sets it again when it reads the sampler.
             followed.note()
 
-    def _warn_of_duplicates(self) -> None:
-        """Warn, once, if there are several processes and each gets all the data though the caller
-        did not ask for that."""
-        world = Shard.detect().world_size
-        if world > 1 and self.config.shard is None and not self._parts.order.shared:
+    def _warn_of_duplicates(self, world: int) -> None:
+        """Warn, once, if each of so many processes gets all the data though the caller did not ask
+        for that."""
+        if not self._parts.order.shared:
             remedy = (
                 "Give the DataLoader a DistributedSampler, or pass shard='auto' to from_dataloader"
                 if self.config.adopted

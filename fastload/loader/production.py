@@ -160,7 +160,12 @@ class Production:
                 self._next = asked
                 return
             position, draws = asked
-            draws, sizes = self._with_neighbours(draws)
+            sizes: tuple[int, ...]
+            sizes, most = (len(draws),), 1
+            if self._at_once is not None and self._read_ahead is None and self._stage.takes_apart:
+                most = self._at_once(draws)
+            if most > 1:
+                draws, sizes = self._with_neighbours(draws, most)
             at = time.perf_counter()
             if position[0] != self._started_epoch:
                 draws = replace(draws, begins=True)
@@ -198,13 +203,10 @@ class Production:
                 self._together.announce(position, self._schedule.order_of(position[0]))
         return asked
 
-    def _with_neighbours(self, draws: Draws) -> tuple[Draws, tuple[int, ...]]:
-        """The draws of this batch and of those after it that are made with it, and how many samples
-        each has."""
+    def _with_neighbours(self, draws: Draws, most: int) -> tuple[Draws, tuple[int, ...]]:
+        """The draws of this batch and of those after it that are made with it, `most` in all, and
+        how many samples each has."""
         sizes = [len(draws)]
-        most = 1
-        if self._at_once is not None and self._read_ahead is None and self._stage.takes_apart:
-            most = self._at_once(draws)
         while len(sizes) < most and (asked := self._asked()) is not None:
             joined = draws.followed_by(asked[1])
             if joined is None:

@@ -198,6 +198,16 @@ class LeftOut:
         Raises:
             SourceError: something was left out, and `strict` was asked for.
         """
+        notes = self._notes_of_data() if self._suffixes or self._unlabelled else []
+        if self._never_data:
+            words = counted(len(self._never_data), "file or folder").replace(
+                "file or folders", "files or folders"
+            )
+            notes.append(f"{words} that no data set needs (first {min(self._never_data)})")
+        return tuple(f"left out: {words}" for words in notes)
+
+    def _notes_of_data(self) -> list[str]:
+        """Of what may be data."""
         notes = []
         if self._suffixes:
             counts = ", ".join(
@@ -228,12 +238,7 @@ class LeftOut:
                 " and ".join(notes),
                 self._remedies(),
             )
-        if self._never_data:
-            words = counted(len(self._never_data), "file or folder").replace(
-                "file or folders", "files or folders"
-            )
-            notes.append(f"{words} that no data set needs (first {min(self._never_data)})")
-        return tuple(f"left out: {words}" for words in notes)
+        return notes
 
 
 def begins_as_image(data: bytes) -> bool:

@@ -115,13 +115,14 @@ def _core() -> Any:
 def _of_this_machine(root: str, folders: Sequence[str], opening: Opening) -> Listing | None:
     """As it was kept, or listed; by one process of a machine, while the others wait for it."""
     where = _kept_place(root, folders)
-    kept = _load(where, root, opening)
+    kept = _load(where, root, opening) if where.exists() else None
     if kept is not None or ranks_here() == 1:
         return kept or _list(root, folders, where, opening)
     with contextlib.suppress(OSError):
         where.parent.mkdir(parents=True, exist_ok=True)
     with one_of_node(where.with_name(where.name + ".lock"), "is listing the folder"):
-        return _load(where, root, opening) or _list(root, folders, where, opening)
+        kept = _load(where, root, opening) if where.exists() else None
+        return kept or _list(root, folders, where, opening)
 
 
 # -- Listing ---------------------------------------------------------------------------------------
@@ -241,9 +242,7 @@ def _keep(where: Path, listing: Listing, root: str, levels: list[_Level]) -> str
 
 
 def _load(where: Path, root: str, opening: Opening) -> Listing | None:
-    """A listing that was kept; None where there is none, it is damaged, or a folder has changed."""
-    if not where.exists():
-        return None
+    """A listing that was kept; None where it is damaged, or a folder has changed."""
     from fastload.errors import SourceError
     from fastload.sources.index_file import WRONG, read_index
 

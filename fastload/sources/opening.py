@@ -422,7 +422,6 @@ def _versions(paths: PathTable) -> Int64Array:
 
 
 def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | None) -> Opened:
-    wanted = None if format is None else format_named(format)
     whole, its_options = place, options
     if options.split is not None and isinstance(place, str) and stores.is_folder(place):
         folder = split_folder(place, options.split)
@@ -430,16 +429,11 @@ def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | Non
             training = split_folder(place, "train")
             training = None if training == folder else training
             place, options = folder, replace(options, split=None, training=training)
-    if wanted is not None:
+    if format is not None:
+        wanted = format_named(format)
         if wanted.fallback and suits(wanted, whole):
             place, options = whole, its_options
-        if not suits(wanted, place):
-            shown = place if isinstance(place, str) else f"a {type(spec).__name__}"
-            raise SourceError(
-                f"{shown}: is not what format={wanted.description} opens. "
-                f"{_without_format(spec, place, options)}"
-            )
-        return _opened_as(wanted, place, replace(options, by_name=True))
+        return _open_named(wanted, spec, place, options)
     fallbacks = [form for form in FORMATS if form.fallback]
     for where, given in ((whole, its_options), (place, options)):
         suiting = [form for form in fallbacks if suits(form, where)]
@@ -456,6 +450,17 @@ def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | Non
             return replace(opened, notes=(*opened.notes, *notes))
         return _checked(by, opened, form, where, given, meant)
     return _open_recognised(spec, place, options)[1]
+
+
+def _open_named(wanted: Format, spec: Any, place: Any, options: OpenOptions) -> Opened:
+    """As `format=` says."""
+    if not suits(wanted, place):
+        shown = place if isinstance(place, str) else f"a {type(spec).__name__}"
+        raise SourceError(
+            f"{shown}: is not what format={wanted.description} opens. "
+            f"{_without_format(spec, place, options)}"
+        )
+    return _opened_as(wanted, place, replace(options, by_name=True))
 
 
 def _one_of(suiting: Sequence[Format], where: str) -> tuple[Format, tuple[str, ...]]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -80,19 +81,7 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
     notes: tuple[str, ...] = ()
     classes = subfolders(root)
     if not classes:
-        refuse_without_shards(root)
-        names = files_in(root)
-        listed = f"(found {', '.join(names[:3])}{'...' if names[3:] else ''})"
-        if any(map(is_image_name, names)):
-            raise SourceError(
-                f"{root}: the images in it lie in no class folders {listed}; expected one "
-                "subfolder a class, with images in it. format='images' serves them without labels."
-            )
-        what = f"no class folders and no images in it {listed}"
-        raise SourceError(
-            f"{root}: {what if names else 'the folder is empty'}; expected one subfolder a class, "
-            "with images in it."
-        )
+        _refuse_without_classes(root)
     if options.split is not None:
         splits = splits_among(classes)
         if splits:
@@ -155,6 +144,23 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
         EncodedFiles(table), labels, classes, name=root, format="class folder"
     )
     return Opened(source, notes=(*notes, *left_out.notes()))
+
+
+def _refuse_without_classes(root: str) -> NoReturn:
+    """Of a folder without subfolders."""
+    refuse_without_shards(root)
+    names = files_in(root)
+    listed = f"(found {', '.join(names[:3])}{'...' if names[3:] else ''})"
+    if any(map(is_image_name, names)):
+        raise SourceError(
+            f"{root}: the images in it lie in no class folders {listed}; expected one subfolder a "
+            "class, with images in it. format='images' serves them without labels."
+        )
+    what = f"no class folders and no images in it {listed}"
+    raise SourceError(
+        f"{root}: {what if names else 'the folder is empty'}; expected one subfolder a class, with "
+        "images in it."
+    )
 
 
 def _refuse_masks_among(table: PathTable, classes: Sequence[str], counts: Int64Array) -> None:
