@@ -86,25 +86,25 @@ def look(
             format=format,
             keypoint_pairs=None if keypoint_pairs is None else pairs_of(keypoint_pairs),
         )
-        found = opened.source
+        shown = opened.source
         if transform is not None:
             chosen = transform_in(transform)
         elif pipeline is None:
-            chosen = default_transform(size, found)
+            chosen = default_transform(size, shown)
         words = repr(chosen) if pipeline is None else named.shown(pipeline, pipeline_option or ())
-        rows = shown_rows(found, chosen, count=images, versions=versions, seed=seed)
+        rows = shown_rows(shown, chosen, count=images, versions=versions, seed=seed)
         text = page(
             rows,
-            title=found.name,
-            summary=found.summary,
+            title=shown.name,
+            summary=shown.summary,
             transform=words,
-            classes=found.classes,
+            classes=shown.classes,
         )
         with replacing(to) as part:
             part.write_text(text, encoding="utf-8")
-        samples = f"{counted(len(rows), 'sample')} of {found.summary}"
+        samples = f"{counted(len(rows), 'sample')} of {shown.summary}"
         output().print(f"{to}  {samples}", soft_wrap=True)
-        if transform is None and pipeline is None and (name := unpaired(found)) is not None:
+        if transform is None and pipeline is None and (name := unpaired(shown)) is not None:
             output().print(
                 f"Not mirrored: which points of {name!r} are left and right is not known. Give "
                 "--keypoint-pairs, such as 1-2,3-4, or none.",

@@ -31,20 +31,20 @@ _BACK = "pip uninstall -y pillow pillow-simd && pip install pillow"
 _LOOK = """
 import json
 from importlib import metadata
-found = {"pillow": None, "simd": None, "stub": False, "imported": None}
+installed = {"pillow": None, "simd": None, "stub": False, "imported": None}
 for one in metadata.distributions():
     name = (one.metadata["Name"] or "").lower().replace("_", "-")
     if name == "pillow":
-        found["pillow"] = one.version
-        found["stub"] = not any(str(file).startswith("PIL/") for file in one.files or ())
+        installed["pillow"] = one.version
+        installed["stub"] = not any(str(file).startswith("PIL/") for file in one.files or ())
     elif name == "pillow-simd":
-        found["simd"] = one.version
+        installed["simd"] = one.version
 try:
     import PIL
-    found["imported"] = PIL.__version__
+    installed["imported"] = PIL.__version__
 except Exception:  # whatever a broken Pillow raises: it cannot be imported
     pass
-print(json.dumps(found))
+print(json.dumps(installed))
 """
 
 

@@ -160,19 +160,19 @@ class _Zipped:
     def __call__(
         self, images: list[torch.Tensor], targets: list[dict[str, Any]]
     ) -> tuple[tuple[torch.Tensor, ...], tuple[dict[str, Any], ...]]:
-        made = [image.contiguous() for image in images]
+        contiguous = [image.contiguous() for image in images]
         return (
-            tuple(made if self.image_is_pure else map(tv_tensors.Image, made)),
+            tuple(contiguous if self.image_is_pure else map(tv_tensors.Image, contiguous)),
             tuple(map(self._target, images, targets)),
         )
 
     def _target(self, image: torch.Tensor, target: dict[str, Any]) -> dict[str, Any]:
-        found = {key: target[key] for key in self.keys}
-        if "image_id" in found:
-            found["image_id"] = int(found["image_id"])
+        served = {key: target[key] for key in self.keys}
+        if "image_id" in served:
+            served["image_id"] = int(served["image_id"])
         if not self.boxes_are_pure:
             size = (int(image.shape[1]), int(image.shape[2]))
-            found["boxes"] = tv_tensors.BoundingBoxes(
-                found["boxes"], format=tv_tensors.BoundingBoxFormat.XYXY, canvas_size=size
+            served["boxes"] = tv_tensors.BoundingBoxes(
+                served["boxes"], format=tv_tensors.BoundingBoxFormat.XYXY, canvas_size=size
             )
-        return found
+        return served

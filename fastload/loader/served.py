@@ -266,11 +266,11 @@ def _opened_by_its_own_code(reading: Reading) -> Opened:
     if dataset is None:
         dataset, transform = config.source, None
     bare = None if dataset is config.source else dataset
-    made = open_dataset(dataset, reason=f"{reason}. {COST}")
+    by_code = open_dataset(dataset, reason=f"{reason}. {COST}")
     source = replace(
-        made.source, fingerprint=native.source.fingerprint, classes=native.source.classes
+        by_code.source, fingerprint=native.source.fingerprint, classes=native.source.classes
     )
-    return Opened(source, transform, (*native.notes, *made.notes), bare)
+    return Opened(source, transform, (*native.notes, *by_code.notes), bare)
 
 
 # -- What the user may change ----------------------------------------------------------------------

@@ -60,7 +60,7 @@ def core_canvases(canvases: Canvases, parts: Geometry) -> _core.Canvases:
     """Canvases as the extension takes them. `parts`: what is shown of each of the T members."""
     warp = canvases.warp
     fill = np.broadcast_to(np.asarray(warp.fill, dtype=np.float64), 3).tolist()
-    made: _core.Canvases = load().Canvases(
+    for_core: _core.Canvases = load().Canvases(
         canvases.size,
         np.ascontiguousarray(parts.window, dtype=np.int32),
         np.ascontiguousarray(canvases.corners, dtype=np.int32),
@@ -71,4 +71,4 @@ def core_canvases(canvases: Canvases, parts: Geometry) -> _core.Canvases:
         warp.mixes,
         tuple(fill),
     )
-    return made
+    return for_core

@@ -350,10 +350,10 @@ class NativePool:
         zeros in all views of all columns.
         """
         settings = settings or DecodeSettings()
-        made = [_column(images, views) for images, views in columns]
+        for_core = [_column(images, views) for images, views in columns]
         limit, exif = settings.max_pixels, settings.exif_orientation
         seek = None if index is None else index.native
-        return Pending(self._pool.decode(made, limit, exif, check_whole, draft, here, seek))
+        return Pending(self._pool.decode(for_core, limit, exif, check_whole, draft, here, seek))
 
     def gather_batch(
         self,
@@ -572,11 +572,11 @@ def _encoded(images: Compressed) -> _core.Encoded:
 
 def _column(images: Compressed, views: Sequence[View]) -> tuple[_core.Encoded, list[_core.View]]:
     encoded = _encoded(images)
-    made = [
+    core_views = [
         _view(view, channels=1 if view.resampling.as_stored else 3, images=len(encoded))
         for view in views
     ]
-    return encoded, made
+    return encoded, core_views
 
 
 def _view(view: View, *, channels: int, **lengths: int) -> _core.View:
@@ -597,7 +597,7 @@ def _view(view: View, *, channels: int, **lengths: int) -> _core.View:
             )
     colour = view.geometry.colour if sampling.coloured else None
     kinds, numbers = (None, None) if colour is None else map(np.ascontiguousarray, colour.table)
-    made: _core.View = core.View(
+    core_view: _core.View = core.View(
         _geometries(view.geometry),
         out,
         _resampling(sampling),
@@ -606,7 +606,7 @@ def _view(view: View, *, channels: int, **lengths: int) -> _core.View:
         colour is not None and fuses(),
         *_later(view),
     )
-    return made
+    return core_view
 
 
 def _later(view: View) -> tuple[Any, ...]:
@@ -642,8 +642,10 @@ def _resampling(sampling: Resampling) -> _core.Resampling:
         _FILTERS.index(sampling.interpolation),
         _PADDINGS.index(sampling.padding_mode),
     )
-    made: _core.Resampling = load().Resampling(filter_code, sampling.antialias, padding_code, fill)
-    return made
+    for_core: _core.Resampling = load().Resampling(
+        filter_code, sampling.antialias, padding_code, fill
+    )
+    return for_core
 
 
 def _geometries(geometry: Geometry | FusedGeometry) -> _core.Geometries:

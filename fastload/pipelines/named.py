@@ -54,8 +54,8 @@ def transform_named(
                 f"{setting}_option {text!r}: must be NAME=VALUE, such as {example}=..."
             )
         given[key] = value if key not in hints else _value(value, hints[key], setting, text)
-    made: v2.Compose | Views = function(**given)
-    return made
+    transform: v2.Compose | Views = function(**given)
+    return transform
 
 
 def _value(text: str, hint: Any, setting: str, whole: str) -> Any:

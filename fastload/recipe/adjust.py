@@ -177,8 +177,8 @@ class RandomAutocontrast(_Adjustment):
     p: float = 0.5
 
     def changed(self, images: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = functional.autocontrast(images)
-        return made
+        contrasted: torch.Tensor = functional.autocontrast(images)
+        return contrasted
 
 
 @register
@@ -192,8 +192,8 @@ class RandomEqualize(_Adjustment):
     p: float = 0.5
 
     def changed(self, images: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = functional.equalize(images)
-        return made
+        contrasted: torch.Tensor = functional.equalize(images)
+        return contrasted
 
 
 @register

@@ -61,11 +61,11 @@ class AsFunction(CopiedTransform):
             nothing = np.zeros((0, 4 if processor.default_data_name == "bboxes" else 2))
             data[processor.default_data_name] = nothing
             data |= {name: [] for name in processor.params.label_fields or ()}
-        made = self._transform(**data)
-        result = made["image"]
+        transformed = self._transform(**data)
+        result = transformed["image"]
         if self._is_last and isinstance(result, np.ndarray):
             result = v2.functional.to_image(result)
         if not masks:
             return result
-        done = (torch.as_tensor(np.asarray(mask)) for mask in made["masks"])
+        done = (torch.as_tensor(np.asarray(mask)) for mask in transformed["masks"])
         return (result, *(tv_tensors.Mask(mask[None]) for mask in done))

@@ -174,8 +174,8 @@ class MotionBlur(_Blur):
         rows, tap = np.nonzero(place < sides[:, None])
         across, down = at
         kernels[rows, down[rows, tap], across[rows, tap]] = 1.0
-        made: Float32Array = kernels / kernels.sum(axis=(1, 2), keepdims=True)
-        return made
+        normalised: Float32Array = kernels / kernels.sum(axis=(1, 2), keepdims=True)
+        return normalised
 
 
 @dataclass(frozen=True)
@@ -212,11 +212,11 @@ def odd_bounds(limits: tuple[int, int]) -> tuple[int, int]:
 def _odd(bounds: tuple[int, int], uniforms: Float64Array) -> Int64Array:
     """(B,): odd numbers, each equally likely."""
     low, high = bounds
-    found: Int64Array = low + 2 * pick(uniforms, np.full(len(uniforms), (high - low) // 2 + 1))
-    return found
+    numbers: Int64Array = low + 2 * pick(uniforms, np.full(len(uniforms), (high - low) // 2 + 1))
+    return numbers
 
 
 def _side_of(sigmas: Float64Array) -> Int64Array:
     """Of the kernel that a Gaussian needs."""
-    found: Int64Array = (sigmas * 3.5).astype(np.int64) * 2 + 1
-    return found
+    sides: Int64Array = (sigmas * 3.5).astype(np.int64) * 2 + 1
+    return sides

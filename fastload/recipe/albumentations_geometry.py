@@ -292,11 +292,11 @@ class Perspective(OpenCVWarping):
             scale[:, [0, 1], [0, 1]] = extent / shown
             forward, shown = scale @ forward, extent
         forward[~applies] = np.eye(3)
-        made = np.where(applies[:, None], shown, extent)[:, ::-1].astype(np.int32)
+        out_sizes = np.where(applies[:, None], shown, extent)[:, ::-1].astype(np.int32)
         # Its pixels are counted from the centre of the first one, and boxes from its corner, both
         # with one matrix.
         half = np.full((len(sizes), 2), 0.5)
-        return Warp(shifts(half) @ inverted(forward) @ shifts(-half), forward, made)
+        return Warp(shifts(half) @ inverted(forward) @ shifts(-half), forward, out_sizes)
 
 
 _CORNERS = np.array([[False, False], [True, False], [True, True], [False, True]])
@@ -313,18 +313,18 @@ def normal_pairs(uniforms: Float64Array) -> Float64Array:
 def _length(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> Float32Array:
     """(B,): between (B, 2) points. Where it is below 2, the points are moved apart first, as
     albumentations does; so it is in images of 5 pixels a side or fewer."""
-    found: Float32Array = np.sqrt(((one - other) ** 2).sum(axis=1))
-    short = found < 2.0
+    lengths: Float32Array = np.sqrt(((one - other) ** 2).sum(axis=1))
+    short = lengths < 2.0
     if short.any():
-        step = np.where(short, (np.float32(2.0) - found) / np.float32(2.0), np.float32(0.0))[
+        step = np.where(short, (np.float32(2.0) - lengths) / np.float32(2.0), np.float32(0.0))[
             :, None
         ]
         for sign, above in ((1.0, True), (-1.0, False)):
             for points, way in ((one, sign), (other, -sign)):
                 moves = (one > other) if above else (one <= other)
                 points += np.where(moves, np.float32(way) * step, np.float32(0.0))
-        found = np.where(short, np.float32(2.0), found)
-    return found
+        lengths = np.where(short, np.float32(2.0), lengths)
+    return lengths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,8 +365,8 @@ class QuarterTurns(Warping):
         inverse[:, 0, 2] = np.where((turns == 1) | (turns == 2), width, 0.0)
         inverse[:, 1, 2] = np.where((turns == 2) | (turns == 3), height, 0.0)
         swaps = np.isin(turns, [1, 3, 4])[:, None]
-        made = np.where(swaps, sizes[:, ::-1], sizes).astype(np.int32)
-        return Warp(inverse, inverted(inverse), made, centres=0.5)
+        out_sizes = np.where(swaps, sizes[:, ::-1], sizes).astype(np.int32)
+        return Warp(inverse, inverted(inverse), out_sizes, centres=0.5)
 
 
 def _identities(count: int) -> Float64Array:

@@ -85,13 +85,13 @@ def read_for_images(value: Any, image: ImageState | None) -> Any:
     if image.known:
         tensor = torch.Tensor if image.pure else tv_tensors.Image
         kinds = (tensor if image.tensor else Image.Image,)
-    found = [value.get(kind, value.get("others")) for kind in kinds]
-    if any(str(other) != str(found[0]) for other in found):
+    settings = [value.get(kind, value.get("others")) for kind in kinds]
+    if any(str(other) != str(settings[0]) for other in settings):
         raise NotLowerableError(
             f"{dict(value)} differs between kinds of images, and of which kind they are after a "
             "transform that is not known is not known; give them one value"
         )
-    return found[0]
+    return settings[0]
 
 
 def read_for_masks(value: Any) -> Any:

@@ -359,12 +359,12 @@ def numbers_of(
         inverted = np.ceil((255.0 * amount).astype(np.float32))
         first = np.where(of == KINDS.index("solarize"), inverted, first)
         first = np.where(of == KINDS.index("sharpness"), 1.0 - amount, first)
-        made = numbers[:, place]
-        made[:, 0], made[:, 1] = first, 1.0 - amount
+        of_operation = numbers[:, place]
+        of_operation[:, 0], of_operation[:, 1] = first, 1.0 - amount
         matrices = parameters[:, :6].astype(np.float32)
         half = np.repeat(np.array([0.5 * width, 0.5 * height], dtype=np.float32), 3)
         moved = of == KINDS.index("affine")
-        made[moved] = (matrices / half)[moved]
+        of_operation[moved] = (matrices / half)[moved]
     return ColourSteps(kinds, numbers, interpolation == "bilinear", fill)
 
 

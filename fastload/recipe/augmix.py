@@ -154,16 +154,16 @@ class AugMix(PixelOperation):
 
     def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
         _, height, width = shape
-        made = [
+        of_chains = [
             numbers_of(steps, len(draws), shape, self.interpolation, self.fill)
             for steps in self.chains(draws, stream, height=height, width=width)
         ]
-        kinds = np.stack([chain.kinds for chain in made], axis=1)
-        numbers = np.stack([chain.numbers for chain in made], axis=1)
+        kinds = np.stack([chain.kinds for chain in of_chains], axis=1)
+        numbers = np.stack([chain.numbers for chain in of_chains], axis=1)
         chains = ColourSteps(
             kinds.reshape(-1, kinds.shape[2]),
             numbers.reshape(-1, *numbers.shape[2:]),
-            made[0].bilinear,
+            of_chains[0].bilinear,
             self.fill,
         )
         return [MixtureSteps(chains, self.weights(draws, stream))]

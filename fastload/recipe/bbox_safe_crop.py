@@ -110,9 +110,9 @@ class BBoxSafeRandomCrop(GeometryOperation):
             if len(of_image) > 1:
                 cut = (high - low) * (self.erosion_rate * 0.5)
                 low, high = low + cut, high - cut
-            found = np.clip(np.stack([low, high]) / sizes[row, ::-1], 0.0, 1.0)
-            if len(of_image) == 1 or (found[1] - found[0] >= _SMALLEST).all():
-                ends[row] = found
+            corners = np.clip(np.stack([low, high]) / sizes[row, ::-1], 0.0, 1.0)
+            if len(of_image) == 1 or (corners[1] - corners[0] >= _SMALLEST).all():
+                ends[row] = corners
         return ends
 
     def _around(self, ends: Float64Array, sizes: Int64Array, uniforms: Float64Array) -> Int64Array:

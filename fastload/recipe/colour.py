@@ -301,20 +301,20 @@ def map_groups(
     small copies in all. Called as kernel(kind, rows (n, C, H, W), their parameters (n, P) on the
     device), which may return its input.
     """
-    found = np.unique(kinds)
-    if found.size == 0 or found[-1] < 0:
+    drawn = np.unique(kinds)
+    if drawn.size == 0 or drawn[-1] < 0:
         return pixels
     # Planar: the kernels work channel by channel, and whole samples are copied in one piece.
     pixels = pixels.contiguous()
-    if found.size == 1:
-        return kernel(int(found[0]), pixels, on_device(parameters, pixels.device))
+    if drawn.size == 1:
+        return kernel(int(drawn[0]), pixels, on_device(parameters, pixels.device))
     order = np.argsort(kinds, kind="stable")
     rows, back = on_device(np.stack([order, np.argsort(order)]), pixels.device)
     sorted_parameters = on_device(parameters[order], pixels.device)
     grouped = pixels.index_select(0, rows)
-    bounds = np.searchsorted(kinds[order], [*found.tolist(), np.iinfo(np.int64).max]).tolist()
+    bounds = np.searchsorted(kinds[order], [*drawn.tolist(), np.iinfo(np.int64).max]).tolist()
     parts = []
-    for kind, start, stop in zip(found.tolist(), bounds, bounds[1:], strict=False):
+    for kind, start, stop in zip(drawn.tolist(), bounds, bounds[1:], strict=False):
         part = grouped[start:stop]
         parts.append(part if kind < 0 else kernel(kind, part, sorted_parameters[start:stop]))
     return torch.cat(parts).index_select(0, back)

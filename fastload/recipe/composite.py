@@ -353,8 +353,8 @@ class Composite:
     def of(cls, paths: Sequence[Sequence[Step]]) -> Composite:
         """That of the operations of each view, some of which take several images. Raises
         ConfigurationError: those cannot be at these places."""
-        found = [step for path in paths for step in path if step[1].takes_several]
-        name = type(found[0][1]).__name__
+        several = [step for path in paths for step in path if step[1].takes_several]
+        name = type(several[0][1]).__name__
         if len(paths) > 1:
             raise _refused(f"{name} in a transform with Views, whose views are of one image")
         (path,) = paths
@@ -363,9 +363,9 @@ class Composite:
             raise _refused(
                 f"{name} beside {opaque.describe()}, which runs in Python on single samples"
             )
-        mosaics = [(stream, op) for stream, op in found if isinstance(op, Mosaic)]
-        pairs = [(stream, op) for stream, op in found if isinstance(op, PairOperation)]
-        if len(mosaics) > 1 or len(mosaics) + len(pairs) < len(found):
+        mosaics = [(stream, op) for stream, op in several if isinstance(op, Mosaic)]
+        pairs = [(stream, op) for stream, op in several if isinstance(op, PairOperation)]
+        if len(mosaics) > 1 or len(mosaics) + len(pairs) < len(several):
             raise _refused(f"{name} more than once")
         if len(pairs) > 1:
             first, second = (type(op).__name__ for _, op in pairs[:2])

@@ -129,8 +129,8 @@ def _to_dtype(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     # Images that nothing made tensors of are tensors in a batch.
     images = read_for_images(transform.dtype, image if image.tensor else None)
     masks = read_for_masks(transform.dtype)
-    found = () if masks is None else (MaskToDtype(masks),)
-    return found if images is None else (*found, ToDtype(images, bool(transform.scale)))
+    operations = () if masks is None else (MaskToDtype(masks),)
+    return operations if images is None else (*operations, ToDtype(images, bool(transform.scale)))
 
 
 register_lowering("ToDtype", (v2.ToDtype,), _to_dtype)

@@ -139,8 +139,8 @@ class RandomCrop(_FixedSize):
         """torchvision does nothing to images that have the size already."""
         if any(self.padding or ()):
             return None
-        made: BoolArray = (sizes != self.size).any(axis=1)
-        return made
+        clipped: BoolArray = (sizes != self.size).any(axis=1)
+        return clipped
 
     def drawn(self) -> DrawnCrop | None:
         left, top, right, bottom = self.padding or (0, 0, 0, 0)

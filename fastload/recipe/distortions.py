@@ -85,8 +85,8 @@ class _Distortion(PixelOperation):
         if not rows.any():
             return pixels
         x, y = (on_device(part.numpy(), pixels.device) for part in self.places(draws, stream, size))
-        made = remap_batch(pixels, x, y, sampling)
-        return made if rows.all() else choose_rows(rows, made, pixels)
+        moved = remap_batch(pixels, x, y, sampling)
+        return moved if rows.all() else choose_rows(rows, moved, pixels)
 
     def rows(self, draws: Draws, stream: int) -> BoolArray:
         """(B,): which samples it is done to."""
@@ -141,11 +141,11 @@ class ElasticTransform(_Distortion):
     def shifts(self, draws: Draws, stream: int, size: Size) -> torch.Tensor:
         """(B, 2, H, W) float32: along x and y [pixels]."""
         noise = _uniform_field(draws.within(stream), 2 * size[0] * size[1])
-        made = torch.from_numpy(noise).view(-1, 2, *size).mul_(2.0).sub_(1.0)
+        shifts = torch.from_numpy(noise).view(-1, 2, *size).mul_(2.0).sub_(1.0)
         if self.sigmas != (0.0, 0.0):
-            made = torch.cat([self._smoothed(made[:, k : k + 1], k) for k in range(2)], dim=1)
+            shifts = torch.cat([self._smoothed(shifts[:, k : k + 1], k) for k in range(2)], dim=1)
         # Torchvision counts by the side, from -1 to 1.
-        return made.mul_(torch.tensor(self.alphas, dtype=torch.float32).view(1, 2, 1, 1) / 2.0)
+        return shifts.mul_(torch.tensor(self.alphas, dtype=torch.float32).view(1, 2, 1, 1) / 2.0)
 
     def _smoothed(self, noise: torch.Tensor, axis: int) -> torch.Tensor:
         """With a kernel that has the side of this axis along both."""
@@ -173,11 +173,11 @@ def _taps_of(sigma: float) -> int:
 
 def _uniform_field(draws: Draws, count: int) -> npt.NDArray[np.float32]:
     """(B, count) in [0, 1)."""
-    made = np.empty((len(draws), count), dtype=np.float32)
+    field = np.empty((len(draws), count), dtype=np.float32)
     for number, first in enumerate(range(0, count, _AT_ONCE)):
-        part = made[:, first : first + _AT_ONCE]
+        part = field[:, first : first + _AT_ONCE]
         part[...] = draws.uniform(number, part.shape[1])
-    return made
+    return field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,14 +224,14 @@ class GridDistortion(_Distortion):
             widths = np.concatenate([widths[:, :-1], widths[:, -1:] * (rest / each)], axis=1)
             widths = widths * (side / each / widths.sum(axis=1, keepdims=True))
         # What lies beyond the last part shows the first pixel, as there.
-        made = np.zeros((len(widths), side), dtype=np.float32)
+        places = np.zeros((len(widths), side), dtype=np.float32)
         begin = np.zeros(len(widths))
         for part in range(self.steps + 1):
-            pixels = made[:, part * each : (part + 1) * each]
+            pixels = places[:, part * each : (part + 1) * each]
             end = begin + each * widths[:, part]
             pixels[...] = np.linspace(begin, end, pixels.shape[1], axis=1)
             begin = end
-        return made
+        return places
 
     def places(self, draws: Draws, stream: int, size: Size) -> tuple[torch.Tensor, torch.Tensor]:
         x, y = (

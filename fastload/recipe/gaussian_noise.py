@@ -71,7 +71,7 @@ class GaussianNoise(PixelOperation):
             return add_noise(images, steps)
         noise = self.noise(images, draws, stream)
         if images.is_floating_point():
-            made = images + (self.mean + noise.to(images.dtype) * self.sigma)
-            return made.clamp_(0.0, 1.0) if self.clip else made
+            noisy = images + (self.mean + noise.to(images.dtype) * self.sigma)
+            return noisy.clamp_(0.0, 1.0) if self.clip else noisy
         whole = images + (self.mean * 255 + noise * (self.sigma * 255)).to(torch.int16)
         return (whole.clamp_(0, 255) if self.clip else whole).to(torch.uint8)

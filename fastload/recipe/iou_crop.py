@@ -66,9 +66,9 @@ class RandomIoUCrop(GeometryOperation):
         for row in np.flatnonzero(chosen).tolist():
             size = sizes[row]
             boxes = objects.boxes[objects.rows == row]
-            found = self._drawn(size, boxes, draws.take(slice(row, row + 1)), stream)
-            if found is not None:
-                crops[row], applies[row] = found, True
+            crop = self._drawn(size, boxes, draws.take(slice(row, row + 1)), stream)
+            if crop is not None:
+                crops[row], applies[row] = crop, True
         return self._moved(points.within(crops, applies, stream), draws, stream, applies)
 
     def _drawn(
@@ -84,9 +84,9 @@ class RandomIoUCrop(GeometryOperation):
             overlap = self.options[int(own[0] * len(self.options))]
             if overlap >= 1.0:
                 return None
-            found = self._tried(size, boxes, own[1:].reshape(-1, 4), overlap)
-            if found is not None:
-                return found
+            crop = self._tried(size, boxes, own[1:].reshape(-1, 4), overlap)
+            if crop is not None:
+                return crop
         return None
 
     def _tried(

@@ -44,8 +44,8 @@ class JPEG(PixelOperation):
         """(B,)."""
         low, high = self.quality
         uniform = draws.uniform(stream, 1)[:, 0]
-        found: Int64Array = low + (uniform * (high - low + 1)).astype(np.int64)
-        return found
+        qualities: Int64Array = low + (uniform * (high - low + 1)).astype(np.int64)
+        return qualities
 
     def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
         return [JpegSteps(self.qualities(draws, stream).astype(np.int32), self.blue_first)]

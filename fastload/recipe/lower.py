@@ -130,10 +130,10 @@ def known_kind(kind: type) -> type:
 def _changes(base: type, name: str, value: Any) -> bool:
     """Whether a name that a derived class adds may change what the code of its base does: it is one
     of the base's, or of Python's, or makes an attribute that the base reads."""
-    made = hasattr(value, "__get__") and not isinstance(
+    computed = hasattr(value, "__get__") and not isinstance(
         value, FunctionType | classmethod | staticmethod
     )
-    return made or hasattr(base, name) or (name.startswith("__") and name.endswith("__"))
+    return computed or hasattr(base, name) or (name.startswith("__") and name.endswith("__"))
 
 
 class _PlainClass(ABC, Generic[TypeVar("T")]):  # type: ignore[misc]
@@ -300,13 +300,13 @@ def _attributes_of(transform: Any) -> dict[str, Any]:
     """The transforms that fastload knows among the attributes of an object, by name, those in lists
     included."""
     own = getattr(transform, "__dict__", {})
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for name, value in {**own, **own.get("_modules", {})}.items():
         if isinstance(value, list | tuple | nn.ModuleList):
-            found |= {f"{name}[{place}]": inner for place, inner in enumerate(value)}
+            attributes |= {f"{name}[{place}]": inner for place, inner in enumerate(value)}
         else:
-            found[name] = value
-    return {name: value for name, value in found.items() if _is_known(value)}
+            attributes[name] = value
+    return {name: value for name, value in attributes.items() if _is_known(value)}
 
 
 def _is_known(transform: Any) -> bool:

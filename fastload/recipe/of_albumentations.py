@@ -139,18 +139,18 @@ def _rules(compose: Any) -> BboxParams | None:
         )
     if "bboxes" not in processors:
         return None
-    found = processors["bboxes"].params
-    if not found.check_each_transform:
+    params = processors["bboxes"].params
+    if not params.check_each_transform:
         raise NotLowerableError(
             "BboxParams(check_each_transform=False) does not clip boxes before the last transform"
         )
     return BboxParams(
-        float(found.min_area),
-        float(found.min_visibility),
-        float(found.min_width),
-        float(found.min_height),
-        found.max_accept_ratio,
-        found.format,
+        float(params.min_area),
+        float(params.min_visibility),
+        float(params.min_width),
+        float(params.min_height),
+        params.max_accept_ratio,
+        params.format,
     )
 
 
@@ -163,15 +163,15 @@ def _lowered(transforms: Sequence[Any], image: ImageState, rules: BboxParams | N
     ops: list[Operation] = []
     first = 0
     for number, transform in enumerate(transforms):
-        made = lower_leaf(transform, image).ops
-        for op in made:
+        operations = lower_leaf(transform, image).ops
+        for op in operations:
             if op.is_opaque:
                 reason = op.reason_not_placed(None)
                 raise NotLowerableError(f"inside it: {reason}")
             if isinstance(op, PadTo) and _fit_into(op.least, ops):
                 op = replace(op, exact=True)
             ops.append(op)
-        if rules is not None and any(_changes_boxes(op) for op in made):
+        if rules is not None and any(_changes_boxes(op) for op in operations):
             ops.append(rules)
         first = first if number else len(ops)
     moves_later = any(map(_changes_boxes, ops[first:]))
@@ -252,9 +252,9 @@ def _one_group(
 
 def _forced(transform: Any) -> Any:
     """The transform with a probability of 1."""
-    made = copy.copy(transform)
-    made.p = 1.0
-    return made
+    forced = copy.copy(transform)
+    forced.p = 1.0
+    return forced
 
 
 def _sometimes(
@@ -287,10 +287,10 @@ def _require_kept(
 
 
 def _flat(ops: Sequence[Operation]) -> list[Operation]:
-    found = []
+    flat = []
     for op in ops:
-        found += _flat(op.inner) if op.inner else [op]
-    return found
+        flat += _flat(op.inner) if op.inner else [op]
+    return flat
 
 
 # -- Single ones -----------------------------------------------------------------------------------
@@ -550,8 +550,8 @@ def _colour_jitter(transform: Any, image: ImageState) -> Operations:
     _require_bytes(image)
     bounds = []
     for name, neutral in (("brightness", 1), ("contrast", 1), ("saturation", 1), ("hue", 0)):
-        found = read_bounds(getattr(transform, name))
-        bounds.append(None if found == (neutral, neutral) else found)
+        factors = read_bounds(getattr(transform, name))
+        bounds.append(None if factors == (neutral, neutral) else factors)
     return _sometimes((ColorJitter(*bounds),), transform, image, image)
 
 

@@ -469,8 +469,8 @@ def lowering_of(kind: type) -> Lowering | None:
     _load_modules_of(kind)
     for module in _modules_by_name().get(_UNKNOWN, ()):
         importlib.import_module(module)
-    found = _lowerings.get(kind)
-    return None if found is None else found[1]
+    known = _lowerings.get(kind)
+    return None if known is None else known[1]
 
 
 def _load_modules_of(kind: type) -> None:
@@ -495,11 +495,11 @@ _UNKNOWN = "?"
 def _modules_by_name() -> dict[str, tuple[str, ...]]:
     """By the name of a class of transforms, the modules of this package that lower it, as they say
     in their text. Which is lowered by which is known by the types, once they are loaded."""
-    found: dict[str, tuple[str, ...]] = {}
+    modules: dict[str, tuple[str, ...]] = {}
     package = sys.modules[__name__.rpartition(".")[0]]
     for module in modules_in(package.__name__, package.__path__):
         text = "" if module in _PACKAGES.values() else text_of(module)
         types = [_UNKNOWN] if text is None else ", ".join(_LOWERED.findall(text)).split(",")
         for name in {each.rpartition(".")[2].strip() for each in types} - {""}:
-            found[name] = (*found.get(name, ()), module)
-    return found
+            modules[name] = (*modules.get(name, ()), module)
+    return modules

@@ -84,13 +84,13 @@ class Outputs:
     ) -> Outputs:
         """Of columns of these kinds, with a view for each size where geometry is applied to
         them."""
-        made = []
+        outputs = []
         for column, kind in kinds.items():
             pixels = isinstance(kind, PixelKind)
             for view, size in enumerate(sizes if pixels or kind.moves else sizes[:1]):
                 name = column if view == 0 else f"{column} (view {view + 1})"
-                made.append(Output(name, column, kind, view, size=size if pixels else None))
-        return cls(tuple(made), as_views, layout)
+                outputs.append(Output(name, column, kind, view, size=size if pixels else None))
+        return cls(tuple(outputs), as_views, layout)
 
     @cached_property
     def columns(self) -> list[str]:

@@ -41,8 +41,8 @@ def permuted(images: torch.Tensor, orders: Int64Array) -> torch.Tensor:
 
 def _orders(uniforms: Float64Array) -> Int64Array:
     """(B, 3) of (B,) random numbers: all orders equally likely."""
-    found: Int64Array = _ORDERS[(uniforms * len(_ORDERS)).astype(np.int64)]
-    return found
+    orders: Int64Array = _ORDERS[(uniforms * len(_ORDERS)).astype(np.int64)]
+    return orders
 
 
 @register

@@ -332,13 +332,13 @@ class _GeometryPrefix:
         return "device" if op.pointwise else None
 
     def plan(self) -> GeometryPlan:
-        made = self._stage()
+        last = self._stage()
         for stage in reversed(self.before):
             later = (
-                LaterPlan(made.plan) if made.warp is None else replace(made.warp, plan=made.plan)
+                LaterPlan(last.plan) if last.warp is None else replace(last.warp, plan=last.plan)
             )
-            made = _Stage(stage.warp, replace(stage.plan, out_size=self.size, later=later))
-        return made.plan
+            last = _Stage(stage.warp, replace(stage.plan, out_size=self.size, later=later))
+        return last.plan
 
     def _stage(self) -> _Stage:
         """The stage of the operations since the last that did not compose."""

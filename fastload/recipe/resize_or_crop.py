@@ -51,8 +51,8 @@ class _Part(GeometryOperation):
 
     def cropped(self, uniforms: Float64Array) -> BoolArray:
         """(B,): which samples are."""
-        made: BoolArray = uniforms[:, _CROPPED] >= 1.0 - self.p
-        return made
+        rows: BoolArray = uniforms[:, _CROPPED] >= 1.0 - self.p
+        return rows
 
     def resized(self, sizes: Int64Array, uniforms: Float64Array) -> Int64Array:
         """(B, 2): the sizes in the end, of images that are resized from these."""
@@ -117,8 +117,8 @@ class ResizeCropped(_Resize):
 
 
 def _picked(among: tuple[int, ...], uniforms: Float64Array) -> Int64Array:
-    made: Int64Array = np.array(among)[pick(uniforms, np.full(len(uniforms), len(among)))]
-    return made
+    picked: Int64Array = np.array(among)[pick(uniforms, np.full(len(uniforms), len(among)))]
+    return picked
 
 
 def _resize_or_crop(transform: Any, image: ImageState) -> tuple[Operation, ...]:

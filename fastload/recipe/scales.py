@@ -87,8 +87,8 @@ class ScaleJitter(_RandomSize):
         low, high = self.scale_range
         fitting = (np.array(self.target_size[::-1]) / before).min(axis=1)
         ratio = fitting * (low + uniforms * (high - low))
-        made: Int64Array = (before * ratio[:, None]).astype(np.int64)
-        return made
+        scaled: Int64Array = (before * ratio[:, None]).astype(np.int64)
+        return scaled
 
 
 @register
@@ -114,8 +114,8 @@ class RandomShortestSize(_RandomSize):
         ratio = np.array(self.min_size)[pick(uniforms, count)] / before.min(axis=1)
         if self.max_size is not None:
             ratio = np.minimum(ratio, self.max_size / before.max(axis=1))
-        made: Int64Array = (before * ratio[:, None]).astype(np.int64)
-        return made
+        scaled: Int64Array = (before * ratio[:, None]).astype(np.int64)
+        return scaled
 
 
 @register

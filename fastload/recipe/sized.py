@@ -42,14 +42,14 @@ class Cover(GeometryOperation):
         height, width = composition.extent.T
         high, wide = self.size
         by_height = high * width >= wide * height
-        made: Int64Array = np.stack(
+        sizes: Int64Array = np.stack(
             [
                 np.where(by_height, high, (wide * height / width).astype(np.int64)),
                 np.where(by_height, (high * width / height).astype(np.int64), wide),
             ],
             axis=1,
         )
-        composition.resize(made)
+        composition.resize(sizes)
 
     def native(self, core: Any, uniforms: Float64Array, flips: Any, then: tuple[Any, ...]) -> Any:
         return None

@@ -295,10 +295,10 @@ class HSV(_Transform):
             )
         if inpt.shape[-3] == 1:
             return inpt
-        made = adjust_hsv(
+        adjusted = adjust_hsv(
             inpt.as_subclass(torch.Tensor).reshape(-1, *inpt.shape[-3:]), params["tables"]
         )
-        return tv_tensors.wrap(made.reshape(inpt.shape), like=inpt)
+        return tv_tensors.wrap(adjusted.reshape(inpt.shape), like=inpt)
 
 
 class _OfBoxes(v2.Transform):  # type: ignore[misc]

@@ -96,8 +96,8 @@ class Warping(GeometryOperation):
         self, pixels: torch.Tensor, draws: Draws, stream: int, sampling: WarpSampling
     ) -> torch.Tensor:
         sizes = np.broadcast_to(np.array(pixels.shape[-2:]), (len(draws), 2))
-        made = self.warp(sizes, draws.uniform(stream, self.uniforms))
-        return warp_batch(pixels, made, sampling)
+        warp = self.warp(sizes, draws.uniform(stream, self.uniforms))
+        return warp_batch(pixels, warp, sampling)
 
     def _plan(self, stream: int) -> GeometryPlan:
         images, masks = self.warp_samplings
@@ -337,14 +337,14 @@ def affine_warp(
     # corners relative to the centre of rotation as torchvision has them, without its shift.
     about = _turned_corners(back, extent, middle - extent / 2)
     first, last = (np.trunc(end * 1e4) * 1e-4 for end in (about.min(axis=1), about.max(axis=1)))
-    made = np.ceil(last) - np.floor(first)
+    out_extent = np.ceil(last) - np.floor(first)
     if center is None:
         # Torchvision turns by exact quarters without a matrix.
         quarter = np.remainder(angle, 180.0) == 90.0
-        made[quarter] = extent[quarter, ::-1]
+        out_extent[quarter] = extent[quarter, ::-1]
     # From the middle of the output to the middle of the image.
-    inverse = inverse @ shifts((extent - made) / 2)
-    size = made[:, ::-1].astype(np.int32)
+    inverse = inverse @ shifts((extent - out_extent) / 2)
+    size = out_extent[:, ::-1].astype(np.int32)
     return Warp(inverse, shifts(-low) @ forward, size)
 
 
@@ -358,12 +358,12 @@ def _turned_corners(back: Float64Array, extent: Float64Array, center: Float64Arr
 
 def _in_line(corners: Int64Array) -> npt.NDArray[np.bool_]:
     """(B,): whether any three of four (B, 4, 2) points lie in one line."""
-    found = np.zeros(len(corners), dtype=np.bool_)
+    in_line = np.zeros(len(corners), dtype=np.bool_)
     for number in range(4):
         first, second, third = (corners[:, (number + step) % 4] for step in range(3))
         (ax, ay), (bx, by) = (second - first).T, (third - first).T
-        found |= ax * by == ay * bx
-    return found
+        in_line |= ax * by == ay * bx
+    return in_line
 
 
 def homographies(points: Float64Array, onto: Float64Array) -> Float64Array:
@@ -378,22 +378,22 @@ def homographies(points: Float64Array, onto: Float64Array) -> Float64Array:
         numbers = [*(own if axis == 0 else other), *(other if axis == 0 else own)]
         rows.append(np.stack([*numbers, -wanted * x, -wanted * y], axis=-1))
     matrix = np.stack(rows, axis=2).reshape(count, 8, 8)
-    found = np.linalg.solve(matrix, onto.reshape(count, 8, 1))[..., 0]
-    return np.concatenate([found, np.ones((count, 1))], axis=1).reshape(count, 3, 3)
+    coefficients = np.linalg.solve(matrix, onto.reshape(count, 8, 1))[..., 0]
+    return np.concatenate([coefficients, np.ones((count, 1))], axis=1).reshape(count, 3, 3)
 
 
 def inverted(matrix: Float64Array) -> Float64Array:
     """(B, 3, 3): of maps whose last number is 1, the inverse ones, likewise."""
-    found = np.linalg.inv(matrix)
-    result: Float64Array = found / found[:, 2:, 2:]
+    inverse = np.linalg.inv(matrix)
+    result: Float64Array = inverse / inverse[:, 2:, 2:]
     return result
 
 
 def shifts(by: Float64Array) -> Float64Array:
     """(B, 3, 3): shifts by (B, 2) x, y."""
-    made = np.tile(np.eye(3), (len(by), 1, 1))
-    made[:, :2, 2] = by
-    return made
+    matrices = np.tile(np.eye(3), (len(by), 1, 1))
+    matrices[:, :2, 2] = by
+    return matrices
 
 
 def between(bounds: Any, uniforms: Float64Array) -> Float64Array:

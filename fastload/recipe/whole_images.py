@@ -37,13 +37,13 @@ class DrawnColour:
 
     @cached_property
     def table(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        found = list[ColourSteps]()
+        steps = list[ColourSteps]()
         for stream, op in self.steps:
             for part in op.colour_steps(self.draws, stream, (3, 1, 1)):
                 assert isinstance(part, ColourSteps), "as `of_any_size` says"
-                found.append(part)
-        kinds = np.concatenate([part.kinds for part in found], axis=1)
-        return kinds, np.concatenate([part.numbers for part in found], axis=1)
+                steps.append(part)
+        kinds = np.concatenate([part.kinds for part in steps], axis=1)
+        return kinds, np.concatenate([part.numbers for part in steps], axis=1)
 
     def apply(self, pixels: npt.NDArray[np.uint8], row: int) -> npt.NDArray[np.uint8]:
         kinds, numbers = (part[row] for part in self.table)
@@ -55,5 +55,5 @@ class DrawnColour:
         images = torch.from_numpy(np.array(pixels))[None].permute(0, 3, 1, 2)
         for stream, op in self.steps:
             images = op.apply(images, one, stream)
-        made: npt.NDArray[np.uint8] = images[0].permute(1, 2, 0).numpy()
-        return made
+        coloured: npt.NDArray[np.uint8] = images[0].permute(1, 2, 0).numpy()
+        return coloured

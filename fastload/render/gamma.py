@@ -16,11 +16,11 @@ def gamma_tables(exponents: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     """(B, 256): what becomes of each byte, of (B,) exponents above 0."""
     # One exponent at a time, as albumentations does: numpy computes powers of 1, 2 and 0.5 in other
     # ways.
-    made = [(_PARTS ** float(exponent) * 255).astype(np.uint8) for exponent in exponents]
-    return np.stack(made) if made else np.zeros((0, 256), np.uint8)
+    tables = [(_PARTS ** float(exponent) * 255).astype(np.uint8) for exponent in exponents]
+    return np.stack(tables) if tables else np.zeros((0, 256), np.uint8)
 
 
 def adjust_gamma(images: torch.Tensor, tables: npt.NDArray[np.uint8]) -> torch.Tensor:
     """(B, C, H, W) uint8 by (B, 256) tables."""
-    found = on_device(tables, images.device).gather(1, images.flatten(1).long())
-    return found.view(images.shape)
+    adjusted = on_device(tables, images.device).gather(1, images.flatten(1).long())
+    return adjusted.view(images.shape)

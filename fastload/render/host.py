@@ -291,9 +291,9 @@ def _between(pixels: Pixels, row: int, geometry: Geometry, resampling: Resamplin
     same = tuple(geometry.box[row]) == whole == tuple(geometry.window[row])
     if same and tuple(geometry.size[row]) == whole[2:] and not geometry.flip[row].any():
         return pixels
-    made = np.empty((height, width, pixels.shape[2]), dtype=pixels.dtype)
-    _render_row(pixels, row, geometry, resampling, made)
-    return made
+    out = np.empty((height, width, pixels.shape[2]), dtype=pixels.dtype)
+    _render_row(pixels, row, geometry, resampling, out)
+    return out
 
 
 def _render_row(
@@ -410,10 +410,10 @@ def _resize_in_float(
     and rounded. Bicubic values beyond the ends of uint16 become the ends; torchvision lets them
     wrap around."""
     wide = np.ascontiguousarray(source, dtype=np.float32)
-    made = _operator(resampling)(_planes(wide), out.shape[:2], False, None, None)
+    resized = _operator(resampling)(_planes(wide), out.shape[:2], False, None, None)
     if out.dtype == np.uint16:
-        made = made.round_().clamp_(0, 65535)
-    np.copyto(out, made[0].permute(1, 2, 0).numpy(), casting="unsafe")
+        resized = resized.round_().clamp_(0, 65535)
+    np.copyto(out, resized[0].permute(1, 2, 0).numpy(), casting="unsafe")
 
 
 def _operator(resampling: Resampling) -> Any:

@@ -90,8 +90,8 @@ def recoloured(
 ) -> npt.NDArray[np.uint8]:
     """A (H, W, C) image after the (S,) kinds and (S, NUMBERS) numbers of `ColourSteps`, by the
     native core in this thread. Raises BackendUnavailableError."""
-    made = np.array(pixels, dtype=np.uint8, order="C")
-    done = core_pool().recolour(made[None], kinds[None], numbers[None], fused=fuses(), here=True)
+    copy = np.array(pixels, dtype=np.uint8, order="C")
+    done = core_pool().recolour(copy[None], kinds[None], numbers[None], fused=fuses(), here=True)
     if failures := done.wait():
         raise MemoryError(f"colour on the host: {failures[0].message}")
-    return made
+    return copy

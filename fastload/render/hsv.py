@@ -38,12 +38,12 @@ def tables_of(
 ) -> npt.NDArray[np.uint8]:
     """(B, 3, 256): what becomes of hue, saturation and value, of (B, 3) gains and whole numbers
     that are added. A saturation of 0 stays 0: grey has no hue."""
-    made = np.trunc(_LEVELS * gains.astype(np.float64)[:, :, None])
+    levels = np.trunc(_LEVELS * gains.astype(np.float64)[:, :, None])
     if added is not None:
-        made += added[:, :, None]
-    made[:, 0] %= 180.0
-    made[:, 1, 0] = 0.0
-    tables: npt.NDArray[np.uint8] = np.clip(made, 0.0, 255.0).astype(np.uint8)
+        levels += added[:, :, None]
+    levels[:, 0] %= 180.0
+    levels[:, 1, 0] = 0.0
+    tables: npt.NDArray[np.uint8] = np.clip(levels, 0.0, 255.0).astype(np.uint8)
     return tables
 
 
@@ -51,8 +51,8 @@ def adjust_hsv(images: torch.Tensor, tables: npt.NDArray[np.uint8]) -> torch.Ten
     """(B, C, H, W) uint8, C = 1 or 3, with hue, saturation and value by (B, 3, 256) tables. Of grey
     images the value alone."""
     if images.shape[1] == 1:
-        made = on_device(tables[:, 2], images.device).gather(1, images.flatten(1).long())
-        return made.view(images.shape)
+        grey = on_device(tables[:, 2], images.device).gather(1, images.flatten(1).long())
+        return grey.view(images.shape)
     pixels = images.contiguous().to(torch.int32)
     red, green, blue = pixels.unbind(1)
     most, least = pixels.amax(1), pixels.amin(1)
@@ -68,8 +68,8 @@ def adjust_hsv(images: torch.Tensor, tables: npt.NDArray[np.uint8]) -> torch.Ten
     strength = (difference * of_saturation[most] + (1 << 11)) >> 12
     looked_up = on_device(tables, images.device).to(torch.float32)
     hue, saturation, value = (
-        looked_up[:, k].gather(1, found.flatten(1).long()).view(found.shape)
-        for k, found in enumerate((angle, strength, most))
+        looked_up[:, k].gather(1, channel.flatten(1).long()).view(channel.shape)
+        for k, channel in enumerate((angle, strength, most))
     )
     hue, saturation = hue * (1.0 / 30.0), saturation * (1.0 / 255.0)
     chroma = value * saturation

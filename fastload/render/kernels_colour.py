@@ -105,8 +105,8 @@ def _divided(amount: tl.constexpr, number):
 @triton.jit
 def _scaled(number, gain):
     """A whole number times a gain, 0 to 255, cut to a whole number."""
-    made = number.to(tl.float64) * gain.to(tl.float64)
-    return tl.minimum(tl.maximum(made, 0.0), 65025.0).to(tl.int32).to(tl.float32)
+    scaled = number.to(tl.float64) * gain.to(tl.float64)
+    return tl.minimum(tl.maximum(scaled, 0.0), 65025.0).to(tl.int32).to(tl.float32)
 
 
 @triton.jit
@@ -145,10 +145,10 @@ def _change_hsv(red, green, blue, of_hue, of_saturation, of_value, to_hue, to_sa
 def _raised(value, exponent):
     """A byte raised to a power on the scale 0..1; see `fastload.render.gamma`."""
     part, exponent = value.to(tl.float64) * (1.0 / 255.0), exponent.to(tl.float64)
-    made = tl.exp2(exponent * tl.log2(tl.maximum(part, 1e-30)))
-    made = tl.where(exponent == 1.0, part, made)
-    made = tl.where(part == 0.0, 0.0, made)  # exponents are above 0
-    return tl.minimum(made * 255.0, 255.0).to(tl.int32).to(tl.float32)
+    raised = tl.exp2(exponent * tl.log2(tl.maximum(part, 1e-30)))
+    raised = tl.where(exponent == 1.0, part, raised)
+    raised = tl.where(part == 0.0, 0.0, raised)  # exponents are above 0
+    return tl.minimum(raised * 255.0, 255.0).to(tl.int32).to(tl.float32)
 
 
 @triton.jit
@@ -289,8 +289,8 @@ def _equalize_plane(source, target, table, plane, stride_pixel, BLOCK: tl.conste
     last = tl.max(tl.where(counts > 0, level, 0))
     step = (plane - tl.sum(tl.where(level == last, counts, 0))) // 255
     below = tl.cumsum(counts) - counts
-    made = tl.minimum((below + step // 2) // tl.maximum(step, 1), 255)
-    tl.store(table + level, tl.where(step == 0, level, made).to(tl.uint8))
+    equalized = tl.minimum((below + step // 2) // tl.maximum(step, 1), 255)
+    tl.store(table + level, tl.where(step == 0, level, equalized).to(tl.uint8))
     tl.debug_barrier()
     for begin in range(0, plane, BLOCK):
         pixel = begin + tl.arange(0, BLOCK)
@@ -316,8 +316,8 @@ def _sharpen_plane(source, target, rest, height, width, stride_pixel, BLOCK: tl.
                 near = pixel + down * width + across
                 total += _load(source + near * stride_pixel, inner)
         smooth = _round(tl.math.div_rn(total, 13.0))
-        made = tl.where(inner, _cut(tl.fma(smooth - value, rest, value)), value)
-        tl.store(target + pixel * stride_pixel, made.to(tl.uint8), mask=valid)
+        sharpened = tl.where(inner, _cut(tl.fma(smooth - value, rest, value)), value)
+        tl.store(target + pixel * stride_pixel, sharpened.to(tl.uint8), mask=valid)
 
 
 @triton.jit

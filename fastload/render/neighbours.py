@@ -51,12 +51,12 @@ def _median(images: torch.Tensor, side: int) -> torch.Tensor:
     (height, width), half = images.shape[2:], side // 2
     # Floats, as torch repeats borders of no others.
     padded = pad(images.to(torch.float32), (half,) * 4, mode="replicate").to(torch.uint8)
-    found = torch.zeros_like(images)
+    median = torch.zeros_like(images)
     for bit in (128, 64, 32, 16, 8, 4, 2, 1):
-        tried = found | bit
+        tried = median | bit
         count = torch.zeros_like(images)
         for tap in range(side * side):
             top, left = divmod(tap, side)
             count += padded[:, :, top : top + height, left : left + width] >= tried
-        found = torch.where(count > side * side // 2, tried, found)
-    return found
+        median = torch.where(count > side * side // 2, tried, median)
+    return median

@@ -52,10 +52,10 @@ def add_noise(images: torch.Tensor, steps: NoiseSteps) -> torch.Tensor:
     noise = noise * _column(steps.scales, images)
     noise += _column(steps.shifts, images)
     total = images + noise.clamp_(_LEAST, _MOST).to(torch.int16)
-    made = (total.clamp_(0, 255) if steps.clips else total).to(torch.uint8)
+    noisy = (total.clamp_(0, 255) if steps.clips else total).to(torch.uint8)
     if steps.rows is None:
-        return made
-    return torch.where(_column(steps.rows, images), made, images)
+        return noisy
+    return torch.where(_column(steps.rows, images), noisy, images)
 
 
 def _column(values: npt.NDArray[Any], images: torch.Tensor) -> torch.Tensor:

@@ -105,8 +105,8 @@ def _sampled(
         if sampling.mixes:
             faded = np.where(whole[..., None], faded, total + (one - mask) * fill)
         total = np.rint(faded)
-    made = total.clip(0, 255).astype(np.uint8)
-    return np.where(good[..., None], made, fill.astype(np.uint8))
+    sampled = total.clip(0, 255).astype(np.uint8)
+    return np.where(good[..., None], sampled, fill.astype(np.uint8))
 
 
 def warp_batch(pixels: torch.Tensor, warp: Warp, sampling: WarpSampling) -> torch.Tensor:
@@ -160,10 +160,10 @@ def sample_batch(
     if not bilinear:
         places = torch.where(good, v.floor() * width + u.floor(), 0.0).long().view(count, 1, -1)
         flat = pixels.reshape(count, channels, -1)
-        made = flat.gather(2, places.expand(-1, channels, -1)).view(count, channels, *size)
+        sampled = flat.gather(2, places.expand(-1, channels, -1)).view(count, channels, *size)
         if sampling.fades and not pixels.is_floating_point():
             fill = fill.round()
-        return torch.where(good[:, None], made, fill.to(pixels.dtype))
+        return torch.where(good[:, None], sampled, fill.to(pixels.dtype))
     grid = torch.stack([u * (2 / width) - 1, v * (2 / height) - 1], dim=-1)
     grid = torch.where(good[..., None], grid, 2.0).to(torch.float32)
     values = pixels.to(torch.float32)
@@ -171,14 +171,19 @@ def sample_batch(
         ones = values.new_ones((count, 1, height, width))
         values = torch.cat([values, ones], dim=1)
     outside: Literal["zeros", "border"] = "zeros" if sampling.fades else "border"
-    made = functional.grid_sample(values, grid, padding_mode=outside, align_corners=False)
+    sampled = functional.grid_sample(values, grid, padding_mode=outside, align_corners=False)
     if sampling.fades:
-        made, mask = made[:, :channels], made[:, channels:]
-        made = made + (1.0 - mask) * fill if sampling.mixes else (made - fill) * mask + fill
-    made = torch.where(good[:, None], made, fill)
+        sampled, mask = sampled[:, :channels], sampled[:, channels:]
+        sampled = (
+            sampled + (1.0 - mask) * fill if sampling.mixes else (sampled - fill) * mask + fill
+        )
+    sampled = torch.where(good[:, None], sampled, fill)
     if pixels.is_floating_point():
-        return made.to(pixels.dtype)
-    made, limits = made.round() if sampling.fades else made.floor(), torch.iinfo(pixels.dtype)
+        return sampled.to(pixels.dtype)
+    sampled, limits = (
+        sampled.round() if sampling.fades else sampled.floor(),
+        torch.iinfo(pixels.dtype),
+    )
     if limits.bits > 16:  # float32 has no largest number of 32 bits
-        made = made.to(torch.float64)
-    return made.clamp(limits.min, limits.max).to(pixels.dtype)
+        sampled = sampled.to(torch.float64)
+    return sampled.clamp(limits.min, limits.max).to(pixels.dtype)

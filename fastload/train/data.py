@@ -209,10 +209,9 @@ def _open_splits(
     folder = Path(data).expanduser()
     arrays = {file.stem: str(file) for file in folder.glob("*.npy")} if folder.is_dir() else {}
     if "train" in arrays:
-        found = next((arrays[name] for name in VALIDATION if name in arrays), None)
-        return _open_files(arrays["train"], task), _NO_VALIDATION if found is None else _open_files(
-            found, task
-        )
+        train = _open_files(arrays["train"], task)
+        beside = next((arrays[name] for name in VALIDATION if name in arrays), None)
+        return train, _NO_VALIDATION if beside is None else _open_files(beside, task)
     # Trains may be a class, beside others that are no splits.
     whole = data.endswith(".npy") or (
         (folder / "train").is_dir() and "train" not in splits_of(str(folder))
@@ -345,10 +344,10 @@ def _num_classes(sources: Sequence[Source], config: TrainConfig) -> int:
     must mean the same."""
     asked = config.model.num_classes
     if config.task == "segmentation":
-        found = mask_classes(sources[0]) if asked is None else asked
-        for other in sources[1:] if found == 1 else ():
+        classes = mask_classes(sources[0]) if asked is None else asked
+        for other in sources[1:] if classes == 1 else ():
             check_alike(sources[0], other)
-        return found
+        return classes
     if config.task == "masked-lm":
         return 1 if asked is None else asked
     names = sources[0].classes or ()
@@ -359,13 +358,13 @@ def _num_classes(sources: Sequence[Source], config: TrainConfig) -> int:
                 f"{other.name}: its classes are not those of {sources[0].name}, so that its labels "
                 f"mean others (differing: {', '.join(differing[:5])}); make the two alike."
             )
-    found = max(len(names), *(_largest_label(source, config.task) for source in sources))
-    if asked is not None and asked < found:
+    needed = max(len(names), *(_largest_label(source, config.task) for source in sources))
+    if asked is not None and asked < needed:
         raise ConfigurationError(
-            f"num_classes: the data have {counted(found, 'class')}, got {asked}; give at least "
-            f"{found}."
+            f"num_classes: the data have {counted(needed, 'class')}, got {asked}; give at least "
+            f"{needed}."
         )
-    return found if asked is None else asked
+    return needed if asked is None else asked
 
 
 def _largest_label(source: Source, task: str) -> int:

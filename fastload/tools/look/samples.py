@@ -75,9 +75,9 @@ def transform_in(reference: str) -> Any:
     spec.loader.exec_module(module)
     if not hasattr(module, name):
         raise ConfigurationError(f"--transform {reference}: {path} has no {name}.")
-    found = getattr(module, name)
-    is_function = callable(found) and hasattr(found, "__code__") and not found.__code__.co_argcount
-    return found() if is_function else found
+    named = getattr(module, name)
+    is_function = callable(named) and hasattr(named, "__code__") and not named.__code__.co_argcount
+    return named() if is_function else named
 
 
 def shown_rows(
@@ -88,10 +88,13 @@ def shown_rows(
     indices = np.unique(np.linspace(0, len(source) - 1, min(count, len(source))).astype(np.int64))
     part = source.take(indices)
     titles = [f"epoch {number}" for number in range(versions)]
-    made = [*_samples(part, None, ["as stored"], seed), *_samples(part, transform, titles, seed)]
+    drawn = [
+        *_samples(part, None, ["as stored"], seed),
+        *_samples(part, transform, titles, seed),
+    ]
     names = _below(source.name, [part.describe(row) for row in range(len(part))])
     return [
-        Row(name, [view for version in made for view in version[row]])
+        Row(name, [view for version in drawn for view in version[row]])
         for row, name in enumerate(names)
     ]
 
@@ -133,12 +136,12 @@ def _shown(columns: dict[str, Any], source: Source, title: str) -> list[Shown]:
         raise ConfigurationError(f"{source.name}: has no images to look at.")
     several = isinstance(columns[image], list | tuple)
     rows = {name: _row(column) for name, column in columns.items() if name != image}
-    made = []
+    views = []
     for number, pixels in enumerate(columns[image] if several else [columns[image]], 1):
         picture, stretched = _visible(pixels[0].cpu())
         view = f"{title}, view {number}" if several else title
-        made.append(Shown(view, picture, stretched, rows))
-    return made
+        views.append(Shown(view, picture, stretched, rows))
+    return views
 
 
 def _visible(pixels: torch.Tensor) -> tuple[npt.NDArray[np.uint8], bool]:
@@ -150,8 +153,8 @@ def _visible(pixels: torch.Tensor) -> tuple[npt.NDArray[np.uint8], bool]:
         if low < 0 or high > 1:
             pixels, stretched = (pixels - low) / max(high - low, 1e-6), True
         pixels = (pixels * 255).round()
-    found = pixels.clamp(0, 255).to(torch.uint8).permute(1, 2, 0)
-    return found.expand(*found.shape[:2], 3).contiguous().numpy(), stretched
+    picture = pixels.clamp(0, 255).to(torch.uint8).permute(1, 2, 0)
+    return picture.expand(*picture.shape[:2], 3).contiguous().numpy(), stretched
 
 
 def _row(column: Any) -> Any:
