@@ -18,6 +18,7 @@ from fastload.geometry import Fill, Interpolation, Padding, Resampling
 from fastload.geometry.boxes import pick
 from fastload.geometry.plan import Composition, Warp
 from fastload.recipe.attributes import check_settings
+from fastload.recipe.crops import PlacedCrop
 from fastload.recipe.operation import GeometryOperation, Size
 from fastload.recipe.warps import (
     OpenCVWarping,
@@ -157,30 +158,14 @@ class PadTo(GeometryOperation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedCut(GeometryOperation):
+class FixedCut(PlacedCrop):
     """A part of a size, at one place in all images: a central one, or from a corner on."""
 
-    size: Size
     corner: Size | None = None
     """Top, left; None: in the middle, where an odd pixel is left out after it."""
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    @property
-    def out_size(self) -> Size:
-        return self.size
-
-    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
-        target = np.array([self.size], dtype=np.int64)
-        end = target if self.corner is None else target + np.array([self.corner])
-        composition.fail(
-            (composition.extent < end).any(axis=1),
-            f"{self.describe()} reaches out of the image of {{height}}x{{width}} pixels; resize "
-            "the image first, or set pad_if_needed=True.",
-        )
-        start = (composition.extent - target) // 2 if self.corner is None else end - target
-        composition.crop(np.maximum(np.broadcast_to(start, composition.extent.shape), 0), target)
+    def start(self, space: Int64Array) -> Int64Array:
+        return space // 2 if self.corner is None else np.broadcast_to(self.corner, space.shape)
 
 
 @dataclass(frozen=True, kw_only=True)

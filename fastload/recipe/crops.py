@@ -78,6 +78,26 @@ class CenterCrop(_FixedSize):
         composition.crop(start, target)
 
 
+@dataclass(frozen=True)
+class PlacedCrop(_FixedSize):
+    """At one place, which `start` gives; smaller images are refused."""
+
+    def start(self, space: Int64Array) -> Int64Array:
+        """Top, left where images are (B, 2) pixels larger."""
+        raise NotImplementedError
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        target = np.array([self.size], dtype=np.int64)
+        space = composition.extent - target
+        start = self.start(space)
+        composition.fail(
+            ((start < 0) | (start > space)).any(axis=1),
+            f"a crop of {self.size[0]}x{self.size[1]} pixels reaches out of the image of "
+            "{height}x{width} pixels; resize or pad it first.",
+        )
+        composition.crop(np.maximum(start, 0), target)
+
+
 @register
 @dataclass(frozen=True)
 class RandomCrop(_FixedSize):

@@ -8,44 +8,27 @@ from typing import Any
 import numpy as np
 from torchvision.transforms import v2
 
-from fastload.draws import Float64Array
-from fastload.geometry.plan import Composition
-from fastload.recipe.attributes import check_settings, read_pair
-from fastload.recipe.crops import CenterCrop, RandomHorizontalFlip, RandomVerticalFlip
-from fastload.recipe.operation import (
-    GeometryOperation,
-    ImageState,
-    Operation,
-    Size,
-    register_lowering,
+from fastload.draws import Int64Array
+from fastload.recipe.attributes import read_pair
+from fastload.recipe.crops import (
+    CenterCrop,
+    PlacedCrop,
+    RandomHorizontalFlip,
+    RandomVerticalFlip,
 )
+from fastload.recipe.operation import ImageState, Operation, register_lowering
 from fastload.recipe.views import Branches
 
 
 @dataclass(frozen=True)
-class CornerCrop(GeometryOperation):
+class CornerCrop(PlacedCrop):
     """A part of a size in a corner."""
 
-    size: Size
     bottom: bool = False
     right: bool = False
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    @property
-    def out_size(self) -> Size:
-        return self.size
-
-    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
-        target = np.array([self.size], dtype=np.int64)
-        space = composition.extent - target
-        composition.fail(
-            (space < 0).any(axis=1),
-            f"crops of {self.size[0]}x{self.size[1]} pixels are larger than the image of "
-            "{height}x{width} pixels; resize it first.",
-        )
-        composition.crop(np.maximum(space, 0) * np.array([self.bottom, self.right]), target)
+    def start(self, space: Int64Array) -> Int64Array:
+        return np.where([self.bottom, self.right], space, 0)
 
 
 def _crops(transform: Any, image: ImageState) -> tuple[Operation, ...]:
