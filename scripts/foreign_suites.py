@@ -76,7 +76,9 @@ def prepared(source: Path, target: Path) -> None:
 
 
 def main(suite: str, folder: str, keywords: str) -> int:
-    with tempfile.TemporaryDirectory() as work:
+    with tempfile.TemporaryDirectory() as around:
+        work = os.path.join(around, "tests")  # Lightning's look for files left beside their folder
+        os.mkdir(work)
         Path(work, "face.py").write_text(FACE)
         for source in sorted(Path(folder).glob("test_*.py")):
             prepared(source, Path(work, source.name))
