@@ -66,6 +66,12 @@ class Adoption:
         """Whether `from_dataloader` was asked to share the samples among ranks."""
         return self.arguments["shard"] not in (None, Shard())
 
+    @property
+    def draws_seeds(self) -> bool:
+        """Whether the seeds of worker processes are drawn as by a DataLoader: from its generator,
+        or from torch's global one."""
+        return not self.shared and self.arguments["seed"] is None
+
     def is_shared_by(self, dataloader: DataLoader[Any]) -> bool:
         """Whether a DataLoader that a framework has made of the user's gives other samples: those
         of a rank."""
@@ -135,8 +141,6 @@ class Adoption:
             pin_memory=existing.pin_memory,
             collate_fn=_Single(existing.collate_fn) if single else existing.collate_fn,
             seed=_seed_of(existing, sampler, shared=shared),
-            own_seed=not shared,
-            script_seeds=not shared and seed is None,
             shard=shard,
             # As a DistributedSampler would: no empty batch on any rank.
             tail="pad" if shared else None,
@@ -155,7 +159,7 @@ class Adoption:
         if shard is not None:
             config = replace(config, shard=shard)
         if seed is not None:
-            config = replace(config, seed=seed, own_seed=False)
+            config = replace(config, seed=seed)
         if exact_evaluation:
             config = replace(config, tail="filled")
         if config.streamed:
@@ -170,9 +174,14 @@ def config_of(
     `device`: where a framework will copy the batches; they come there at once, unless another one
     is among the arguments. Raises ConfigurationError: it cannot be adopted."""
     _refuse_unsupported(existing)
-    if device is not None and torch.device(arguments["device"]).type == "cpu":
-        arguments = {**arguments, "device": device}
-    return Adoption(existing, arguments).config()
+    return Adoption(existing, on_device(arguments, device)).config()
+
+
+def on_device(arguments: Mapping[str, Any], device: torch.device | None) -> Mapping[str, Any]:
+    """Arguments of `from_dataloader`, where a framework will copy the batches to a device."""
+    if device is None or torch.device(arguments["device"]).type != "cpu":
+        return arguments
+    return {**arguments, "device": device}
 
 
 def made_again(config: LoaderConfig, dataloader: DataLoader[Any]) -> LoaderConfig:
@@ -274,7 +283,6 @@ def _in_order_of(
             shard=Shard(sampler.rank, sampler.num_replicas),
             order=Shuffle() if sampler.shuffle else None,
             seed=sampler.seed,
-            own_seed=False,
             tail=tail,
             interleaved=True,
             follows=sampler,
@@ -365,7 +373,7 @@ def _refuse_unsupported(existing: Any) -> None:
     """Raise ConfigurationError for everything whose meaning could not be kept."""
     name = type(existing).__name__
     if isinstance(existing, ShownAsDataLoader):
-        said = "this DataLoader cannot be taken over, because it is a fastload Loader already."
+        said = "it is a fastload Loader already. Adopt a DataLoader once, with all arguments."
     elif isinstance(existing, DataLoader):
         if _iterates_as_torchs(type(existing)) or is_stateful(existing):
             return
@@ -381,8 +389,9 @@ def _refuse_unsupported(existing: Any) -> None:
         )
     else:
         said = (
-            f"from_dataloader takes a torch DataLoader, got {name}. To start from data, use "
-            "fastload.create_loader."
+            f"from_dataloader takes a torch DataLoader, got {name}. Give it the DataLoader that "
+            "this has or makes (for DeepSpeed, one of your own in place of training_data). To "
+            "start from data, use fastload.create_loader."
         )
     raise ConfigurationError(f"existing: {said}")
 

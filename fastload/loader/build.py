@@ -307,7 +307,7 @@ def _context(config: LoaderConfig, workload: Workload, workers: _Workers, order:
     ours = config.pinned and config.device.type == "cuda"
     seeds = (
         config.adoption.seeds
-        if config.adoption is not None and config.script_seeds
+        if config.adoption is not None and config.adoption.draws_seeds
         else WorkerSeeds(config.seed, order.shard.rank)
     )
     return Context(

@@ -110,11 +110,6 @@ class LoaderConfig:
     there was none. Then samples are `source[index]` for every source; `num_workers` and
     `prefetch_factor` were chosen for worker processes, so that a backend that uses threads chooses
     its own; and without a shard every rank gets all samples."""
-    own_seed: bool = False
-    """Whether each process has another seed; ranks that share the data need a common one."""
-    script_seeds: bool = False
-    """Whether the seeds of worker processes are drawn as by a DataLoader: from its generator, or
-    from torch's global one."""
     batch_sampler: Any = None
     """The user's own batch sampler, whose batches are served; `batch_size` and `drop_last` then
     have no effect."""

@@ -15,7 +15,7 @@ from fastload.backends.base import BackendOptions
 from fastload.compat.handover import adopted_inside
 from fastload.compat.torchdata import is_stateful
 from fastload.errors import OnError
-from fastload.loader.adoption import config_of
+from fastload.loader.adoption import config_of, on_device
 from fastload.loader.config import MOVED
 from fastload.loader.loader import Loader
 from fastload.sampler import Shard
@@ -98,7 +98,12 @@ def from_dataloader(
 def _adopted(
     arguments: Mapping[str, Any], existing: DataLoader[Any], device: torch.device | None
 ) -> Loader:
-    """See `config_of`."""
+    """See `config_of`. One that was adopted with these arguments stays: Hugging Face's Trainer
+    keeps the loaders of persistent workers, and gives them to the script's method again."""
+    if type(existing) is Loader:
+        adoption = existing.config.adoption
+        if adoption is not None and adoption.arguments == on_device(arguments, device):
+            return existing
     config = config_of(arguments, existing, device)
     for note in config.notes:
         logger.info("from_dataloader %s", note)

@@ -15,6 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, Tensor
 
 import fastload
 from fastload.compat import handover
+from fastload.errors import ConfigurationError
 from fastload.loader import Loader
 
 FRAMEWORK = """
@@ -88,6 +89,17 @@ def test_from_dataloader_adopts_inside_an_object_around(framework: ModuleType) -
     assert type(made) is framework.Around
     assert type(made._dataloader) is Loader
     assert values(made) == [[0, 1], [2, 3]]
+
+
+def test_what_is_inside_an_object_around_is_adopted_once(framework: ModuleType) -> None:
+    existing = DataLoader(TensorDataset(torch.arange(8)), 4)
+    around = framework.half(existing, device=torch.device("cpu"))
+    inside = fastload.from_dataloader(around, seed=5)._dataloader
+    assert type(inside) is Loader
+    assert fastload.from_dataloader(around, seed=5)._dataloader is inside
+    assert values(around) == [[0, 1], [2, 3]]
+    with pytest.raises(ConfigurationError, match="a fastload Loader already"):
+        fastload.from_dataloader(around, seed=6)
 
 
 def test_other_arguments_pass_as_they_are(framework: ModuleType) -> None:
