@@ -1,6 +1,6 @@
 """Samples of several images, made by the threads of the native core: a batch is one call, which
 decodes the part of each image that is seen. Samples that the core cannot make, or whose files it
-rejects, are made in Python by `joined.CompositeReader`, with the same pixels."""
+rejects, are made in Python by `composites.CompositeReader`, with the same pixels."""
 
 from __future__ import annotations
 
