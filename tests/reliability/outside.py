@@ -1,10 +1,19 @@
 """Runs a scenario in a process of its own, under a limit that nothing in it can outlast, and sees
-what it leaves."""
+what it leaves.
+
+The process is a fork of one that has imported torch, torchvision and the backends of the tests, and
+has done nothing else: imports take an interpreter 6 to 9 s of processor time. It ends as an
+interpreter does, except that the garbage collector leaves what was imported alone: else a process
+with torch takes 3 s to end.
+"""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,19 +26,52 @@ import msgspec
 import psutil
 import pytest
 
-__all__ = ["Ended", "outside"]
+__all__ = ["Ended", "mounting", "outside"]
 
 PATIENCE = 60
 """How long what a scenario started may take to end after it: it notices in a second on a machine
 that has nothing else to do [seconds]."""
 _ANSWER = "answer: "
-_CALL = f"""
-import importlib, sys, msgspec
-module, name, arguments = sys.argv[1:]
-result = getattr(importlib.import_module(module), name)(*msgspec.json.decode(arguments))
+_MARK = "FASTLOAD_TEST_SCENARIO"
+_LONGEST = 1 << 17
+"""Of a request [bytes]."""
+_SERVER = f"""
+import ctypes, gc, importlib, os, socket, subprocess, sys
+sys.modules["triton"] = None  # of what it leaves to the collector nanobind says that it leaked
+import msgspec, torch, torchvision.datasets, torchvision.transforms.v2
+import tests.backends
+
+gc.freeze()
+asked = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    request, outputs, *_ = socket.recv_fds(asked, {_LONGEST}, 1)
+    if not request:
+        sys.exit()
+    child = os.fork()
+    if child == 0:
+        break
+    os.close(outputs[0])
+    asked.send(b"%d" % child)
+    asked.send(b"%d" % os.waitpid(child, 0)[1])
+
+asked.close()
+os.setsid()
+for descriptor in (1, 2):
+    os.dup2(outputs[0], descriptor)
+os.close(outputs[0])
+module, name, arguments, directory, environment, mounts = msgspec.json.decode(request)
+os.chdir(directory)
+os.environ.clear()
+os.environ.update(environment)
+if mounts:
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.unshare(0x20000):  # CLONE_NEWNS
+        raise OSError(ctypes.get_errno(), "unshare")
+    for command in ("mount --make-rprivate /", *mounts):
+        subprocess.run(command, shell=True, check=True)
+result = getattr(importlib.import_module(module), name)(*arguments)
 print({_ANSWER!r} + msgspec.json.encode(result).decode(), flush=True)
 """
-_MARK = "FASTLOAD_TEST_SCENARIO"
 
 
 @dataclass(frozen=True)
@@ -42,7 +84,6 @@ class Ended:
     """Exit status, negative for a signal."""
     output: str
     """Standard output and standard error, as they came."""
-    seconds: float
     survivors: list[str]
     """Command lines of processes that it started and that were still there a minute after its end;
     killed since."""
@@ -53,86 +94,96 @@ def outside(
     *arguments: Any,
     limit: float = 600,
     status: int | None = 0,
-    under: Sequence[str] = (),
+    mounts: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-    during: Callable[[subprocess.Popen[bytes]], None] | None = None,
+    during: Callable[[psutil.Process], None] | None = None,
 ) -> Ended:
-    """Run `scenario(*arguments)`, a function of a module, in a fresh process.
+    """Run `scenario(*arguments)`, a function of a module, in a process of its own.
 
     Args:
         arguments: of JSON's kinds, which the scenario gets.
         limit: after so long its threads' stacks are printed, all its processes killed, and the test
             fails [seconds].
         status: the exit status to insist on; None: any.
-        under: a command that runs it, such as ("unshare", "-m", "sh", "-c", 'mount ...; exec "$@"',
-            "sh").
+        mounts: commands of a shell that run before it; what they mount nobody else sees. For tests
+            marked as `mounting`.
         environment: variables to set.
         during: called with the running process, to do to it what the scenario is about.
     """
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
-    command = [
-        *under,
-        *(sys.executable, "-X", "faulthandler", "-W", "ignore::DeprecationWarning", "-c", _CALL),
-        *(scenario.__module__, scenario.__name__, msgspec.json.encode(arguments).decode()),
-    ]
-    started = time.monotonic()
+    request = (
+        *(scenario.__module__, scenario.__name__, arguments, os.getcwd()),
+        {**os.environ, **(environment or {}), _MARK: mark},
+        mounts,
+    )
+    server, end = _server(), time.monotonic() + limit
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {}), _MARK: mark},
-            start_new_session=True,
-        )
-        late = False
+        socket.send_fds(server, [msgspec.json.encode(request)], [output.fileno()])
+        process = psutil.Process(int(server.recv(99)))
+        ending = b""
         try:
             if during is not None:
                 during(process)
-            process.wait(max(limit - (time.monotonic() - started), 0.1))
-        except subprocess.TimeoutExpired:
-            late = True
-            for one in _marked(mark):
+            server.settimeout(max(end - time.monotonic(), 0.1))
+            ending = server.recv(99)
+        except TimeoutError:
+            for one in _processes(process.pid, mark):
                 one.send_signal(signal.SIGABRT)  # the fault handler prints where each thread is
             time.sleep(0.5)
         finally:
-            seconds = time.monotonic() - started
-            survivors = _survivors(mark, 0 if late else PATIENCE)
-            process.kill()
-            process.wait()
+            survivors = _survivors(process.pid, mark, PATIENCE if ending else 0)
+            server.settimeout(None)
+            code = os.waitstatus_to_exitcode(int(ending or server.recv(99)))
         output.seek(0)
         text = output.read().decode(errors="replace")
-    if late:
-        pytest.fail(
-            f"{scenario.__name__} had not ended after {limit} s:\n{text[-6000:]}", pytrace=False
-        )
+    wrong = "" if status in (None, code) else f"ended with {code}, not {status}"
+    if not ending:
+        wrong = f"had not ended after {limit} s"
+    if wrong:
+        pytest.fail(f"{scenario.__name__} {wrong}:\n{text[-6000:]}", pytrace=False)
     answers = [line for line in text.splitlines() if line.startswith(_ANSWER)]
     answer = msgspec.json.decode(answers[-1].removeprefix(_ANSWER)) if answers else None
-    ended = Ended(answer, process.returncode, text, seconds, survivors)
-    if status is not None and ended.status != status:
-        pytest.fail(
-            f"{scenario.__name__} ended with {ended.status}, not {status}:\n{text[-6000:]}",
-            pytrace=False,
+    return Ended(answer, code, text, survivors)
+
+
+@functools.cache
+def _server() -> socket.socket:
+    """The process that is forked for each scenario of this one; it ends with it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        options = ("-X", "faulthandler", "-W", "ignore::DeprecationWarning")
+        process = subprocess.Popen(
+            [sys.executable, *options, "-c", _SERVER, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
         )
-    return ended
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
 
 
-def _marked(mark: str) -> list[psutil.Process]:
-    """The processes that carry the mark of one scenario in their environment, wherever they have
-    gone."""
+def _processes(session: int, mark: str) -> list[psutil.Process]:
+    """Those of one scenario, wherever they have gone: in its session, or with its mark in the
+    environment that they were started with."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_MARK) == mark:
+            its = os.getsid(process.pid) == session or process.environ().get(_MARK) == mark
+            if its and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-        except psutil.Error:
+        except (psutil.Error, ProcessLookupError):
             continue
     return found
 
 
-def _survivors(mark: str, patience: float) -> list[str]:
+def _survivors(session: int, mark: str, patience: float) -> list[str]:
     end = time.monotonic() + patience
-    while (left := _marked(mark)) and time.monotonic() < end:
+    while (left := _processes(session, mark)) and time.monotonic() < end:
         time.sleep(0.1)
     names = []
     for process in left:
@@ -142,3 +193,15 @@ def _survivors(mark: str, patience: float) -> list[str]:
         except psutil.Error:
             continue
     return names
+
+
+def _can_mount() -> bool:
+    command = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+mounting = pytest.mark.skipif(not _can_mount(), reason="mounting needs root and mount namespaces")
+"""For tests that mount something."""

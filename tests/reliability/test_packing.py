@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -17,8 +18,7 @@ from fastload.errors import PackError, SourceError
 from fastload.sources import open_source
 from fastload.tools.pack import PackOptions, pack
 from tests.images import write_photo_folder
-from tests.reliability.outside import outside
-from tests.reliability.test_surroundings import mounts
+from tests.reliability.outside import mounting, outside
 
 pyarrow = pytest.importorskip("pyarrow")
 importlib.import_module("pyarrow.parquet")
@@ -81,15 +81,17 @@ def test_killed_at_any_point_the_next_run_finishes_it(
     assert content(last) == whole
 
 
-def pack_there(source: str, target: str) -> str:
-    """What is said of it."""
+def pack_there(source: str, target: str, kept: str) -> str:
+    """What is said of it; what is in `target` then outlasts its file system as `kept`."""
     try:
         return pack(source, target, PackOptions(size=9_000), progress=False).summary
     except PackError as error:
         return str(error)
+    finally:
+        shutil.copytree(target, kept)
 
 
-@mounts
+@mounting
 @pytest.mark.parametrize("free", [8, 64, 128], ids=lambda free: f"{free} KiB")
 def test_a_disk_that_is_full_then_is_not(tmp_path: Path, free: int) -> None:
     source = write_photo_folder(tmp_path / "in", classes=3, per_class=10)
@@ -98,11 +100,8 @@ def test_a_disk_that_is_full_then_is_not(tmp_path: Path, free: int) -> None:
     target = tmp_path / "disk"
     target.mkdir()
     disk = f"mount -t tmpfs -o size={free}k tmpfs {target}"
-    arguments = str(source), str(target / "out")
-    # What is there outlasts the file system, which only this process sees.
-    keep = f"cp -a {target}/out {tmp_path}/left"
-    command = f'{disk} && "$@"; status=$?; {keep}; exit $status'
-    ended = outside(pack_there, *arguments, under=("unshare", "-m", "sh", "-c", command, "sh"))
+    arguments = str(source), str(target / "out"), str(tmp_path / "left")
+    ended = outside(pack_there, *arguments, mounts=[disk])
     assert "the disk is full" in ended.answer
     assert "run the same command again" in ended.answer
     again = pack(str(source), tmp_path / "left", PackOptions(size=9_000), progress=False)

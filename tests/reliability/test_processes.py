@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -329,8 +328,8 @@ def train_with_a_stuck_worker(folder: str, method: str) -> None:
         labels_of(loader)
 
 
-def killed(folder: Path) -> Callable[[subprocess.Popen[bytes]], None]:
-    def kill(process: subprocess.Popen[bytes]) -> None:
+def killed(folder: Path) -> Callable[[psutil.Process], None]:
+    def kill(process: psutil.Process) -> None:
         wait_until((folder / "started").exists)
         time.sleep(0.5)
         process.kill()

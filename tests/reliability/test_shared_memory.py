@@ -4,40 +4,18 @@ on the way."""
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torchvision.transforms import v2
 
 import fastload
 from fastload.errors import ConfigurationError, FastloadError
 from tests import images
-from tests.reliability.outside import outside
+from tests.reliability.outside import mounting, outside
 
-SMALL = (
-    "unshare",
-    "-m",
-    "sh",
-    "-c",
-    'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"',
-    "sh",
-)
-
-
-def can_mount() -> bool:
-    return (
-        shutil.which("unshare") is not None
-        and subprocess.run([*SMALL, "true"], capture_output=True).returncode == 0
-    )
-
-
-in_small = pytest.mark.skipif(
-    not can_mount(), reason="making a small /dev/shm needs root and mount namespaces"
-)
+SMALL = ("mount -t tmpfs -o size=64m tmpfs /dev/shm",)
 
 
 def iterate(folder: str, side: int, opaque: bool) -> list[Any]:
@@ -57,9 +35,9 @@ def iterate(folder: str, side: int, opaque: bool) -> list[Any]:
         return [type(error).__name__, str(error)]
 
 
-@in_small
+@mounting
 def test_too_little_is_said_before_a_worker_starts(tmp_path: Path) -> None:
-    ended = outside(iterate, str(tmp_path), 640, False, under=SMALL)
+    ended = outside(iterate, str(tmp_path), 640, False, mounts=SMALL)
     kind, words = ended.answer
     assert kind == "ConfigurationError"
     for part in ("19.7 MB", "5 batches", "--shm-size", "--ipc=host", "prefetch_factor=1"):
@@ -67,16 +45,16 @@ def test_too_little_is_said_before_a_worker_starts(tmp_path: Path) -> None:
     assert not ended.survivors
 
 
-@in_small
+@mounting
 def test_enough_is_enough(tmp_path: Path) -> None:
-    assert outside(iterate, str(tmp_path), 128, False, under=SMALL).answer == ["done", 128]
+    assert outside(iterate, str(tmp_path), 128, False, mounts=SMALL).answer == ["done", 128]
 
 
-@in_small
+@mounting
 def test_what_no_check_can_know(tmp_path: Path) -> None:
     """Batches of the user's own code are of no known size: the error comes when there is no room,
     and it comes."""
-    ended = outside(iterate, str(tmp_path), 1024, True, under=SMALL)
+    ended = outside(iterate, str(tmp_path), 1024, True, mounts=SMALL)
     kind, words = ended.answer
     assert kind in ("WorkerError", "DecodeError", "ConfigurationError")
     assert "shared memory" in words or "/dev/shm" in words

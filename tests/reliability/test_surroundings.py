@@ -4,8 +4,6 @@ read-only, clocks."""
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import threading
 import time
 from dataclasses import dataclass
@@ -25,26 +23,10 @@ from fastload.sources import EncodedFiles, EncodedImages, Source, ValueArray
 from fastload.sources.buffers import PathTable
 from tests import images
 from tests.backends import Contestant, contestants
-from tests.reliability.outside import outside
+from tests.reliability.outside import mounting, outside
 from tests.reliability.test_processes import SAMPLES, labels_of, loader_of
 
 RESIZE = v2.Resize((16, 16))
-
-
-def under(*mounts: str) -> tuple[str, ...]:
-    """A command that runs the rest of it with these mounts made, which nobody else sees."""
-    return ("unshare", "-m", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh")
-
-
-def can_mount() -> bool:
-    command = [*under("mount -t tmpfs tmpfs /mnt"), "true"]
-    return (
-        shutil.which("unshare") is not None
-        and subprocess.run(command, capture_output=True).returncode == 0
-    )
-
-
-mounts = pytest.mark.skipif(not can_mount(), reason="mounting needs root and mount namespaces")
 
 
 def read_all(name: str, folder: str, directory: str) -> list[int]:
@@ -52,40 +34,40 @@ def read_all(name: str, folder: str, directory: str) -> list[int]:
         return labels_of(loader)
 
 
-@mounts
+@mounting
 @contestants()
 def test_read_only_data(contestant: Contestant, tmp_path: Path) -> None:
     """Nothing is ever written beside the data."""
     loader_of("torch-0", str(tmp_path)).close()  # which makes the data
     data = tmp_path / "data"
     (tmp_path / "own").mkdir()
-    read_only = under(
+    read_only = [
         f"mount --bind {data} {data}",
         f"mount -o remount,ro,bind {data}",
         f"! touch {data}/x 2>/dev/null",
-    )
+    ]
     ended = outside(
-        read_all, contestant.name, str(tmp_path), str(tmp_path / "own"), under=read_only
+        read_all, contestant.name, str(tmp_path), str(tmp_path / "own"), mounts=read_only
     )
     assert ended.answer == list(range(SAMPLES))
 
 
-@mounts
+@mounting
 @contestants()
 def test_temporary_space_is_full(contestant: Contestant, tmp_path: Path) -> None:
     """What needs none, works; sockets of worker processes are no files with content."""
     (tmp_path / "tmp").mkdir()
-    full = under(
+    full = [
         f"mount -t tmpfs -o size=64k tmpfs {tmp_path}/tmp",
         f"! head -c 1M /dev/zero >{tmp_path}/tmp/fill 2>/dev/null",
-    )
+    ]
     environment = {"TMPDIR": str(tmp_path / "tmp")}
     ended = outside(
         read_all,
         contestant.name,
         str(tmp_path),
         str(tmp_path / "own"),
-        under=full,
+        mounts=full,
         environment=environment,
     )
     assert ended.answer == list(range(SAMPLES))
