@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 import fastload
 from fastload.backends import available_backends
 from fastload.decode.libraries import available_decoders
+from tests import warm
 
 DEVICE = torch.device(os.environ.get("FASTLOAD_TEST_DEVICE", "cpu"))
 """Where the batches of the contract suite are delivered."""
@@ -36,11 +37,17 @@ class Contestant:
     """The decoder that its options name."""
     opaque: bool = False
     """Whether it runs transforms that fastload cannot look into."""
+    served: bool = False
+    """Whether its worker processes are forks of the tests' fork server, as those that read a store
+    cannot be forks of this process."""
 
     def create(self, source: Any, directory: Path, **arguments: Any) -> fastload.Loader:
         """create_loader on this backend; `directory` is where it may keep files."""
         if self.options is not None:
             arguments.setdefault("options", self.options(directory))
+        if self.served:
+            arguments.setdefault("multiprocessing_context", warm.START_METHOD)
+            arguments.setdefault("worker_init_fn", Variables(dict(os.environ)))
         arguments.setdefault("device", DEVICE)
         return fastload.create_loader(
             source, backend=self.backend, **{**self.arguments, **arguments}
@@ -58,6 +65,17 @@ class Contestant:
             if decoder is None or decoder.available
             else f"{decoder.name} is not installed: {decoder.hint}"
         )
+
+
+@dataclass(frozen=True)
+class Variables:
+    """Sets those of a process of the fork server, which has those of the test that started it."""
+
+    values: dict[str, str]
+
+    def __call__(self, worker: int) -> None:
+        os.environ.clear()
+        os.environ.update(self.values)
 
 
 def _cache(storage: str) -> Callable[[Path], Any]:
@@ -118,18 +136,16 @@ def once_in_workers(contestant: Contestant, case: str, chosen: str) -> None:
         pytest.skip("the same code as torch-0, in other processes")
 
 
-def contestants(*names: str, spawned: bool = False) -> Any:
+def contestants(*names: str, remote: bool = False) -> Any:
     """A parametrisation over all backends, or over those named; one that is not installed skips
-    with the command. `spawned`: worker processes are spawned here, at 5 s of processor time and
-    more; those cases are `whole`."""
-
-    def marks(contestant: Contestant) -> list[pytest.MarkDecorator]:
-        found = [pytest.mark.skip(reason=contestant.absent)] if contestant.absent else []
-        if spawned and contestant.backend == "torch" and contestant.arguments.get("num_workers"):
-            found.append(pytest.mark.whole)
-        return found
-
+    with the command. `remote`: of a store, for which worker processes come from a fork server;
+    those cases are `whole`, as that takes 9 s of processor time to start."""
     chosen = [c for c in CONTESTANTS if not names or c.name in names or c.backend in names]
-    return pytest.mark.parametrize(
-        "contestant", [pytest.param(c, id=c.name, marks=marks(c)) for c in chosen]
-    )
+    params = []
+    for contestant in chosen:
+        marks = [pytest.mark.skip(reason=contestant.absent)] if contestant.absent else []
+        if remote and contestant.backend == "torch" and contestant.arguments.get("num_workers"):
+            contestant = replace(contestant, served=True)
+            marks.append(pytest.mark.whole)
+        params.append(pytest.param(contestant, id=contestant.name, marks=marks))
+    return pytest.mark.parametrize("contestant", params)

@@ -195,7 +195,7 @@ def test_captions_are_no_objects(local: Path, server: ObjectServer) -> None:
 
 
 @pytest.mark.slow
-@contestants(spawned=True)
+@contestants(remote=True)
 def test_batches(contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path) -> None:
     upload(local, server)
     made = []

@@ -93,7 +93,7 @@ def test_other_options_have_another_index(local: Path, server: ObjectServer) -> 
 
 
 @pytest.mark.slow
-@contestants(spawned=True)
+@contestants(remote=True)
 def test_an_object_that_was_replaced_is_an_error_and_never_a_sample(
     contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path
 ) -> None:

@@ -645,7 +645,7 @@ def test_segments_of_an_index_lead_nowhere(
 
 @pytest.mark.whole
 @pytest.mark.parametrize("kind", ["yolo", "voc", "panoptic"])
-@contestants(spawned=True)
+@contestants(remote=True)
 def test_batches(contestant: Contestant, kind: str, tmp_path: Path, server: ObjectServer) -> None:
     """The second time by the index."""
     once_in_workers(contestant, kind, "panoptic")

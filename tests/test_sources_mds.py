@@ -229,7 +229,7 @@ def test_damage_is_an_error_that_names_the_file(
 
 
 @pytest.mark.slow
-@contestants(spawned=True)
+@contestants(remote=True)
 def test_shards_in_a_store(
     contestant: Contestant, folder: Path, server: ObjectServer, tmp_path: Path
 ) -> None:

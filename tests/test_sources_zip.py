@@ -113,7 +113,7 @@ def test_the_core_decodes_what_was_inflated(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @METHODS
-@contestants(spawned=True)
+@contestants(remote=True)
 def test_an_archive_in_a_store(
     contestant: Contestant, method: int, tmp_path: Path, server: ObjectServer
 ) -> None:

@@ -66,7 +66,7 @@ def check_equal(ours: list[Any], theirs: list[Any]) -> None:
 
 
 @pytest.mark.slow
-@contestants(spawned=True)
+@contestants(remote=True)
 def test_class_folders_in_s3_are_those_on_disk(
     contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path
 ) -> None:
@@ -612,7 +612,7 @@ def test_an_object_that_ends_before_its_range(server: ObjectServer) -> None:
 
 
 @pytest.mark.slow
-@contestants(spawned=True)
+@contestants(remote=True)
 def test_an_object_that_vanished_is_an_error_that_names_it(
     contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path
 ) -> None:
@@ -625,7 +625,7 @@ def test_an_object_that_vanished_is_an_error_that_names_it(
 
 
 @pytest.mark.reliability
-@contestants()
+@contestants(remote=True)
 def test_faults_are_errors_that_name_the_object(
     contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path
 ) -> None:

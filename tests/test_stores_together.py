@@ -124,17 +124,13 @@ def pieces_of(groups: list[list[int]]) -> int:
 
 
 @pytest.mark.whole
-@contestants(spawned=True)
+@contestants(remote=True)
 def test_the_samples_are_those_of_local_shards(
     contestant: Contestant, shards: Path, server: ObjectServer, tmp_path: Path
 ) -> None:
     upload(shards, server)
     arguments: dict[str, Any] = {"order": SHUFFLE, "transform": CROP, "seed": 5, "batch_size": 8}
-    # The fork server of the tests has the environment of the test that started it.
-    arguments["multiprocessing_context"] = "spawn"
     for drop_last in (True, False):
-        if contestant.name == "torch-2" and drop_last:
-            continue  # each loader takes its worker processes 5 s and more to start
         more = {**arguments, "batch_size": 9, "order": BlockShuffle(8), "drop_last": drop_last}
         with contestant.create(str(shards), tmp_path, **more) as loader:
             local = batches(loader)

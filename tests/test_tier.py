@@ -89,18 +89,16 @@ def epoch(loader: fastload.Loader) -> list[torch.Tensor]:
 
 
 @pytest.mark.slow
-@contestants(spawned=True)
+@contestants(remote=True)
 def test_the_second_epoch_reads_locally(
     contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path, own_cache: Path
 ) -> None:
-    # The fork server of the tests has the environment of the test that started it, and the store is
-    # found by variables.
-    arguments: dict[str, Any] = {"multiprocessing_context": "spawn", "batch_size": 4}
+    arguments: dict[str, Any] = {"transform": RESIZE, "batch_size": 4}
     url = "s3://bucket/train"
-    with contestant.create(url, tmp_path, transform=RESIZE, **arguments) as loader:
+    with contestant.create(url, tmp_path, **arguments) as loader:
         first = epoch(loader)
     server.requests.clear()
-    with contestant.create(url, tmp_path / "x", transform=RESIZE, **arguments) as again:
+    with contestant.create(url, tmp_path / "x", **arguments) as again:
         second = epoch(again)
     assert not [path for _, path, _ in server.requests if path.endswith(".jpg")]
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

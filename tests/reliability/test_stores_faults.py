@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torchvision.transforms import v2
 
+import fastload
 from fastload import stores
 from fastload.errors import DecodeError
 from fastload.sources import open_source
@@ -27,6 +26,8 @@ from fastload.stores import objects
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.objectserver import ObjectServer
+from tests.reliability.outside import outside
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.reliability
 URL, NAME = "s3://bucket/train", "bucket/train/class_1/1.jpg"
@@ -47,9 +48,8 @@ def local(
 
 
 def epoch(contestant: Contestant, data: Any, directory: Path) -> list[torch.Tensor]:
-    # Spawned, as the fork server of the tests has the environment of the test that started it.
-    given: dict[str, Any] = {"batch_size": 4, "multiprocessing_context": "spawn"}
-    with contestant.create(data, directory, transform=v2.Resize((16, 16)), **given) as loader:
+    given: dict[str, Any] = {"batch_size": 4, "transform": v2.Resize((16, 16))}
+    with contestant.create(data, directory, **given) as loader:
         return [batch.cpu().clone() for batch, _ in loader]
 
 
@@ -57,21 +57,21 @@ def same(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
     return len(ours) == len(theirs) == 2 and all(map(torch.equal, ours, theirs))
 
 
-@contestants(spawned=True)
+@contestants(remote=True)
 def test_what_passes_gives_the_samples(
     contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path
 ) -> None:
     opened = open_source(URL)
     # Worker processes make their clients themselves: those wait for 15 seconds, and credentials
     # are renewed where they are older than 10.
-    spawned = contestant.name == "torch-2"
-    server.faults[NAME] = ["stall"] if spawned else ["stall", "400 <Code>ExpiredToken</Code>"]
+    expired = [] if contestant.served else ["400 <Code>ExpiredToken</Code>"]
+    server.faults[NAME] = ["stall", *expired]
     ours = epoch(contestant, opened, tmp_path / "remote")
     assert not server.faults[NAME]
     assert same(ours, epoch(contestant, str(local), tmp_path / "local"))
 
 
-@contestants(spawned=True)
+@contestants(remote=True)
 @pytest.mark.parametrize("condition", ["clock", "credentials", "address"])
 def test_what_does_not_pass_is_an_error_that_names_the_object(
     condition: str,
@@ -94,7 +94,7 @@ def test_what_does_not_pass_is_an_error_that_names_the_object(
         epoch(contestant, opened, tmp_path / "remote")
 
 
-@contestants(spawned=True)
+@contestants(remote=True)
 @pytest.mark.parametrize("condition", ["no disk", "full"])
 def test_a_tier_that_takes_nothing_more(
     condition: str,
@@ -113,7 +113,7 @@ def test_a_tier_that_takes_nothing_more(
     assert same(ours, epoch(contestant, str(local), tmp_path / "local"))
 
 
-@contestants(spawned=True)
+@contestants(remote=True)
 def test_two_jobs_fill_one_tier(
     contestant: Contestant,
     local: Path,
@@ -141,31 +141,31 @@ def test_two_jobs_fill_one_tier(
     assert [server.reads_of(name).count("") for name in server.objects] == [1] * 8
 
 
-@contestants(spawned=True)
+def read_to_the_end(started: str) -> None:
+    batches = iter(fastload.create_loader(URL, 1, transform=v2.Resize((16, 16)), num_workers=1))
+    next(batches)
+    Path(started).touch()
+    list(batches)
+
+
+@contestants(remote=True)
 def test_a_job_that_is_killed_while_it_fills_the_tier(
     contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path
 ) -> None:
-    script = f"""
-        from torchvision.transforms import v2
-        from fastload import create_loader
-
-        loader = iter(create_loader("{URL}", 1, transform=v2.Resize((16, 16)), num_workers=1))
-        next(loader)
-        print("one", flush=True)
-        list(loader)
-    """
     server.faults[NAME] = ["stall"]
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "one\n"
-        process.send_signal(signal.SIGKILL)
+    started = tmp_path / "started"
+
+    def kill(process: psutil.Process) -> None:
+        wait_until(started.exists)
+        process.kill()
+
+    outside(read_to_the_end, str(started), status=-signal.SIGKILL, during=kill)
     server.faults.clear()
     ours = epoch(contestant, URL, tmp_path / "remote")
     assert same(ours, epoch(contestant, str(local), tmp_path / "local"))
 
 
-@contestants(spawned=True)
+@contestants(remote=True)
 def test_credentials_that_expire_meanwhile_are_renewed_once(
     contestant: Contestant,
     local: Path,
@@ -184,8 +184,7 @@ def test_credentials_that_expire_meanwhile_are_renewed_once(
     monkeypatch.delenv("AWS_SKIP_SIGNATURE")
     monkeypatch.setattr(objects, "_RENEWED_AFTER", 1e9)
     stores.forget()
-    given: dict[str, Any] = {"batch_size": 1, "multiprocessing_context": "spawn"}
-    with contestant.create(URL, tmp_path, transform=v2.Resize((16, 16)), **given) as loader:
+    with contestant.create(URL, tmp_path, batch_size=1, transform=v2.Resize((16, 16))) as loader:
         first = [batch.cpu().clone() for batch, _ in loader]
         assert all("Credential=OLD/" in signed for signed in server.signed)
         file.write_text(text.format("NEW"))
