@@ -35,8 +35,17 @@ def python_files() -> list[Path]:
 
 
 @functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def imports_in(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Those within functions and for types too. Without the rest of the tree: the collector would
+    look through a million nodes in each test that runs later."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
+
+
+def nodes_where(path: Path, pattern: str) -> Iterator[ast.AST]:
+    """All of a file, if something in its text matches the pattern."""
+    text = path.read_text()
+    return iter(ast.walk(ast.parse(text)) if re.search(pattern, text) else ())
 
 
 def package_of(path: Path) -> str:
@@ -53,10 +62,10 @@ def package_of_parts(parts: tuple[str, ...]) -> str:
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of every import of the package itself, those inside functions and for
     types included."""
-    for node in ast.walk(parsed(path)):
+    for node in imports_in(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        elif node.module is not None:
             if node.module == "fastload":
                 yield from ((node.lineno, f"fastload.{alias.name}") for alias in node.names)
             else:
@@ -108,7 +117,7 @@ def used_by_tools() -> Iterator[tuple[str, str, str]]:
     packages = packages_on_the_page()
     users = {*packages[packages.index("tools/monitor") :]}
     for path in python_files():
-        for node in ast.walk(parsed(path)) if package_of(path) in users else ():
+        for node in imports_in(path) if package_of(path) in users else ():
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fastload"):
                 parts = str(node.module).split(".")[1:]
                 if parts and package_of_parts(tuple(parts)) in users:
@@ -156,10 +165,10 @@ def imported_files() -> dict[str, set[str]]:
         modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     found: dict[str, set[str]] = {name: set() for name in modules}
     for name, path in modules.items():
-        for node in ast.walk(parsed(path)):
+        for node in imports_in(path):
             if isinstance(node, ast.Import):
                 found[name].update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            elif node.module is not None:
                 below = [f"{node.module}.{alias.name}" for alias in node.names]
                 found[name].update(one if one in modules else node.module for one in below)
     return {name: (imported & modules.keys()) - {name} for name, imported in found.items()}
@@ -259,7 +268,7 @@ def test_nobody_asks_for_a_backend_by_name() -> None:
     for path in python_files():
         if path.is_relative_to(PACKAGE / "backends"):
             continue
-        for node in ast.walk(parsed(path)):
+        for node in nodes_where(path, r"[\"'](torch|turbojpeg|cache|dali)[\"']"):
             if not isinstance(node, ast.Compare):
                 continue
             sides = [node.left, *node.comparators]
@@ -323,7 +332,7 @@ _NO_NUMBERS = {
 def test_things_are_counted_in_one_way() -> None:
     wrong = []
     for path in python_files():
-        for node in ast.walk(parsed(path)):
+        for node in nodes_where(path, rf"\}}[\s\"'f]*({_THINGS})\b"):
             parts = node.values if isinstance(node, ast.JoinedStr) else []
             for value, text in itertools.pairwise(parts):
                 if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):
