@@ -102,7 +102,7 @@ def test_every_backend_and_both_dataloaders_feed_the_network(trained: Results) -
             assert status.remedy in row.note
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_each_row_has_its_figures(trained: Results) -> None:
     for row in trained.measurements:
         if row.status != "measured":
@@ -122,13 +122,13 @@ def test_each_row_has_its_figures(trained: Results) -> None:
         assert 0 <= min(shares) <= max(shares) <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_results_are_as_the_schema_says_and_come_back(trained: Results) -> None:
     text = to_json(trained)
     assert from_json(text, "text") == trained
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_verdict_takes_its_numbers_from_the_rows(trained: Results) -> None:
     alone = _row(trained, "trainer alone").rate
     assert alone is not None

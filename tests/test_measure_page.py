@@ -189,7 +189,7 @@ def test_page_needs_nothing_from_elsewhere(page: Path) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @needs_charts
 def test_page_says_what_was_found(page_of: Callable[[str], Path]) -> None:
     text = page_of("loader").read_text()
@@ -478,7 +478,7 @@ def test_charts_are_drawn_and_readable(browser: Any, page: Path, width: int) -> 
         assert not _overlapping(chart["texts"])
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @needs_charts
 def test_page_fits_a_phone_without_scrolling_sideways(browser: Any, page: Path) -> None:
     _open(browser, page, 390)
@@ -526,7 +526,7 @@ def test_a_sample_and_three_versions_of_it_stand_side_by_side(browser: Any, tmp_
         assert browser.execute_script(lefts) == columns
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @needs_charts
 def test_console_has_nothing_to_complain_of(browser: Any, page: Path) -> None:
     browser.get_log("browser")  # what other pages left
@@ -534,7 +534,7 @@ def test_console_has_nothing_to_complain_of(browser: Any, page: Path) -> None:
     assert browser.get_log("browser") == []
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @needs_charts
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_the_paper(browser: Any, page: Path, scheme: str) -> None:

@@ -40,7 +40,13 @@ def need(framework: str) -> None:
         pytest.skip("pip install .[integrations]")
 
 
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.whole] if NAMED[name].workers else [])
+        for name in ALONE
+    ],
+)
 def test_what_was_once_wrong(name: str) -> None:
     check([NAMED[name]])
 

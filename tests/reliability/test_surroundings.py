@@ -191,7 +191,9 @@ def rank_main(rank: int, folder: str, backend: str) -> None:
 
 
 def two_ranks(folder: str, backend: str) -> Any:
-    torch.multiprocessing.spawn(rank_main, (folder, backend), nprocs=2)  # type: ignore[no-untyped-call]
+    torch.multiprocessing.start_processes(  # type: ignore[no-untyped-call]
+        rank_main, (folder, backend), nprocs=2, start_method="fork"
+    )
     return torch.load(f"{folder}/gathered.pt")
 
 
