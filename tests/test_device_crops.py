@@ -146,7 +146,7 @@ OPERATIONS: tuple[Operation, ...] = (
     PixelNoise((0.1, 0.2), (0.0, 0.0)),
     Normalize((0.5,), (0.2,)),
 )
-ON_BYTES = (Gamma, HSV, PixelNoise)
+ON_BYTES = (BrightnessContrast, Gamma, HSV, PixelNoise)
 
 
 class Copies(TorchDispatchMode):
