@@ -211,7 +211,7 @@ CARRIERS = {"LoaderConfig", "Served", "Workload", "Context", "LoaderParts"}
 
 def names_in(path: Path) -> set[str]:
     """Those that it uses, and its classes."""
-    nodes = list(ast.walk(parsed(path)))
+    nodes = list(ast.walk(ast.parse(path.read_text())))
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     return used | {node.name for node in nodes if isinstance(node, ast.ClassDef)}
 
