@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from fastload.sampler import Shard as Shard
     from fastload.sampler import Shuffle as Shuffle
     from fastload.sampler.buckets import Buckets as Buckets
+    from fastload.sampler.mesh import MeshShard as MeshShard
     from fastload.sources import open_source as open_source
     from fastload.sources.ragged import Ragged as Ragged
 
@@ -64,6 +65,7 @@ _MODULES = {
     "FixedSizeCrop": "fastload.recipe.transforms",
     "Letterbox": "fastload.recipe.transforms",
     "Loader": "fastload.loader",
+    "MeshShard": "fastload.sampler.mesh",
     "MixUp": "fastload.recipe.transforms",
     "Mosaic": "fastload.recipe.transforms",
     "NodePlacement": "fastload.sampler",

@@ -30,6 +30,7 @@ TESTS = {
     "test_bench_io": "tools.bench.io",
     "test_bench_loader": "tools.bench.loader tools.bench.loader_report tools.measure.images "
     "tools.measure.loaders",
+    "test_broadcast": "loader.broadcast",
     "test_buckets": "decode.sizes recipe.sized sampler.buckets",
     "test_cache_backend": "backends.cache cache.reading cache.resident",
     "test_cache_build": "cache.build cache.manifest cache.progress cache.samples "
@@ -78,7 +79,7 @@ TESTS = {
     "test_originals": "originals",
     "test_pack": "cli.pack sources.packed tools.pack.caches tools.pack.contents tools.pack.plan "
     "tools.pack.report tools.pack.run tools.pack.shard tools.pack.target",
-    "test_parallel": "compat.parallel",
+    "test_parallel": "compat.parallel sampler.mesh",
     "test_photographs": "tools.measure.photographs",
     "test_pipelines": "pipelines.contrastive pipelines.normalised pipelines.of_deit "
     "pipelines.of_dino pipelines.of_dinov2 pipelines.of_mae pipelines.of_open_clip "

@@ -105,6 +105,7 @@ CHECKS: dict[str, dict[str, str]] = {
     },
     "troubleshooting.md": {"found = clock.summary": "assert found.steps"},
     "trainer.md": {"found = clock.summary": "assert found.steps"},
+    "parallel.md": {"resumed = [": "assert resumed == rest and len(rest) == 5"},
     "backends.md": {"CacheOptions": "assert images.shape == (4, 3, 64, 64)"},
     "data.md": {
         "moved =": 'assert batch["bbox"][0].tolist() == [12, 2, 28, 18]',

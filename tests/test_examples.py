@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import runpy
+import sys
+import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests import warm
 from tests.images import jpeg, photo, png
@@ -103,3 +109,66 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
     program = tmp_path / "notebook.py"
     program.write_text("\n\n".join(cells))
     assert "largest difference of 255: " in run(str(program), directory=tmp_path)
+
+
+class StandIn:
+    """As much of torchtitan's class as the example needs."""
+
+    @dataclasses.dataclass(kw_only=True, slots=True)
+    class Config:
+        pass
+
+
+def test_torchtitans_loader_goes_on_at_another_number_of_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("torchtitan", "torchtitan.components", "torchtitan.components.data"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    theirs: Any = types.ModuleType("torchtitan.components.data.loader")
+    theirs.BaseDataLoader = StandIn
+    monkeypatch.setitem(sys.modules, theirs.__name__, theirs)
+    module = runpy.run_path(str(EXAMPLES / "torchtitan_loader.py"))
+    cls, rows, length = module["FastloadDataLoader"], 24, 8
+    tokens = np.arange(rows)[:, None] * 100 + np.arange(length + 1)
+    np.save(tmp_path / "tokens.npy", tokens)
+
+    def made(ranks: int) -> list[Any]:
+        config = cls.Config(tokens=str(tmp_path / "tokens.npy"))
+        return [
+            cls(
+                config,
+                dp_world_size=ranks,
+                dp_rank=rank,
+                max_context_length=length,
+                num_tokens_per_batch=8 // ranks * length,
+                tokenizer=None,
+            )
+            for rank in range(ranks)
+        ]
+
+    def step(iterators: list[Any]) -> list[int]:
+        """The rows of a step of all ranks."""
+        firsts = []
+        for inputs, labels in map(next, iterators):
+            assert torch.equal(labels, inputs["input"] + 1)
+            assert inputs["positions"].tolist() == list(range(length)) * (len(labels) // length)
+            firsts += inputs["input"][::length].tolist()
+        return sorted(firsts)
+
+    four = made(4)
+    iterators = [iter(loader) for loader in four]
+    steps = [step(iterators)]
+    states = [loader.state_dict() for loader in four]
+    steps += [step(iterators) for _ in range(4)]
+    assert sorted(row for rows in steps[:3] for row in rows) == (np.arange(rows) * 100).tolist(), (
+        "an epoch"
+    )
+    assert steps[3] != steps[0], "another order in the next one"
+    two = made(2)
+    for loader in two:
+        loader.load_state_dict({})
+        loader.load_state_dict(states[0])
+    again = [iter(loader) for loader in two]
+    assert [step(again) for _ in range(4)] == steps[1:]
+    for loader in four + two:
+        loader.close()

@@ -147,6 +147,7 @@ class Adoption:
             interleaved=shared,
             **arguments,
         )
+        part = config.shard
         if not streamed and not has_length(existing.dataset):
             raise ConfigurationError(
                 f"existing: its dataset, a {type(existing.dataset).__name__}, has no __len__. Give "
@@ -157,7 +158,7 @@ class Adoption:
         elif not config.streamed:
             config = _in_order_of(config, existing, sampler, shared=shared)
         if shard is not None:
-            config = replace(config, shard=shard)
+            config = replace(config, shard=part)
         if seed is not None:
             config = replace(config, seed=seed)
         if exact_evaluation:

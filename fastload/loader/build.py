@@ -82,15 +82,28 @@ class LoaderParts:
     """The columns whose neighbours are read together, where the order lets them."""
     remote: Remote | None = None
     """None where no image lies in a store."""
+    broadcast: Any = None
+    """The process group whose first rank makes the batches of all; None: each makes its own."""
+
+    def identity(self) -> dict[str, Any]:
+        """What must be equal for two Loaders to give the same samples, as a state has it."""
+        return self.order.reproducible() | {
+            "source": self.source.fingerprint,
+            "recipe": self.recipe_fingerprints[0],
+        }
 
     def feed(self, on_error: OnError) -> Feed:
         """A Feed of their batches; nothing is started yet."""
-        together = None
+        kind, together = Feed, None
+        if self.broadcast is not None:
+            from fastload.loader.broadcast import broadcasting
+
+            kind = broadcasting(self.broadcast, self.identity)
         if self.together:
             from fastload.loader.together import ReadTogether
 
             together = ReadTogether(self.order, self.together)
-        return Feed(
+        return kind(
             self.backend,
             self.stage,
             self.order,
@@ -130,7 +143,8 @@ def _fastest(served: Served, workload: Workload, colour: ColourPlace) -> LoaderP
 
     def measured(backend: str, place: ColourPlace) -> float:
         parts = _on_backend(backend, "", served, workload, place)
-        return tune.samples_per_second(parts.order, parts.stage, parts.feed(served.config.on_error))
+        alone = replace(parts, broadcast=None)
+        return tune.samples_per_second(parts.order, parts.stage, alone.feed(served.config.on_error))
 
     backend, reason = served.config.backend, "as asked"
     if backend == "auto":
@@ -398,7 +412,8 @@ def _streaming(config: LoaderConfig) -> LoaderParts:
     from fastload.loader import streams
 
     streams.refuse_of_streams(config)
-    shard, dataset, name = config.shard_here(), config.source, type(config.source).__name__
+    here, dataset, name = config.shard_here(), config.source, type(config.source).__name__
+    shard = here.shard
     loader = streams.dataloader_of(config, shard)
     seeds = WorkerSeeds(config.seed, shard.rank)
     place = streams.StreamPlace(dataset, loader, seeds, sets_epochs=config.sets_epochs)
@@ -414,7 +429,9 @@ def _streaming(config: LoaderConfig) -> LoaderParts:
         stream=place,
         explain=lambda: {
             "backend": "torch: an IterableDataset, whose batches torch's own DataLoader makes",
-            "source": "\n".join([*streams.notes_of(config, shard), *config.notes]),
+            "source": "\n".join(
+                filter(None, [*streams.notes_of(config, shard), *config.notes, here.note])
+            ),
             "delivered": f"on {config.device}",
         },
     )
@@ -452,6 +469,7 @@ def _parts(
         stage=stage,
         recipe_fingerprints=_recipe_fingerprints(config.dtype, split, (*fingerprinted, repr(mix))),
         batch_transform=None if mix is not None else config.batch_transform,
+        broadcast=config.broadcast,
         **parts,
     )
 

@@ -7,18 +7,17 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from fastload.arguments import flag, integer, require
 from fastload.backends.base import BackendOptions, Place, WorkerSettings
-from fastload.compat.parallel import shares_a_model
 from fastload.errors import ConfigurationError, OnError, counted
 from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
-from fastload.sampler import Ordering, Shard, Shuffle, Tail
+from fastload.sampler import Ordering, Shard, ShardHere, Shuffle, Tail
 from fastload.sources.base import Opened
 from fastload.sources.given import is_huggingface_stream
 
@@ -96,7 +95,10 @@ class LoaderConfig:
     collate: str | Callable[[dict[str, Any]], Any] | None = None
     """The form of batches of columns, or a function of them."""
     seed: int = 0
-    shard: Shard | Literal["auto"] | None = None
+    shard: Any = None
+    """A Shard, "auto" or None; a mesh, group or name is made a Shard."""
+    broadcast: Any = None
+    """The process group whose first rank makes the batches of all, see `MeshShard`."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype | None = None
     memory_format: torch.memory_format = torch.channels_last
@@ -152,9 +154,9 @@ class LoaderConfig:
             self._settle("opened", self.source)
             self._settle("source", self.source.asked.spec)
             self._settle("assume_plain", self.opening.get("assume_plain", False))
-        shard, layouts = self.shard, (torch.channels_last, torch.contiguous_format)
-        good = shard in (None, "auto") or isinstance(shard, Shard)
-        require("shard", good, "a fastload.Shard, 'auto' or None", shard)
+        if not isinstance(self.shard, Shard):
+            self._settle_shard()
+        layouts = (torch.channels_last, torch.contiguous_format)
         require(
             "dtype",
             self.dtype is None or isinstance(self.dtype, torch.dtype),
@@ -258,33 +260,47 @@ class LoaderConfig:
         wanted = self.device.type == "cuda" if self.pin_memory is None else self.pin_memory
         return bool(wanted) and torch.cuda.is_available()
 
-    def shard_here(self) -> Shard:
-        """The shard as it is now: what was said, or what this process finds."""
+    def shard_here(self) -> ShardHere:
+        """The part that this process reads now: what was said, or what is found here."""
         if isinstance(self.shard, Shard):
-            return self.shard
-        alone = self.shard is None and self.adopted and self.sampler is None
-        if alone:
-            return Shard()
+            return ShardHere(self.shard)
+        if self.shard is None and self.adopted and self.sampler is None:
+            return ShardHere(Shard())
         shard = Shard.detect()
         if (
             shard.world_size == 1
             or self.own_sampler is not None
             or (self.adopted and self.shard is None)
         ):
-            return shard
-        if shares := shares_a_model():
-            raise ConfigurationError(
-                f"shard: there is {shares}, whose ranks must get the same samples, and by "
-                f"torch.distributed this is rank {shard.rank} of {shard.world_size}, each with "
-                "samples of its own. Say which part this process reads: "
-                "shard=fastload.Shard(data_parallel_rank, data_parallel_size), of a DeviceMesh "
-                'mesh["dp"].get_local_rank() and mesh["dp"].size().'
-            )
-        return shard
+            return ShardHere(shard)
+        from fastload.compat.parallel import shard_here
+
+        return shard_here()
 
     def noted(self, change: str) -> tuple[str, ...]:
         """The notes with one more."""
         return (*self.notes, f"changed: {change}")
+
+    def _settle_shard(self) -> None:
+        if self.shard is None or (isinstance(self.shard, str) and self.shard == "auto"):
+            return
+        from fastload.sampler.mesh import shard_of
+
+        here = shard_of(self.shard)
+        if here.broadcast is not None:
+            others = {
+                "from_dataloader": self.adopted,
+                "a sampler": self.own_sampler is not None,
+                "data that can only be iterated": self.streamed,
+            }
+            for what in (what for what, given in others.items() if given):
+                raise ConfigurationError(
+                    f"shard: broadcast needs an order that all ranks compute, and beside {what} "
+                    'there is none. Leave broadcast out: shard=mesh["dp"].'
+                )
+        self._settle("shard", here.shard)
+        self._settle("broadcast", here.broadcast)
+        self._settle("notes", (*self.notes, here.note))
 
     def _settle(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)

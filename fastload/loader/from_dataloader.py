@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -20,6 +20,11 @@ from fastload.loader.config import MOVED
 from fastload.loader.loader import Loader
 from fastload.sampler import Shard
 
+if TYPE_CHECKING:
+    from torch.distributed import DeviceMesh, ProcessGroup
+
+    from fastload.sampler.mesh import MeshShard
+
 logger = logging.getLogger("fastload")
 
 
@@ -31,7 +36,7 @@ def from_dataloader(
     device: str | torch.device = "cpu",
     batch_transform: Any = None,
     seed: int | None = None,
-    shard: Shard | Literal["auto"] | None = None,
+    shard: Shard | MeshShard | DeviceMesh | ProcessGroup | str | Sequence[str] | None = None,
     exact_evaluation: bool = False,
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
@@ -64,8 +69,8 @@ def from_dataloader(
             `torch.manual_seed`.
         shard: None takes that of the DistributedSampler. Without one, a DataLoader gives every rank
             all samples, and so does this: 0 of 1; on several ranks the first `iter()` warns of it.
-            A `fastload.Shard`, or "auto" for the rank that is found at the first `iter()`, shares
-            them.
+            A `fastload.Shard`, a mesh or group as in `create_loader`, or "auto" for the rank that
+            is found at the first `iter()`, divides them.
         exact_evaluation: serve every sample once, where a DistributedSampler (or `shard`) would
             repeat or drop some to make the ranks equal; the last batch may then differ in size from
             rank to rank, and be empty.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,7 +38,10 @@ from fastload.sources.base import Source
 from fastload.spans import SpanLog
 
 if TYPE_CHECKING:
+    from torch.distributed import DeviceMesh, ProcessGroup
+
     from fastload.loader.adoption import Adoption
+    from fastload.sampler.mesh import MeshShard
 
 logger = logging.getLogger("fastload")
 
@@ -63,7 +66,7 @@ def create_loader(
     | CollateColumns
     | None = None,
     seed: int = 0,
-    shard: Shard | Literal["auto"] | None = None,
+    shard: Shard | MeshShard | DeviceMesh | ProcessGroup | str | Sequence[str] | None = None,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format = torch.channels_last,
@@ -117,9 +120,11 @@ def create_loader(
             and a list of dicts; "yolo", images and (T, 6) targets. Or a `CollateColumns` of a
             function of the columns of a finished batch. None: a list or dict of the columns.
         seed: the order and every random choice follow from it.
-        shard: this process's rank among those that share the data. None: from torch.distributed,
-            else from torchrun's environment, else 0 of 1. "auto": the same, but read at the first
-            `iter()`, for loaders that are made before `init_process_group`.
+        shard: this process's rank among those that divide the data: a Shard; or, where groups of
+            ranks get the same samples, the ranks that divide them: a DeviceMesh (`mesh["dp"]`), a
+            process group, names of a mesh's dimensions, or a `MeshShard`. None: from Accelerate's
+            mesh, torch.distributed or torchrun's environment, else 0 of 1. "auto": the same, but
+            read at the first `iter()`, for loaders that are made before `init_process_group`.
         device: where the batches are delivered.
         dtype: dtype of the images delivered; values keep their range. None: the transform's (uint8
             if it converts nothing).
@@ -303,7 +308,8 @@ class Loader(ShownAsDataLoader):
                 self._read_again(adoption)
                 return
         if (
-            self.config.shard == "auto" and Shard.detect() != self._parts.order.shard
+            self.config.shard == "auto"
+            and self.config.shard_here().shard != self._parts.order.shard
         ) or self._changed(thoroughly=False):
             self._assemble_again()
 
@@ -561,12 +567,16 @@ class Loader(ShownAsDataLoader):
             fingerprint = order.fingerprint_at(epoch, step, self._feed.order_of, saving=True)
         stream, served = self._parts.stream, getattr(self._parts.backend, "next", (0, 0))
         inside = {} if stream is None else stream.state((epoch, step), served)
+        reproducible = order.reproducible()
+        if fingerprint is not None or "sampler" in reproducible:
+            # There at the start of an epoch, too: torch.distributed.checkpoint loads the keys that
+            # a new loader has.
+            reproducible["fingerprint"] = fingerprint
         return {
             "version": STATE_VERSION,
             "epoch": epoch,
             "step": step,
-            "order": order.reproducible()
-            | ({} if fingerprint is None else {"fingerprint": fingerprint}),
+            "order": reproducible,
             "source": self._parts.source.fingerprint,
             "recipe": self._parts.recipe_fingerprints[0],
         } | ({"dataset": inside} if inside else {})
@@ -603,10 +613,7 @@ class Loader(ShownAsDataLoader):
         recipe, *others = self._parts.recipe_fingerprints
         if isinstance(state, Mapping) and str(state.get("recipe")) in others:
             recipe = str(state["recipe"])
-        mine = self._parts.order.reproducible() | {
-            "source": self._parts.source.fingerprint,
-            "recipe": recipe,
-        }
+        mine = self._parts.identity() | {"recipe": recipe}
         order = self._parts.order
         most = sys.maxsize if order.open_ended else order.steps
         position, fingerprint, sampler = read_state(state, mine, most)

@@ -163,7 +163,10 @@ def _ordered(reading: Reading, pipeline: str | None) -> Served:
     config, opened = reading.config, reading.opened
     if config.unbatched:
         opened = replace(opened, source=_one_by_one(opened.source))
-    order = _order_of(config, opened.source, config.shard_here())
+    here = config.shard_here()
+    if here.note:
+        opened = replace(opened, notes=(*opened.notes, here.note))
+    order = _order_of(config, opened.source, here.shard)
     split = _sized(reading, order) if order.shapes else reading.split
     if opened.source.deep:
         rules.check_pixels(opened.source, split, config.dtype, config.batch_transform)

@@ -12,6 +12,7 @@ from fastload.sampler.order import (
     Position,
     Schedule,
     Shard,
+    ShardHere,
     Shuffle,
     Tail,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "Position",
     "Schedule",
     "Shard",
+    "ShardHere",
     "Shuffle",
     "StreamOrder",
     "Tail",

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +77,16 @@ class Shard:
                 f"rank of a world ({error}); unset them or pass shard=fastload.Shard(rank, "
                 "world_size)."
             ) from None
+
+
+class ShardHere(NamedTuple):
+    """What `shard=` says, or what is found where it says nothing."""
+
+    shard: Shard
+    note: str = ""
+    """Which ranks divide the data, for `explain()`; empty: those of the world."""
+    broadcast: Any = None
+    """The process group whose first rank makes the batches of all; None: each makes its own."""
 
 
 class EndOfOrder(Exception):  # noqa: N818
