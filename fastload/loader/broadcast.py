@@ -176,7 +176,7 @@ class _Reader(pickle.Unpickler):
         super().__init__(io.BytesIO(structure))
         self._tensors = tensors
 
-    def persistent_load(self, number: Any) -> torch.Tensor:
+    def persistent_load(self, number: int) -> torch.Tensor:
         return self._tensors[number]
 
 

@@ -94,7 +94,8 @@ class LoaderParts:
 
     def feed(self, on_error: OnError) -> Feed:
         """A Feed of their batches; nothing is started yet."""
-        kind, together = Feed, None
+        kind: Callable[..., Feed] = Feed
+        together = None
         if self.broadcast is not None:
             from fastload.loader.broadcast import broadcasting
 

@@ -21,7 +21,8 @@ from fastload.loader.loader import Loader
 from fastload.sampler import Shard
 
 if TYPE_CHECKING:
-    from torch.distributed import DeviceMesh, ProcessGroup
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
     from fastload.sampler.mesh import MeshShard
 

@@ -38,7 +38,8 @@ from fastload.sources.base import Source
 from fastload.spans import SpanLog
 
 if TYPE_CHECKING:
-    from torch.distributed import DeviceMesh, ProcessGroup
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
     from fastload.loader.adoption import Adoption
     from fastload.sampler.mesh import MeshShard
