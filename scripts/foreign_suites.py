@@ -60,6 +60,14 @@ WHY = {
     r"test_init_error": "an error of a data set's own load_state_dict, which is not called",
     r"test_num_workers_mismatch": "a state is good for any number of workers, where torchdata "
     "refuses",
+    r"test_has_len|test_warning_on_zero_len": "the warning names the class, which is Loader",
+    r"test_combined_loader_can_be_pickled": "an iterator cannot be pickled, by another error",
+    r"test_auto_add_worker_init_fn:|test_combined_dataset_no_length": "no data set: a Mock, or an "
+    "object without samples, is refused when the loader is made",
+    r"test_warning_with_few_workers_multi_loader": "one loader several times at once, and a Loader "
+    "has one iterator at a time",
+    r"Trying to inject custom `Sampler`": "private: a function inside Lightning, whose caller gets "
+    "the plain DataLoader",
     r"differs in seed": "a state names the seed of its order, and a loader of another one "
     "refuses it",
 }

@@ -251,28 +251,20 @@ class ShownAsDataLoader(DataLoader[Any]):
         raise NotImplementedError
 
     @property
-    def sampler(self) -> Any:
+    def sampler(self) -> Any:  # type: ignore[override]  # `__setattr__` takes what is assigned
         """The user's sampler. Where there is none: this rank's indices, a DistributedSampler where
         the loader is one of several ranks."""
         self._settle()
         read_by_others(self, "sampler")
         return vars(self)["sampler"]
 
-    @sampler.setter
-    def sampler(self, value: Any) -> None:
-        self.existing.sampler = value  # which refuses it
-
     @property
-    def batch_sampler(self) -> Any:
+    def batch_sampler(self) -> Any:  # type: ignore[override]
         """The user's batch sampler. Where there is none: this rank's indices, a list for each
         batch; None where samples are handed out one by one."""
         self._settle()
         read_by_others(self, "batch_sampler")
         return vars(self)["batch_sampler"]
-
-    @batch_sampler.setter
-    def batch_sampler(self, value: Any) -> None:
-        self.existing.batch_sampler = value  # as that of `sampler`
 
 
 def _is_argument(name: str) -> bool:

@@ -480,6 +480,11 @@ def _order_given(given: Any, config: LoaderConfig, source: Source, shard: Shard)
     # As DataLoader's defaults: no workers, and two batches for each worker.
     read_ahead = (config.num_workers or 0) * (config.prefetch_factor or DEFAULT_PREFETCH)
     step_by_step = FeedbackOrder if counts else UncountedOrder
+    from fastload.compat.torchdata import is_torchdatas
+
+    # torchdata's batch sampler begins at once.
+    direct = whole or config.unbatched
+    direct = direct or is_torchdatas(getattr(config.existing, "batch_sampler", None))
     kind: Callable[..., Order] = (
         ForeignOrder if at_once else functools.partial(step_by_step, read_ahead=read_ahead)
     )
@@ -491,20 +496,10 @@ def _order_given(given: Any, config: LoaderConfig, source: Source, shard: Shard)
         config.seed,
         shard,
         in_batches=whole,
-        direct=whole or config.unbatched or _by_torchdata(config),
+        direct=direct,
         keyed=keyed,
         announces=not config.adopted,
     )
-
-
-def _by_torchdata(config: LoaderConfig) -> bool:
-    """Whether the DataLoader has a batch sampler of torchdata's, which begins at once."""
-    adoption = config.adoption
-    if adoption is None:
-        return False
-    from fastload.compat.torchdata import is_torchdatas
-
-    return is_torchdatas(adoption.existing.batch_sampler)
 
 
 def _why_empty(config: LoaderConfig, order: Order, given: Any) -> str:
