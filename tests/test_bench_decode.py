@@ -334,7 +334,7 @@ def with_contestant(monkeypatch: pytest.MonkeyPatch, contestant: type[Contestant
     monkeypatch.setattr(decoders, "_CLASSES", (*decoders._CLASSES, ours))
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_wrong_decoder_shows(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_contestant(monkeypatch, Brighter)
     results = run_decode_benchmark(small(photographs, images=8, decoders=("ours", "simplejpeg")))
@@ -588,6 +588,7 @@ def test_cold_reads_come_from_disk_or_are_left_out(
     assert [row.parameters["from"] for row in measured(results)] == ["page cache", "cold"]
 
 
+@pytest.mark.whole
 def test_files_are_let_out_of_the_page_cache(photographs: Path) -> None:
     path = str(next(photographs.rglob("*.jpg")))
 

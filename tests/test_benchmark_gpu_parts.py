@@ -655,6 +655,7 @@ def test_a_choice_that_chooses_nothing_is_refused(
     assert bool(said) == bool(words)
 
 
+@pytest.mark.whole
 def test_the_choice_holds_for_each_process_of_a_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -384,7 +384,7 @@ def test_ctrl_c_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("fastload-demo-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_large_folder_is_sampled_not_copied(photographs: Path, tmp_path: Path) -> None:
     folders = image_folders(photographs, 8, tmp_path)
     assert folders.sampled_from == photographs
@@ -639,7 +639,7 @@ def test_cache_info_of_something_else_is_one_message(tmp_path: Path) -> None:
     assert done.err.startswith(f"fastload: {tmp_path}: no fastload cache here")
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_cache_info_of_a_data_set_finds_its_caches(
     photographs: Path, own_cache: Path, tmp_path: Path
 ) -> None:
@@ -660,6 +660,7 @@ def test_cache_info_of_a_data_set_finds_its_caches(
     ]
 
 
+@pytest.mark.whole
 def test_cache_build_of_a_damaged_sample(photographs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "data" / "a"
     folder.mkdir(parents=True)

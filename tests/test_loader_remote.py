@@ -73,6 +73,7 @@ def test_little_is_read_past_the_end_of_an_epoch_where_nothing_keeps_it(
         assert len(rows(loader)) == IMAGES
 
 
+@pytest.mark.whole
 def test_what_is_kept_is_read_as_far_ahead_as_there_is_room(
     local: Path, server: ObjectServer
 ) -> None:

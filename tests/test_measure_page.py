@@ -362,6 +362,7 @@ def test_same_results_give_the_same_page(page_of: Callable[[str], Path], tmp_pat
     assert (tmp_path / "again.html").read_bytes() == page_of("decode").read_bytes()
 
 
+@pytest.mark.whole
 @needs_charts
 @pytest.mark.parametrize("results", [loader_results(), decode_results()], ids=["loader", "decode"])
 def test_a_run_stopped_at_once_has_a_page_too(results: Results, tmp_path: Path) -> None:

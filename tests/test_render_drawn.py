@@ -293,6 +293,7 @@ def test_a_batch_among_those_that_are_made_as_one_is_resumed_at(
     assert all(torch.equal(a, b) for a, b in zip(found, expected[2 * step :], strict=True))
 
 
+@pytest.mark.whole
 def test_what_is_done_with_a_batch_as_a_whole_is_done_with_each(launched: list[str]) -> None:
     transform = v2.Compose([v2.RandomCrop(6), *FLOATS])
     mix = v2.MixUp(num_classes=COUNT)
