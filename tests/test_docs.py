@@ -41,6 +41,9 @@ PAGES = sorted(
         ROOT / "README.md",
         ROOT / "README.zh-CN.md",
         ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
+        ROOT / "llms.txt",
+        ROOT / "skills" / "fastload" / "SKILL.md",
         *(ROOT / "docs").rglob("*.md"),
     ]
 )
@@ -105,6 +108,7 @@ CHECKS: dict[str, dict[str, str]] = {
     },
     "troubleshooting.md": {"found = clock.summary": "assert found.steps"},
     "trainer.md": {"found = clock.summary": "assert found.steps"},
+    "SKILL.md": {"theirs, ours": "assert same and len(theirs) == len(ours)"},
     "parallel.md": {"resumed = [": "assert resumed == rest and len(rest) == 5"},
     "backends.md": {"CacheOptions": "assert images.shape == (4, 3, 64, 64)"},
     "data.md": {
