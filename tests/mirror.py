@@ -57,7 +57,7 @@ TESTS = {
     "test_files": "files",
     "test_following": "loader.following",
     "test_foreign_batches": "backends.objects backends.streamed",
-    "test_from_dataloader": "loader.from_dataloader loader.served",
+    "test_from_dataloader": "loader.changes loader.from_dataloader loader.served",
     "test_generators": "generators",
     "test_keypoints": "sources.keypoints",
     "test_loader": "errors fingerprint loader.iterator loader.loader",

@@ -28,7 +28,6 @@ from fastload.loader.config import (
     workers_of,
 )
 from fastload.loader.feed import Feed
-from fastload.loader.following import FollowedSampler
 from fastload.loader.iterator import Cursor, LoaderIterator, Progress, Stats
 from fastload.loader.rules import refuse_beside_batches, refuse_of_dataloader
 from fastload.loader.states import STATE_VERSION, LoadedOrder, checked_epoch, read_state
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from fastload.loader.adoption import Adoption
+    from fastload.loader.following import FollowedSampler
     from fastload.sampler.mesh import MeshShard
 
 logger = logging.getLogger("fastload")
@@ -291,8 +291,13 @@ class Loader(ShownAsDataLoader):
         """Follow the epochs that the script sets on the sampler, or data set, of `config`."""
         config = self.config
         follows = config.source if config.sets_epochs else config.follows
-        self._followed = None if follows is None else FollowedSampler(follows)
-        if self._followed is not None and self._followed.chosen is not None:
+        self._followed: FollowedSampler | None = None
+        if follows is None:
+            return
+        from fastload.loader.following import FollowedSampler
+
+        self._followed = FollowedSampler(follows)
+        if self._followed.chosen is not None:
             self._cursor.choose(self._followed.chosen)
 
     def _settle(self) -> None:

@@ -1,6 +1,5 @@
 """What a Loader serves: the data set, opened by fastload or as its own code makes it; the recipe,
-split for it; and the order, ours or that of a sampler. No backend is chosen yet. And whether the
-user has changed the data set or the transform since."""
+split for it; and the order, ours or that of a sampler. No backend is chosen yet."""
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.files import DecodeSettings
 from fastload.known_code import only_seeds
 from fastload.loader import rules
+from fastload.loader.changes import Changes
 from fastload.loader.config import LoaderConfig
 from fastload.recipe import Recipe, SplitRecipe
-from fastload.recipe.lower import Origin
-from fastload.recipe.operation import CopiedTransform, Operation, qualified_name
+from fastload.recipe.operation import qualified_name
 from fastload.sampler import (
     EpochOrder,
     FeedbackOrder,
@@ -42,7 +41,6 @@ from fastload.sources.given import is_dataset, is_huggingface
 
 if TYPE_CHECKING:
     from fastload.loader.known_functions import KnownFunctions
-    from fastload.sources.inspection import Snapshot
 
 logger = logging.getLogger("fastload")
 
@@ -84,8 +82,12 @@ class Served(Reading):
     def changes(self, *, in_place: bool) -> Changes:
         """For telling later whether the user has changed the data set or its transforms.
         `in_place`: see `LoaderParts`."""
-        transform = _both(self.opened.transform, self.config.transform)
-        return Changes(self.config, self.opened, transform, in_place=in_place, known=self.known)
+        given, opened = self.config.source, self.opened
+        a_path = isinstance(given, str | os.PathLike)
+        if not self.config.adopted and (a_path or not _has_code(given)):
+            given = None
+        transform = _both(opened.transform, self.config.transform)
+        return Changes(given, opened, transform, in_place=in_place, known=self.known)
 
 
 def served_for(config: LoaderConfig) -> Served:
@@ -228,6 +230,11 @@ def _opened_as_asked(config: LoaderConfig) -> Opened:
     return open_source(config.source, **config.opening) if _has_code(config.source) else opened
 
 
+def _has_code(source: Any) -> bool:
+    """Whether it is a data set whose own code can make the samples."""
+    return is_dataset(source) or is_huggingface(source)
+
+
 def _noting_assume_plain(opened: Opened, dataset: Any) -> Opened:
     """With a note about `assume_plain`, where the data set may be one for it."""
     if not opened.source.objects or not is_dataset(dataset):
@@ -274,95 +281,6 @@ def _opened_by_its_own_code(reading: Reading) -> Opened:
         by_code.source, fingerprint=native.source.fingerprint, classes=native.source.classes
     )
     return Opened(source, transform, (*native.notes, *by_code.notes), bare)
-
-
-# -- What the user may change ----------------------------------------------------------------------
-
-
-class Changes:
-    """What the data set and the transforms look like now, for telling later whether they were
-    changed.
-
-    Where the data set's own code makes the samples, only its length is looked at: that code sees
-    all other changes itself. Not so if the samples come from a copy without its transform. Of the
-    transforms the operations are compared that they are lowered to: a transform that runs as it was
-    written sees changes of itself.
-    """
-
-    def __init__(
-        self,
-        config: LoaderConfig,
-        opened: Opened,
-        transform: Any,
-        *,
-        in_place: bool,
-        known: KnownFunctions | None = None,
-    ) -> None:
-        """`transform`: all that is done to an image, the data set's own part included. `in_place`:
-        see `LoaderParts`."""
-        self._snapshot: Snapshot | None = None
-        a_path = isinstance(config.source, str | os.PathLike)
-        if config.adopted or (not a_path and _has_code(config.source)):
-            from fastload.sources.inspection import Snapshot
-
-            only_length = bool(opened.source.objects) and opened.bare is None
-            read = opened.source.pixels | opened.source.values if in_place else {}
-            # Of labels more is known than their values: how many classes there are.
-            stored = [column.in_array() for name, column in read.items() if name != "label"]
-            arrays = [column.array for column in stored if column is not None]
-            self._snapshot = Snapshot(config.source, only_length=only_length, in_place=arrays)
-        self._transform, self._known = transform, known
-        self._seen = _operations_of(Recipe.from_transform(transform))
-
-    @property
-    def of_dataset(self) -> bool:
-        """Whether the data set is one that the user may change: no path, no arrays."""
-        return self._snapshot is not None
-
-    def changed(self, *, thoroughly: bool = True) -> bool:
-        """`thoroughly`: look at more than the length; it takes some 50 ms for a million samples."""
-        if self._snapshot is not None and self._snapshot.changed(thoroughly=thoroughly):
-            return True
-        if not thoroughly:
-            return False
-        if self._known is not None and self._known.changed():
-            return True
-        try:
-            now = _operations_of(Recipe.from_transform(self._transform))
-        except Exception:  # making the Loader's parts again raises it
-            return True
-        return len(now) != len(self._seen) or not all(map(_is_equal, self._seen, now))
-
-
-def _has_code(source: Any) -> bool:
-    """Whether it is a data set whose own code can make the samples."""
-    return is_dataset(source) or is_huggingface(source)
-
-
-def _operations_of(recipe: Recipe) -> list[Any]:
-    """The operations in order; in place of one that runs as it was written the transform itself, or
-    what a copy of it was made of."""
-    if not recipe.origins:
-        return [recipe]
-    return [part for origin in recipe.origins for part in _compared_of(origin)]
-
-
-def _compared_of(origin: Origin) -> tuple[Any, ...]:
-    if not any(op.is_opaque for op in origin.ops):
-        return origin.ops
-    from fastload.sources.inspection import seen_in
-
-    run = origin.transform
-    return (seen_in(run.given),) if isinstance(run, CopiedTransform) else (run,)
-
-
-def _is_equal(mine: Any, its: Any) -> bool:
-    if isinstance(mine, list) and isinstance(its, list):
-        from fastload.sources.inspection import are_unchanged
-
-        return are_unchanged(mine, its)
-    known = isinstance(mine, Operation | Recipe) and type(mine) is type(its)
-    return mine is its or bool(known and mine == its)
 
 
 # -- The recipe ------------------------------------------------------------------------------------
