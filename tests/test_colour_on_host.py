@@ -161,9 +161,9 @@ def test_as_torch_on_a_processor_that_rounds_each_product_and_has_no_simd() -> N
 def test_numbers_that_no_operation_makes_stay_within_the_image() -> None:
     """For the sanitizers: the core makes some pixels of them."""
     pool = native.NativePool(1)
-    kinds = np.tile(np.arange(11, dtype=np.int32), (4, 1))
+    kinds = np.tile(np.arange(len(KINDS), dtype=np.int32), (4, 1))
     for number in (np.nan, np.inf, -np.inf, 3e38, -1e10, 1e10, 2.5):
-        numbers = np.full((4, 11, 6), number, dtype=np.float32)
+        numbers = np.full((4, len(KINDS), 6), number, dtype=np.float32)
         for bilinear in (False, True):
             for fill in (None, np.full(3, number, dtype=np.float32)):
                 images = pictures(count=7)[:4].copy()

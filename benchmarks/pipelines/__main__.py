@@ -34,6 +34,7 @@ from benchmarks.pipelines import (
     of_open_clip,
     of_rtdetrv2,
     of_simclr,
+    of_timm,
     of_torchvision,
     of_torchvision_segmentation,
     of_yolo,
@@ -49,6 +50,7 @@ from fastload.tools.measure.table import print_fitting
 
 FAMILIES = (
     of_torchvision,
+    of_timm,
     of_deit,
     of_mae,
     of_open_clip,

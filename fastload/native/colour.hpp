@@ -29,8 +29,11 @@ enum class ColourKind : int32_t {
     hsv,
     gamma,
     linear,
+    solarize_add,
+    move_bilinear,
+    move_bicubic,
 };
-constexpr int kColourKinds = 15;
+constexpr int kColourKinds = 18;
 constexpr int kColourNumbers = 6;  // parameters of a step; an operation uses the first ones
 
 // Images that are changed in place. The memory is borrowed until the job is done.
@@ -74,8 +77,8 @@ struct ColourTable {
     const float* weights = nullptr;
     int steps = 0;
     int chains = 1;
-    // Of `affine` steps: bilinear or nearest; whether what lies outside of the image has the colour
-    // `fill` (0 to 255), else it is 0.
+    // Of `affine` steps: bilinear or nearest; of all that move pixels, whether what lies outside of
+    // the image has the colour `fill` (0 to 255), else it is 0.
     bool bilinear = false;
     bool fills = false;
     float fill[3] = {0.0f, 0.0f, 0.0f};
@@ -131,7 +134,8 @@ inline bool is_pointwise(ColourKind kind) {
         case ColourKind::permute:
         case ColourKind::hsv:
         case ColourKind::gamma:
-        case ColourKind::linear: return true;
+        case ColourKind::linear:
+        case ColourKind::solarize_add: return true;
         default: return false;
     }
 }

@@ -105,6 +105,15 @@ void solarize(const Planes& p, float smallest) {
     }
 }
 
+// Adds to the values below 128.
+void solarize_add(const Planes& p, float added) {
+    const size_t values = p.values();
+    for (size_t i = 0; i < values; ++i) {
+        const uint8_t sum = to_byte(to_float(p.from[i]) + added);
+        p.to[i] = p.from[i] < 128 ? sum : p.from[i];
+    }
+}
+
 void grey(const Planes& p) {
     const size_t plane = p.plane();
     for (size_t i = 0; i < plane; ++i)
@@ -258,6 +267,140 @@ void affine(const Planes& p, const float* matrix, const ColourTable& table) {
     }
 }
 
+// Some output pixels of a row: where each lies in the input.
+struct Places {
+    static constexpr size_t kMost = 64;
+    float right[kMost], down[kMost];  // of the pixel at its top left, less than 1
+    int32_t left[kMost];              // the column of that pixel
+    ptrdiff_t rows[4][kMost];         // the lines from that above it on, the border repeated
+    int32_t inside[kMost];            // 1, or 0 where it is outside
+    bool within;    // whether all columns from `left` - 1 to `left` + 2 are in the image
+    bool straight;  // and all pixels lie side by side in a line
+};
+
+// Those from `column` on. `matrix` takes the middle of an output pixel to a place in the input, in
+// pixels from the top left corner.
+void find_places(const Planes& p, const float* matrix, int row, int column, size_t count,
+                 Places& found) {
+    const auto height = static_cast<float>(p.size.height), width = static_cast<float>(p.size.width);
+    const float y = static_cast<float>(row) + 0.5f, x_of_y = matrix[1] * y, y_of_y = matrix[4] * y;
+    int32_t tops[Places::kMost];
+    for (size_t i = 0; i < count; ++i) {
+        const float x = static_cast<float>(column + static_cast<int>(i)) + 0.5f;
+        const float in_x = (matrix[0] * x + x_of_y) + matrix[2],
+                    in_y = (matrix[3] * x + y_of_y) + matrix[5];
+        // False for NaN.
+        const bool inside = (in_x >= 0.0f) & (in_x < width) & (in_y >= 0.0f) & (in_y < height);
+        const float across = (inside ? in_x : 0.0f) - 0.5f, along = (inside ? in_y : 0.0f) - 0.5f;
+        const float left = std::floor(across), top = std::floor(along);
+        found.inside[i] = inside;
+        found.right[i] = across - left;
+        found.down[i] = along - top;
+        found.left[i] = static_cast<int32_t>(left);
+        tops[i] = static_cast<int32_t>(top);
+    }
+    for (int k = 0; k < 4; ++k) {
+        for (size_t i = 0; i < count; ++i) {
+            const int32_t line = std::clamp(tops[i] + k - 1, 0, p.size.height - 1);
+            found.rows[k][i] = static_cast<ptrdiff_t>(line) * p.size.width;
+        }
+    }
+    int32_t least = found.left[0], most = least, crooked = 0;
+    for (size_t i = 0; i < count; ++i) {
+        least = std::min(least, found.left[i]);
+        most = std::max(most, found.left[i]);
+        crooked |= (found.left[i] - static_cast<int32_t>(i)) ^ found.left[0];
+        crooked |= tops[i] ^ tops[0];
+    }
+    found.within = least >= 1 && most + 2 < p.size.width;
+    found.straight = found.within && crooked == 0;
+}
+
+// The four bytes from a place on, the first of them lowest.
+inline uint32_t four_from(const uint8_t* near) {
+    return static_cast<uint32_t>(near[0]) | static_cast<uint32_t>(near[1]) << 8 |
+           static_cast<uint32_t>(near[2]) << 16 | static_cast<uint32_t>(near[3]) << 24;
+}
+
+// Of each output pixel, the four bytes from the column before `left` on, of line `k`.
+void find_bytes(const uint8_t* from, const Places& places, int k, size_t count, int32_t width,
+                uint32_t* found) {
+    const ptrdiff_t* rows = places.rows[k];
+    if (places.straight) {
+        const uint8_t* near = from + rows[0] + places.left[0] - 1;
+        for (size_t i = 0; i < count; ++i) found[i] = four_from(near + i);
+    } else if (places.within) {
+        for (size_t i = 0; i < count; ++i)
+            found[i] = four_from(from + rows[i] + places.left[i] - 1);
+    } else {  // the border repeated
+        for (size_t i = 0; i < count; ++i) {
+            uint8_t near[4];
+            for (int32_t n = 0; n < 4; ++n)
+                near[n] = from[rows[i] + std::clamp(places.left[i] + n - 1, 0, width - 1)];
+            found[i] = four_from(near);
+        }
+    }
+}
+
+// Between two values, and between the middle two of four: equal values give that value.
+inline float between(float a, float b, float part) { return a + (b - a) * part; }
+
+inline float between(float a, float b, float c, float d, float part) {
+    const float square = (2.0f * (a - b) + c) - d, cube = ((b - a) - c) + d;
+    return b + part * ((c - a) + part * (square + part * cube));
+}
+
+// An affine map of the image, by the formulas of Pillow's Image.transform: a pixel whose place is
+// outside of the image is the fill, any other is interpolated with the border repeated, and its
+// fraction cut off.
+template <bool kCubic>
+void move(const Planes& p, const float* matrix, const ColourTable& table) {
+    constexpr int kFirst = kCubic ? 0 : 1, kEnd = kCubic ? 4 : 3;
+    const size_t plane = p.plane();
+    Places places;
+    uint32_t bytes[Places::kMost];
+    float lines[4][Places::kMost];
+    int32_t made[Places::kMost];
+    const auto whole = [](float x) {
+        x = x > 0.0f ? x : 0.0f;
+        return static_cast<int32_t>(x < 255.0f ? x : 255.0f);
+    };
+    const auto byte = [](uint32_t four, int k) {
+        return static_cast<float>(static_cast<int32_t>(four >> (8 * k) & 255));
+    };
+    for (int row = 0; row < p.size.height; ++row) {
+        for (int column = 0; column < p.size.width; column += static_cast<int>(Places::kMost)) {
+            const size_t count =
+                std::min(Places::kMost, static_cast<size_t>(p.size.width - column));
+            find_places(p, matrix, row, column, count, places);
+            const size_t first = static_cast<size_t>(row) * static_cast<size_t>(p.size.width) +
+                                 static_cast<size_t>(column);
+            for (int channel = 0; channel < p.channels; ++channel) {
+                const uint8_t* from = p.from + plane * static_cast<size_t>(channel);
+                uint8_t* to = p.to + plane * static_cast<size_t>(channel) + first;
+                const int32_t fill = table.fills ? to_byte(table.fill[channel]) : 0;
+                for (int k = kFirst; k < kEnd; ++k) {
+                    find_bytes(from, places, k, count, p.size.width, bytes);
+                    for (size_t i = 0; i < count; ++i) {
+                        const uint32_t four = bytes[i];
+                        lines[k][i] = kCubic
+                                          ? between(byte(four, 0), byte(four, 1), byte(four, 2),
+                                                    byte(four, 3), places.right[i])
+                                          : between(byte(four, 1), byte(four, 2), places.right[i]);
+                    }
+                }
+                for (size_t i = 0; i < count; ++i) {
+                    const float value = kCubic ? between(lines[0][i], lines[1][i], lines[2][i],
+                                                         lines[3][i], places.down[i])
+                                               : between(lines[1][i], lines[2][i], places.down[i]);
+                    made[i] = places.inside[i] * whole(value) + (1 - places.inside[i]) * fill;
+                }
+                for (size_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(made[i]);
+            }
+        }
+    }
+}
+
 // One step on a planar image. Operations on colours copy grey images.
 void colour_step(const Planes& p, ColourKind kind, const float* numbers, const ColourTable& table) {
     const bool coloured = p.channels == 3;
@@ -271,7 +414,10 @@ void colour_step(const Planes& p, ColourKind kind, const float* numbers, const C
         case ColourKind::sharpness: return sharpness(p, numbers[0]);
         case ColourKind::autocontrast: return autocontrast(p);
         case ColourKind::equalize: return equalize(p);
+        case ColourKind::solarize_add: return solarize_add(p, numbers[0]);
         case ColourKind::affine: return affine(p, numbers, table);
+        case ColourKind::move_bilinear: return move<false>(p, numbers, table);
+        case ColourKind::move_bicubic: return move<true>(p, numbers, table);
         case ColourKind::hsv:
             if (!coloured) return add_to_value(p, numbers[5]);
             return step_in_blocks(p, kind, numbers);

@@ -18,6 +18,7 @@ from fastload.pipelines.of_mae import mae
 from fastload.pipelines.of_open_clip import open_clip
 from fastload.pipelines.of_rtdetrv2 import rtdetrv2, rtdetrv2_batches, rtdetrv2_eval
 from fastload.pipelines.of_simclr import simclr
+from fastload.pipelines.of_timm import timm
 from fastload.pipelines.of_torchvision import (
     torchvision_classification,
     torchvision_classification_eval,
@@ -41,6 +42,7 @@ __all__ = [
     "rtdetrv2_batches",
     "rtdetrv2_eval",
     "simclr",
+    "timm",
     "torchvision_classification",
     "torchvision_classification_eval",
     "torchvision_classification_mixing",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torchvision.transforms as v1
 from torch.nn.functional import grid_sample
@@ -35,7 +36,7 @@ from fastload.render.steps import KINDS, NUMBERS, ColourSteps, Steps
 from fastload.render.transfer import constants
 
 _GEOMETRIC = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
-_RECOLOUR: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+RECOLOUR: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "Brightness": adjust_brightness,
     "Color": adjust_saturation,
     "Contrast": adjust_contrast,
@@ -46,7 +47,7 @@ _RECOLOUR: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "AutoContrast": lambda images, _: functional.autocontrast(images),
     "Equalize": lambda images, _: functional.equalize(images),
 }
-AUGMENTATIONS = ("Identity", *_GEOMETRIC, *_RECOLOUR)
+AUGMENTATIONS = ("Identity", *_GEOMETRIC, *RECOLOUR)
 """The operations that these transforms draw from, in torchvision's order."""
 
 SIGNED = np.array([1 <= k <= 9 for k in range(len(AUGMENTATIONS))])
@@ -218,7 +219,7 @@ def run_steps(
     def kernel(kind: int, rows: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
         if kind == _AFFINE:
             return _affine(rows, parameters[:, :6].view(-1, 2, 3), filtering, fill)
-        return _RECOLOUR[AUGMENTATIONS[kind]](rows, parameters[:, 6])
+        return RECOLOUR[AUGMENTATIONS[kind]](rows, parameters[:, 6])
 
     for step in steps:
         geometric = (step.kinds > 0) & (step.kinds <= len(_GEOMETRIC))
@@ -344,7 +345,7 @@ def numbers_of(
     interpolation: str,
     fill: Fill | None,
 ) -> ColourSteps:
-    """The numbers that `_RECOLOUR` and `_affine` would compute with."""
+    """The numbers that `RECOLOUR` and `_affine` would compute with."""
     channels, height, width = shape
     _check_affine(interpolation, fill, channels)
     kinds = np.full((batch, len(steps)), -1, dtype=np.int32)
@@ -352,20 +353,24 @@ def numbers_of(
     for place, step in enumerate(steps):
         kinds[:, place] = of = _KINDS[step.kinds]
         parameters = _parameters(step, height, width)
-        amount = parameters[:, 6]
-        first = amount.copy()
-        bits = np.where(of == KINDS.index("posterize"), amount, 8).astype(np.int64)
-        first = np.where(of == KINDS.index("posterize"), 0xFF00 >> bits & 0xFF, first)
-        inverted = np.ceil((255.0 * amount).astype(np.float32))
-        first = np.where(of == KINDS.index("solarize"), inverted, first)
-        first = np.where(of == KINDS.index("sharpness"), 1.0 - amount, first)
+        numbers[:, place, :2] = amounts_as_numbers(of, parameters[:, 6])
         of_operation = numbers[:, place]
-        of_operation[:, 0], of_operation[:, 1] = first, 1.0 - amount
         matrices = parameters[:, :6].astype(np.float32)
         half = np.repeat(np.array([0.5 * width, 0.5 * height], dtype=np.float32), 3)
         moved = of == KINDS.index("affine")
         of_operation[moved] = (matrices / half)[moved]
     return ColourSteps(kinds, numbers, interpolation == "bilinear", fill)
+
+
+def amounts_as_numbers(kinds: npt.NDArray[np.int32], amount: Float64Array) -> Float64Array:
+    """(B, 2): the numbers of steps of these kinds, from the factors, bits and thresholds that the
+    functions in RECOLOUR take."""
+    bits = np.where(kinds == KINDS.index("posterize"), amount, 8).astype(np.int64)
+    first = np.where(kinds == KINDS.index("posterize"), 0xFF00 >> bits & 0xFF, amount)
+    inverted = np.ceil((255.0 * amount).astype(np.float32))
+    first = np.where(kinds == KINDS.index("solarize"), inverted, first)
+    first = np.where(kinds == KINDS.index("sharpness"), 1.0 - amount, first)
+    return np.stack([first, 1.0 - amount], axis=1)
 
 
 def _check_affine(interpolation: str, fill: Fill | None, channels: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -123,22 +123,14 @@ class AugMix(PixelOperation):
         return result
 
     def weights(self, draws: Draws, stream: int) -> npt.NDArray[np.float32]:
-        """(B, 1 + mixture_width) float32 of sum 1: of the sample itself, and of its chains.
-
-        Two from a Dirichlet distribution for the sample and for all chains, and the latter divided
-        among these by another one.
-        """
+        """See `mixture_weights`."""
         before = self.mixture_width * (1 + 3 * self.longest)
         uniform = draws.uniform(stream, before + self._gamma_uniforms)[:, before:]
-        gammas = _gammas(uniform.reshape(len(draws), 2 + self.mixture_width, -1), self.alpha)
-        pair, parts = gammas[:, :2], gammas[:, 2:]
-        pair = (pair / pair.sum(axis=1, keepdims=True)).astype(np.float32)
-        parts = (parts / parts.sum(axis=1, keepdims=True)).astype(np.float32)
-        return np.concatenate([pair[:, :1], parts * pair[:, 1:]], axis=1)
+        return mixture_weights(uniform, self.mixture_width, self.alpha)
 
     @property
     def _gamma_uniforms(self) -> int:
-        return (2 + self.mixture_width) * (1 if self.alpha == 1.0 else 1 + 3 * _ATTEMPTS)
+        return weight_uniforms(self.mixture_width, self.alpha)
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         require_grey_or_rgb(self, images)
@@ -158,15 +150,37 @@ class AugMix(PixelOperation):
             numbers_of(steps, len(draws), shape, self.interpolation, self.fill)
             for steps in self.chains(draws, stream, height=height, width=width)
         ]
-        kinds = np.stack([chain.kinds for chain in of_chains], axis=1)
-        numbers = np.stack([chain.numbers for chain in of_chains], axis=1)
-        chains = ColourSteps(
-            kinds.reshape(-1, kinds.shape[2]),
-            numbers.reshape(-1, *numbers.shape[2:]),
-            of_chains[0].bilinear,
-            self.fill,
-        )
-        return [MixtureSteps(chains, self.weights(draws, stream))]
+        return [MixtureSteps(side_by_side(of_chains), self.weights(draws, stream))]
+
+
+def side_by_side(chains: list[ColourSteps]) -> ColourSteps:
+    """The chains of a mixture: those of a sample together."""
+    kinds = np.stack([chain.kinds for chain in chains], axis=1)
+    numbers = np.stack([chain.numbers for chain in chains], axis=1)
+    return replace(
+        chains[0],
+        kinds=kinds.reshape(-1, kinds.shape[2]),
+        numbers=numbers.reshape(-1, *numbers.shape[2:]),
+    )
+
+
+def mixture_weights(uniform: Float64Array, width: int, alpha: float) -> npt.NDArray[np.float32]:
+    """(B, 1 + width) float32 of sum 1: of a sample itself, and of its chains, from (B,
+    weight_uniforms) numbers.
+
+    Two from a Dirichlet distribution for the sample and for all chains, and the latter divided
+    among these by another one.
+    """
+    gammas = _gammas(uniform.reshape(len(uniform), 2 + width, -1), alpha)
+    pair, parts = gammas[:, :2], gammas[:, 2:]
+    pair = (pair / pair.sum(axis=1, keepdims=True)).astype(np.float32)
+    parts = (parts / parts.sum(axis=1, keepdims=True)).astype(np.float32)
+    return np.concatenate([pair[:, :1], parts * pair[:, 1:]], axis=1)
+
+
+def weight_uniforms(width: int, alpha: float) -> int:
+    """How many numbers `mixture_weights` takes."""
+    return (2 + width) * (1 if alpha == 1.0 else 1 + 3 * _ATTEMPTS)
 
 
 def _magnitudes(height: int, width: int) -> Float64Array:

@@ -1,9 +1,9 @@
-"""RandomErasing on a batch: a box of its own for each sample, filled with a value or with noise."""
+"""RandomErasing on a batch: boxes of its own for each sample, filled with a value or with noise."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -29,13 +29,22 @@ class RandomErasing(PixelOperation):
     scale: tuple[float, float] = (0.02, 0.33)
     ratio: tuple[float, float] = (0.3, 3.3)
     """Bounds of height / width."""
-    value: tuple[float, ...] | Literal["random"] = (0.0,)
+    value: tuple[float, ...] | Literal["random", "colour"] = (0.0,)
+    """Noise for each pixel ("random"), or for each channel of a box ("colour")."""
+    counts: tuple[int, int] = field(default=(1, 1), repr=False)
+    """The least and the largest number of boxes; each has its share of the area."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         check(self, "scale", self.scale[1] <= 1, "shares of the image, at most 1")
-        good = self.value == "random" or (bool(self.value) and all(map(math.isfinite, self.value)))
+        good = (
+            self.value in ("random", "colour")
+            if isinstance(self.value, str)
+            else bool(self.value) and all(map(math.isfinite, self.value))
+        )
         check(self, "value", good, "finite numbers, one or one a channel, or 'random'")
+        few = 1 <= self.counts[0] <= self.counts[1]
+        check(self, "counts", few, "(low, high) with 1 <= low <= high")
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomErasing:
@@ -46,20 +55,26 @@ class RandomErasing(PixelOperation):
             float(transform.p), read_bounds(transform.scale), read_bounds(transform.ratio), value
         )
 
-    def boxes(self, draws: Draws, stream: int, *, height: int, width: int) -> Int64Array:
-        """(B, 4) int64: top, left, height, width of the boxes of torchvision's; all 0 where nothing
-        is erased.
+    def boxes(
+        self, draws: Draws, stream: int, *, height: int, width: int, number: int = 0
+    ) -> Int64Array:
+        """(B, 4) int64: top, left, height, width of the boxes of torchvision's, the first or
+        another `number` of each image; all 0 where nothing is erased.
 
         With probability p: ten attempts, area uniform in `scale` of the image's, log(height /
         width) uniform in the logs of `ratio`, sides rounded; the first box smaller than the image
-        both ways is placed uniformly.
+        both ways is placed uniformly. Of several boxes each has its part of that area.
         """
-        u = draws.uniform(stream, 1 + 2 * _ATTEMPTS + 2)
+        each, (least, most) = 2 * _ATTEMPTS + 2, self.counts
+        every = draws.uniform(stream, 1 + each * most + (most > least))
+        counts = np.full(len(draws), most)
+        if most > least:
+            counts = least + np.floor(every[:, -1] * (most - least + 1)).astype(np.int64)
+        u = every[:, 1 + each * number : 1 + each * (number + 1)]
         (small, large), (flat, tall) = self.scale, self.ratio
-        area = height * width * (small + u[:, 1 : _ATTEMPTS + 1] * (large - small))
-        ratio = np.exp(
-            math.log(flat) + u[:, _ATTEMPTS + 1 : -2] * (math.log(tall) - math.log(flat))
-        )
+        shares = small + u[:, :_ATTEMPTS] * (large - small)
+        area = height * width * shares / counts[:, None]
+        ratio = np.exp(math.log(flat) + u[:, _ATTEMPTS:-2] * (math.log(tall) - math.log(flat)))
         box_height, box_width = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
         fits = (box_height < height) & (box_width < width)
         first = fits.argmax(axis=1)[:, None]
@@ -67,7 +82,7 @@ class RandomErasing(PixelOperation):
             [np.take_along_axis(side, first, axis=1) for side in (box_height, box_width)], axis=1
         )
         start = np.floor(u[:, -2:] * (np.array([height, width]) - sides + 1))
-        erased = fits.any(axis=1) & (u[:, 0] < self.p)
+        erased = fits.any(axis=1) & (every[:, 0] < self.p) & (number < counts)
         return np.where(erased[:, None], np.concatenate([start, sides], axis=1), 0.0).astype(
             np.int64
         )
@@ -76,16 +91,23 @@ class RandomErasing(PixelOperation):
         """Values are converted to the dtype of the images as torchvision does: cut to whole
         numbers, not scaled."""
         channels, height, width = images.shape[1:]
-        if self.value != "random" and len(self.value) not in (1, channels):
+        if not isinstance(self.value, str) and len(self.value) not in (1, channels):
             raise ConfigurationError(
                 f"RandomErasing(value={self.value}) has {counted(len(self.value), 'value')} for "
                 f"images of {counted(channels, 'channel')}; give 1 or {channels}."
             )
-        boxes = self.boxes(draws, stream, height=height, width=width)
-        if not boxes[:, 2:].all(axis=1).any():
-            return images
-        if self.value == "random":
-            return _fill_with_noise(images, boxes, draws.integers(stream))
+        for number in range(self.counts[1]):
+            boxes = self.boxes(draws, stream, height=height, width=width, number=number)
+            if boxes[:, 2:].all(axis=1).any():
+                images = self._erased(images, boxes, draws, stream, number)
+        return images
+
+    def _erased(
+        self, images: torch.Tensor, boxes: Int64Array, draws: Draws, stream: int, number: int
+    ) -> torch.Tensor:
+        if isinstance(self.value, str):
+            by_pixel = self.value == "random"
+            return _fill_with_noise(images, boxes, draws.integers(stream), number, by_pixel)
         value = (
             constants(np.array(self.value, dtype=np.float32), images.device)
             .to(images.dtype)
@@ -127,8 +149,11 @@ def pixel_noise(keys: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
     return (z & 0xFFFFFFFF).to(torch.float32).mul_(2.0 * math.pi * 2.0**-32).cos_().mul_(radius)
 
 
-def _fill_with_noise(images: torch.Tensor, boxes: Int64Array, keys: UInt64Array) -> torch.Tensor:
-    """Noise in the boxes alone: the erased pixels of all samples are one list."""
+def _fill_with_noise(
+    images: torch.Tensor, boxes: Int64Array, keys: UInt64Array, number: int, by_pixel: bool
+) -> torch.Tensor:
+    """Noise in the boxes alone: the erased pixels of all samples are one list. `number`: which of
+    the boxes of an image; noise of another one is independent."""
     channels, height, width = images.shape[1:]
     rows = np.flatnonzero(boxes[:, 2:].all(axis=1))
     counts = boxes[rows, 2] * boxes[rows, 3]
@@ -147,7 +172,9 @@ def _fill_with_noise(images: torch.Tensor, boxes: Int64Array, keys: UInt64Array)
     position = torch.arange(total, device=images.device) - start
     y, x = top + position // box_width, left + position % box_width
     plane = torch.arange(channels, device=images.device)[:, None]
-    noise = pixel_noise(key.expand(channels, -1), (plane * height + y) * width + x)
+    first = number * channels
+    place = ((first + plane) * height + y) * width + x if by_pixel else first + plane
+    noise = pixel_noise(key.expand(channels, -1), place.expand(channels, total))
     if not images.is_floating_point():
         # By way of int32 negative numbers wrap on every device, as they do on the CPU.
         noise = noise.to(torch.int32)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from timm.data import auto_augment as timm_augment
 from timm.data import random_erasing as timm_erasing
 from timm.data import transforms as timm
 
@@ -27,6 +30,14 @@ from fastload.recipe.operation import (
     Size,
     register,
     register_lowering,
+)
+from fastload.recipe.pillow_augment import (
+    NAMES,
+    Augmentation,
+    Filters,
+    PillowAugMix,
+    PillowAutoAugment,
+    PillowRandAugment,
 )
 
 
@@ -143,16 +154,101 @@ def _to_tensor(transform: Any, image: ImageState) -> tuple[Operation, ...]:
 
 
 def _erasing(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    if transform.rand_color or transform.min_count != 1 or transform.max_count != 1:
-        raise NotLowerableError(
-            "of timm's RandomErasing fastload has one box, of zeros (re_mode='const') or 'pixel'"
-        )
     low, high = transform.log_aspect_ratio
-    value: Any = "random" if transform.per_pixel else (0.0,)
+    value: Any = "random" if transform.per_pixel else "colour" if transform.rand_color else (0.0,)
     scale = (float(transform.min_area), float(transform.max_area))
+    counts = (int(transform.min_count), int(transform.max_count))
+    ratio = (math.exp(low), math.exp(high))
+    return (RandomErasing(float(transform.probability), scale, ratio, value, counts),)
+
+
+def _augmentation(op: Any) -> Augmentation:
+    """What an AugmentOp may do. Raises NotLowerableError: it is not one that fastload knows, or
+    not of the strengths that it knows."""
+    name, hparams = op.name, op.hparams
+    known = type(op) is timm_augment.AugmentOp and name in NAMES
+    if not known or op.aug_fn is not timm_augment.NAME_TO_OP[name]:
+        raise NotLowerableError(f"{name} is not an operation of timm's that fastload has")
+    # As the AugmentOp itself has it.
+    most = float(op.magnitude_max or timm_augment._LEVEL_DENOM)
+    if name in ("TranslateX", "TranslateY"):
+        reach = float(hparams["translate_const"])
+    else:
+        reach = float(hparams.get("translate_pct", 0.45))
+    numbers = (float(op.prob), float(op.magnitude), float(op.magnitude_std), most)
+    made = Augmentation(name, *numbers, reach if name.startswith("Translate") else 0.0)
+    _check_strengths(op, made)
+    return made
+
+
+def _check_strengths(op: Any, made: Augmentation) -> None:
+    """That timm's function gives what ours does, up to the sign, which is drawn."""
+    if op.level_fn is None:
+        return
+    state = random.getstate()
+    try:
+        for magnitude in np.linspace(0.0, made.most, 9).tolist():
+            (given,) = op.level_fn(magnitude, op.hparams)
+            level = np.full(2, magnitude)
+            if not np.isclose(made.amounts(level, np.array([1.0, -1.0])), given).any():
+                raise NotLowerableError(
+                    f"{made.name} of this timm has {given} at the magnitude {magnitude:g}, which "
+                    "is not what fastload follows"
+                )
+    finally:
+        random.setstate(state)
+
+
+def _augmentations(ops: Sequence[Any], image: ImageState) -> tuple[Augmentation, ...]:
+    if image.tensor:
+        raise NotLowerableError("it takes PIL images")
+    return tuple(map(_augmentation, ops))
+
+
+def _settings(ops: Sequence[Any], image: ImageState) -> tuple[Filters, Fill]:
+    """Of what moves pixels: how, and what is around an image."""
+    found = {
+        (_names(op.kwargs["resample"], image), read_floats(op.kwargs["fillcolor"])) for op in ops
+    }
+    if len(found) != 1:
+        raise NotLowerableError("its operations differ in their filters or their fill")
+    filters, fill = found.pop()
+    if filters not in (("bilinear",), ("bicubic",), ("bilinear", "bicubic")):
+        raise NotLowerableError(f"images are moved with the filters {', '.join(filters)}")
+    return filters, fill
+
+
+def _names(resample: Any, image: ImageState) -> Filters:
+    each = resample if isinstance(resample, tuple | list) else (resample,)
+    return tuple(read_interpolation(one, image) for one in each)
+
+
+def _rand_augment(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    weights = transform.choice_weights
     return (
-        RandomErasing(float(transform.probability), scale, (math.exp(low), math.exp(high)), value),
+        PillowRandAugment(
+            _augmentations(transform.ops, image),
+            int(transform.num_layers),
+            None if weights is None else read_floats(weights),
+            *_settings(transform.ops, image),
+        ),
     )
+
+
+def _auto_augment(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    policies = tuple(_augmentations(policy, image) for policy in transform.policy)
+    ops = [op for policy in transform.policy for op in policy]
+    return (PillowAutoAugment(policies, *_settings(ops, image)),)
+
+
+def _augmix(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    if transform.blended:
+        raise NotLowerableError(
+            "of AugMix fastload has the form that is not blended chain by chain"
+        )
+    ops = _augmentations(transform.ops, image)
+    numbers = (float(transform.alpha), int(transform.width), int(transform.depth))
+    return (PillowAugMix(ops, *numbers, *_settings(transform.ops, image)),)
 
 
 register_lowering(
@@ -161,4 +257,7 @@ register_lowering(
 register_lowering("ToDtype", (timm.MaybeToTensor, timm.ToTensor), _to_tensor)
 register_lowering("no operation", (timm.MaybePILToTensor,), _to_tensor)
 register_lowering("no operation", (timm.ToNumpy,), lambda transform, image: ())
+register_lowering("PillowRandAugment", (timm_augment.RandAugment,), _rand_augment)
+register_lowering("PillowAutoAugment", (timm_augment.AutoAugment,), _auto_augment)
+register_lowering("PillowAugMix", (timm_augment.AugMixAugment,), _augmix)
 register_lowering("RandomErasing", (timm_erasing.RandomErasing,), _erasing)

@@ -28,6 +28,9 @@ from fastload.render.steps import KINDS
     CHANGE_HSV,
     GAMMA,
     LINEAR,
+    SOLARIZE_ADD,
+    MOVE_BILINEAR,
+    MOVE_BICUBIC,
 ) = (tl.constexpr(n) for n in range(len(KINDS)))
 """As `fastload.render.steps.KINDS`; below 0: the sample as it is."""
 _TO_WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23, see `fastload.render.kernels`
@@ -191,6 +194,10 @@ def _recoloured(
         red = tl.where(red >= factor, 255.0 - red, red)
         green = tl.where(green >= factor, 255.0 - green, green)
         blue = tl.where(blue >= factor, 255.0 - blue, blue)
+    elif kind == SOLARIZE_ADD:
+        red = tl.where(red < 128.0, _cut(red + factor), red)
+        green = tl.where(green < 128.0, _cut(green + factor), green)
+        blue = tl.where(blue < 128.0, _cut(blue + factor), blue)
     elif kind == GREY:
         if CHANNELS == 3:
             red = _grey(red, green, blue)
@@ -389,6 +396,87 @@ def _affine_image(
             tl.store(place, value.to(tl.uint8), mask=valid)
 
 
+@triton.jit
+def _near(source, y, x, height, width, stride_pixel, inside):
+    """Pixels at whole positions given in float32, those of the border beyond it."""
+    row = tl.minimum(tl.maximum(y.to(tl.int32), 0), height - 1)
+    column = tl.minimum(tl.maximum(x.to(tl.int32), 0), width - 1)
+    return _load(source + (row * width + column) * stride_pixel, inside)
+
+
+@triton.jit
+def _between_two(a, b, part):
+    return a + (b - a) * part
+
+
+@triton.jit
+def _between_four(a, b, c, d, part):
+    square, cube = (2.0 * (a - b) + c) - d, ((b - a) - c) + d
+    return b + part * ((c - a) + part * (square + part * cube))
+
+
+@triton.jit
+def _line(source, y, left, part, height, width, stride_pixel, inside, CUBIC: tl.constexpr):
+    one = _near(source, y, left, height, width, stride_pixel, inside)
+    two = _near(source, y, left + 1.0, height, width, stride_pixel, inside)
+    if not CUBIC:
+        return _between_two(one, two, part)
+    before = _near(source, y, left - 1.0, height, width, stride_pixel, inside)
+    after = _near(source, y, left + 2.0, height, width, stride_pixel, inside)
+    return _between_four(before, one, two, after, part)
+
+
+@triton.jit
+def _move_image(
+    source,
+    target,
+    numbers,
+    fill,
+    height,
+    width,
+    stride_channel,
+    stride_pixel,
+    CHANNELS: tl.constexpr,
+    CUBIC: tl.constexpr,
+    FILLS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """As `fastload.recipe.pillow_augment.moved`."""
+    x_of_x, x_of_y, x_of_1 = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
+    y_of_x, y_of_y, y_of_1 = tl.load(numbers + 3), tl.load(numbers + 4), tl.load(numbers + 5)
+    plane = height * width
+    for begin in range(0, plane, BLOCK):
+        pixel = begin + tl.arange(0, BLOCK)
+        valid = pixel < plane
+        y = (pixel // width).to(tl.float32) + 0.5
+        x = (pixel % width).to(tl.float32) + 0.5
+        at_x = (x_of_x * x + x_of_y * y) + x_of_1
+        at_y = (y_of_x * x + y_of_y * y) + y_of_1
+        inside = (at_x >= 0.0) & (at_x < width) & (at_y >= 0.0) & (at_y < height)
+        shown = valid & inside
+        at_x, at_y = tl.where(shown, at_x, 0.0) - 0.5, tl.where(shown, at_y, 0.0) - 0.5
+        left, top = tl.floor(at_x), tl.floor(at_y)
+        right, down = at_x - left, at_y - top
+        for channel in tl.static_range(CHANNELS):
+            from_ = source + channel * stride_channel
+            one = _line(from_, top, left, right, height, width, stride_pixel, shown, CUBIC)
+            two = _line(from_, top + 1.0, left, right, height, width, stride_pixel, shown, CUBIC)
+            if CUBIC:
+                before = _line(
+                    from_, top - 1.0, left, right, height, width, stride_pixel, shown, CUBIC
+                )
+                after = _line(
+                    from_, top + 2.0, left, right, height, width, stride_pixel, shown, CUBIC
+                )
+                value = _between_four(before, one, two, after, down)
+            else:
+                value = _between_two(one, two, down)
+            colour = tl.load(fill + channel) if FILLS else 0.0
+            value = tl.where(shown, _cut(value), _cut(colour))
+            place = target + channel * stride_channel + pixel * stride_pixel
+            tl.store(place, value.to(tl.uint8), mask=valid)
+
+
 @triton.jit(do_not_specialize=["kinds", "numbers", "counts", "steps", "chains", "height", "width"])
 def recolour(
     images,
@@ -447,6 +535,36 @@ def recolour(
                 stride_pixel,
                 CHANNELS,
                 BILINEAR,
+                FILLS,
+                BLOCK,
+            )
+        elif kind == MOVE_BILINEAR:
+            _move_image(
+                source,
+                target,
+                given,
+                fill,
+                height,
+                width,
+                stride_channel,
+                stride_pixel,
+                CHANNELS,
+                False,
+                FILLS,
+                BLOCK,
+            )
+        elif kind == MOVE_BICUBIC:
+            _move_image(
+                source,
+                target,
+                given,
+                fill,
+                height,
+                width,
+                stride_channel,
+                stride_pixel,
+                CHANNELS,
+                True,
                 FILLS,
                 BLOCK,
             )

@@ -28,6 +28,9 @@ KINDS = (
     "hsv",
     "gamma",
     "linear",
+    "solarize_add",
+    "move_bilinear",
+    "move_bicubic",
 )
 """What a step may be. The same list is in `render/kernels_colour.py` and `native/colour.hpp`."""
 NUMBERS = 6
@@ -38,7 +41,9 @@ takes the position of an output pixel (x, y, 1), in pixels from the centre, to t
 -1..1 from edge to edge; the channels that red and green are to be (permute), blue is the third; the
 factors of hue, saturation and value, and the whole numbers that are added to them then (hsv), of
 which grey images have the last alone; the exponent (gamma); a factor and what is added to the
-product (linear)."""
+product (linear); what is added to values below 128 (solarize_add); for moves the (2, 3) matrix that
+takes the middle of an output pixel (x, y, 1), in pixels from the top left corner, to a place in the
+input."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,8 @@ class ColourSteps:
     bilinear: bool = False
     """Whether affine steps interpolate; else they take the nearest pixel."""
     fill: Fill | None = None
-    """What they show outside of the image, one value or one a channel; None: 0, with which pixels
-    at the border are blended."""
+    """What these and moves show outside of the image, one value or one a channel; None: 0, with
+    which affine steps blend pixels at the border."""
 
     def only(self, rows: BoolArray) -> ColourSteps:
         """None for the samples where (B,) `rows` is False."""

@@ -178,6 +178,12 @@ class Plain {
                     return step > 0;
                 });
             case ColourKind::affine: return move(table, numbers);
+            case ColourKind::move_bilinear: return move_as_pillow(table, numbers, false);
+            case ColourKind::move_bicubic: return move_as_pillow(table, numbers, true);
+            case ColourKind::solarize_add:
+                return values([&](uint8_t value) {
+                    return value < 128 ? cut(static_cast<float>(value) + first) : value;
+                });
             case ColourKind::grey:
                 return coloured([&](uint8_t* pixel) { std::memset(pixel, cut(grey(pixel)), 3); });
             case ColourKind::permute:
@@ -316,6 +322,40 @@ class Plain {
             value = std::nearbyint(value);
             pixels_[index(row, column, c)] =
                 static_cast<uint8_t>(std::fabs(value) < 1e9f ? static_cast<int32_t>(value) : 0);
+        });
+    }
+
+    void move_as_pillow(const ColourTable& table, const float* m, bool cubic) {
+        const Pixels before = pixels_;
+        const auto height = static_cast<float>(size_.height),
+                   width = static_cast<float>(size_.width);
+        const auto from = [&](float y, float x, int c) -> float {
+            return before[index(static_cast<int>(std::clamp(y, 0.0f, height - 1.0f)),
+                                static_cast<int>(std::clamp(x, 0.0f, width - 1.0f)), c)];
+        };
+        const auto along = [&](const float* v, float part) {
+            if (!cubic) return v[1] + (v[2] - v[1]) * part;
+            const float square = 2.0f * (v[0] - v[1]) + v[2] - v[3],
+                        cube = v[1] - v[0] - v[2] + v[3];
+            return v[1] + part * ((v[2] - v[0]) + part * (square + part * cube));
+        };
+        for_each([&](int row, int column, int c) {
+            const float y = static_cast<float>(row) + 0.5f, x = static_cast<float>(column) + 0.5f;
+            const float in_x = m[0] * x + m[1] * y + m[2], in_y = m[3] * x + m[4] * y + m[5];
+            if (!(in_x >= 0.0f && in_x < width && in_y >= 0.0f && in_y < height)) {
+                pixels_[index(row, column, c)] = table.fills ? cut(table.fill[c]) : uint8_t{0};
+                return;
+            }
+            const float left = std::floor(in_x - 0.5f), top = std::floor(in_y - 0.5f);
+            float lines[4];
+            for (int i = 0; i < 4; ++i) {
+                float values[4];
+                for (int k = 0; k < 4; ++k)
+                    values[k] =
+                        from(top + static_cast<float>(i - 1), left + static_cast<float>(k - 1), c);
+                lines[i] = along(values, in_x - 0.5f - left);
+            }
+            pixels_[index(row, column, c)] = cut(along(lines, in_y - 0.5f - top));
         });
     }
 
