@@ -29,6 +29,7 @@ from fastload.recipe import Recipe
 from fastload.recipe.albumentations_colour import BrightnessContrast, Gamma, HueSaturationValue
 from fastload.recipe.mix import Mix, MixUp, lower_batch_transform
 from fastload.recipe.outputs import Outputs
+from fastload.recipe.pillow_augment import Augmentation, PillowRandAugment
 from fastload.render import drawn, fused, trial
 from fastload.render.drawn import DrawnGeometry, OrderOnDevice, PendingImages
 from fastload.render.steps import BlurSteps, ColourSteps, MixtureSteps
@@ -345,6 +346,16 @@ def test_the_chains_of_augmix_are_one_launch_and_mixed_in_another(both: Both) ->
             "recolour",
             "add_weighted",
         )
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("channels", [1, 3])
+def test_augmentations_as_pillow_moves_pixels_in_one_launch(both: Both, channels: int) -> None:
+    names = ("ShearX", "Rotate", "SolarizeAdd", "TranslateYRel", "Posterize", "Sharpness")
+    ops = tuple(Augmentation(name, 1.0, 9.0, 3.0) for name in names)
+    images, draws = batch(9, channels), Draws(4, 0, np.arange(9))
+    op = PillowRandAugment(ops, 2, fill=(124.0, 116.0, 104.0)[:channels])
+    both(lambda: op.apply(images if on() else images.cpu(), draws, 0).cpu(), "recolour")
 
 
 @pytest.mark.whole

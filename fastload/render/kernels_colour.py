@@ -419,11 +419,13 @@ def _between_four(a, b, c, d, part):
 def _line(source, y, left, part, height, width, stride_pixel, inside, CUBIC: tl.constexpr):
     one = _near(source, y, left, height, width, stride_pixel, inside)
     two = _near(source, y, left + 1.0, height, width, stride_pixel, inside)
-    if not CUBIC:
-        return _between_two(one, two, part)
-    before = _near(source, y, left - 1.0, height, width, stride_pixel, inside)
-    after = _near(source, y, left + 2.0, height, width, stride_pixel, inside)
-    return _between_four(before, one, two, after, part)
+    if CUBIC:
+        before = _near(source, y, left - 1.0, height, width, stride_pixel, inside)
+        after = _near(source, y, left + 2.0, height, width, stride_pixel, inside)
+        made = _between_four(before, one, two, after, part)
+    else:
+        made = _between_two(one, two, part)
+    return made
 
 
 @triton.jit
@@ -458,21 +460,22 @@ def _move_image(
         left, top = tl.floor(at_x), tl.floor(at_y)
         right, down = at_x - left, at_y - top
         for channel in tl.static_range(CHANNELS):
-            from_ = source + channel * stride_channel
-            one = _line(from_, top, left, right, height, width, stride_pixel, shown, CUBIC)
-            two = _line(from_, top + 1.0, left, right, height, width, stride_pixel, shown, CUBIC)
+            plane_of = source + channel * stride_channel
+            one = _line(plane_of, top, left, right, height, width, stride_pixel, shown, CUBIC)
+            two = _line(plane_of, top + 1.0, left, right, height, width, stride_pixel, shown, CUBIC)
             if CUBIC:
                 before = _line(
-                    from_, top - 1.0, left, right, height, width, stride_pixel, shown, CUBIC
+                    plane_of, top - 1.0, left, right, height, width, stride_pixel, shown, CUBIC
                 )
                 after = _line(
-                    from_, top + 2.0, left, right, height, width, stride_pixel, shown, CUBIC
+                    plane_of, top + 2.0, left, right, height, width, stride_pixel, shown, CUBIC
                 )
                 value = _between_four(before, one, two, after, down)
             else:
                 value = _between_two(one, two, down)
-            colour = tl.load(fill + channel) if FILLS else 0.0
-            value = tl.where(shown, _cut(value), _cut(colour))
+            value = tl.where(shown, _cut(value), 0.0)
+            if FILLS:
+                value = tl.where(shown, value, _cut(tl.load(fill + channel)))
             place = target + channel * stride_channel + pixel * stride_pixel
             tl.store(place, value.to(tl.uint8), mask=valid)
 
