@@ -120,7 +120,7 @@ def timm(
     to_floats(mean, std)
     if auto_augment:
         _check_string(auto_augment)
-    made = create_transform(
+    of_timm = create_transform(
         input_size=input_size,
         is_training=training,
         no_aug=no_aug,
@@ -142,7 +142,7 @@ def timm(
         crop_pct=crop_pct,
         crop_mode=crop_mode,
     )
-    transform = v2.Compose(made.transforms)
+    transform = v2.Compose(of_timm.transforms)
     _check_known(transform, package.__version__)
     return transform
 

@@ -176,23 +176,23 @@ def _augmentation(op: Any) -> Augmentation:
     else:
         reach = float(hparams.get("translate_pct", 0.45))
     numbers = (float(op.prob), float(op.magnitude), float(op.magnitude_std), most)
-    made = Augmentation(name, *numbers, reach if name.startswith("Translate") else 0.0)
-    _check_strengths(op, made)
-    return made
+    augmentation = Augmentation(name, *numbers, reach if name.startswith("Translate") else 0.0)
+    _check_strengths(op, augmentation)
+    return augmentation
 
 
-def _check_strengths(op: Any, made: Augmentation) -> None:
+def _check_strengths(op: Any, ours: Augmentation) -> None:
     """That timm's function gives what ours does, up to the sign, which is drawn."""
     if op.level_fn is None:
         return
     state = random.getstate()
     try:
-        for magnitude in np.linspace(0.0, made.most, 9).tolist():
+        for magnitude in np.linspace(0.0, ours.most, 9).tolist():
             (given,) = op.level_fn(magnitude, op.hparams)
             level = np.full(2, magnitude)
-            if not np.isclose(made.amounts(level, np.array([1.0, -1.0])), given).any():
+            if not np.isclose(ours.amounts(level, np.array([1.0, -1.0])), given).any():
                 raise NotLowerableError(
-                    f"{made.name} of this timm has {given} at the magnitude {magnitude:g}, which "
+                    f"{ours.name} of this timm has {given} at the magnitude {magnitude:g}, which "
                     "is not what fastload follows"
                 )
     finally:
@@ -207,12 +207,12 @@ def _augmentations(ops: Sequence[Any], image: ImageState) -> tuple[Augmentation,
 
 def _settings(ops: Sequence[Any], image: ImageState) -> tuple[Filters, Fill]:
     """Of what moves pixels: how, and what is around an image."""
-    found = {
+    settings = {
         (_names(op.kwargs["resample"], image), read_floats(op.kwargs["fillcolor"])) for op in ops
     }
-    if len(found) != 1:
+    if len(settings) != 1:
         raise NotLowerableError("its operations differ in their filters or their fill")
-    filters, fill = found.pop()
+    filters, fill = settings.pop()
     if filters not in (("bilinear",), ("bicubic",), ("bilinear", "bicubic")):
         raise NotLowerableError(f"images are moved with the filters {', '.join(filters)}")
     return filters, fill

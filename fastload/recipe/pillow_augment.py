@@ -196,12 +196,12 @@ class PillowStep:
     def numbers(self) -> npt.NDArray[np.float32]:
         """(B, NUMBERS): of the steps."""
         kinds = self.kinds.astype(np.int32)
-        made = np.zeros((len(kinds), NUMBERS))
-        made[:, :2] = amounts_as_numbers(kinds, self.amounts)
+        recoloured = np.zeros((len(kinds), NUMBERS))
+        recoloured[:, :2] = amounts_as_numbers(kinds, self.amounts)
         moved = (kinds == _BILINEAR) | (kinds == _BICUBIC)
-        result: npt.NDArray[np.float32] = np.where(moved[:, None], self.matrices, made).astype(
-            np.float32
-        )
+        result: npt.NDArray[np.float32] = np.where(
+            moved[:, None], self.matrices, recoloured
+        ).astype(np.float32)
         return result
 
 
@@ -341,14 +341,14 @@ def run_pillow_steps(pixels: torch.Tensor, steps: list[PillowStep], fill: Fill) 
 
 def numbers_of_pillow_steps(steps: list[PillowStep], fill: Fill) -> list[Steps]:
     """The same as steps of colour and of blurs."""
-    made: list[Steps] = []
+    every: list[Steps] = []
     kinds: list[Int64Array] = []
     numbers: list[npt.NDArray[np.float32]] = []
 
     def together() -> None:
         if kinds:
             stacked = np.stack(kinds, axis=1).astype(np.int32)
-            made.append(ColourSteps(stacked, np.stack(numbers, axis=1), fill=fill))
+            every.append(ColourSteps(stacked, np.stack(numbers, axis=1), fill=fill))
             kinds.clear()
             numbers.clear()
 
@@ -360,9 +360,9 @@ def numbers_of_pillow_steps(steps: list[PillowStep], fill: Fill) -> list[Steps]:
             together()
             # Of rows that are not blurred any number will do.
             weights = gaussian_weights(np.where(rows, step.deviations, 1.0), _BLUR.kernel_size[0])
-            made.append(BlurSteps(weights, weights, rows))
+            every.append(BlurSteps(weights, weights, rows))
     together()
-    return made
+    return every
 
 
 class _OfPillow(PixelOperation):
@@ -460,13 +460,13 @@ class PillowRandAugment(_OfPillow):
         """Of each layer, which of the operations a sample goes through."""
         if self.weights is None:
             return [np.floor(u * len(self.ops)).astype(np.int64) for u in uniform.T]
-        left, found = np.tile(np.array(self.weights), (len(uniform), 1)), []
+        left, layers = np.tile(np.array(self.weights), (len(uniform), 1)), []
         for u in uniform.T:
             ends = np.cumsum(left, axis=1)
             chosen = (ends <= u[:, None] * ends[:, -1:]).sum(axis=1)
             left[np.arange(len(uniform)), chosen] = 0.0
-            found.append(chosen)
-        return found
+            layers.append(chosen)
+        return layers
 
     def describe(self) -> str:
         return self._shown("num_layers")
@@ -533,27 +533,27 @@ class PillowAugMix(_OfPillow):
 
     def _uniform(self, draws: Draws, stream: int) -> tuple[Float64Array, Float64Array]:
         """Of the chains, and of their weights."""
-        chains = self.width * self._each
-        uniform = draws.uniform(stream, chains + weight_uniforms(self.width, self.alpha))
-        return uniform[:, :chains], uniform[:, chains:]
+        before = self.width * self._each
+        uniform = draws.uniform(stream, before + weight_uniforms(self.width, self.alpha))
+        return uniform[:, :before], uniform[:, before:]
 
     def chains(self, draws: Draws, stream: int) -> list[list[Place]]:
         """What is drawn for each chain; nothing beyond a sample's depth."""
         uniform, _ = self._uniform(draws, stream)
-        made = []
+        chains = []
         for u in uniform.reshape(len(draws), self.width, self._each).transpose(1, 0, 2):
             depth = np.full(len(draws), self._longest)
             if self.depth < 1:
                 depth = 1 + np.floor(u[:, 0] * self._longest).astype(np.int64)
             each = u[:, 1:].reshape(len(draws), self._longest, 1 + _UNIFORMS)
             chosen = np.floor(each[:, :, 0] * len(self.ops)).astype(np.int64)
-            made.append(
+            chains.append(
                 [
                     (np.where(k < depth, chosen[:, k], -1), each[:, k, 1:])
                     for k in range(self._longest)
                 ]
             )
-        return made
+        return chains
 
     def weights(self, draws: Draws, stream: int) -> npt.NDArray[np.float32]:
         """See `mixture_weights`."""
@@ -570,12 +570,12 @@ class PillowAugMix(_OfPillow):
 
     def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
         self.check_images(shape[0])
-        made = []
+        chains = []
         for places in self.chains(draws, stream):
             (chain,) = numbers_of_pillow_steps(self._drawn(places, shape[1:]), self.fill)
             assert isinstance(chain, ColourSteps)
-            made.append(chain)
-        return [MixtureSteps(side_by_side(made), self.weights(draws, stream))]
+            chains.append(chain)
+        return [MixtureSteps(side_by_side(chains), self.weights(draws, stream))]
 
     def describe(self) -> str:
         return self._shown("width", "depth")

@@ -422,10 +422,10 @@ def _line(source, y, left, part, height, width, stride_pixel, inside, CUBIC: tl.
     if CUBIC:
         before = _near(source, y, left - 1.0, height, width, stride_pixel, inside)
         after = _near(source, y, left + 2.0, height, width, stride_pixel, inside)
-        made = _between_four(before, one, two, after, part)
+        value = _between_four(before, one, two, after, part)
     else:
-        made = _between_two(one, two, part)
-    return made
+        value = _between_two(one, two, part)
+    return value
 
 
 @triton.jit
