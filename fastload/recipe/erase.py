@@ -159,16 +159,18 @@ def _fill_with_noise(
         # A slice a sample: writing to a list of places takes longer than the noise itself.
         result = images.clone()
         first, rows = number * channels, np.flatnonzero(boxes[:, 2:].all(axis=1))
-        planes = torch.arange(first, first + channels)[:, None, None]
-        for row, key in zip(rows.tolist(), keys.view(np.int64)[rows].tolist(), strict=True):
-            top, left, box_height, box_width = boxes[row].tolist()
-            y = torch.arange(top, top + box_height)[:, None]
-            place = planes
+        planes = _from_to(first, first + channels)[:, None, None]
+        for sample, key in zip(rows.tolist(), keys.view(np.int64)[rows].tolist(), strict=True):
+            above, beside, tall, wide = boxes[sample].tolist()
+            lines = _from_to(above, above + tall)[:, None]
+            places = planes
             if by_pixel:
-                place = (planes * height + y) * width + torch.arange(left, left + box_width)
-            noise = pixel_noise(torch.tensor(key), place.flatten()).view(place.shape)
-            noise = noise if images.is_floating_point() else noise.to(torch.int32)
-            result[row, :, top : top + box_height, left : left + box_width] = noise
+                places = (planes * height + lines) * width + _from_to(beside, beside + wide)
+            filling = pixel_noise(torch.tensor(key, device="cpu"), places.flatten()).view(
+                places.shape
+            )
+            filling = filling if images.is_floating_point() else filling.to(torch.int32)
+            result[sample, :, above : above + tall, beside : beside + wide] = filling
         return result
     # The erased pixels of all samples are one list.
     rows = np.flatnonzero(boxes[:, 2:].all(axis=1))
@@ -195,3 +197,8 @@ def _fill_with_noise(
         # By way of int32 negative numbers wrap on every device, as they do on the CPU.
         noise = noise.to(torch.int32)
     return images.index_put((row, plane, y, x), noise.to(images.dtype))
+
+
+def _from_to(first: int, end: int) -> torch.Tensor:
+    """Whatever the default device of the process."""
+    return torch.arange(first, end, device="cpu")
