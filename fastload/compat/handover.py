@@ -49,6 +49,9 @@ AROUND = {
 """Classes of objects that frameworks put around a DataLoader, and the attribute that they iterate
 over."""
 
+MAKING = {"deepspeed.runtime.dataloader.DeepSpeedDataLoader": "_create_dataloader"}
+"""Classes of objects that make a DataLoader at each `iter()`, and their method that does it."""
+
 Adopt = Callable[["DataLoader[Any]", "torch.device | None"], Any]
 """Of a DataLoader, and the device to which a framework will copy its batches, if it is known: a
 Loader."""
@@ -110,9 +113,12 @@ def _plain(thing: Any) -> Any:
     return thing._handed_over() if _is_loader(thing) else thing
 
 
+def _class_of(thing: Any) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
 def _name_of_inner(thing: Any) -> str | None:
-    cls = type(thing)
-    return AROUND.get(f"{cls.__module__}.{cls.__qualname__}")
+    return AROUND.get(_class_of(thing))
 
 
 def inner_of(thing: Any) -> Any:
@@ -125,6 +131,9 @@ def adopted_inside(theirs: Any, adopt: Adopt) -> Any:
     """What a framework has made, with a Loader in the place of the DataLoader: that Loader, or the
     framework's object around it, which keeps its flags, remainders, devices and seeds."""
     name = _name_of_inner(theirs)
+    if (method := MAKING.get(_class_of(theirs))) is not None:
+        _adopt_what_it_makes(theirs, method, adopt)
+        return theirs
     if name is None:
         _forget(theirs)
         return adopt(theirs, None)
@@ -136,6 +145,50 @@ def adopted_inside(theirs: Any, adopt: Adopt) -> Any:
         kept["_update_state_dict"] = functools.partial(_keep_state, weakref.ref(theirs))
         _keep_state(weakref.ref(theirs))
     return theirs
+
+
+def _adopt_what_it_makes(theirs: Any, method: str, adopt: Adopt) -> None:
+    """Let an object that makes a DataLoader at each `iter()` get a Loader of it: the same one as
+    long as it gives the same arguments. Its method stays, and finds another `DataLoader`. Raises
+    what `adopt` raises."""
+    function = getattr(type(theirs), method)
+    arguments: list[Any] = []
+    loaders: list[Any] = []
+
+    def make(*args: Any, **named: Any) -> Any:
+        given = [*args, *named.items()]
+        if not (loaders and _are_same(given, arguments)):
+            arguments[:], loaders[:] = given, [adopt(DataLoader(*args, **named), None)]
+        return loaders[0]
+
+    def tried(*args: Any, **named: Any) -> tuple[()]:
+        make(*args, **named)
+        return ()
+
+    finding = FunctionType(
+        function.__code__,
+        {**function.__globals__, "DataLoader": tried},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    before = dict(vars(theirs))
+    finding(theirs)  # What cannot be adopted is an error now; nothing is iterated over.
+    vars(theirs).clear()
+    vars(theirs).update(before)
+    finding.__globals__["DataLoader"] = make
+    vars(theirs)[method] = functools.partial(finding, theirs)
+
+
+def _are_same(given: list[Any], before: list[Any]) -> bool:
+    """Whether arguments, those with names as (name, value), are the same objects or numbers."""
+
+    def same(a: Any, b: Any) -> bool:
+        if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
+            return all(map(same, a, b))
+        return a is b or (isinstance(a, int | str) and type(a) is type(b) and a == b)
+
+    return len(given) == len(before) and all(map(same, given, before))
 
 
 def _keep_state(wrapper: Callable[[], Any]) -> None:

@@ -391,8 +391,7 @@ def _refuse_unsupported(existing: Any) -> None:
     else:
         said = (
             f"from_dataloader takes a torch DataLoader, got {name}. Give it the DataLoader that "
-            "this has or makes (for DeepSpeed, one of your own in place of training_data). To "
-            "start from data, use fastload.create_loader."
+            "this has. To start from data, use fastload.create_loader."
         )
     raise ConfigurationError(f"existing: {said}")
 

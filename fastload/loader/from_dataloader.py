@@ -62,8 +62,8 @@ def from_dataloader(
             them, and resuming reads up to the saved position. A StatefulDataLoader of torchdata is
             continued at its position, if its order is not random. Of a framework that puts an
             object of its own around a DataLoader (Accelerate's DataLoaderShard and
-            DataLoaderDispatcher, Fabric's, Ray Train's, timm's PrefetchLoader), that object: the
-            Loader takes the place of the DataLoader in it, and it is returned itself.
+            DataLoaderDispatcher, Fabric's, Ray Train's, timm's PrefetchLoader, DeepSpeed's), that
+            object: the Loader takes the place of the DataLoader in it, and it is returned itself.
         backend, device, batch_transform, dtype, memory_format, on_error, options: as in
             `create_loader`.
         seed: None takes that of the DistributedSampler, of the loader's generator, or of

@@ -201,3 +201,65 @@ def test_opacus_says_so(caplog: pytest.LogCaptureFixture) -> None:
     assert "made a DPDataLoader" in text
     again = fastload.from_dataloader(opacus.DPDataLoader.from_data_loader(loader()))
     assert (len(list(again)), len(warned(caplog))) == (2, 1)
+
+
+MAKER = """
+from torch.utils.data import DataLoader, DistributedSampler
+
+class OfEpochs(DistributedSampler):
+    pass
+
+class DeepSpeedDataLoader:
+    def __init__(self, dataset, batch_size, workers=0, collate_fn=None):
+        self.dataset, self.batch_size, self.workers = dataset, batch_size, workers
+        self.collate_fn, self.data, self.passes = collate_fn, None, 0
+        self.data_sampler = OfEpochs(dataset, 2, 1)
+    def __iter__(self):
+        self.data_sampler.set_epoch(self.passes)
+        self.passes += 1
+        self._create_dataloader()
+        return self
+    def __next__(self):
+        return next(self.data)
+    def _create_dataloader(self):
+        self.dataloader = DataLoader(
+            self.dataset, batch_size=self.batch_size, sampler=self.data_sampler,
+            num_workers=self.workers, collate_fn=self.collate_fn, drop_last=False,
+        )
+        self.data = (batch for batch in self.dataloader)
+        return self.dataloader
+"""
+"""DeepSpeed's object for `training_data=`, as far as making loaders goes."""
+
+
+@pytest.fixture
+def maker(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = ModuleType("deepspeed.runtime.dataloader")
+    exec(MAKER, vars(module))
+    module.DeepSpeedDataLoader.__module__ = module.__name__
+    return module.DeepSpeedDataLoader
+
+
+def test_an_object_that_makes_loaders_gets_one_loader(maker: Any) -> None:
+    data = TensorDataset(torch.arange(14))
+    plain, ours = maker(data, 3), maker(data, 3)
+    assert fastload.from_dataloader(ours) is ours
+    assert ours.data is None, "nothing was started"
+    for _ in range(3):
+        assert values(ours) == values(plain)
+        assert type(ours.dataloader) is Loader
+    first = ours.dataloader
+    assert ours.passes == plain.passes == 3
+    for one in (plain, ours):
+        one.batch_size, one.dataset = 2, TensorDataset(torch.arange(14) * 10)
+        one.data_sampler.dataset = one.dataset
+    assert values(ours) == values(plain)
+    assert ours.dataloader is not first, "it gave other arguments"
+
+
+def test_what_it_makes_is_refused_at_once_if_it_cannot_be_adopted(maker: Any) -> None:
+    theirs = maker(TensorDataset(torch.arange(8)), 4)
+    with pytest.raises(ConfigurationError, match="shard: the DataLoader's OfEpochs"):
+        fastload.from_dataloader(theirs, shard=fastload.Shard(0, 2))
+    assert "_create_dataloader" not in vars(theirs)
+    assert len(values(theirs)) == 1
