@@ -32,6 +32,9 @@ def test_ranks_of_a_mesh(world: int, tmp_path: Path) -> None:
             if same is not None:
                 check_sharing(one, first=one["coordinate"][same] == 0)
 
+    for one in (rank["wrong"] for rank in ranks):
+        assert ("of the same part of the data" in one["said"]) == (not one["first"])
+
 
 def check_division(results: list[dict[str, Any]], names: list[str]) -> None:
     """Ranks at one place of the data parallel dimensions have the same samples; the others divide

@@ -88,6 +88,13 @@ def test_a_mesh_of_data_parallel_ranks_does_not(
     assert not caplog.records
 
 
+def test_a_group_of_all_ranks_whose_name_says_what_it_is(four_ranks: None) -> None:
+    """As Megatron makes it where a model takes all ranks."""
+    dist.new_group(range(4), group_desc="TENSOR_MODEL_PARALLEL_GROUP")
+    with pytest.raises(ConfigurationError, match="TENSOR_MODEL_PARALLEL_GROUP' of 4 ranks"):
+        fastload.create_loader(DATA, 4)
+
+
 def test_several_dimensions_divide_the_data_together(eight_ranks: None) -> None:
     """Rank 5 of (2, 2, 2) is at (1, 0, 1)."""
     names = ("dp_replicate", "dp_shard", "tp")
@@ -96,6 +103,7 @@ def test_several_dimensions_divide_the_data_together(eight_ranks: None) -> None:
     assert part(mesh[data]) == part(data) == part(mesh[data]._flatten("dp")) == (2, 4)
     turned = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp_shard", "tp", "dp_replicate"))
     assert part(turned["dp_shard", "dp_replicate"]) == (3, 4)
+    assert part(fastload.MeshShard(fastload.Shard(1, 3))) == (1, 3)
     place = shard_of(mesh[data])
     assert place.note == "shard: part 2 of 4, divided among ranks 1, 3, 5, 7 of 8 processes"
 

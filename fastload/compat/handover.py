@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from fastload.errors import ConfigurationError
+
 logger = logging.getLogger("fastload")
 
 FUNCTIONS = {
@@ -151,7 +153,13 @@ def _adopt_what_it_makes(theirs: Any, method: str, adopt: Adopt) -> None:
     """Let an object that makes a DataLoader at each `iter()` get a Loader of it: the same one as
     long as it gives the same arguments. Its method stays, and finds another `DataLoader`. Raises
     what `adopt` raises."""
-    function = getattr(type(theirs), method)
+    function = getattr(type(theirs), method, None)
+    if function is None or "DataLoader" not in function.__code__.co_names:
+        raise ConfigurationError(
+            f"existing: this {type(theirs).__name__} does not make its DataLoader by {method}, as "
+            "versions known to fastload do. Give the framework a loader of your own that was "
+            "adopted."
+        )
     arguments: list[Any] = []
     loaders: list[Any] = []
 

@@ -34,12 +34,11 @@ def shard_here() -> ShardHere:
         return here
     shard, smaller = Shard.detect(), ""
     for group in groups_here():
-        if 1 < group.size() < shard.world_size:
-            name = str(group.group_desc)
-            if words_of(name) & SAME_SAMPLES:
-                raise _undivided(f"the process group {name!r} of {counted(group.size(), 'rank')}")
-            if not words_of(name) & _OTHER_SAMPLES:
-                smaller = name
+        name, size = str(group.group_desc), group.size()
+        if size > 1 and words_of(name) & SAME_SAMPLES:
+            raise _undivided(f"the process group {name!r} of {counted(size, 'rank')}")
+        if 1 < size < shard.world_size and not words_of(name) & _OTHER_SAMPLES:
+            smaller = name
     if smaller:
         _warn_of_group(smaller, shard)
     return ShardHere(shard)

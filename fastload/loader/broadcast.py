@@ -20,8 +20,8 @@ from fastload.sampler import Position
 class _Message(NamedTuple):
     """What the first rank sends before the tensors of a batch."""
 
-    position: Position
     identity: dict[str, Any]
+    """What tells this batch from others: the data, the part and the place in it."""
     samples: int | None = None
     substituted: int = 0
     structure: bytes = b""
@@ -52,11 +52,21 @@ class _Broadcast(Feed):
         super().__init__(*arguments, **settings)
         self._group = dist_group
         self._first = dist.get_global_rank(dist_group, 0)
-        self._identity = identity
+        self._same = identity
         # cpu:gloo,cuda:nccl
         self._devices = [
             one.split(":")[0] for one in dist.get_backend_config(dist_group).split(",")
         ]
+
+    def start(self, position: Position) -> None:
+        """Nothing yet: what goes wrong, goes wrong in `batch`, where all ranks hear of it."""
+        if self._closed:
+            raise FastloadError("the loader is closed; create a new one.")
+
+    def _identity(self, position: Position) -> dict[str, Any]:
+        shard = self._order.shard
+        place = {"rank": shard.rank, "world_size": shard.world_size}
+        return self._same() | place | dict(zip(("epoch", "step"), position, strict=True))
 
     def _send(self, message: _Message | None) -> _Message:
         """The message of the first rank, on all ranks."""
@@ -75,41 +85,30 @@ class _Broadcast(Feed):
 class _First(_Broadcast):
     """That which makes them."""
 
-    def start(self, position: Position) -> None:
-        """What goes wrong here goes wrong in `batch` again, where the others hear of it."""
-        try:
-            super().start(position)
-        except Exception:
-            if self._closed:
-                raise
-
     def batch(self, position: Position) -> Staged:
-        identity = self._identity()
+        identity: dict[str, Any] = {}
         try:
+            identity = self._identity(position)
             Feed.start(self, position)
             staged = super().batch(position)
             batch = self._stage.deliver(staged)
             writer = _Writer(self._devices)
             structure = writer.written(batch)
         except Exception as error:
-            self._send(_Message(position, identity, error=_pickled(error)))
+            self._send(_Message(identity, error=_pickled(error)))
             raise
         described = tuple(
             (one.shape, one.stride(), one.dtype, one.device.type) for one in writer.tensors
         )
         counts = staged.samples, staged.substituted
-        self._send(_Message(position, identity, *counts, structure, described))
+        self._send(_Message(identity, *counts, structure, described))
         for tensor in writer.tensors:
             self._send_tensor(tensor)
         return Staged(batch, None, *counts)
 
 
 class _Other(_Broadcast):
-    """Those which receive them. Nothing is started."""
-
-    def start(self, position: Position) -> None:
-        if self._closed:
-            raise FastloadError("the loader is closed; create a new one.")
+    """Those which receive them. They start nothing."""
 
     def end_epoch(self, epoch: int) -> None:
         """Nothing was asked here that could be wrong."""
@@ -125,24 +124,23 @@ class _Other(_Broadcast):
         ]
         for tensor in tensors:
             self._send_tensor(tensor)
-        self._check(message, position)
         if message.error:
             raise pickle.loads(message.error)
+        self._check(message.identity, position)
         batch = _Reader(message.structure, tensors).load()
         return Staged(batch, None, message.samples, message.substituted)
 
-    def _check(self, message: _Message, position: Position) -> None:
+    def _check(self, theirs: dict[str, Any], position: Position) -> None:
         """Raises StateMismatchError: the first rank gives another batch than this one asks for."""
-        mine = self._identity() | dict(zip(("epoch", "step"), position, strict=True))
-        theirs = message.identity | dict(zip(("epoch", "step"), message.position, strict=True))
+        mine = self._identity(position)
         if differing := [key for key in mine | theirs if mine.get(key) != theirs.get(key)]:
             rows = "; ".join(
                 f"{k}: {theirs.get(k)!r} there, {mine.get(k)!r} here" for k in differing
             )
             raise StateMismatchError(
                 f"shard: rank {self._first} makes the batches of rank {dist.get_rank()}, and they "
-                f"differ in {rows}. Make both loaders with the same arguments, load the same "
-                "state, and iterate over both alike."
+                f"differ in {rows}. Make both loaders with the same arguments, of the same part of "
+                "the data, load the same state, and iterate over both alike."
             )
 
 
@@ -197,5 +195,5 @@ def _pickled(error: Exception) -> bytes:
         written = pickle.dumps(error)
         pickle.loads(written)
         return written
-    except Exception:
+    except Exception:  # whatever its own way of pickling may raise
         return pickle.dumps(WorkerError(f"{type(error).__name__}: {error}"))

@@ -36,7 +36,7 @@ class MeshShard:
     ranks: Any
     """Those that divide the data, each of which reads another part: a DeviceMesh of one dimension,
     or of several that all divide it (`mesh["dp_replicate", "dp_shard"]`, the first one slowest); a
-    process group; or the name of a mesh's dimension, or several."""
+    process group; the name of a mesh's dimension, or several; or a Shard."""
     broadcast: Any = None
     """A mesh of one dimension, a process group or a name: ranks that get the same samples
     (`mesh["tp"]`). The first of them makes the batches, the others receive them, each at `next`, on
@@ -44,8 +44,8 @@ class MeshShard:
 
 
 def shard_of(given: Any) -> ShardHere:
-    """What a mesh, a group, a name or a MeshShard says. Raises ConfigurationError: none,
-    see `MeshShard`."""
+    """What a mesh, a group, names or a MeshShard say. Raises ConfigurationError: nothing, see
+    `MeshShard`."""
     asked = given if isinstance(given, MeshShard) else MeshShard(given)
     shard, ranks = _part_of(asked.ranks)
     note = f"shard: part {shard.rank} of {shard.world_size}"
@@ -74,7 +74,9 @@ def _shown(ranks: Sequence[int]) -> str:
 
 
 def _part_of(given: Any) -> tuple[Shard, Sequence[int]]:
-    """(this process's part, ranks that have another one each)."""
+    """(this process's part, ranks that are known to have another one each)."""
+    if isinstance(given, Shard):
+        return given, ()
     if _is_mesh(given):
         return _part_in_mesh(given)
     names = [given] if isinstance(given, str) else given

@@ -97,9 +97,9 @@ def errors(shard: Any) -> list[Any]:
                 seen.append([batch["number"].tolist(), batch["text"]])
 
 
-def differing(shard: Any, group: Any) -> str:
-    """What a rank says whose loader has another seed than that which makes its batches."""
-    seed = dist.get_rank(group)
+def differing(shard: Any, seed: int = 0) -> str:
+    """What a rank says whose loader has another seed, or another part of the data, than that which
+    makes its batches."""
     with fastload.create_loader(DATA, BATCH, shuffle=True, seed=seed, shard=shard) as loader:
         try:
             next(iter(loader))
@@ -133,8 +133,14 @@ def main(directory: str) -> None:
             "first half": half["batches"],
             "second half": run(shared, state=half["state"])["batches"],
             "errors": [errors(place), errors(shared)],
-            "differing": differing(shared, mesh.get_group(same)),
+            "differing": differing(shared, mesh.get_local_rank(same)),
         }
+    # Ranks that divide the data by both dimensions, so that neither shows it.
+    mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("dp_a", "dp_b"))
+    pairs = [dist.new_group([one, world - 1 - one]) for one in range(world // 2)]
+    pair = pairs[min(rank, world - 1 - rank)]
+    wrong = differing(fastload.MeshShard(("dp_a", "dp_b"), broadcast=pair))
+    results["wrong"] = {"first": dist.get_rank(pair) == 0, "said": wrong}
     (Path(directory) / f"mesh.{rank}").write_text(json.dumps(results))
     dist.barrier()
     dist.destroy_process_group()

@@ -263,3 +263,14 @@ def test_what_it_makes_is_refused_at_once_if_it_cannot_be_adopted(maker: Any) ->
         fastload.from_dataloader(theirs, shard=fastload.Shard(0, 2))
     assert "_create_dataloader" not in vars(theirs)
     assert len(values(theirs)) == 1
+
+
+def test_an_object_that_makes_its_loader_otherwise_is_refused(
+    maker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maker, "_create_dataloader", lambda self: iter(self.data))
+    with pytest.raises(ConfigurationError, match="does not make its DataLoader by _create"):
+        fastload.from_dataloader(maker(TensorDataset(torch.arange(8)), 4))
+    monkeypatch.delattr(maker, "_create_dataloader")
+    with pytest.raises(ConfigurationError, match="a loader of your own"):
+        fastload.from_dataloader(maker(TensorDataset(torch.arange(8)), 4))
