@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from fastload.sampler import Shuffle as Shuffle
     from fastload.sampler.buckets import Buckets as Buckets
     from fastload.sampler.mesh import MeshShard as MeshShard
+    from fastload.sampler.scales import BatchSize as BatchSize
+    from fastload.sampler.scales import MultiScale as MultiScale
+    from fastload.sampler.scales import Progressive as Progressive
     from fastload.sources import open_source as open_source
     from fastload.sources.ragged import Ragged as Ragged
 
@@ -55,6 +58,7 @@ _MODULES = {
     "HSV": "fastload.recipe.transforms",
     "BackendOptions": "fastload.backends",
     "BackendUnavailableError": "fastload.errors",
+    "BatchSize": "fastload.sampler.scales",
     "BlockShuffle": "fastload.sampler",
     "Buckets": "fastload.sampler.buckets",
     "CollateColumns": "fastload.loader",
@@ -68,7 +72,9 @@ _MODULES = {
     "MeshShard": "fastload.sampler.mesh",
     "MixUp": "fastload.recipe.transforms",
     "Mosaic": "fastload.recipe.transforms",
+    "MultiScale": "fastload.sampler.scales",
     "NodePlacement": "fastload.sampler",
+    "Progressive": "fastload.sampler.scales",
     "RandomSizedBBoxSafeCrop": "fastload.recipe.transforms",
     "Ragged": "fastload.sources.ragged",
     "Recipe": "fastload.recipe",

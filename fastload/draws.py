@@ -52,6 +52,8 @@ class Stream:
     """The order of the blocks of `BlockShuffle`."""
     BUCKETS = 0xFFF3
     """The order of the batches of `Buckets`."""
+    SCALES = 0xFFEF
+    """The sizes of the batches of `MultiScale`; the index is the batch's number."""
 
 
 _U32 = np.uint64(0xFFFFFFFF)

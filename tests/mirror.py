@@ -124,6 +124,7 @@ TESTS = {
     "test_sampler": "sampler.bijection sampler.order",
     "test_sampler_blocks": "sampler.blocks",
     "test_sampler_placement": "sampler.placement",
+    "test_scales": "sampler.nested sampler.scales",
     "test_seek_index": "cli.index native.seek native.seek_filling",
     "test_selection": "loader.build loader.explained loader.tune",
     "test_sources_ambiguous": "sources.beside",

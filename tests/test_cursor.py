@@ -228,11 +228,11 @@ STATE = {
 
 
 def test_what_a_state_says() -> None:
-    assert read_state(STATE, MINE, 6) == ((2, 6), "abc", "shuffled")
-    assert read_state(STATE | {"epoch": 0, "step": 0}, MINE, 6)[0] == (0, 0)
-    assert read_state(STATE | {"epoch": 2**31 - 1}, MINE, 6)[0] == (2**31 - 1, 6)
+    assert read_state(STATE, MINE, lambda _: 6) == ((2, 6), "abc", "shuffled")
+    assert read_state(STATE | {"epoch": 0, "step": 0}, MINE, lambda _: 6)[0] == (0, 0)
+    assert read_state(STATE | {"epoch": 2**31 - 1}, MINE, lambda _: 6)[0] == (2**31 - 1, 6)
     without = STATE | {"order": {"seed": 5, "sampler": "shuffled"}}
-    assert read_state(without, MINE, 6) == ((2, 6), None, "shuffled")
+    assert read_state(without, MINE, lambda _: 6) == ((2, 6), None, "shuffled")
 
 
 class Incomparable:
@@ -266,5 +266,5 @@ class Incomparable:
 )
 def test_what_is_no_state_of_this_loader(state: Any, said: str) -> None:
     with pytest.raises(StateMismatchError) as refused:
-        read_state(state, MINE, 6)
+        read_state(state, MINE, lambda _: 6)
     assert said in str(refused.value)

@@ -133,7 +133,6 @@ CHECKS: dict[str, dict[str, str]] = {
             assert [found.count(label) for label in range(3)] == [7, 7, 15]
             loader.close()
         """,
-        "bucketed =": "assert tuple(images.shape[2:]) in bucketed.shapes",
         "depth, _ =": """
             assert depth.numpy().dtype == np.uint16 and depth.shape == (2, 1, 8, 9)
             assert depth.flatten(1).long().amax(1).tolist() == [7, 1007]
@@ -170,6 +169,10 @@ CHECKS: dict[str, dict[str, str]] = {
                 images, labels = next(iter(loader))
                 assert images.shape == (4, 3, 224, 224) and labels.tolist() == [0, 1, 2, 3]
         """,
+    },
+    "sizes.md": {
+        "bucketed =": "assert tuple(images.shape[2:]) in bucketed.shapes",
+        "scaled =": "assert {height, width} <= {192, 224, 288} and len(scaled.shapes) == 3",
     },
     "detection.md": {
         "boxes = fastload.Ragged.of": """

@@ -281,11 +281,11 @@ NEEDS: tuple[Need, ...] = (
         "add a Letterbox, a Resize or a crop to a fixed (height, width) to transform",
     ),
     Need(
-        "a size for each batch (`order=fastload.Buckets(...)`)",
+        "a size for each batch (`order=fastload.Buckets(...)`, `MultiScale`, `Progressive`)",
         "order",
         _sized,
         ("sizes_batches",),
-        "leave Buckets out",
+        "leave it out",
     ),
     Need(
         'grey images with one channel (`mode="unchanged"`)',

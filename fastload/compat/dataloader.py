@@ -121,7 +121,7 @@ class _UncountedSampler(LoaderSampler):
     order: UncountedOrder
 
     def __len__(self) -> int:
-        return self.order.count()
+        return self.order.count(self.epoch)
 
 
 def sampler_over(order: Order, dataset: Any, owner: Callable[[], Any] | None) -> LoaderSampler:
@@ -146,7 +146,7 @@ class LoaderBatchSampler(BatchSampler):
         self.sampler.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return self.sampler.order.steps
+        return self.sampler.order.steps_in(self.sampler.epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
         return self.sampler.batches()

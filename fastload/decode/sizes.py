@@ -48,8 +48,8 @@ def image_sizes(source: Source, settings: DecodeSettings) -> Int64Array:
     column = next(iter(source.images.values()), None)
     if column is None:
         raise ConfigurationError(
-            f"order: Buckets are of images that fastload reads, and {source.name} has none; leave "
-            "Buckets out."
+            f"order: it needs the sizes of images that fastload reads, and {source.name} has none; "
+            "leave it out."
         )
     rows = np.arange(len(column), dtype=np.int64)
     if isinstance(column, PixelImages):

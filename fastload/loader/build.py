@@ -128,7 +128,7 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     colour = ColourPlace(split)
     if config.place != "auto" or split.begins_with_colour:
         colour = place_by_rule(config.place, split, source, config.device)
-    padded = config.collate is not None and _pads(config, source, split)
+    padded = config.collate is not None and _pads(config, source, split, served.order)
     workload = Workload(source, split, config.collate_fn, config.device, config.options, padded)
     if config.tune:
         return _fastest(served, workload, colour)
@@ -241,11 +241,11 @@ def _on_backend(
 # -- For a backend ---------------------------------------------------------------------------------
 
 
-def _pads(config: LoaderConfig, source: Source, split: SplitRecipe) -> bool:
+def _pads(config: LoaderConfig, source: Source, split: SplitRecipe, order: Order) -> bool:
     """See `Context.padded`."""
     from fastload.loader import objects
 
-    alone = config.batch_sampler is None and config.batch_size == 1
+    alone = config.batch_sampler is None and order.batch_size == 1
     return objects.pads(config.collate, source, split, alone=alone)
 
 

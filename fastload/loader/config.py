@@ -319,7 +319,7 @@ def ordering_of(shuffle: Any, order: Any) -> Ordering | None:
         )
     shuffled = flag("shuffle", shuffle)
     good = order is None or isinstance(order, Ordering)
-    what = "a fastload.BlockShuffle, Buckets, NodePlacement or Shuffle, or None"
+    what = "a fastload.BlockShuffle, Shuffle, Buckets or another order, or None"
     require("order", good, what, order)
     given: Ordering | None = order
     if not shuffled:

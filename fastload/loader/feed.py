@@ -136,8 +136,9 @@ class Feed:
         if self._order.endless or self._order.read_ahead is not None:
             compared.begin_epoch(epoch, np.arange(self._order.length), 0)
             return
-        rows = [self._order.batch(n) for n in range(self._order.steps)]
         indices = self._schedule.order_of(epoch)
+        steps = range(self._order.steps_in(epoch))
+        rows = [self._order.rows(epoch, n, indices) for n in steps]
         first = rows[step] if len(rows[step]) else rows[0]
         if len(first):
             own = indices[np.concatenate(rows)]

@@ -79,6 +79,11 @@ class Cursor:
         out, at the first batch of it."""
         return self.chosen or ((self.epoch, 0) if self.taken else (self.epoch, self.step))
 
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next `iter()` begins, or goes on with."""
+        return self.chosen[0] if self.chosen else self.epoch + self.taken
+
     def begin(self) -> int:
         """`iter()` was called: the epoch that comes."""
         if self.chosen is not None:
@@ -253,7 +258,7 @@ class LoaderIterator(Iterator[Any]):
         order = self._progress.parts.order
         if order.endless:
             raise TypeError("an epoch of data that can only be iterated has no length")
-        return order.steps
+        return order.steps_in(self._progress.cursor.epoch)
 
     def __next__(self) -> Any:
         """The next batch. Raises what `Loader.__iter__` documents."""
@@ -277,7 +282,7 @@ class LoaderIterator(Iterator[Any]):
         if self._state in (_State.NEW, _State.FAILED):
             self._state = _State.UNDER_WAY
         epoch, step = cursor.epoch, cursor.step
-        if step >= parts.order.steps and not parts.order.goes_on(epoch, step):
+        if step >= parts.order.steps_in(epoch) and not parts.order.goes_on(epoch, step):
             self._end()
         with progress.one_thread:
             try:
@@ -301,7 +306,7 @@ class LoaderIterator(Iterator[Any]):
         if progress.spans is not None:
             args = {"epoch": epoch, "step": step}
             progress.spans.add("wait for a batch", asked, now, track="trainer", args=args)
-        if step + 1 >= parts.order.steps:
+        if step + 1 >= parts.order.steps_in(epoch):
             self._state = _State.COMPLETE
         return batch
 

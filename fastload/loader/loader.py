@@ -372,8 +372,9 @@ class Loader(ShownAsDataLoader):
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """(height, width) of all images that batches of `order=Buckets(...)` may have, for what is
-        compiled for each; () where the transform alone says it."""
+        """(height, width) of all images that batches of an order with sizes (`Buckets`,
+        `MultiScale`, `Progressive`) may have, for what is compiled for each; () where the transform
+        alone says it."""
         return self._parts.order.shapes
 
     @property
@@ -415,10 +416,10 @@ class Loader(ShownAsDataLoader):
         if device is not None and config.device.type == "cpu":
             config = replace(config, device=device)
         adopted = made_again(config, dataloader)
-        if self._parts.order.shapes and adopted.order != config.order:
+        if self._parts.order.own_batches and adopted.order != config.order:
             raise ConfigurationError(
-                "order: batches of Buckets are dealt to ranks by fastload, and "
-                f"{type(dataloader).__name__} deals them by itself. Make the loader after "
+                f"order: batches of {type(config.order).__name__} are dealt to ranks by fastload, "
+                f"and {type(dataloader).__name__} deals them by itself. Make the loader after "
                 "init_process_group, or with shard='auto', so that the framework leaves it."
             )
         again = Loader(adopted)
@@ -429,15 +430,16 @@ class Loader(ShownAsDataLoader):
         return _copied, (self.config, self._cursor.start)
 
     def __len__(self) -> int:
-        """Batches an epoch on this rank; the same on every rank and in every epoch. Of an adopted
-        DataLoader its own length.
+        """Batches of the epoch under way, or of the next one if none is, on this rank; the same on
+        every rank. Only orders that say so (`BatchSize`) have another number in another epoch. Of
+        an adopted DataLoader its own length.
 
         Raises:
             TypeError: an adopted IterableDataset that has no length.
         """
         self._settle()
         theirs = self.config.adopted and not self.config.shared
-        return len(self.existing) if theirs else self._parts.order.count()
+        return len(self.existing) if theirs else self._parts.order.count(self._cursor.position[0])
 
     def __iter__(self) -> LoaderIterator:  # type: ignore[override]
         """One epoch of batches, from its start or, after `load_state_dict`, from where the state
@@ -548,9 +550,10 @@ class Loader(ShownAsDataLoader):
             ConfigurationError: no int, a negative number, or more than an epoch has.
         """
         batches = integer("batches", batches, None)
-        if not 0 <= batches <= self._parts.order.steps:
+        steps = self._parts.order.steps_in(self._cursor.next_epoch)
+        if not 0 <= batches <= steps:
             raise ConfigurationError(
-                f"batches: must be from 0 to {len(self)}, an epoch of this loader, got {batches}."
+                f"batches: must be from 0 to {steps}, an epoch of this loader, got {batches}."
             )
         self._cursor.skip(batches)
 
@@ -569,7 +572,7 @@ class Loader(ShownAsDataLoader):
         fingerprint = None
         if loaded is not None and loaded.position == (epoch, step):
             fingerprint = loaded.fingerprint
-        elif 0 < step < order.steps or (order.open_ended and step > order.steps):
+        elif 0 < step < order.steps_in(epoch) or (order.open_ended and step > order.steps):
             fingerprint = order.fingerprint_at(epoch, step, self._feed.order_of, saving=True)
         stream, served = self._parts.stream, getattr(self._parts.backend, "next", (0, 0))
         inside = {} if stream is None else stream.state((epoch, step), served)
@@ -621,8 +624,11 @@ class Loader(ShownAsDataLoader):
             recipe = str(state["recipe"])
         mine = self._parts.identity() | {"recipe": recipe}
         order = self._parts.order
-        most = sys.maxsize if order.open_ended else order.steps
-        position, fingerprint, sampler = read_state(state, mine, most)
+
+        def steps_in(epoch: int) -> int:
+            return sys.maxsize if order.open_ended else order.steps_in(epoch)
+
+        position, fingerprint, sampler = read_state(state, mine, steps_in)
         loaded = None if fingerprint is None else LoadedOrder(position, fingerprint, str(sampler))
         if loaded is not None and (order.ahead or not self.config.adopted):
             loaded.check(order, self._feed.order_of)

@@ -304,10 +304,16 @@ def _sized(reading: Reading, order: Order) -> SplitRecipe:
 
     if reading.config.collate_fn is not None:
         raise ConfigurationError(
-            "collate_fn: it takes single samples, and beside order=Buckets(...) fastload makes "
+            "collate_fn: it takes single samples, and beside an order with sizes fastload makes "
             "whole batches; leave it out, or give fastload.CollateColumns(function)."
         )
-    primary = next(iter(reading.opened.source.images.values()))
+    source = reading.opened.source
+    primary = next(iter(source.images.values()), None)
+    if primary is None:
+        raise ConfigurationError(
+            f"order: it gives batches sizes of images, and {source.name} has no images that "
+            "fastload reads; leave it out."
+        )
     return sized(reading.recipe, order.shapes, primary.fixed_size)
 
 
@@ -363,7 +369,7 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
             interleaved=config.interleaved,
         )
         if config.order is not None:
-            sizes = functools.partial(_image_sizes, config, source)
+            sizes = functools.cache(functools.partial(_image_sizes, config, source))
             order = config.order.knowing(sizes).applied_to(order)
     if not order.samples or order.steps == 0:
         why = _why_empty(config, order, given)

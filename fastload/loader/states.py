@@ -50,9 +50,11 @@ class LoadedOrder:
             )
 
 
-def read_state(state: Any, mine: Mapping[str, Any], steps: int) -> tuple[Position, Any, Any]:
-    """Check a state, or whatever was given as one, against what has to be equal and the steps of an
-    epoch.
+def read_state(
+    state: Any, mine: Mapping[str, Any], steps_in: Callable[[int], int]
+) -> tuple[Position, Any, Any]:
+    """Check a state, or whatever was given as one, against what has to be equal and the steps of
+    its epoch.
 
     Returns the position; the fingerprint of the epoch's order or None; and the sampler's name, for
     messages.
@@ -81,6 +83,7 @@ def read_state(state: Any, mine: Mapping[str, Any], steps: int) -> tuple[Positio
             "same arguments, or start the epoch again with set_epoch()."
         )
     epoch, step = state.get("epoch"), state.get("step")
+    steps = steps_in(epoch if type(epoch) is int and 0 <= epoch < _EPOCHS else 0)
     if (
         type(epoch) is not int
         or type(step) is not int

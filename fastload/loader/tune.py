@@ -66,7 +66,9 @@ def samples_per_second(order: Order, stage: DeviceStage, feed: Feed) -> float:
     """In the steady state: batches finished ahead during the first one do not count. Closes the
     feed."""
     samples = 0
-    positions = ((epoch, step) for epoch in itertools.count() for step in range(order.steps))
+    positions = (
+        (epoch, step) for epoch in itertools.count() for step in range(order.steps_in(epoch))
+    )
     with contextlib.closing(feed):
         for position in itertools.islice(positions, feed.in_flight):
             stage.deliver(feed.batch(position))

@@ -146,4 +146,6 @@ def _check_covers(resize: Operation, crop: Operation) -> None:
 
 
 def _refuse(what: str, remedy: str) -> NoReturn:
-    raise ConfigurationError(f"transform: beside order=Buckets(...) {what}; {remedy}.")
+    raise ConfigurationError(
+        f"transform: beside an order that gives batches a size {what}; {remedy}."
+    )

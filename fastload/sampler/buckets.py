@@ -51,6 +51,7 @@ class Buckets(Ordering):
             small, or two sizes have one aspect ratio.
     """
 
+    cuts = True
     order: Ordering | None = None
     """Of the samples, before they are cut into batches; None: as they come, or, beside
     shuffle=True, a Shuffle."""
@@ -77,11 +78,11 @@ class Buckets(Ordering):
             raise ConfigurationError(
                 f"order: Buckets takes another order, such as fastload.Shuffle(), got {inner!r}."
             )
-        if isinstance(inner, Buckets | NodePlacement):
+        if inner is not None and (inner.cuts or isinstance(inner, NodePlacement)):
             raise ConfigurationError(
                 f"order: a {type(inner).__name__} cannot be inside Buckets: a batch of one bucket "
                 "takes its samples from all of the data set. Give Buckets a Shuffle or a "
-                "BlockShuffle."
+                "BlockShuffle; a BatchSize goes around it."
             )
         if (self.sizes is None) == (self.area is None):
             raise ConfigurationError(
@@ -134,7 +135,11 @@ class Buckets(Ordering):
     def shuffled(self) -> Ordering:
         return super().shuffled() if self.order is not None else replace(self, order=Shuffle())
 
-    def knowing(self, sizes: Callable[[], Int64Array]) -> Ordering:
+    def knowing(
+        self,
+        sizes: Callable[[], Int64Array],
+        values: Callable[[str], Int64Array] | None = None,
+    ) -> Ordering:
         return replace(self, _image_sizes=sizes)
 
     def applied_to(self, order: EpochOrder) -> BucketOrder:
@@ -253,6 +258,7 @@ class BucketOrder(EpochOrder):
     together, each when the other order has filled it. Then what is left of each bucket.
     """
 
+    own_batches = True
     inner: EpochOrder = field(default_factory=lambda: EpochOrder(0, 1))
     which: Which = field(default_factory=lambda: np.zeros(0, np.uint16))
     shapes: tuple[Size, ...] = ()
@@ -330,21 +336,17 @@ class BucketOrder(EpochOrder):
             parts += [places[begin:end] for begin, end in rest]
         return np.concatenate(parts)
 
-    def _begin(self, step: int) -> tuple[int, int]:
-        """Where a global batch begins in an epoch, and how many samples it has."""
+    def stretch(self, epoch: int, step: int) -> tuple[int, int]:
         whole, rest = self.global_batch_size, step - int(self._full.sum())
         if rest < 0:
             return step * whole, whole
         return int(self._ends[rest]), int(self._ends[rest + 1] - self._ends[rest])
 
-    def batch(self, step: int) -> Int64Array:
-        return self._share(*self._begin(step))
-
     def draws(
         self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
     ) -> Draws:
         draws = super().draws(epoch, step, indices, repeats)
-        return replace(draws, size=self.shapes[self.which[indices[self._begin(step)[0]]]])
+        return replace(draws, size=self.shapes[self.which[indices[self.stretch(epoch, step)[0]]]])
 
     def together(
         self, epoch: int, step: int, since: int, indices: Int64Array
@@ -399,7 +401,7 @@ class BucketOrder(EpochOrder):
         self, epoch: int, step: int, indices: Int64Array, chance: tuple[float, float]
     ) -> int | None:
         """Of the same bucket."""
-        begins = np.array([self._begin(n)[0] for n in range(self.steps)])
+        begins = np.array([self.stretch(epoch, n)[0] for n in range(self.steps)])
         bucket = self.which[indices[begins]]
         same = np.flatnonzero(bucket == bucket[step])
         rows = self.batch(int(same[int(chance[0] * len(same))]))

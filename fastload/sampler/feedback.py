@@ -187,7 +187,7 @@ class UncountedOrder(FeedbackOrder):
     def __post_init__(self) -> None:
         """No length is required here."""
 
-    def count(self) -> int:
+    def count(self, epoch: int = 0) -> int:
         raise TypeError(f"object of type {type(self.sampler).__name__!r} has no len()")
 
     def describe(self) -> str:

@@ -111,6 +111,9 @@ class Order:
     how long it is, and decides when it ends."""
     shapes: tuple[tuple[int, int], ...] = ()
     """(height, width) of the images of a batch, one of these for each; (): by the transform."""
+    own_batches: ClassVar[bool] = False
+    """Whether it says more of a batch than which samples come next, so that a framework must not
+    cut and deal the batches itself."""
     read_ahead: int | None = None
     """How many batches beyond those handed out may be read of the user's sampler, which is then
     read in the trainer's thread; None: there is none, or it is read when its epoch starts."""
@@ -140,9 +143,13 @@ class Order:
         """Batches an epoch on this rank."""
         raise NotImplementedError
 
-    def count(self) -> int:
-        """Batches of an epoch on this rank, for `len`. Raises TypeError: that is not known."""
+    def steps_in(self, epoch: int) -> int:
+        """Batches of one epoch on this rank, where epochs may have different numbers."""
         return self.steps
+
+    def count(self, epoch: int = 0) -> int:
+        """Batches of an epoch on this rank, for `len`. Raises TypeError: that is not known."""
+        return self.steps_in(epoch)
 
     @property
     def shared(self) -> bool:
@@ -169,8 +176,13 @@ class Order:
         return False
 
     def batch(self, step: int) -> Int64Array:
-        """Positions in the epoch's order of this rank's batch `step`."""
+        """Positions in the epoch's order of this rank's batch `step`, where all epochs are cut
+        alike; else those of the first epoch."""
         raise NotImplementedError
+
+    def rows(self, epoch: int, step: int, indices: Int64Array) -> Int64Array:
+        """Positions in an epoch's order, `indices`, of this rank's batch `step`."""
+        return self.batch(step)
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
         """Of an epoch's order: for each position, how often its index came earlier; None if none
@@ -182,7 +194,7 @@ class Order:
     ) -> Draws:
         """What a backend is asked for: this rank's batch `step` of an epoch whose order and repeats
         are these."""
-        rows = self.batch(step)
+        rows = self.rows(epoch, step, indices)
         return Draws(self.seed, epoch, indices[rows], None if repeats is None else repeats[rows])
 
     def together(
@@ -206,8 +218,8 @@ class Order:
     def batches(self, epoch: int) -> Iterator[list[Any]]:
         """This rank's batches of an epoch, as lists of indices."""
         order = self.epoch(epoch)
-        for step in range(self.steps):
-            yield order[self.batch(step)].tolist()
+        for step in range(self.steps_in(epoch)):
+            yield order[self.rows(epoch, step, order)].tolist()
 
     def goes_on(self, epoch: int, step: int) -> bool:
         """Whether there is a batch `step`, beyond `steps`. Raises what the sampler's own code
@@ -226,7 +238,7 @@ class Order:
     ) -> int | None:
         """A sample of this rank's part of an epoch, to replace one of batch `step`, chosen by two
         numbers of [0, 1); None: an empty batch was chosen. `indices`: the epoch's order."""
-        rows = self.batch(int(chance[0] * self.steps))
+        rows = self.rows(epoch, int(chance[0] * self.steps_in(epoch)), indices)
         return int(indices[rows[int(chance[1] * len(rows))]]) if len(rows) else None
 
     def fingerprint_at(
@@ -346,14 +358,21 @@ class EpochOrder(Order):
         )
         return world - left if possible and 0 < left < world and self.batch_size > 1 else 0
 
-    def batch(self, step: int) -> Int64Array:
+    def stretch(self, epoch: int, step: int) -> tuple[int, int]:
+        """Where a global batch begins in the order of an epoch, and how many samples it has."""
         start = step * self.global_batch_size
         size = min(self.global_batch_size, self.samples - start)
         if step == self.steps - 1:
             start, size = start - self._moved_to_last, size + self._moved_to_last
         elif step == self.steps - 2:
             size -= self._moved_to_last
-        return self._share(start, size)
+        return start, size
+
+    def batch(self, step: int) -> Int64Array:
+        return self._share(*self.stretch(0, step))
+
+    def rows(self, epoch: int, step: int, indices: Int64Array) -> Int64Array:
+        return self._share(*self.stretch(epoch, step))
 
     def _share(self, start: int, size: int) -> Int64Array:
         """Positions of this rank's part of a global batch of `size` samples from `start` on."""
@@ -368,7 +387,7 @@ class EpochOrder(Order):
     def draws(
         self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
     ) -> Draws:
-        rows = self.batch(step)
+        rows = self.rows(epoch, step, indices)
         if self.interleaved or not len(rows):
             return super().draws(epoch, step, indices, repeats)
         # A view, by which one can tell that it is a stretch of an epoch's order.
@@ -410,6 +429,10 @@ class EpochOrder(Order):
 class Ordering(ABC):
     """Which samples come when, as a value: what `order=` of `create_loader` takes."""
 
+    cuts: ClassVar[bool] = False
+    """Whether it says the size of the images of a batch, or how many samples that has, so that it
+    cannot be inside an order that cuts batches itself."""
+
     @abstractmethod
     def applied_to(self, order: EpochOrder) -> EpochOrder:
         """The samples of an order, which has none of its own yet, in batches of the same size.
@@ -422,9 +445,14 @@ class Ordering(ABC):
             f"shuffle: order={self!r} says how samples are shuffled; leave shuffle out."
         )
 
-    def knowing(self, sizes: Callable[[], Int64Array]) -> Ordering:
+    def knowing(
+        self,
+        sizes: Callable[[], Int64Array],
+        values: Callable[[str], Int64Array] | None = None,
+    ) -> Ordering:
         """This one for a source whose images have these sizes: (samples, 2), height and width as
-        they are decoded. They are read when `sizes` is called."""
+        they are decoded. They are read when `sizes` is called. `values`: of a column by name,
+        (samples,), the whole numbers in it, or the lengths of its rows."""
         return self
 
 
@@ -495,7 +523,7 @@ class Schedule:
         """The position of the batch that `next` gives after the one at this position; None where
         `next` gives none."""
         epoch, step = position
-        if step + 1 < self._order.steps or self._order.open_ended:
+        if step + 1 < self._order.steps_in(epoch) or self._order.open_ended:
             return epoch, step + 1
         return (epoch + 1, 0) if self._ahead else None
 

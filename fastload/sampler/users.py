@@ -370,7 +370,7 @@ class StreamOrder(Order):
     shard: Shard = Shard()  # noqa: RUF009
     length: int = 0
 
-    def count(self) -> int:
+    def count(self, epoch: int = 0) -> int:
         """By the data set's own length. Raises TypeError: it has none."""
         return len(self.loader)
 
