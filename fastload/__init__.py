@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from fastload.sampler.scales import MultiScale as MultiScale
     from fastload.sampler.scales import Progressive as Progressive
     from fastload.sources import open_source as open_source
+    from fastload.sources.joining import join as join
+    from fastload.sources.partners import Partner as Partner
     from fastload.sources.ragged import Ragged as Ragged
 
 __version__ = "0.1.0"
@@ -74,6 +76,7 @@ _MODULES = {
     "Mosaic": "fastload.recipe.transforms",
     "MultiScale": "fastload.sampler.scales",
     "NodePlacement": "fastload.sampler",
+    "Partner": "fastload.sources.partners",
     "Progressive": "fastload.sampler.scales",
     "RandomSizedBBoxSafeCrop": "fastload.recipe.transforms",
     "Ragged": "fastload.sources.ragged",
@@ -88,6 +91,7 @@ _MODULES = {
     "create_loader": "fastload.loader",
     "decode_jpeg": "fastload.render.host",
     "from_dataloader": "fastload.loader.from_dataloader",
+    "join": "fastload.sources.joining",
     "open_source": "fastload.sources",
 }
 _SUBPACKAGES = ("monitor", "pipelines", "train")

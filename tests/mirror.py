@@ -143,6 +143,8 @@ TESTS = {
     "test_sources_huggingface_transforms": "sources.huggingface_transforms",
     "test_sources_image_files": "sources.image_files",
     "test_sources_index": "sources.index sources.index_file stores.seen",
+    "test_sources_joining": "sources.file_rows sources.joining sources.keyed_tables sources.keys "
+    "sources.partner_files sources.partners sources.safetensors_files",
     "test_sources_kitti": "sources.formats.kitti",
     "test_sources_labels_remote": "sources.sizes stores.contents",
     "test_sources_labelme": "sources.formats.labelme",
@@ -165,7 +167,7 @@ TESTS = {
     "test_sources_torch": "sources.base sources.datasets sources.given",
     "test_sources_torchvision_objects": "sources.torchvision_objects",
     "test_sources_yolo": "sources.formats.yolo",
-    "test_sources_zip": "sources.formats.zip_archives",
+    "test_sources_zip": "sources.formats.zip_archives sources.zip_members",
     "test_sources_unchanged": "narrowed decode.deep loader.rules sources.unchanged",
     "test_spans": "spans",
     "test_stores": "stores stores.base stores.filesystems stores.objects stores.urls",

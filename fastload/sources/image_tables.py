@@ -29,7 +29,7 @@ LABELS = (
     "wnid",
 )
 """Titles of columns of classes."""
-_FILES = (
+FILES = (
     *("file", "filename", "file_name", "filepath", "path", "image", "images", "img", "image_id"),
     *("imageid", "image_name", "image_path", "image_file", "id", "id_code", "name"),
 )
@@ -171,7 +171,7 @@ def _file_column(columns: list[int], rows: list[list[str]]) -> int | None:
         titles = [cell.strip().lower() for cell in rows[0]]
         columns = (
             extended
-            or [column for column in columns if titles[column] in _FILES]
+            or [column for column in columns if titles[column] in FILES]
             or [column for column in columns if titles[column] not in LABELS]
         )
     return columns[0] if len(columns) == 1 else None

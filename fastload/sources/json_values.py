@@ -1,17 +1,49 @@
-"""Columns of values as JSON has them: numbers, lists of numbers, texts."""
+"""Columns of values as JSON has them: numbers, lists of numbers, texts; and any others, as objects
+of Python's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from fastload.errors import SourceError
 from fastload.sources.columns import RaggedArray, ValueArray
-from fastload.sources.kinds import check_rows, kind_named, role_of_values
-from fastload.sources.ragged import Ragged
+from fastload.sources.kinds import Kind, check_rows, kind_named, register_kind, role_of_values
+from fastload.sources.ragged import Ragged, offsets_of
 from fastload.sources.texts import text_column
+
+
+class Json(Kind):
+    """A value of JSON's for each sample: rows of its text where it is stored, a list of Python's
+    objects (dicts, lists, numbers, strings, None) in a batch."""
+
+    name = "json"
+    python_objects = True
+
+    def objects(self, rows: Any) -> list[Any]:
+        """Raises SourceError: a row is no JSON."""
+        bounds, data = rows.bounds.tolist(), np.ascontiguousarray(rows.values).data
+        try:
+            return [
+                msgspec.json.decode(data[start:end]) for start, end in itertools.pairwise(bounds)
+            ]
+        except ValueError as error:
+            raise SourceError(f"a value is no JSON ({error}); write it again.") from None
+
+
+JSON = Json()
+register_kind(JSON)
+
+
+def json_column(values: Iterable[Any]) -> RaggedArray:
+    """A column of these values, as `json.loads` gives them."""
+    encoded = [msgspec.json.encode(value) for value in values]
+    data = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+    return RaggedArray(Ragged(data, offsets_of([len(each) for each in encoded])), role=JSON.name)
 
 
 def column_of_values(

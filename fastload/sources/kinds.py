@@ -228,6 +228,7 @@ _ELSEWHERE = {
     "boxes": "fastload.sources.boxes",
     "instance_masks": "fastload.sources.masks",
     "instances": "fastload.sources.instances",
+    "json": "fastload.sources.json_values",
     "keypoints": "fastload.sources.keypoints",
     "polygons": "fastload.sources.instances",
     "text": "fastload.sources.texts",
