@@ -171,7 +171,7 @@ def _csv(path: str, delimiter: str) -> Table:
     for number, row in enumerate(rows[1:], 2):
         if len(row) != len(titles):
             raise SourceError(
-                f"{path}: row {number} has {counted(len(row), 'cell')}, and the first {len(titles)}; "
+                f"{path}: row {number} has {counted(len(row), 'cell')}, the first {len(titles)}; "
                 "correct it (a text with commas in it is written in quotes)."
             )
 
