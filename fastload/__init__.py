@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from fastload.sampler import NodePlacement as NodePlacement
     from fastload.sampler import Shard as Shard
     from fastload.sampler import Shuffle as Shuffle
+    from fastload.sampler.balanced import Balanced as Balanced
     from fastload.sampler.buckets import Buckets as Buckets
     from fastload.sampler.mesh import MeshShard as MeshShard
     from fastload.sampler.scales import BatchSize as BatchSize
@@ -60,6 +61,7 @@ _MODULES = {
     "HSV": "fastload.recipe.transforms",
     "BackendOptions": "fastload.backends",
     "BackendUnavailableError": "fastload.errors",
+    "Balanced": "fastload.sampler.balanced",
     "BatchSize": "fastload.sampler.scales",
     "BlockShuffle": "fastload.sampler",
     "Buckets": "fastload.sampler.buckets",

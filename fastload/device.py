@@ -61,6 +61,8 @@ class Staged:
     """Samples in the batch that took the place of ones that could not be read."""
     sharing: int = 1
     """Batches that have their memory together."""
+    weight: float = 1.0
+    """`Draws.weight`."""
 
     def taken_apart(self, sizes: Sequence[int]) -> list[Staged]:
         """Of several batches that were made as one: each, of so many samples."""
@@ -69,6 +71,7 @@ class Staged:
                 _map_tensors(self.batch, partial(_rows, first=end - size, end=end)),
                 self.ready,
                 sharing=len(sizes),
+                weight=self.weight,
             )
             for end, size in zip(accumulate(sizes), sizes, strict=True)
         ]

@@ -122,6 +122,9 @@ class Draws:
     size: tuple[int, int] | None = None
     """(height, width) of the images of the batch, where the order gives each batch one; None: what
     the recipe makes."""
+    weight: float = 1.0
+    """What the mean loss of the batch is to be multiplied by, so that the mean over the ranks is
+    the mean over the samples of the global batch."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.epoch < 1 << 32, "the Loader keeps epochs in 32 bits"
@@ -139,14 +142,15 @@ class Draws:
             None if self.repeats is None else self.repeats[rows],
             None if self.keys is None else [self.keys[row] for row in np.arange(len(self))[rows]],
             size=self.size,
+            weight=self.weight,
         )
 
     def followed_by(self, other: Draws) -> Draws | None:
-        """The draws of both, of which each sample has its own; None where they are of two epochs or
-        sizes, or have an index twice."""
+        """The draws of both, of which each sample has its own; None where they are of two epochs,
+        sizes or weights, or have an index twice."""
         exact = type(self) is type(other) is Draws
         once = all(one.repeats is None and one.keys is None for one in (self, other))
-        mine, its = ((one.seed, one.epoch, one.size) for one in (self, other))
+        mine, its = ((one.seed, one.epoch, one.size, one.weight) for one in (self, other))
         if not (exact and once and mine == its):
             return None
         (whole, first), (others, second) = stretch_of(self.indices), stretch_of(other.indices)
@@ -154,7 +158,7 @@ class Draws:
             indices = whole[first : second + len(other)]
         else:
             indices = np.concatenate([self.indices, other.indices])
-        return Draws(self.seed, self.epoch, indices, size=self.size)
+        return Draws(self.seed, self.epoch, indices, size=self.size, weight=self.weight)
 
     def within(self, stream: int) -> Draws:
         """The draws of what is done inside the operation of a stream, whose own streams count up

@@ -26,6 +26,7 @@ TESTS = {
     "test_backends_rows": "backends.images backends.moved backends.rows",
     "test_backends_submitted": "backends.submitted",
     "test_bad_input": "loader.config loader.substitution",
+    "test_balanced": "sampler.balanced sampler.costs",
     "test_bench_decode": "cli.bench tools.bench.decode tools.bench.decoders tools.bench.guarded "
     "tools.bench.passes tools.bench.pillow",
     "test_bench_io": "tools.bench.io",

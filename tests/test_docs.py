@@ -172,6 +172,7 @@ CHECKS: dict[str, dict[str, str]] = {
     },
     "sizes.md": {
         "bucketed =": "assert tuple(images.shape[2:]) in bucketed.shapes",
+        "costs =": "assert costs == [123, 123]",
         "scaled =": "assert {height, width} <= {192, 224, 288} and len(scaled.shapes) == 3",
     },
     "detection.md": {

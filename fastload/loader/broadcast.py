@@ -30,6 +30,7 @@ class _Message(NamedTuple):
     """(shape, strides, dtype, type of the device) of each."""
     error: bytes = b""
     """What came in place of the batch, pickled."""
+    weight: float = 1.0
 
 
 def broadcasting(group: Any, identity: Callable[[], dict[str, Any]]) -> Callable[..., Feed]:
@@ -101,10 +102,10 @@ class _First(_Broadcast):
             (one.shape, one.stride(), one.dtype, one.device.type) for one in writer.tensors
         )
         counts = staged.samples, staged.substituted
-        self._send(_Message(identity, *counts, structure, described))
+        self._send(_Message(identity, *counts, structure, described, weight=staged.weight))
         for tensor in writer.tensors:
             self._send_tensor(tensor)
-        return Staged(batch, None, *counts)
+        return Staged(batch, None, *counts, weight=staged.weight)
 
 
 class _Other(_Broadcast):
@@ -128,7 +129,8 @@ class _Other(_Broadcast):
             raise pickle.loads(message.error)
         self._check(message.identity, position)
         batch = _Reader(message.structure, tensors).load()
-        return Staged(batch, None, message.samples, message.substituted)
+        counts = message.samples, message.substituted
+        return Staged(batch, None, *counts, weight=message.weight)
 
     def _check(self, theirs: dict[str, Any], position: Position) -> None:
         """Raises StateMismatchError: the first rank gives another batch than this one asks for."""

@@ -328,7 +328,7 @@ def _context(config: LoaderConfig, workload: Workload, workers: _Workers, order:
     return Context(
         source=workload.source,
         recipe=workload.recipe,
-        batch_size=order.batch_size,
+        batch_size=order.largest_batch,
         num_workers=workers.number,
         prefetch_factor=workers.ahead,
         device=config.device,

@@ -196,6 +196,8 @@ class Progress:
     feed: Feed
     cursor: Cursor = field(default_factory=Cursor)
     stats: Stats = field(default_factory=Stats)
+    loss_weight: float = 1.0
+    """`Draws.weight` of the batch handed out last."""
     spans: SpanLog | None = None
     loaded: LoadedOrder | None = None
     """What a loaded state says of the order of the next epoch, until that is known."""
@@ -303,6 +305,7 @@ class LoaderIterator(Iterator[Any]):
         cursor.take()
         now = time.perf_counter()
         progress.stats.count(batch, staged, asked, now)
+        progress.loss_weight = staged.weight
         if progress.spans is not None:
             args = {"epoch": epoch, "step": step}
             progress.spans.add("wait for a batch", asked, now, track="trainer", args=args)

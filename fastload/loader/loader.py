@@ -378,6 +378,14 @@ class Loader(ShownAsDataLoader):
         return self._parts.order.shapes
 
     @property
+    def loss_weight(self) -> float:
+        """What the mean loss over the batch handed out last is to be multiplied by, so that the
+        mean over the ranks (which DDP takes of gradients) is the mean over the samples of the
+        global batch: 1 where all ranks have as many, as they have but for the last batch of an
+        epoch, unless the order lets them differ (`Balanced(at_most=...)`)."""
+        return self._progress.loss_weight
+
+    @property
     def epoch(self) -> int:
         """The epoch under way, or the next one if none is; 0-based. That of the DataLoader, if its
         class counts epochs."""

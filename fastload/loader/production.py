@@ -256,7 +256,7 @@ class Production:
                 host, substituted = self._repaired(host, draws, position)
         with self._span("device stage", position):
             staged = self._stage.run(host, draws, position[1])
-        staged.substituted = substituted
+        staged.substituted, staged.weight = substituted, draws.weight
         if len(sizes) > 1:
             staged, *others = staged.taken_apart(sizes)
             self._staged.extend(others)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fastload import native
 from fastload.backends.base import DEFAULT_PREFETCH
 from fastload.compat.dataloader import is_over_a_loaders
@@ -36,7 +38,7 @@ from fastload.sampler import (
 )
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
-from fastload.sources.columns import DatasetItems
+from fastload.sources.columns import DatasetItems, RaggedArray, Values
 from fastload.sources.given import is_dataset, is_huggingface
 
 if TYPE_CHECKING:
@@ -370,7 +372,8 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
         )
         if config.order is not None:
             sizes = functools.cache(functools.partial(_image_sizes, config, source))
-            order = config.order.knowing(sizes).applied_to(order)
+            values = functools.partial(_values_of, source)
+            order = config.order.knowing(sizes, values).applied_to(order)
     if not order.samples or order.steps == 0:
         why = _why_empty(config, order, given)
         if not config.adopted and not is_over_a_loaders(given):
@@ -385,6 +388,23 @@ def _image_sizes(config: LoaderConfig, source: Source) -> Int64Array:
     settings = DecodeSettings() if config.options is None else config.options.decode_settings
     upright = settings.exif_orientation or source.upright
     return image_sizes(source, replace(settings, exif_orientation=upright))
+
+
+def _values_of(source: Source, name: str) -> Int64Array:
+    """(samples,) the numbers in a column, or the lengths of its rows. Raises ConfigurationError: it
+    has none."""
+    column = source.columns.get(name)
+    if isinstance(column, RaggedArray):
+        return column.lengths
+    if isinstance(column, Values) and not column.ragged:
+        values = np.asarray(column.at(np.arange(len(source))))
+        if values.ndim == 1:
+            return values
+    there = ", ".join(one for one, kept in source.columns.items() if isinstance(kept, Values))
+    raise ConfigurationError(
+        f"order: {source.name} has no column {name!r} of one number a sample, or of rows of "
+        f"variable length; columns of values: {there or 'none'}. Name one, or give an array."
+    )
 
 
 def _order_given(given: Any, config: LoaderConfig, source: Source, shard: Shard) -> Order:

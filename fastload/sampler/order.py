@@ -134,6 +134,11 @@ class Order:
         return self.batch_size * self.shard.world_size
 
     @property
+    def largest_batch(self) -> int:
+        """The most samples that a batch of this rank may have."""
+        return self.batch_size
+
+    @property
     def samples(self) -> int:
         """Indices in an epoch's order."""
         return self.length
@@ -392,7 +397,20 @@ class EpochOrder(Order):
             return super().draws(epoch, step, indices, repeats)
         # A view, by which one can tell that it is a stretch of an epoch's order.
         here = slice(int(rows[0]), int(rows[-1]) + 1)
-        return Draws(self.seed, epoch, indices[here], None if repeats is None else repeats[here])
+        again = None if repeats is None else repeats[here]
+        weight = self._weight(len(rows), self.stretch(epoch, step)[1])
+        return Draws(self.seed, epoch, indices[here], again, weight=weight)
+
+    def _weight(self, own: int, size: int) -> float:
+        """`Draws.weight` of a rank with so many of the samples of a global batch of this size."""
+        rank, world = self.shard.rank, self.shard.world_size
+        if size >= world or not self.shuffle:
+            return own * world / size
+        # Some samples are on several ranks, see `_share`.
+        ranks = np.arange(world)
+        firsts, lasts = size * ranks // world, size * (ranks + 1) // world
+        places = np.where(firsts < lasts, firsts, ranks % size)
+        return float(world / (size * np.count_nonzero(places == places[rank])))
 
     def neighbours(self, epoch: int, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """(group, position) of the samples that are best read together with those at some positions
