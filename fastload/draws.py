@@ -54,6 +54,8 @@ class Stream:
     """The order of the batches of `Buckets`."""
     SCALES = 0xFFEF
     """The sizes of the batches of `MultiScale`; the index is the batch's number."""
+    BUDGETS = 0xFFEE
+    """The order of the batches of `Budget` and `Packed`; the index is the batch's number."""
 
 
 _U32 = np.uint64(0xFFFFFFFF)

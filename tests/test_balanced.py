@@ -130,7 +130,6 @@ def test_the_global_batches_stay_what_they_were(
                 assert weights == [len(part) * world / len(whole) for part in mine]
             if at_most is None:
                 assert max(map(len, mine)) - min(map(len, mine)) <= 1
-    states = [one | {"lent": None} for one in states]
     assert all(one == states[0] for one in states)
 
 

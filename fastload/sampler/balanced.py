@@ -6,9 +6,9 @@ is the mean over the global batch. The dealing follows from the costs of these s
 made batch by batch, and there is nothing to keep.
 
 Dealing is by the longest processing time (R. Graham, "Bounds on multiprocessing timing anomalies",
-1969): samples from the most costly on, each to the rank that has the least so far and still has
-room. Then, as long as that helps, a sample of the rank with the most is swapped for one of another
-rank, or moved to it where it has room.
+1969): samples from the most costly on, each to the rank that has the least so far and may still
+have more. Then, as long as that helps, a sample of the rank with the most is swapped for one of
+another rank, or moved to it where that may have more.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class BalancedOrder(Around):
             return "no global batch has a sample for each"
         said = (
             f"the largest over the mean is {np.mean(now):.3f}, {np.mean(before):.3f} without it "
-            f"(the first {counted(len(now), 'global batch')})"
+            f"(over {counted(len(now), 'global batch')})"
         )
         return said + (
             f"; in {single} of them a sample costs more than the mean of a rank" if single else ""
@@ -183,13 +183,13 @@ def dealt(costs: Int64Array, world: int, at_most: int | None = None) -> Int64Arr
     """
     count = len(costs)
     if at_most is None:
-        room = np.full(world, count // world)
-        room[: count % world] += 1
+        most_of = np.full(world, count // world)
+        most_of[: count % world] += 1
     else:
-        room = np.full(world, max(at_most, -(-count // world)))
+        most_of = np.full(world, max(at_most, -(-count // world)))
     by_cost = np.argsort(-costs, kind="stable")
     ranks = np.empty(count, dtype=np.int64)
-    left = room.tolist()
+    left = most_of.tolist()
     # Of equal loads the rank with fewer samples: so each gets one, whatever they cost.
     heap = [(0, 0, rank) for rank in range(world)]
     for sample, cost in zip(by_cost.tolist(), costs[by_cost].tolist(), strict=True):
@@ -200,14 +200,14 @@ def dealt(costs: Int64Array, world: int, at_most: int | None = None) -> Int64Arr
             heapq.heapreplace(heap, (load + cost, held + 1, rank))
         else:
             heapq.heappop(heap)
-    _swapped(costs, ranks, room, at_most is not None)
+    _swapped(costs, ranks, most_of, at_most is not None)
     return ranks
 
 
-def _swapped(costs: Int64Array, ranks: Int64Array, room: Int64Array, moving: bool) -> None:
+def _swapped(costs: Int64Array, ranks: Int64Array, most_of: Int64Array, moving: bool) -> None:
     """Lower the largest load by exchanges of the rank that has it with others, in place. `moving`:
-    samples may move as well, to ranks with room."""
-    world = len(room)
+    samples may move as well, to ranks with fewer than their most."""
+    world = len(most_of)
     loads = np.zeros(world, dtype=np.int64)
     np.add.at(loads, ranks, costs)
     counts = np.bincount(ranks, minlength=world)
@@ -227,7 +227,7 @@ def _swapped(costs: Int64Array, ranks: Int64Array, room: Int64Array, moving: boo
         one, other = mine[at // len(others)], int(others[at % len(others)])
         target = int(ranks[other])
         if moving and counts[most] > 1:
-            open_to = np.flatnonzero((counts < room) & (np.arange(world) != most))
+            open_to = np.flatnonzero((counts < most_of) & (np.arange(world) != most))
             if len(open_to):
                 least = int(open_to[loads[open_to].argmin()])
                 moved = np.maximum(loads[most] - costs[mine], loads[least] + costs[mine])
